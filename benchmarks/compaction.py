@@ -30,9 +30,9 @@ from penstock.broker.storage.cleaner_process import MODULE, step_in
 from penstock.host.child_process import ChildProcess
 from penstock.host.os_disk import OsDisk
 from penstock.limits import CLEANER_MEMORY_BYTES, MIB
-from penstock.log.compaction.cleanable import Dirt
-from penstock.log.compaction.cleaning_job import Cleaned, Question
-from penstock.log.compaction.cleaning_plan import CleaningSetup, job_for, with_ends
+from penstock.log.compaction.cleanable import LogToClean
+from penstock.log.compaction.cleaning_job import CleaningRequest, CleaningResult
+from penstock.log.compaction.cleaning_plan import CleaningSetup, job_for, segments_with_ends
 from penstock.log.partition_log import LogSettings, PartitionLog
 from penstock.protocol.batches import parse_header
 from penstock.protocol.records import Record, build_batch
@@ -92,11 +92,11 @@ def _speed(settings: Settings, record_bytes: int, records: int, target: float) -
     )
 
 
-def _cleaned(cleaner: ChildProcess, job: bytes) -> Cleaned:
+def _cleaned(cleaner: ChildProcess, job: bytes) -> CleaningResult:
     """Asks for one step after another; nothing is taken over."""
-    step = step_in(cleaner.ask(job))
-    while not isinstance(step, Cleaned):
-        step = step_in(cleaner.ask(msgspec.msgpack.encode(Question(None))))
+    step = step_in(cleaner.send_request(job))
+    while not isinstance(step, CleaningResult):
+        step = step_in(cleaner.send_request(msgspec.msgpack.encode(CleaningRequest(None))))
     return step
 
 
@@ -112,11 +112,11 @@ def write_log(folder: str, keys: int, records: int, record_bytes: int) -> tuple[
         batch = bytearray(build_batch(made))
         log.append(batch, parse_header(batch), LeaderEpoch(0))
     log.roll()
-    pieces = with_ends(log.segments)
+    pieces = segments_with_ends(log.segments)
     size = sum(segment.size_bytes for segment, _ in pieces)
-    dirt = Dirt(Offset(0), log.log_end_offset, 0, size, is_overdue=False)
-    job = job_for(log, dirt, CleaningSetup(0, 0, 0, CLEANER_MEMORY_BYTES))
-    return msgspec.msgpack.encode(Question(job)), size
+    log_to_clean = LogToClean(Offset(0), log.log_end_offset, 0, size, is_overdue=False)
+    job = job_for(log, log_to_clean, CleaningSetup(0, 0, 0, CLEANER_MEMORY_BYTES))
+    return msgspec.msgpack.encode(CleaningRequest(job)), size
 
 
 def _peak_mebibytes(pid: int | None) -> float:

@@ -33,7 +33,7 @@ COMMITS_PER_SECOND_MIN = 5000.0
 FLUSH_BEFORE_ACK = ("log.flush.policy=before_ack",)
 
 
-class Committing(NamedTuple):
+class CommitJob(NamedTuple):
     bootstrap: str
     broker_pids: tuple[int, ...]
     topic: str
@@ -63,7 +63,7 @@ def _figures(
     phases = []
     for _ in range(settings.repeats):
         with fresh_broker(FLUSH_BEFORE_ACK) as broker, new_topic(broker.bootstrap, 1, "os") as topic:
-            job = Committing(broker.bootstrap, broker.pids, topic, groups, settings.scaled(COMMITS))
+            job = CommitJob(broker.bootstrap, broker.pids, topic, groups, settings.scaled(COMMITS))
             phases.append(in_another_process(commit_all, job))
     yield Figure(
         name=f"offset commits, before_ack, {where}",
@@ -81,7 +81,7 @@ def _figures(
     )
 
 
-def commit_all(job: Committing) -> Phase:
+def commit_all(job: CommitJob) -> Phase:
     with client_of(job.bootstrap) as client:
         make_group_topic(client)
         wait_for_shards(client)

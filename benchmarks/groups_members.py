@@ -50,7 +50,7 @@ class End(NamedTuple):
 
 
 class _Member(threading.Thread):
-    def __init__(self, number: int, settings: dict[str, Any], topic: str, crew: "_Crew") -> None:
+    def __init__(self, number: int, settings: dict[str, Any], topic: str, crew: "_EventPipe") -> None:
         super().__init__(daemon=True)
         self._number = number
         self._settings = settings
@@ -60,7 +60,7 @@ class _Member(threading.Thread):
         self.receipts: list[Receipt] = []
 
     def run(self) -> None:
-        self._say(Kind.JOINING)
+        self._send_event(Kind.JOINING)
         consumer = Consumer(self._settings)
         consumer.subscribe(
             [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
@@ -74,59 +74,59 @@ class _Member(threading.Thread):
                     raise KafkaException(error)
                 continue
             self._take(message)
-        self._say(Kind.LEAVING)
+        self._send_event(Kind.LEAVING)
         consumer.close()
-        self._say(Kind.LEFT)
+        self._send_event(Kind.LEFT)
 
     def _take(self, message: Any) -> None:
         (sent_at,) = STAMP.unpack(message.value())
         self.receipts.append(Receipt(message.partition(), message.offset(), sent_at, time.monotonic()))
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._say(Kind.ASSIGNED, partitions)
+        self._send_event(Kind.ASSIGNED, partitions)
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._say(Kind.REVOKED, partitions)
+        self._send_event(Kind.REVOKED, partitions)
 
-    def _say(self, kind: Kind, partitions: Sequence[TopicPartition] = ()) -> None:
+    def _send_event(self, kind: Kind, partitions: Sequence[TopicPartition] = ()) -> None:
         at = time.monotonic()
-        self._crew.say(Event(at, self._number, kind, tuple(each.partition for each in partitions)))
+        self._crew.send(Event(at, self._number, kind, tuple(each.partition for each in partitions)))
 
 
-class _Crew:
+class _EventPipe:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
-    def say(self, event: Event) -> None:
-        with self._turn:
+    def send(self, event: Event) -> None:
+        with self._lock:
             self._pipe.send(event)
 
 
 def run_crew(pipe: Connection, settings: dict[str, Any], topic: str) -> None:
     """The process. Ends after it has said what its members received."""
-    crew, members, gone = _Crew(pipe), dict[int, _Member](), list[_Member]()
-    while not isinstance(order := _next_order(pipe), End):
-        if isinstance(order, Join):
-            members[order.member] = _Member(order.member, settings, topic, crew)
-            members[order.member].start()
-        elif isinstance(order, Leave):
-            members[order.member].leaves.set()
-            gone.append(members.pop(order.member))
-    receipts = [receipt for member in (*members.values(), *gone) for receipt in tuple(member.receipts)]
+    crew, members, departed = _EventPipe(pipe), dict[int, _Member](), list[_Member]()
+    while not isinstance(command := _next_command(pipe), End):
+        if isinstance(command, Join):
+            members[command.member] = _Member(command.member, settings, topic, crew)
+            members[command.member].start()
+        elif isinstance(command, Leave):
+            members[command.member].leaves.set()
+            departed.append(members.pop(command.member))
+    receipts = [receipt for member in (*members.values(), *departed) for receipt in tuple(member.receipts)]
     try:
         pipe.send(receipts)
     except BrokenPipeError:
         return  # whoever started this is gone
 
 
-def _next_order(pipe: Connection) -> Join | Leave | End:
+def _next_command(pipe: Connection) -> Join | Leave | End:
     try:
-        order = pipe.recv()
+        command = pipe.recv()
     except EOFError:
         return End()
-    assert isinstance(order, Join | Leave | End)
-    return order
+    assert isinstance(command, Join | Leave | End)
+    return command
 
 
 # Their records

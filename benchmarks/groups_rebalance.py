@@ -48,28 +48,30 @@ STABLE_S_TARGET = 2.0
 PAUSE_MS_TARGET = (INTERVAL_S + 0.1) * 1000
 
 
-class Manner(NamedTuple):
+class RebalanceMode(NamedTuple):
     """A way to share work, and what sets its pace."""
 
     name: str
     settings: dict[str, str]
     pace: str
-    is_judged: bool = False
+    has_target: bool = False
 
 
-MANNERS = (
-    Manner("eager (range)", {"partition.assignment.strategy": "range"}, "members' heartbeats, 3 s apart"),
-    Manner(
+MODES = (
+    RebalanceMode(
+        "eager (range)", {"partition.assignment.strategy": "range"}, "members' heartbeats, 3 s apart"
+    ),
+    RebalanceMode(
         "cooperative (cooperative-sticky)",
         {"partition.assignment.strategy": "cooperative-sticky"},
         "members' heartbeats, 3 s apart, for two rounds",
     ),
-    Manner(
+    RebalanceMode(
         "KIP-848 (uniform)",
         {"group.protocol": "consumer"},
         f"members' heartbeats, {CONSUMER_HEARTBEAT_MS / 1000:g} s apart,"
         f" {CONSUMER_HEARTBEAT_REBALANCING_MS / 1000:g} s while partitions change hands",
-        is_judged=True,
+        has_target=True,
     ),
 )
 
@@ -102,7 +104,7 @@ class Change(NamedTuple):
     """Beyond what the broker used in as much time without a change."""
 
 
-class Story(NamedTuple):
+class RebalanceRun(NamedTuple):
     quiet: tuple[float, float]
     joins: list[Change]
     leaves: list[Change]
@@ -110,45 +112,45 @@ class Story(NamedTuple):
 
 
 def measure(settings: Settings) -> Iterator[Figure]:
-    for manner in MANNERS:
+    for mode in MODES:
         with fresh_broker() as broker, new_topic(broker.bootstrap, PARTITIONS, "os") as topic:
-            story = _tell(broker, topic, manner, settings.scaled(ROUNDS))
-        yield from _figures(manner, story)
+            rebalance_run = _run_rounds(broker, topic, mode, settings.scaled(ROUNDS))
+        yield from _figures(mode, rebalance_run)
 
 
 # Figures
 
 
-def _figures(manner: Manner, story: Story) -> Iterator[Figure]:
+def _figures(mode: RebalanceMode, rebalance_run: RebalanceRun) -> Iterator[Figure]:
     yield Figure(
-        name=f"longest pause, {manner.name}, nothing changes",
+        name=f"longest pause, {mode.name}, nothing changes",
         unit="ms",
-        samples=(_pause_ms(story, range(PARTITIONS), story.quiet),),
+        samples=(_pause_ms(rebalance_run, range(PARTITIONS), rebalance_run.quiet),),
         limited_by="cores of the machine; the floor of the pauses below",
     )
-    for what, changes in (("one joins", story.joins), ("one leaves", story.leaves)):
-        where = f"{manner.name}, {what}"
+    for what, changes in (("one joins", rebalance_run.joins), ("one leaves", rebalance_run.leaves)):
+        where = f"{mode.name}, {what}"
         shares = max(changes, key=lambda change: change.stable_s).shares
         yield Figure(
             name=f"until stable, {where}",
             unit="s",
             samples=tuple(change.stable_s for change in changes),
             choice=Choice.WORST,
-            target=STABLE_S_TARGET if manner.is_judged else None,
-            limited_by=f"{manner.pace} ({shares})",
+            target=STABLE_S_TARGET if mode.has_target else None,
+            limited_by=f"{mode.pace} ({shares})",
         )
         yield Figure(
             name=f"longest pause of a kept partition, {where}",
             unit="ms",
-            samples=tuple(_pause_ms(story, change.kept, change.window) for change in changes),
+            samples=tuple(_pause_ms(rebalance_run, change.kept, change.window) for change in changes),
             choice=Choice.WORST,
-            target=PAUSE_MS_TARGET if manner.is_judged else None,
+            target=PAUSE_MS_TARGET if mode.has_target else None,
             limited_by=f"{min(len(change.kept) for change in changes)} partitions or more were kept",
         )
         yield Figure(
             name=f"longest pause of a partition that moves, {where}",
             unit="ms",
-            samples=tuple(_pause_ms(story, change.moved, change.window) for change in changes),
+            samples=tuple(_pause_ms(rebalance_run, change.moved, change.window) for change in changes),
             choice=Choice.WORST,
         )
         yield Figure(
@@ -160,8 +162,8 @@ def _figures(manner: Manner, story: Story) -> Iterator[Figure]:
         )
 
 
-def _pause_ms(story: Story, partitions: Collection[int], window: tuple[float, float]) -> float:
-    return longest_pause(story.receipts, partitions, window, INTERVAL_S) * 1000
+def _pause_ms(rebalance_run: RebalanceRun, partitions: Collection[int], window: tuple[float, float]) -> float:
+    return longest_pause(rebalance_run.receipts, partitions, window, INTERVAL_S) * 1000
 
 
 # The group
@@ -195,16 +197,16 @@ class Group:
     def watch(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
-            self._listen(left_s)
+            self._read_events(left_s)
 
     def wait_until_stable(self, member: int, kind: Kind) -> None:
         deadline = time.monotonic() + STABLE_S_MAX
         while (member, kind) not in self._began or not self.holdings.is_stable(self.members):
             if time.monotonic() > deadline:
                 raise ClientFailed(f"the group was not stable after {STABLE_S_MAX} s")
-            self._listen(1.0)
+            self._read_events(1.0)
 
-    def _listen(self, seconds_max: float) -> None:
+    def _read_events(self, seconds_max: float) -> None:
         for pipe in wait(self._pipes, seconds_max):
             assert isinstance(pipe, Connection)
             event = pipe.recv()
@@ -221,20 +223,20 @@ class Group:
         receipts: list[Receipt] = []
         for pipe in self._pipes:
             pipe.send(End())
-            while isinstance(said := pipe.recv(), Event):
+            while isinstance(message := pipe.recv(), Event):
                 continue
-            receipts += said
+            receipts += message
         return receipts
 
 
-def _tell(broker: Broker, topic: str, manner: Manner, rounds: int) -> Story:
+def _run_rounds(broker: Broker, topic: str, mode: RebalanceMode, rounds: int) -> RebalanceRun:
     assert rounds <= MEMBERS, "a member leaves once"
     settings: dict[str, Any] = {
         "bootstrap.servers": broker.bootstrap,
         "group.id": "benchmarks",
         "auto.offset.reset": "earliest",
         "log_level": LOG_ERRORS,
-        **manner.settings,
+        **mode.settings,
     }
     flow = Flow(broker.bootstrap, topic, PARTITIONS, INTERVAL_S)
     with ExitStack() as stack:
@@ -257,7 +259,7 @@ def _tell(broker: Broker, topic: str, manner: Manner, rounds: int) -> Story:
             spare = number
             group.watch(moments.uniform(0, IRREGULAR_S_MAX))
             leaves.append(_change(group, spare, Kind.LEAVING, idle_share))
-        return Story((before.at, after.at), joins, leaves, group.end())
+        return RebalanceRun((before.at, after.at), joins, leaves, group.end())
 
 
 def _change(group: Group, member: int, kind: Kind, idle_share: float) -> Change:

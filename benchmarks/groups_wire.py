@@ -59,7 +59,7 @@ LOOK_AGAIN_S = 0.025
 
 _SIZE = struct.Struct(">i")
 _NUMBER_AT = 8
-_ANSWER_NUMBER = struct.Struct(">ii")
+_REPLY_HEADER = struct.Struct(">ii")
 _OFFSET = struct.Struct(">q")
 _MARK = 0x5A5B_5C5D_5E5F_6061
 """An offset that no other bytes of a frame look like: where it stands, offsets are written."""
@@ -68,8 +68,8 @@ _MARK = 0x5A5B_5C5D_5E5F_6061
 class Exchange(NamedTuple):
     """A frame to send, its number still to be written, and the answer without size and number."""
 
-    question: bytearray
-    answer: bytes
+    request: bytearray
+    reply: bytes
 
 
 # Groups
@@ -137,7 +137,7 @@ def _places_of_mark(frame: bytearray) -> list[int]:
 
 
 def _without_number(buffers: Sequence[bytes | bytearray | memoryview]) -> bytes:
-    return b"".join(buffers)[_ANSWER_NUMBER.size :]
+    return b"".join(buffers)[_REPLY_HEADER.size :]
 
 
 # Asking one by one
@@ -151,9 +151,9 @@ def client_of(bootstrap: str) -> Iterator[BlockingClient]:
 
 def make_group_topic(client: BlockingClient) -> None:
     """The first who asks for a coordinator makes the topic that groups live on."""
-    answer = client.ask(FIND_COORDINATOR, FindCoordinatorRequest(coordinator_keys=["first"]))
-    if answer.coordinators[0].error_code != ErrorCode.NONE:
-        raise ClientFailed(f"no coordinator: {answer.coordinators[0].error_message}")
+    reply = client.ask(FIND_COORDINATOR, FindCoordinatorRequest(coordinator_keys=["first"]))
+    if reply.coordinators[0].error_code != ErrorCode.NONE:
+        raise ClientFailed(f"no coordinator: {reply.coordinators[0].error_message}")
 
 
 def wait_for_shards(client: BlockingClient) -> None:
@@ -162,7 +162,7 @@ def wait_for_shards(client: BlockingClient) -> None:
     deadline = time.monotonic() + LOAD_S_MAX
     while True:
         answers = client.ask(OFFSET_FETCH, OffsetFetchRequest(groups=groups)).groups
-        codes = {answer.error_code for answer in answers} - {ErrorCode.NONE}
+        codes = {reply.error_code for reply in answers} - {ErrorCode.NONE}
         if not codes:
             return
         if codes != {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS} or time.monotonic() > deadline:
@@ -173,7 +173,7 @@ def wait_for_shards(client: BlockingClient) -> None:
 # Asking without waiting
 
 
-class _Lane:
+class _PipelinedConnection:
     """A connection, what it shall still ask, and the answers that are due."""
 
     def __init__(self, bootstrap: str, exchanges: Iterator[Exchange]) -> None:
@@ -189,9 +189,9 @@ class _Lane:
         frames = []
         for exchange in self._exchanges:
             self._number += 1
-            _SIZE.pack_into(exchange.question, _NUMBER_AT, self._number)
-            self._due.append((self._number, exchange.answer))
-            frames.append(exchange.question)
+            _SIZE.pack_into(exchange.request, _NUMBER_AT, self._number)
+            self._due.append((self._number, exchange.reply))
+            frames.append(exchange.request)
             if len(frames) == count:
                 break
         if frames:
@@ -205,13 +205,13 @@ class _Lane:
             raise ClientFailed("the broker closed the connection")
         self._received += piece
         received, start, count = bytes(self._received), 0, 0
-        while len(received) - start >= _ANSWER_NUMBER.size:
-            size, number = _ANSWER_NUMBER.unpack_from(received, start)
+        while len(received) - start >= _REPLY_HEADER.size:
+            size, number = _REPLY_HEADER.unpack_from(received, start)
             end = start + _SIZE.size + size
             if end > len(received):
                 break
             expected = self._due.popleft()
-            if (number, received[start + _ANSWER_NUMBER.size : end]) != expected:
+            if (number, received[start + _REPLY_HEADER.size : end]) != expected:
                 raise ClientFailed(f"request {expected[0]} was answered {received[start:end]!r:.200}")
             start, count = end, count + 1
         del self._received[:start]
@@ -223,7 +223,7 @@ def exchange_all(
 ) -> Phase:
     """Every lane through a connection of its own, each with so many frames unanswered."""
     with selectors.DefaultSelector() as selector:
-        opened = [_Lane(bootstrap, exchanges) for exchanges in lanes]
+        opened = [_PipelinedConnection(bootstrap, exchanges) for exchanges in lanes]
         try:
             gauge = Gauge(broker_pids)
             for lane in opened:

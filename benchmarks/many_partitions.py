@@ -26,7 +26,7 @@ ANSWER_S_MAX = 300
 SETTLE_S = 15.0
 """Until the brokers have nothing left to do for what was made."""
 IDLE_S = 20.0
-ASKED = 20
+METADATA_REQUESTS = 20
 LOOK_EVERY_S = 0.05
 WRITE_S_MAX = 60
 MB = 1_000_000
@@ -35,15 +35,15 @@ MB = 1_000_000
 def measure(settings: Settings) -> Iterator[Figure]:
     partitions = settings.scaled(PARTITIONS)
     with temporary_folder() as folder:
-        yield from _made(folder, partitions)
-        yield from _started_again(folder, partitions)
+        yield from _measure_creation(folder, partitions)
+        yield from _measure_restart(folder, partitions)
 
 
 def _named(what: str, partitions: int) -> str:
     return f"{what}, {partitions:,} partitions on three brokers"
 
 
-def _made(folder: Path, partitions: int) -> Iterator[Figure]:
+def _measure_creation(folder: Path, partitions: int) -> Iterator[Figure]:
     with running_cluster(folder / "cluster") as cluster:
         admin = _admin(cluster)
         began = time.monotonic()
@@ -55,8 +55,8 @@ def _made(folder: Path, partitions: int) -> Iterator[Figure]:
             samples=(time.monotonic() - began,),
         )
         time.sleep(SETTLE_S)
-        yield from _kept(cluster, admin, partitions)
-        yield from _failed_over(cluster, admin, partitions)
+        yield from _measure_idle(cluster, admin, partitions)
+        yield from _measure_failover(cluster, admin, partitions)
 
 
 def _create(admin: AdminClient, partitions: int) -> None:
@@ -65,7 +65,7 @@ def _create(admin: AdminClient, partitions: int) -> None:
         admin.create_topics([topic], request_timeout=ANSWER_S_MAX)[topic.topic].result(ANSWER_S_MAX)
 
 
-def _kept(cluster: Cluster, admin: AdminClient, partitions: int) -> Iterator[Figure]:
+def _measure_idle(cluster: Cluster, admin: AdminClient, partitions: int) -> Iterator[Figure]:
     yield Figure(
         name=_named("memory of a broker", partitions),
         unit="MB",
@@ -83,7 +83,7 @@ def _kept(cluster: Cluster, admin: AdminClient, partitions: int) -> Iterator[Fig
         choice=Choice.WORST,
         limited_by=f"etcd: {shares[-1]:.1%} of a core",
     )
-    took_ms = sorted(_ask_ms(admin) for _ in range(ASKED))
+    took_ms = sorted(_metadata_ms(admin) for _ in range(METADATA_REQUESTS))
     for share, label in ((0.5, "p50"), (1.0, "longest")):
         name = _named(f"Metadata of all topics, {label}", partitions)
         yield Figure(name=name, unit="ms", samples=(percentile(took_ms, share),))
@@ -93,13 +93,13 @@ def _cpu_s(cluster: Cluster) -> list[float]:
     return [process_cpu_s(pid) for pid in (*cluster.pids, cluster.etcd_pid)]
 
 
-def _ask_ms(admin: AdminClient) -> float:
+def _metadata_ms(admin: AdminClient) -> float:
     began = time.perf_counter()
     admin.list_topics(timeout=ANSWER_S_MAX)
     return (time.perf_counter() - began) * 1000
 
 
-def _failed_over(cluster: Cluster, admin: AdminClient, partitions: int) -> Iterator[Figure]:
+def _measure_failover(cluster: Cluster, admin: AdminClient, partitions: int) -> Iterator[Figure]:
     """A broker that leads a third of them is killed."""
     survivors = Cluster(cluster.folder, cluster.addresses[1:], cluster.pids[1:], cluster.start_s)
     admin = _admin(survivors)
@@ -122,7 +122,7 @@ def _failed_over(cluster: Cluster, admin: AdminClient, partitions: int) -> Itera
     )
 
 
-def _started_again(folder: Path, partitions: int) -> Iterator[Figure]:
+def _measure_restart(folder: Path, partitions: int) -> Iterator[Figure]:
     """All three after a stop, the killed one with what it had."""
     with running_cluster(folder / "cluster") as cluster:
         yield Figure(

@@ -20,7 +20,7 @@ SETTLE_S = 1.0
 MB = 1_000_000
 
 # ApiVersions version 0 without a client id: the first word of any client.
-HELLO = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+API_VERSIONS_FRAME = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
 def measure(_: Settings) -> Iterator[Figure]:
@@ -64,7 +64,7 @@ def _connections(broker: Broker) -> Iterator[Figure]:
         for _ in range(CONNECTIONS):
             connection = socket.create_connection((host, int(port)), timeout=30)
             sockets.append(connection)
-            connection.sendall(HELLO)
+            connection.sendall(API_VERSIONS_FRAME)
             assert connection.recv(65536), "the broker closed the connection"
         time.sleep(SETTLE_S)
         resident, files = broker.memory().resident, broker.descriptors()

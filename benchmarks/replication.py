@@ -91,7 +91,7 @@ def _copies(factor: int) -> str:
 
 def _latency(cluster: Cluster, settings: Settings) -> Iterator[Figure]:
     for partitions, factor in product(EVEN_PARTITIONS, FACTORS):
-        runs = [_evenly(cluster, settings, partitions, factor) for _ in range(settings.repeats)]
+        runs = [_measure_steady_flow(cluster, settings, partitions, factor) for _ in range(settings.repeats)]
         produced = "produce", [run.acknowledged_ms for run in runs], PRODUCE_P99_MS_MAX
         consumed = "end to end", [run.ages_ms for run in runs], END_TO_END_P99_MS_MAX
         for name, times_ms, p99_ms_max in (produced, consumed):
@@ -105,7 +105,7 @@ def _latency(cluster: Cluster, settings: Settings) -> Iterator[Figure]:
                 )
 
 
-class Even(NamedTuple):
+class SteadyLatency(NamedTuple):
     """What a steady flow saw: a time for each record."""
 
     phase: Phase
@@ -114,7 +114,7 @@ class Even(NamedTuple):
     """When a consumer had it."""
 
 
-def _evenly(cluster: Cluster, settings: Settings, partitions: int, factor: int) -> Even:
+def _measure_steady_flow(cluster: Cluster, settings: Settings, partitions: int, factor: int) -> SteadyLatency:
     with new_topic(cluster.bootstrap, partitions, "before_ack", factor) as topic:
         records = settings.scaled(EVEN_RECORDS)
         job = Job(cluster.bootstrap, cluster.pids, topic, partitions, records, EVEN_RECORD_BYTES)
@@ -123,20 +123,20 @@ def _evenly(cluster: Cluster, settings: Settings, partitions: int, factor: int) 
             sending = pool.apply_async(send_and_note, (job,))
             ages_ms = receiving.get(CLIENT_S_MAX)
             phase, took_ms = sending.get(CLIENT_S_MAX)
-    return Even(phase, took_ms, ages_ms)
+    return SteadyLatency(phase, took_ms, ages_ms)
 
 
 def send_and_note(job: Job) -> tuple[Phase, list[float]]:
     """Also how many milliseconds each record took to be acknowledged."""
     took_ms: list[float] = []
 
-    def told(error: KafkaError | None, message: Message) -> None:
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
         latency_s = message.latency()
         if error is not None or latency_s is None:
             raise ClientFailed(str(error))
         took_ms.append(latency_s * 1000)
 
-    producer = connected_producer(job, {"linger.ms": 0, "on_delivery": told})
+    producer = connected_producer(job, {"linger.ms": 0, "on_delivery": on_delivery})
     send_evenly(producer, job, WARM_UP_S * RECORDS_PER_SECOND, is_counted=False)
     flush(producer)
     took_ms.clear()

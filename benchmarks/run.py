@@ -36,7 +36,7 @@ from benchmarks.figures import Figure, shown, table
 from benchmarks.machine import facts
 from benchmarks.settings import FULL, QUICK, Settings
 
-QUESTIONS: dict[str, Callable[[Settings], Iterator[Figure]]] = {
+BENCHMARKS: dict[str, Callable[[Settings], Iterator[Figure]]] = {
     "start": start.measure,
     "memory": memory.measure,
     "requests": requests.measure,
@@ -69,8 +69,8 @@ def main() -> int:
     print(" ".join(f"{name}={value}" for name, value in machine.items()), flush=True)
     figures: list[Figure] = []
     try:
-        for name in arguments.only or QUESTIONS:
-            for figure in QUESTIONS[name](settings):
+        for name in arguments.only or BENCHMARKS:
+            for figure in BENCHMARKS[name](settings):
                 figures.append(figure)
                 print(f"  {figure.name}: {shown(figure.value)} {figure.unit}", file=sys.stderr, flush=True)
     finally:
@@ -89,7 +89,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.run", description="Measure Penstock on this machine.")
     parser.add_argument("--quick", action="store_true", help="a tenth of the records, once each")
     parser.add_argument("--large", action="store_true", help="restart with 10 GB instead of 1 GB")
-    parser.add_argument("--only", action="append", choices=QUESTIONS, help="one question; may be repeated")
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, help="one question; may be repeated")
     parser.add_argument(
         "--partitions", action="append", type=int, help="instead of 1, 100 and 1000; may be repeated"
     )

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 from benchmarks.figures import Figure
-from benchmarks.spark_setting import Setting, in_turn, seconds, share, speed
+from benchmarks.spark_setting import SparkBenchmark, in_turn, seconds, share, speed
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.pipelines.archive.archive import ArchiveSettings, archive
 from penstock.spark.pipelines.archive.archive_tasks import COLUMNS
-from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.common.running import StopRequest
 
 BATCHES = 2
 RATIO_MIN = 0.95
@@ -20,12 +20,12 @@ RATIO_MIN = 0.95
 _numbers = count(1)
 
 
-def measure(setting: Setting) -> Iterator[Figure]:
+def measure(setting: SparkBenchmark) -> Iterator[Figure]:
     for by in (PartitionBy.NONE, PartitionBy.DAY):
         yield from _compared(setting, by)
 
 
-def _compared(setting: Setting, by: PartitionBy) -> Iterator[Figure]:
+def _compared(setting: SparkBenchmark, by: PartitionBy) -> Iterator[Figure]:
     records = setting.size.small_records
     found = in_turn(
         {"ours": seconds(_archive(setting, by)), "sink": seconds(_own_sink(setting, by))}, setting.size.pairs
@@ -36,7 +36,7 @@ def _compared(setting: Setting, by: PartitionBy) -> Iterator[Figure]:
     yield share(f"archive as a share of Spark's own, {where}", found["ours"], found["sink"], RATIO_MIN)
 
 
-def _archive(setting: Setting, by: PartitionBy) -> Callable[[], object]:
+def _archive(setting: SparkBenchmark, by: PartitionBy) -> Callable[[], object]:
     def run() -> object:
         return archive(
             setting.spark,
@@ -48,14 +48,14 @@ def _archive(setting: Setting, by: PartitionBy) -> Callable[[], object]:
                 once=True,
                 rows_per_batch=setting.size.small_records // BATCHES,
             ),
-            Stop(),
+            StopRequest(),
             lambda line: None,
         )
 
     return run
 
 
-def _own_sink(setting: Setting, by: PartitionBy) -> Callable[[], object]:
+def _own_sink(setting: SparkBenchmark, by: PartitionBy) -> Callable[[], object]:
     from pyspark.sql import functions
 
     options = {"kafka.bootstrap.servers": setting.bootstrap, "subscribe": setting.small}

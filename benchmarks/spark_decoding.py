@@ -25,7 +25,7 @@ from benchmarks.settings import FULL, QUICK, Settings
 from penstock.limits import MIB
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Headers, Record, build_batch
-from penstock.spark.records.decode import Columns, Decoder
+from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
 from penstock.spark.records.encode import encode, partition_of
 from penstock.types import Offset, ProducerId
 
@@ -36,29 +36,34 @@ RUNS_PER_SAMPLE = 15
 BATCH_BYTES_MAX = 1 * MIB
 
 
-class Shape(NamedTuple):
+class FileLayout(NamedTuple):
     name: str
     value_bytes: int
     records_per_batch: int
     uneven: bool = True
     codec: Codec = Codec.NONE
     headers: Headers = ()
-    columns: Columns = Columns(headers=False)
+    columns: ColumnSelection = ColumnSelection(headers=False)
     target: float | None = None
 
 
 HEADERS: Headers = (("trace", b"0123456789abcdef"), ("attempt", None))
 SHAPES = (
-    Shape("100 B", 100, 150, uneven=False, target=3000.0),
-    Shape("100 B, uneven", 100, 150, target=3000.0),
-    Shape("100 B, uneven, batches of 1 MB", 100, 8000, target=3000.0),
-    Shape("100 B, batches of 10", 100, 10),
-    Shape("100 B, lz4", 100, 150, codec=Codec.LZ4),
-    Shape("100 B, zstd", 100, 150, codec=Codec.ZSTD),
-    Shape("100 B, two headers", 100, 150, headers=HEADERS, columns=Columns()),
-    Shape("100 B, offset and timestamp only", 100, 150, columns=Columns(False, False, False, True, False)),
-    Shape("1 KB", 1000, 16, uneven=False, target=2000.0),
-    Shape("1 KB, uneven, batches of 1 MB", 1000, 1000, target=2000.0),
+    FileLayout("100 B", 100, 150, uneven=False, target=3000.0),
+    FileLayout("100 B, uneven", 100, 150, target=3000.0),
+    FileLayout("100 B, uneven, batches of 1 MB", 100, 8000, target=3000.0),
+    FileLayout("100 B, batches of 10", 100, 10),
+    FileLayout("100 B, lz4", 100, 150, codec=Codec.LZ4),
+    FileLayout("100 B, zstd", 100, 150, codec=Codec.ZSTD),
+    FileLayout("100 B, two headers", 100, 150, headers=HEADERS, columns=ColumnSelection()),
+    FileLayout(
+        "100 B, offset and timestamp only",
+        100,
+        150,
+        columns=ColumnSelection(False, False, False, True, False),
+    ),
+    FileLayout("1 KB", 1000, 16, uneven=False, target=2000.0),
+    FileLayout("1 KB, uneven, batches of 1 MB", 1000, 1000, target=2000.0),
 )
 
 
@@ -70,10 +75,10 @@ class Chunk(NamedTuple):
 def measure(settings: Settings) -> Iterator[Figure]:
     for shape in SHAPES:
         data, rows = _chunk(shape)
-        decoder = Decoder(shape.columns, read_committed=True)
+        decoder = RecordBatchDecoder(shape.columns, read_committed=True)
         chunk = Chunk(memoryview(data))
 
-        def decode(decoder: Decoder = decoder, chunk: Chunk = chunk) -> int:
+        def decode(decoder: RecordBatchDecoder = decoder, chunk: Chunk = chunk) -> int:
             return sum(len(decoded.offsets) for decoded in decoder.decode(chunk, Offset(0), END))
 
         assert decode() == rows
@@ -98,7 +103,7 @@ def _speed(
     return Figure(name=name, unit="k rows/s", samples=tuple(samples), better=Better.HIGHER, target=target)
 
 
-def _chunk(shape: Shape) -> tuple[bytes, int]:
+def _chunk(shape: FileLayout) -> tuple[bytes, int]:
     random = Random(7)
     batches, held_bytes, offset = [], 0, 0
     while held_bytes < CHUNK_BYTES:
@@ -110,7 +115,7 @@ def _chunk(shape: Shape) -> tuple[bytes, int]:
     return b"".join(batches), offset
 
 
-def _record(shape: Shape, index: int, random: Random) -> Record:
+def _record(shape: FileLayout, index: int, random: Random) -> Record:
     half = shape.value_bytes // 2
     size = half + random.randrange(shape.value_bytes) if shape.uneven else shape.value_bytes
     text = b'{"order": %d, "customer": "customer %d", "amount": 12.50}' % (random.getrandbits(40), index)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.figures import Figure
-from benchmarks.spark_setting import Setting, in_turn, seconds, share, speed
+from benchmarks.spark_setting import SparkBenchmark, in_turn, seconds, share, speed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,12 +18,12 @@ PARQUET_RATIO_MIN = {"100 B": 0.40, "1 KB": 0.65}
 CONNECTOR_RATIO_MIN = 0.8
 
 
-def measure(setting: Setting) -> Iterator[Figure]:
+def measure(setting: SparkBenchmark) -> Iterator[Figure]:
     yield from _read(setting, "100 B", setting.small, setting.size.small_records)
     yield from _read(setting, "1 KB", setting.large, setting.size.large_records)
 
 
-def _read(setting: Setting, kind: str, topic: str, records: int) -> Iterator[Figure]:
+def _read(setting: SparkBenchmark, kind: str, topic: str, records: int) -> Iterator[Figure]:
     path = str(setting.folder / f"{topic}.parquet")
     ours = setting.topic("penstock", topic)
     ours.write.option("compression", "lz4").option("parquet.enable.dictionary", "false").parquet(path)

@@ -20,9 +20,9 @@ from pathlib import Path
 from benchmarks import spark_archive, spark_reading, spark_streaming, spark_writing
 from benchmarks.figures import Figure, shown, table
 from benchmarks.machine import facts
-from benchmarks.spark_setting import FULL, QUICK, Setting, setting
+from benchmarks.spark_setting import FULL, QUICK, SparkBenchmark, setting
 
-QUESTIONS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
+BENCHMARKS: dict[str, Callable[[SparkBenchmark], Iterator[Figure]]] = {
     "reading": spark_reading.measure,
     "writing": spark_writing.measure,
     "archive": spark_archive.measure,
@@ -43,8 +43,8 @@ def main() -> int:
     remarks: list[str] = []
     try:
         with setting(QUICK if arguments.quick else FULL, remarks.append) as given:
-            for name in arguments.only or QUESTIONS:
-                for figure in QUESTIONS[name](given):
+            for name in arguments.only or BENCHMARKS:
+                for figure in BENCHMARKS[name](given):
                     figures.append(figure)
                     print(
                         f"  {figure.name}: {shown(figure.value)} {figure.unit}", file=sys.stderr, flush=True
@@ -65,7 +65,7 @@ def _arguments() -> argparse.Namespace:
         prog="benchmarks.spark_run", description="Measure Penstock in Spark on this machine."
     )
     parser.add_argument("--quick", action="store_true", help="a fifth of the records, two pairs")
-    parser.add_argument("--only", action="append", choices=QUESTIONS, help="one question; may be repeated")
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, help="one question; may be repeated")
     return parser.parse_args()
 
 

@@ -21,11 +21,11 @@ from benchmarks.topics import create_topic
 from penstock.protocol.compression import Codec
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import write_settings
-from penstock.spark.pool import borrowed
+from penstock.spark.pool import borrowed_client
 from penstock.spark.records.encode import encode
 from penstock.spark.session import spark_session
 from penstock.types import TopicPartition
-from tests.spark.connector import NotToBeHad, jars
+from tests.spark.connector import ConnectorUnavailable, jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +52,7 @@ FULL = Size(4_000_000, 800_000, 1_000_000, 40, 3)
 QUICK = Size(800_000, 160_000, 200_000, 20, 2)
 
 
-class Setting(NamedTuple):
+class SparkBenchmark(NamedTuple):
     spark: "SparkSession"
     bootstrap: str
     folder: Path
@@ -71,8 +71,8 @@ class Setting(NamedTuple):
 
 
 @contextmanager
-def setting(size: Size, tell: Callable[[str], None]) -> Iterator[Setting]:
-    version, files = _connector(tell)
+def setting(size: Size, report: Callable[[str], None]) -> Iterator[SparkBenchmark]:
+    version, files = _connector(report)
     with (
         temporary_folder() as folder,
         running_broker(folder) as broker,
@@ -81,18 +81,18 @@ def setting(size: Size, tell: Callable[[str], None]) -> Iterator[Setting]:
         small, large = (create_topic(broker.bootstrap, PARTITIONS, FLUSH_POLICY) for _ in range(2))
         fill(broker.bootstrap, small, size.small_records, 100)
         fill(broker.bootstrap, large, size.large_records, 1000)
-        yield Setting(spark, broker.bootstrap, folder / "out", size, small, large, version)
+        yield SparkBenchmark(spark, broker.bootstrap, folder / "out", size, small, large, version)
 
 
-def _connector(tell: Callable[[str], None]) -> tuple[str | None, str]:
+def _connector(report: Callable[[str], None]) -> tuple[str | None, str]:
     """Its version, and its jars as Spark wants to be told."""
     try:
         version, files = jars()
-    except NotToBeHad as problem:
-        tell(f"NOT MEASURED: Spark's own Kafka connector. {problem}")
+    except ConnectorUnavailable as problem:
+        report(f"NOT MEASURED: Spark's own Kafka connector. {problem}")
         return None, ""
     if version != pyspark.__version__:
-        tell(f"Spark is {pyspark.__version__}; its Kafka connector could be had as {version}")
+        report(f"Spark is {pyspark.__version__}; its Kafka connector could be had as {version}")
     return version, ",".join(str(file.resolve()) for file in files)
 
 
@@ -101,7 +101,9 @@ def fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
     rows = min(ROWS_AT_ONCE, records // PARTITIONS)
     keys = pa.array([b"key-%06d" % number for number in range(rows)], pa.binary())
     values = pa.array([_value(number, value_bytes) for number in range(rows)], pa.binary())
-    with borrowed(client_settings(write_settings({"kafka.bootstrap.servers": bootstrap}).access)) as client:
+    with borrowed_client(
+        client_settings(write_settings({"kafka.bootstrap.servers": bootstrap}).access)
+    ) as client:
         written = 0
         while written < records:
             count = min(rows, (records - written) // PARTITIONS)

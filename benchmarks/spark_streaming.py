@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks.figures import Choice, Figure
-from benchmarks.spark_setting import Setting, in_turn
+from benchmarks.spark_setting import SparkBenchmark, in_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 ROWS = 2
 FIRST_BATCHES = 5
 RATIO_MAX = 1.7
-TURN_S = 0.2
+POLL_INTERVAL_S = 0.2
 
 _numbers = count(1)
 
 
-def measure(setting: Setting) -> Iterator[Figure]:
+def measure(setting: SparkBenchmark) -> Iterator[Figure]:
     numbers = setting.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", str(ROWS)).load()
     options = {"kafka.bootstrap.servers": setting.bootstrap, "subscribe": setting.small}
     records = (
@@ -47,14 +47,14 @@ def measure(setting: Setting) -> Iterator[Figure]:
     )
 
 
-def _batch_ms(setting: Setting, stream: "DataFrame") -> float:
+def _batch_ms(setting: SparkBenchmark, stream: "DataFrame") -> float:
     """The median of one run."""
     wanted = FIRST_BATCHES + setting.size.micro_batches
     checkpoint = str(setting.folder / f"micro-{next(_numbers)}")
     query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
     try:
         while query.isActive and (query.lastProgress is None or query.lastProgress.batchId < wanted):
-            query.awaitTermination(TURN_S)  # type: ignore[arg-type]
+            query.awaitTermination(POLL_INTERVAL_S)  # type: ignore[arg-type]
         reports = query.recentProgress[FIRST_BATCHES:]
     finally:
         query.stop()

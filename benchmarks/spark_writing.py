@@ -10,7 +10,7 @@ from benchmarks.figures import Figure
 from benchmarks.spark_setting import (
     FLUSH_POLICY,
     PARTITIONS,
-    Setting,
+    SparkBenchmark,
     in_turn,
     seconds,
     share,
@@ -21,7 +21,7 @@ from benchmarks.topics import new_topic
 CONNECTOR_RATIO_MIN = 1.0
 
 
-def measure(setting: Setting) -> Iterator[Figure]:
+def measure(setting: SparkBenchmark) -> Iterator[Figure]:
     records = setting.size.written_records
     path = str(setting.folder / "rows.parquet")
     ends = ",".join(f'"{number}":{records // PARTITIONS}' for number in range(PARTITIONS))

@@ -73,7 +73,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant("no_fsync_of_folders", LOG, "folders = sorted(self._dirty_folders)", "folders = []"),
     Mutant("failed_sync_is_passed_over", "broker/storage/flusher.py", "if error is not None:", "if False:"),
-    Mutant("minimum_is_ignored", LEADING, "        if not self.has_enough:\n", "        if False:\n"),
+    Mutant("minimum_is_ignored", LEADING, "        if not self.meets_min_isr:\n", "        if False:\n"),
     # In-sync sets
     Mutant(
         "pending_isr_is_forgotten",
@@ -108,15 +108,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "isr_change_ignores_who_joins",
         "controller/isr.py",
-        "draft, own, *joining, *minimum(image, topic))",
-        "draft, own, *minimum(image, topic))",
+        "draft, own, *joining, *compare_min_isr(image, topic))",
+        "draft, own, *compare_min_isr(image, topic))",
     ),
     # Epochs and history
     Mutant(
         "replica_goes_under_the_same_epoch",
         "controller/partitions.py",
-        "has_new_epoch = begins_epoch or has_new_leader or not set(before.replicas).issubset(draft.replicas)",
-        "has_new_epoch = begins_epoch or has_new_leader",
+        "bumps_leader_epoch or has_new_leader or not set(before.replicas).issubset(draft.replicas)",
+        "bumps_leader_epoch or has_new_leader",
     ),
     # A follower that is two epochs behind, where the same broker leads, would count for the latest; then he
     # hears of the one between, whose leader makes him cut what he has just confirmed. What is noticed is the
@@ -138,8 +138,9 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "truncates_to_high_watermark",
         FOLLOWING,
-        "offset = parting_point(log, diverging)",
-        "offset = max(min(parting_point(log, diverging), self.shown), log.log_start_offset)",
+        "offset = divergence_offset(log, diverging)",
+        "offset = max(min(divergence_offset(log, diverging), self.high_watermark_before),"
+        " log.log_start_offset)",
     ),
     Mutant(
         "truncates_too_little",
@@ -150,14 +151,14 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "cut_keeps_producers",
         LOG,
-        "self.segments, self.producers, self.epochs = left.segments, left.producers, left.epochs",
-        "self.segments, self.epochs = left.segments, left.epochs",
+        "self.producers, self.epochs = truncated.segments, truncated.producers, truncated.epochs",
+        "self.epochs = truncated.segments, truncated.epochs",
     ),
     Mutant(
         "cut_keeps_epochs",
         LOG,
-        "self.segments, self.producers, self.epochs = left.segments, left.producers, left.epochs",
-        "self.segments, self.producers = left.segments, left.producers",
+        "self.producers, self.epochs = truncated.segments, truncated.producers, truncated.epochs",
+        "self.producers = truncated.segments, truncated.producers",
     ),
     Mutant(
         "restarted_leader_leads_on",
@@ -169,13 +170,13 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "fencing_leaves_followers_in_isr",
         "controller/elections.py",
-        "draft = state if len(present) == len(state.isr) else _shrunk(image, topic, state, present)",
+        "draft = state if len(present) == len(state.isr) else _with_shrunk_isr(image, topic, state, present)",
         "draft = state",
     ),
     Mutant(
         "elections_are_unclean",
         DURABILITY,
-        "return _of_topic_or_cluster(image, topic, UNCLEAN) is True",
+        "return _topic_or_cluster_setting(image, topic, UNCLEAN) is True",
         "return True",
     ),
     Mutant(
@@ -194,20 +195,20 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "retries_are_not_recognised",
         "log/producers.py",
-        "return _repeated_or_next(producer, header)",
+        "return _duplicate_or_next(producer, header)",
         "return None",
     ),
     # Groups
     Mutant(
         "commits_without_epoch",
         "groups/consumer/request_validation.py",
-        "if epoch != member.epoch or epoch <= LEAVING_EPOCH:",
+        "if epoch != member.epoch or epoch <= LEAVE_GROUP_EPOCH:",
         "if False:",
     ),
     Mutant(
         "serves_before_loaded",
         "broker/groups/coordinator_runtime.py",
-        "end = await _until_safe(self.shard.partition)",
+        "end = await _until_committed(self.shard.partition)",
         "end = self.shard.partition.high_watermark",
     ),
     Mutant(
@@ -234,14 +235,14 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "damaged_copy_stays_in_sync",
         DAMAGED,
-        "if self._decision(self._cluster.image, replica).everything:",
+        "if self._decision(self._cluster.image, replica).all_changes:",
         "if False:",
     ),
     Mutant(
         "damaged_copy_leaves_under_the_same_epoch",
         ELECTIONS,
-        "*alive(image, (broker_id,)), begins_epoch=True)",
-        "*alive(image, (broker_id,)))",
+        "*compare_sessions(image, (broker_id,)), bumps_leader_epoch=True\n",
+        "*compare_sessions(image, (broker_id,))\n",
         "tests/unit/broker/replication/test_damaged_replicas.py",
     ),
     Mutant(
@@ -254,7 +255,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "restart_forgets_damage",
         MANAGER,
-        "noted = self._directory.noted_damage(name)",
+        "noted = self._directory.recorded_damage(name)",
         "noted = None",
         "tests/unit/replication/test_manager.py",
     ),
@@ -328,7 +329,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "older_checkpoint_moves_the_start_back",
         "broker/storage/log_start_writer.py",
-        "            async with self._turn:\n",
+        "            async with self._lock:\n",
         "            async with asyncio.Lock():\n",
         "tests/unit/broker/storage/test_log_start_writer.py",
     ),
@@ -385,13 +386,13 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "recovery_checks_no_checksum",
         RECOVERY,
-        """        check_stored(data, header, at, f"{path} at {position}")\n""",
+        """        validate_stored_batch(data, header, at, f"{path} at {position}")\n""",
         "",
     ),
     Mutant(
         "recovery_cuts_what_was_safe",
         RECOVERY,
-        """            if log.log_end_offset < _needed_to(log):
+        """            if log.log_end_offset < _required_end(log):
                 raise
             break
 """,
@@ -408,10 +409,10 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "leader_after_truncation_has_older_settings",
         MANAGER,
-        """            topic, state = self._known(partition)
+        """            topic, state = self._topic_and_state(partition)
             roles = self._roles(self._image_now())
 """,
-        """            topic, state = self._known(partition)
+        """            topic, state = self._topic_and_state(partition)
             topic = Topic(topic.name, topic.id, False, 0, {"min.insync.replicas": "1"}, topic.partitions, 1)
             roles = self._roles(self._image_now())
 """,

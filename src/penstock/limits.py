@@ -179,7 +179,7 @@ RECORDS_NAMED_MAX = 100
 # How often connections are looked at for stalled frames, slow readers and idleness.
 CONNECTION_SWEEP_MS = 1 * SECOND_MS
 # Bad requests that are logged each second; the rest are only counted.
-COMPLAINTS_PER_SECOND_MAX = 10
+REJECTIONS_LOGGED_PER_SECOND_MAX = 10
 
 # Replies ----------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ FRAME_COMPLETION_MS_MAX = 30 * SECOND_MS
 # How long a peer may leave its reply bytes untaken.
 SLOW_READER_MS_MAX = 30 * SECOND_MS
 # And how long a broker that stops waits for that.
-LAST_ANSWERS_MS_MAX = SECOND_MS // 2
+LAST_REPLIES_MS_MAX = SECOND_MS // 2
 TLS_HANDSHAKE_MS_MAX = 10 * SECOND_MS
 # How often certificate files are looked at for a replacement.
 TLS_RELOAD_CHECK_MS = 5 * SECOND_MS
@@ -237,7 +237,7 @@ PRODUCERS_PER_PARTITION_MAX = 5_000
 # Of all partitions together; about 1.5 KiB each.
 PRODUCERS_MAX = 100_000
 # How often it is said at most that producers were forgotten because of that.
-PRODUCERS_EVICTED_SAID_MS = 1 * MINUTE_MS
+PRODUCERS_EVICTED_LOGGED_MS = 1 * MINUTE_MS
 PRODUCER_IDS_PER_BLOCK = 1_000
 PRODUCER_EXPIRY_MS = 1 * DAY_MS
 
@@ -285,15 +285,15 @@ METADATA_CONFLICTS_MAX = 100
 # How often a change is tried again because the store did not answer, and for how long it is waited
 # until this broker has seen what was committed.
 METADATA_TRIES_MAX = 3
-METADATA_SEEN_MS_MAX = 10 * SECOND_MS
+METADATA_REVISION_WAIT_MS_MAX = 10 * SECOND_MS
 # How long a request waits for a controller. There is none for moments only: another takes over.
 METADATA_CONTROLLER_MS_MAX = 5 * SECOND_MS
 # Between two attempts to reach a store that is away; the longest one between two to change something there.
-METADATA_AWAY_PAUSE_MS = 250
-METADATA_AWAY_PAUSE_MS_MAX = 2 * SECOND_MS
+METADATA_UNAVAILABLE_PAUSE_MS = 250
+METADATA_UNAVAILABLE_PAUSE_MS_MAX = 2 * SECOND_MS
 # How long a decision that met a conflict waits for the news, where the store cannot say which, and one that
 # would be refused for what the store has and this broker has not seen.
-METADATA_NEWS_MS = 200
+METADATA_REVISION_WAIT_MS = 200
 # How long one member of etcd may take for an answer, how long the members are asked in turn, and the
 # pause when all of them have been. A transaction is waited for longer: to give up is to know nothing.
 ETCD_QUESTION_MS_MAX = 2 * SECOND_MS
@@ -326,9 +326,9 @@ BROKER_JOIN_PAUSE_MS_MAX = 2 * SECOND_MS
 BROKER_JOIN_MS_MAX = 2 * BROKER_SESSION_MS
 # A session that was not kept for so long may be over: the other brokers are asked.
 STORE_SILENCE_MS_MAX = BROKER_KEEP_MS + 1 * SECOND_MS
-WITNESS_PAUSE_MS = 500
-WITNESS_MS_MAX = 1 * SECOND_MS
-WITNESS_REFUSALS_MIN = 2
+PEER_LEASE_CHECK_PAUSE_MS = 500
+PEER_LEASE_CHECK_MS_MAX = 1 * SECOND_MS
+PEER_LEASE_REJECTIONS_MIN = 2
 # Of partitions that a broker has lost, as many are named one by one when it joins. More count as a lost disk.
 LOST_PARTITIONS_NAMED_MAX = 10_000
 # How long a start waits to be admitted, and a stop until others lead what it led.
@@ -357,9 +357,9 @@ RENEWAL_PAUSE_MS = 1 * MINUTE_MS
 RENEWAL_PAUSE_MS_MAX = 1 * HOUR_MS
 # What a leader would say only for certain: how many such claims it remembers and for how long, and of how
 # many partitions the metadata store is asked at a time.
-DOUBTS_MAX = 1_000
-DOUBT_MS_MAX = 2 * SECOND_MS
-DOUBTS_ASKED_MAX = 8
+LEADERSHIP_CLAIMS_MAX = 1_000
+LEADERSHIP_CLAIM_MS_MAX = 2 * SECOND_MS
+LEADERSHIP_CHECKS_MAX = 8
 # A follower's fetch: how long it waits at the leader, how long it is waited for, and what it brings.
 REPLICA_WAIT_MS = 500
 REPLICA_IDLE_WAIT_MS = 5 * SECOND_MS
@@ -401,7 +401,7 @@ DISK_RESERVE_BYTES = 1 * MIB
 # people if as much stays free beside the copy that takes its place.
 DISK_RESERVE_FREE_BYTES = 4 * DISK_RESERVE_BYTES
 # While the disk is full, that is said this often.
-DISK_FULL_SAID_MS = 30 * SECOND_MS
+DISK_FULL_LOGGED_MS = 30 * SECOND_MS
 DISK_RESERVE_CHECK_MS = 2 * SECOND_MS
 # A checkpoint is due after so many bytes or so much time: a restart scans no more than that.
 CHECKPOINT_BYTES = 64 * MIB

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from tools.faults.lab import Ability, Lab, Machine, NotPossible
+from tools.faults.lab import Ability, Lab, Machine, UnsupportedHost
 from tools.faults.machines import NamespaceLab, in_own_namespaces
 from tools.faults.proxies import ProxyLab
 
@@ -56,7 +56,7 @@ CUTS: dict[str, Callable[[Lab], None]] = {
 }
 
 
-class Asking:
+class EchoConnection:
     """A connection of one machine to another."""
 
     def __init__(self, lab: Lab, here: str, there: str) -> None:
@@ -77,13 +77,13 @@ class Asking:
         self._process.communicate()
 
 
-def asked(machine: Machine) -> float | str:
+def best_round_trip(machine: Machine) -> float | str:
     """How long an answer takes at best, or what happens instead: others may keep this host busy."""
-    found = [asked_once(machine) for _ in range(TRIES)]
+    found = [round_trip(machine) for _ in range(TRIES)]
     return min((each for each in found if isinstance(each, float)), default=found[-1])
 
 
-def asked_once(machine: Machine) -> float | str:
+def round_trip(machine: Machine) -> float | str:
     began = time.monotonic()
     try:
         with closing(socket.create_connection((machine.known_as, PORT), timeout=SILENCE_S)) as line:
@@ -101,47 +101,47 @@ def asked_once(machine: Machine) -> float | str:
 
 def eventually(machine: Machine) -> float | str:
     deadline = time.monotonic() + 10
-    while isinstance(found := asked_once(machine), str) and time.monotonic() < deadline:
+    while isinstance(found := round_trip(machine), str) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return found if isinstance(found, str) else asked(machine)
+    return found if isinstance(found, str) else best_round_trip(machine)
 
 
-def found_of(lab: Lab) -> dict[str, object]:
+def probe_lab(lab: Lab) -> dict[str, object]:
     one, two = lab["one"], lab["two"]
     log = lab.folder / "log"
     servers = [machine.start(sys.executable, "-c", ECHO, machine.address, log=log) for machine in (one, two)]
     found: dict[str, object] = {"cannot": [str(ability) for ability in lab.cannot]}
     found["well"] = [eventually(one), eventually(two)]
-    asking = Asking(lab, "one", "two")
-    found["one to two"] = asking.ask()
+    connection = EchoConnection(lab, "one", "two")
+    found["one to two"] = connection.ask()
     for name in CUTS:
         CUTS[name](lab)
-        found[name] = [asking.ask(), asked(one), asked(two)]
+        found[name] = [connection.ask(), best_round_trip(one), best_round_trip(two)]
         lab.heal()
         found[f"{name}, healed"] = [eventually(one), eventually(two)]
-        asking.end()
-        asking = Asking(lab, "one", "two")
-        asking.ask()
+        connection.end()
+        connection = EchoConnection(lab, "one", "two")
+        connection.ask()
     if Ability.SLOW_LINK not in lab.cannot:
         lab.slow("two")
-        found["slow"] = [asked(one), asked(two)]
+        found["slow"] = [best_round_trip(one), best_round_trip(two)]
         lab.heal()
         found["slow, healed"] = eventually(two)
     if Ability.RESET not in lab.cannot:
         lab.reset("two")
-        found["reset"] = [asking.ask(), eventually(two)]
-    asking.end()
+        found["reset"] = [connection.ask(), eventually(two)]
+    connection.end()
     servers[1].kill()
     servers[1].wait()
     time.sleep(0.1)
-    found["killed"] = asked(two)
+    found["killed"] = best_round_trip(two)
     servers[0].kill()
     servers[0].wait()
-    found["disk"] = disk_of(one, lab)
+    found["disk"] = probe_disk(one, lab)
     return found
 
 
-def disk_of(machine: Machine, lab: Lab) -> dict[str, object]:
+def probe_disk(machine: Machine, lab: Lab) -> dict[str, object]:
     found: dict[str, object] = {}
     path = machine.disk.path / "file"
     if Ability.DISK_FULL not in lab.cannot:
@@ -178,7 +178,7 @@ if __name__ == "__main__":
             tempfile.TemporaryDirectory() as temporary,
             closing(make(Path(temporary), ["one", "two"])) as LAB,
         ):
-            print(json.dumps(found_of(LAB)))
-    except NotPossible as problem:
+            print(json.dumps(probe_lab(LAB)))
+    except UnsupportedHost as problem:
         print(problem, file=sys.stderr)
         sys.exit(2)

@@ -10,7 +10,7 @@ from random import Random
 
 CORPUS = Path(__file__).parent / "corpus"
 # Numbers that decoders are known to stumble over: ends of types, one beyond, null, compact null.
-TELLING_NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63)
+BOUNDARY_NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63)
 SIZE_BYTES = 4
 FRAME_BYTES_MIN = 12
 
@@ -32,10 +32,10 @@ def flip_bits(frame: bytearray, random: Random) -> None:
         frame[random.randrange(len(frame))] ^= 1 << random.randrange(8)
 
 
-def overwrite_with_a_telling_number(frame: bytearray, random: Random) -> None:
+def overwrite_with_a_boundary_number(frame: bytearray, random: Random) -> None:
     width = random.choice((1, 2, 4, 8))
     at = random.randrange(max(1, len(frame) - width))
-    frame[at : at + width] = (random.choice(TELLING_NUMBERS) % 256**width).to_bytes(width, "big")
+    frame[at : at + width] = (random.choice(BOUNDARY_NUMBERS) % 256**width).to_bytes(width, "big")
 
 
 def cut_off_the_end(frame: bytearray, random: Random) -> None:
@@ -74,7 +74,7 @@ def take_another_key(frame: bytearray, random: Random) -> None:
 
 MUTATIONS: tuple[Mutation, ...] = (
     flip_bits,
-    overwrite_with_a_telling_number,
+    overwrite_with_a_boundary_number,
     cut_off_the_end,
     remove_a_piece,
     repeat_a_piece,
@@ -101,7 +101,7 @@ def hostile_stream(frames: list[bytes], random: Random) -> bytes:
     random.shuffle(stream)
     if random.random() < 0.2:
         at = random.randrange(len(stream))
-        lie = random.choice(TELLING_NUMBERS) % 2**32
+        lie = random.choice(BOUNDARY_NUMBERS) % 2**32
         stream[at] = lie.to_bytes(SIZE_BYTES, "big") + stream[at][SIZE_BYTES:]
     if random.random() < 0.2:
         stream[-1] = stream[-1][: random.randrange(len(stream[-1]))]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.errors import ProtocolError
 from penstock.protocol.compiler import Decoder, decode, decoder, encode
 from penstock.protocol.decoders import ELEMENTS_MAX
-from penstock.protocol.frames import parse_header
+from penstock.protocol.frames import parse_request_header
 from penstock.protocol.messages.create_topics import CreateTopicsRequest
 from penstock.protocol.messages.fetch import FetchRequest
 from penstock.protocol.schema import Struct
@@ -108,7 +108,7 @@ def test_any_bytes_are_decoded_or_refused(case: Case, data: bytes) -> None:
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_a_header_or_refused(data: bytes) -> None:
     try:
-        _, position = parse_header(memoryview(data))
+        _, position = parse_request_header(memoryview(data))
     except ProtocolError:
         return
     assert position <= len(data)

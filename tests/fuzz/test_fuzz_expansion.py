@@ -16,7 +16,7 @@ import pytest
 from penstock.limits import DECODED_BYTES_PER_BYTE
 from penstock.protocol.apis import ALL
 from penstock.protocol.compiler import decoder, encode
-from penstock.protocol.schema import Api, Blob, Field, Fixed, Nested, Struct, Text, fields_of
+from penstock.protocol.schema import Api, Blob, FieldSpec, Fixed, Nested, Struct, Text, fields_of
 
 ELEMENTS = 1_000
 UUID_BYTES = 16
@@ -41,7 +41,7 @@ def smallest(message: type[msgspec.Struct], version: int, **given: Any) -> Any:
     return message(**values)
 
 
-def _empty(field: Field) -> Any:
+def _empty(field: FieldSpec) -> Any:
     match field.kind:
         case Text():
             return ""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
 from penstock.protocol.apis import APIS
-from penstock.protocol.frames import decode_request, parse_header
+from penstock.protocol.frames import decode_request, parse_request_header
 from tests.fuzz.mutations import CORPUS, captured_frames, framed, hostile_stream
 from tests.integration.broker_process import BrokerProcess, serving
 from tests.integration.hostile import hostile_socket, peak_memory_mib, unharmed
@@ -50,7 +50,7 @@ def attack(bootstrap: str, stream: bytes) -> None:
 def test_the_corpus_is_what_real_clients_send_and_small() -> None:
     kinds = set()
     for name, frame in captured_frames():
-        header, position = parse_header(frame)
+        header, position = parse_request_header(frame)
         api = APIS[header.api_key]
         assert name.startswith(f"{api.name}-v{header.api_version}-")
         if api.has_version(header.api_version):
@@ -99,7 +99,7 @@ def test_captured_requests_replayed_unchanged_are_understood(
     """Each alone: what is refused is refused for its version, never for its bytes."""
     with unharmed(fuzzed_broker, topic):
         for name, frame in captured_frames():
-            header, position = parse_header(frame)
+            header, position = parse_request_header(frame)
             try:
                 decode_request(
                     APIS[header.api_key], header.api_version, memoryview(bytearray(frame)), position

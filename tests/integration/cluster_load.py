@@ -49,11 +49,11 @@ class SteadyWriter:
     def _write(self) -> None:
         number = 0
         while not self._ends.is_set():
-            self._producer.produce(self._topic, b"%d" % number, on_delivery=self._told)
+            self._producer.produce(self._topic, b"%d" % number, on_delivery=self._on_delivery)
             number += 1
             self._producer.poll(EVERY_S)
 
-    def _told(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.failed.append(str(error))
             return

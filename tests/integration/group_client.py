@@ -54,7 +54,7 @@ def ask_for_offsets(client: RawClient, group: str, topic: str, *partitions: int)
     return client.ask(OFFSET_FETCH, FETCH_VERSION, request).groups[0]
 
 
-def when_loaded(client: RawClient, group: str, topic: str, *partitions: int) -> dict[int, int]:
+def committed_once_loaded(client: RawClient, group: str, topic: str, *partitions: int) -> dict[int, int]:
     """What was committed, as soon as the coordinator can say it."""
 
     def look() -> dict[int, int]:

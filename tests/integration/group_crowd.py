@@ -36,7 +36,7 @@ WAIT_S_MAX = 40.0
 CONSUMER_GROUP_HEARTBEAT = 68
 TICK_S = 0.02
 
-QUICK_GROUPS = {
+SHORT_GROUP_TIMEOUTS = {
     "group.initial.rebalance.delay.ms": 100,
     "group.min.session.timeout.ms": 500,
     "group.consumer.session.timeout.ms": 1_500,
@@ -45,7 +45,7 @@ QUICK_GROUPS = {
 }
 """Settings of a broker whose groups lose patience soon."""
 
-Spot = tuple[int, int]
+RecordPosition = tuple[int, int]
 """A partition and an offset in it."""
 
 
@@ -59,24 +59,24 @@ class Member:
         with path.open("wb") as output, path.with_suffix(".stderr").open("wb") as errors:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=errors)
 
-    def said(self, *first_words: str) -> list[list[str]]:
+    def output_lines(self, *first_words: str) -> list[list[str]]:
         """The lines that begin so, as words. A line that is being written is not there yet."""
         whole = self._path.read_bytes().rpartition(b"\n")[0].decode()
         lines = [line.split() for line in whole.splitlines()]
         return [line for line in lines if not first_words or line[0] in first_words]
 
-    def delivered(self) -> list[Spot]:
-        return [(int(partition), int(offset)) for _, partition, offset, _ in self.said("got")]
+    def delivered(self) -> list[RecordPosition]:
+        return [(int(partition), int(offset)) for _, partition, offset, _ in self.output_lines("got")]
 
-    def held(self) -> dict[int, int]:
+    def uncommitted_offsets(self) -> dict[int, int]:
         """The places it would commit if it were let go."""
-        return places_in(self.said("holding")[-1][1:])
+        return places_in(self.output_lines("holding")[-1][1:])
 
-    def has(self, spot: Spot) -> bool:
-        return spot in self.delivered()
+    def has(self, position: RecordPosition) -> bool:
+        return position in self.delivered()
 
     def rebalances(self) -> list[list[str]]:
-        return self.said("assigned", "revoked", "lost")
+        return self.output_lines("assigned", "revoked", "lost")
 
     def owns(self) -> set[int]:
         """The partitions it has by now, as it was told."""
@@ -88,18 +88,18 @@ class Member:
                 owned -= {int(each) for each in partitions}
         return owned
 
-    def outcome_of_held(self) -> str | None:
+    def outcome_of_paused_commit(self) -> str | None:
         """What came of the first commit after it was let go: `committed` or `refused`."""
-        words = [line[0] for line in self.said("holding", "committed", "refused")]
+        words = [line[0] for line in self.output_lines("holding", "committed", "refused")]
         after = words[words.index("holding") + 1 :]
         return after[0] if after else None
 
-    def hold(self) -> None:
+    def pause_before_commit(self) -> None:
         """Returns when it has a record in hand that it has not committed."""
         self.process.send_signal(signal.SIGUSR1)
-        eventually(lambda: self.said("holding"), seconds_max=WAIT_S_MAX)
+        eventually(lambda: self.output_lines("holding"), seconds_max=WAIT_S_MAX)
 
-    def let_go(self) -> None:
+    def continue_commit(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
@@ -117,9 +117,9 @@ class Member:
     def leave(self) -> None:
         """As a program that ends in order."""
         self.process.terminate()
-        assert self.process.wait(WAIT_S_MAX) == 0, self.complaints()
+        assert self.process.wait(WAIT_S_MAX) == 0, self.stderr_text()
 
-    def complaints(self) -> str:
+    def stderr_text(self) -> str:
         return self._path.with_suffix(".stderr").read_text()
 
 
@@ -127,7 +127,7 @@ def places_in(words: Iterable[str]) -> dict[int, int]:
     return {int(partition): int(offset) for partition, _, offset in (word.partition(":") for word in words)}
 
 
-class Crowd:
+class GroupProcesses:
     """The members of one group, also those that are gone."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, folder: Path) -> None:
@@ -140,16 +140,16 @@ class Crowd:
         self.members.append(Member(kind, self.where, path, **options))
         return self.members[-1]
 
-    def delivered(self) -> set[Spot]:
-        return {spot for member in self.members for spot in member.delivered()}
+    def delivered(self) -> set[RecordPosition]:
+        return {position for member in self.members for position in member.delivered()}
 
-    def wait_until(self, is_so: Callable[[], object]) -> None:
+    def wait_until(self, condition: Callable[[], object]) -> None:
         """As soon as it is so; a member that ended by itself ends the wait."""
 
         def look() -> bool:
             for member in self.members:
-                assert member.process.poll() in (None, 0, -signal.SIGKILL), member.complaints()
-            return bool(is_so())
+                assert member.process.poll() in (None, 0, -signal.SIGKILL), member.stderr_text()
+            return bool(condition())
 
         eventually(look, seconds_max=WAIT_S_MAX, every=TICK_S)
 
@@ -162,21 +162,21 @@ class Crowd:
 
 
 @contextmanager
-def crowd(bootstrap: str, topic: str, group: str, folder: Path) -> Iterator[Crowd]:
-    them = Crowd(bootstrap, topic, group, folder)
+def group_processes(bootstrap: str, topic: str, group: str, folder: Path) -> Iterator[GroupProcesses]:
+    them = GroupProcesses(bootstrap, topic, group, folder)
     try:
         yield them
     finally:
         them.end()
 
 
-def news(member: Member, partitions: int) -> Callable[[], bool]:
+def delivers_from_all_partitions(member: Member, partitions: int) -> Callable[[], bool]:
     """Whether the member has been given something of every partition since this was asked for."""
     before = len(member.delivered())
     return lambda: len({partition for partition, _ in member.delivered()[before:]}) == partitions
 
 
-class Source:
+class RecordSource:
     """Writes 0, 1, 2 ... to every partition until it is told to stop. Every record gets there once."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
@@ -218,7 +218,7 @@ class Source:
         if error is not None:
             self._problems.append(error)
 
-    def finish(self) -> set[Spot]:
+    def finish(self) -> set[RecordPosition]:
         """Stop, and say what must have been read: every offset of every partition."""
         self._stopping.set()
         self._thread.join()
@@ -231,11 +231,11 @@ class Source:
         return dict.fromkeys(range(self.partitions), self._count)
 
 
-class Places:
+class CommittedOffsetsWatcher:
     """Looks at what a group has committed, all the time, also across restarts of the broker."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, partitions: int) -> None:
-        self._asked = (group, topic, *range(partitions))
+        self._query = (group, topic, *range(partitions))
         self._bootstrap = bootstrap
         self.seen: list[dict[int, int]] = []
         self._stopping = threading.Event()
@@ -251,14 +251,14 @@ class Places:
         self._stopping.set()
         self._thread.join()
         if error is None:
-            assert self.went_back() == []
+            assert self.regressions() == []
 
     def _look(self) -> None:
         while not self._stopping.is_set():
             try:
                 with connected(self._bootstrap) as client:
                     while not self._stopping.wait(TICK_S):
-                        group, topic, *partitions = self._asked
+                        group, topic, *partitions = self._query
                         found = committed(client, group, topic, *partitions)
                         if isinstance(found, dict):
                             self.seen.append(found)
@@ -269,7 +269,7 @@ class Places:
     def now(self) -> dict[int, int]:
         return self.seen[-1] if self.seen else {}
 
-    def went_back(self) -> list[tuple[dict[int, int], dict[int, int]]]:
+    def regressions(self) -> list[tuple[dict[int, int], dict[int, int]]]:
         """Two looks, one after the other, the second of which saw an offset that was smaller."""
         pairs = zip(self.seen, self.seen[1:], strict=False)
         return [
@@ -279,20 +279,22 @@ class Places:
         ]
 
 
-def assert_nothing_was_missed(them: Crowd, source: Source, places: Places) -> None:
+def assert_nothing_was_missed(
+    them: GroupProcesses, source: RecordSource, places: CommittedOffsetsWatcher
+) -> None:
     """Every record came to some member, and the group has committed the end of every partition."""
     everything = source.finish()
     them.wait_until(lambda: them.delivered() >= everything)
     them.wait_until(lambda: places.now == source.ends)
     assert them.delivered() == everything, "a record that nobody wrote"
     for member in them.members:
-        assert all(offset == number for _, _, offset, number in member.said("got"))
+        assert all(offset == number for _, _, offset, number in member.output_lines("got"))
 
 
-def write(bootstrap: str, topic: str, *spots: Spot) -> None:
+def write(bootstrap: str, topic: str, *positions: RecordPosition) -> None:
     """Records at these offsets, which must be the next ones of their partitions."""
     producer = Producer({"bootstrap.servers": bootstrap, **QUIET})
-    for partition, number in spots:
+    for partition, number in positions:
         producer.produce(topic, str(number).encode(), partition=partition)
     assert producer.flush(WAIT_S_MAX) == 0, "not everything was acknowledged in time"
 

@@ -25,16 +25,16 @@ POLL_S = 0.1
 CLASSIC_STRATEGIES = {"confluent-range": "range", "confluent-cooperative": "cooperative-sticky"}
 
 
-def say(*words: object) -> None:
+def print_event(*words: object) -> None:
     """In one write: a process that is killed leaves no half line."""
     os.write(1, (" ".join(str(word) for word in words) + "\n").encode())
 
 
-def told(places: dict[int, int]) -> str:
+def offsets_text(places: dict[int, int]) -> str:
     return " ".join(f"{partition}:{offset}" for partition, offset in sorted(places.items()))
 
 
-class Orders:
+class Signals:
     """What signals have asked for, and the pace that was set."""
 
     def __init__(self, slow_s: float) -> None:
@@ -55,14 +55,14 @@ class Orders:
         time.sleep(self.slow_s)
         if self.holds:
             self.holds = False
-            say("holding", told(places))
+            print_event("holding", offsets_text(places))
             os.read(0, 1)
             return True
         return self.slow_s > 0
 
 
 class ConfluentMember:
-    def __init__(self, orders: Orders, settings: dict[str, Any], topic: str) -> None:
+    def __init__(self, orders: Signals, settings: dict[str, Any], topic: str) -> None:
         from confluent_kafka import Consumer
 
         self._orders = orders
@@ -82,10 +82,10 @@ class ConfluentMember:
                 self._take(message)
         self._commit()
         self._consumer.close()
-        say("left")
+        print_event("left")
 
     def _take(self, message: Any) -> None:
-        say("got", message.partition(), message.offset(), message.value().decode())
+        print_event("got", message.partition(), message.offset(), message.value().decode())
         self._places[message.partition()] = message.offset() + 1
         if self._orders.work(self._places) or message.offset() % COMMIT_EVERY == 0:
             self._commit()
@@ -95,7 +95,7 @@ class ConfluentMember:
             return False
         is_fatal = error.name() == "_FATAL"
         self._orders.ends |= is_fatal
-        say("fatal" if is_fatal else "error", error.name(), error.str())
+        print_event("fatal" if is_fatal else "error", error.name(), error.str())
         return True
 
     def _commit(self) -> None:
@@ -108,24 +108,24 @@ class ConfluentMember:
         try:
             results = self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as problem:
-            say("refused", problem.args[0].name())
+            print_event("refused", problem.args[0].name())
             return
         problems = [each.error for each in results if each.error is not None]
-        say(*(["refused", problems[0].name()] if problems else ["committed", told(places)]))
+        print_event(*(["refused", problems[0].name()] if problems else ["committed", offsets_text(places)]))
 
     def _assigned(self, _consumer: Any, partitions: Iterable[Any]) -> None:
-        say("assigned", *(each.partition for each in partitions))
+        print_event("assigned", *(each.partition for each in partitions))
 
     def _revoked(self, _consumer: Any, partitions: Iterable[Any]) -> None:
         self._commit()
-        say("revoked", *(each.partition for each in partitions))
+        print_event("revoked", *(each.partition for each in partitions))
 
     def _lost(self, _consumer: Any, partitions: Iterable[Any]) -> None:
         self._places = {}
-        say("lost", *(each.partition for each in partitions))
+        print_event("lost", *(each.partition for each in partitions))
 
 
-def run_confluent(orders: Orders, where: list[str], options: dict[str, str], kind: str) -> None:
+def run_confluent(orders: Signals, where: list[str], options: dict[str, str], kind: str) -> None:
     bootstrap, topic, group = where
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
@@ -149,7 +149,7 @@ def run_confluent(orders: Orders, where: list[str], options: dict[str, str], kin
     ConfluentMember(orders, settings, topic).run()
 
 
-def run_kafka_python(orders: Orders, where: list[str], options: dict[str, str]) -> None:
+def run_kafka_python(orders: Signals, where: list[str], options: dict[str, str]) -> None:
     from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
     from kafka.errors import KafkaError
     from kafka.structs import OffsetAndMetadata
@@ -158,10 +158,10 @@ def run_kafka_python(orders: Orders, where: list[str], options: dict[str, str]) 
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
-            say("assigned", *(each.partition for each in assigned))
+            print_event("assigned", *(each.partition for each in assigned))
 
         def on_partitions_revoked(self, revoked: Any) -> None:
-            say("revoked", *(each.partition for each in revoked))
+            print_event("revoked", *(each.partition for each in revoked))
 
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -181,7 +181,7 @@ def run_kafka_python(orders: Orders, where: list[str], options: dict[str, str]) 
         places: dict[int, int] = {}
         for records in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
             for record in records:
-                say("got", record.partition, record.offset, record.value.decode())
+                print_event("got", record.partition, record.offset, record.value.decode())
                 places[record.partition] = record.offset + 1
         if not places:
             continue
@@ -193,14 +193,14 @@ def run_kafka_python(orders: Orders, where: list[str], options: dict[str, str]) 
         try:
             consumer.commit(offsets)
         except KafkaError as problem:
-            say("refused", type(problem).__name__)
+            print_event("refused", type(problem).__name__)
         else:
-            say("committed", told(places))
+            print_event("committed", offsets_text(places))
     consumer.close()
-    say("left")
+    print_event("left")
 
 
-async def run_aiokafka(orders: Orders, where: list[str], options: dict[str, str]) -> None:
+async def run_aiokafka(orders: Signals, where: list[str], options: dict[str, str]) -> None:
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from aiokafka.errors import IllegalStateError, KafkaError
@@ -209,10 +209,10 @@ async def run_aiokafka(orders: Orders, where: list[str], options: dict[str, str]
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
-            say("assigned", *(each.partition for each in assigned))
+            print_event("assigned", *(each.partition for each in assigned))
 
         def on_partitions_revoked(self, revoked: Any) -> None:
-            say("revoked", *(each.partition for each in revoked))
+            print_event("revoked", *(each.partition for each in revoked))
 
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -235,7 +235,7 @@ async def run_aiokafka(orders: Orders, where: list[str], options: dict[str, str]
         )
         for records in batches.values():
             for record in records:
-                say("got", record.partition, record.offset, record.value.decode())
+                print_event("got", record.partition, record.offset, record.value.decode())
                 places[record.partition] = record.offset + 1
         if not places:
             continue
@@ -246,17 +246,17 @@ async def run_aiokafka(orders: Orders, where: list[str], options: dict[str, str]
         try:
             await consumer.commit({TopicPartition(topic, each): offset for each, offset in places.items()})
         except (KafkaError, IllegalStateError) as problem:
-            say("refused", type(problem).__name__)
+            print_event("refused", type(problem).__name__)
         else:
-            say("committed", told(places))
+            print_event("committed", offsets_text(places))
     await consumer.stop()
-    say("left")
+    print_event("left")
 
 
 def main() -> None:
     kind, *where = sys.argv[1:5]
     options = dict(option.split("=", 1) for option in sys.argv[5:])
-    orders = Orders(float(options.get("slow", "0")))
+    orders = Signals(float(options.get("slow", "0")))
     if kind == "kafka-python":
         run_kafka_python(orders, where, options)
     elif kind == "aiokafka":

@@ -54,38 +54,38 @@ def hostile_socket(bootstrap: str) -> socket.socket:
     return socket.create_connection((host, int(port)), 10)
 
 
-class Honest:
+class VerifyingClient:
     """A client that writes now and then and remembers everything it was promised."""
 
     def __init__(self, client: RawClient, topic: str) -> None:
         self._client = client
         self._topic = topic
-        self._promised: list[bytes] = []
+        self._acknowledged: list[bytes] = []
         client.create_topic(topic)
 
     def writes(self) -> None:
-        value = b"promise-%d" % len(self._promised)
+        value = b"promise-%d" % len(self._acknowledged)
         answer = self._client.produce(self._topic, batch_of(value))
         assert answer.error_code == 0
-        assert answer.base_offset == len(self._promised)
-        self._promised.append(value)
+        assert answer.base_offset == len(self._acknowledged)
+        self._acknowledged.append(value)
 
     def finds_everything(self) -> None:
         found: list[bytes | None] = []
-        while len(found) < len(self._promised):
+        while len(found) < len(self._acknowledged):
             data = records_of(self._client.fetch(self._topic, len(found)))
             assert data, "a record that was promised is missing"
             for at, header in split_batches(data):
                 batch = data[at : at + header.size]
                 found += [record.value for record in iterate(batch, limit_bytes=LIMIT_BYTES)]
-        assert found == self._promised
+        assert found == self._acknowledged
 
 
 @contextmanager
-def unharmed(broker: BrokerProcess, topic: str) -> Iterator[Honest]:
+def unharmed(broker: BrokerProcess, topic: str) -> Iterator[VerifyingClient]:
     """Whatever happens within the block, the broker and an honest client's data survive it."""
     with connected(broker.bootstrap) as client:
-        honest = Honest(client, topic)
+        honest = VerifyingClient(client, topic)
         honest.writes()
         sockets, files = open_sockets(broker.pid), open_files(broker.pid)
         yield honest

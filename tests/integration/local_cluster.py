@@ -20,7 +20,7 @@ READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 READY_LINE = re.compile(r"node (?P<id>\d+) ready kafka=(?P<kafka>\S+) http=(?P<http>\S+) pid=(?P<pid>\d+)")
 # As from a terminal, also where the tests themselves run in the background with interrupts ignored.
-HEEDING_INTERRUPTS = (
+WITH_INTERRUPT_HANDLER = (
     "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "runpy.run_module('penstock', run_name='__main__', alter_sys=True)"
 )
@@ -38,7 +38,15 @@ class ClusterUp:
         """What it printed, to stdout and stderr, since it was started."""
 
     def start(self) -> None:
-        command = [sys.executable, "-c", HEEDING_INTERRUPTS, "cluster", "up", "--brokers", str(self.count)]
+        command = [
+            sys.executable,
+            "-c",
+            WITH_INTERRUPT_HANDLER,
+            "cluster",
+            "up",
+            "--brokers",
+            str(self.count),
+        ]
         command += ["--data-dir", str(self.folder), *self._flags]
         command += ["--kafka-port", str(self.kafka_port), "--http-port", str(self.http_port)]
         self.lines = []

@@ -17,15 +17,17 @@ from typing import Any
 
 import pytest
 
-Concerns = Callable[[str], bool]
+PathFilter = Callable[[str], bool]
 
 
 class Fault:
     """Raised instead of the call, for the files it concerns, until it is lifted."""
 
-    def __init__(self, concerns: Concerns, problem: Callable[[], Exception], times_max: int | None) -> None:
+    def __init__(
+        self, applies_to: PathFilter, problem: Callable[[], Exception], times_max: int | None
+    ) -> None:
         self.hits = 0
-        self._concerns = concerns
+        self._concerns = applies_to
         self._problem = problem
         self._times_max = times_max
         self._is_lifted = False
@@ -58,12 +60,12 @@ class OsFaults:
     def add(
         self,
         call: str,
-        concerns: Concerns,
+        applies_to: PathFilter,
         problem: Callable[[], Exception],
         *,
         times_max: int | None = None,
     ) -> Fault:
-        fault = Fault(concerns, problem, times_max)
+        fault = Fault(applies_to, problem, times_max)
         self._by_call[call].append(fault)
         return fault
 

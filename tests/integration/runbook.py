@@ -26,8 +26,8 @@ from tests.integration.free_ports import free_port_range
 
 SECONDS_MAX = 60.0
 BLOCK = re.compile(r"^ *```console\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
-STAYS = "# in a terminal of its own"
-AGAIN = "# until IN SYNC shows all of REPLICAS"
+IN_OWN_TERMINAL = "# in a terminal of its own"
+UNTIL_IN_SYNC = "# until IN SYNC shows all of REPLICAS"
 KAFKA, HTTP, ETCD = (9092, 4), (8080, 4), (2379, 2)
 
 
@@ -68,9 +68,9 @@ class Reader:
         if command.startswith("export "):
             name, _, value = command.removeprefix("export ").partition("=")
             self._environment[name] = value
-        elif command.endswith(STAYS):
-            self._open_terminal(command.removesuffix(STAYS).strip())
-        elif command.endswith(AGAIN):
+        elif command.endswith(IN_OWN_TERMINAL):
+            self._open_terminal(command.removesuffix(IN_OWN_TERMINAL).strip())
+        elif command.endswith(UNTIL_IN_SYNC):
             eventually(lambda: self._is_in_sync(command), seconds_max=SECONDS_MAX, every=0.3)
         elif command.startswith("kill "):
             self._kill(command)

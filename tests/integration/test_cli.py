@@ -29,7 +29,7 @@ HOST = "127.0.0.1"
 
 
 # As from a terminal, also where the tests themselves run in the background with interrupts ignored.
-HEEDING_INTERRUPTS = (
+WITH_INTERRUPT_HANDLER = (
     "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "runpy.run_module('penstock', run_name='__main__', alter_sys=True)"
 )
@@ -51,7 +51,7 @@ class Cli:
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """In a process of its own, for signals and pipes."""
         return subprocess.Popen(
-            [sys.executable, "-c", HEEDING_INTERRUPTS, *arguments],
+            [sys.executable, "-c", WITH_INTERRUPT_HANDLER, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

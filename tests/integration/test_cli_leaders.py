@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.admin import Admin
-from penstock.cli.connection import Broker
-from penstock.cli.times import Kind, Place
+from penstock.cli.connection import BrokerConnector
+from penstock.cli.times import PositionKind, PositionSpec
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed
 from tests.integration.broker_process import serving
@@ -74,7 +74,7 @@ def test_leaders_are_asked_again_where_librdkafka_lost_the_question(data_dir: Pa
     with serving(data_dir) as served:
         Cli(served.bootstrap).ok("topic", "create", "k")
         with UnluckyAddress(served.bootstrap).serving() as unlucky:
-            admin = Admin(Broker((unlucky.address,), LESS_THAN_ITS_PAUSE_S))
+            admin = Admin(BrokerConnector((unlucky.address,), LESS_THAN_ITS_PAUSE_S))
             assert unlucky.is_asked.wait(PATIENCE_S)
 
             if question == "offsets":
@@ -86,9 +86,9 @@ def test_leaders_are_asked_again_where_librdkafka_lost_the_question(data_dir: Pa
 def test_asking_for_the_offsets_of_a_topic_that_is_gone_does_not_make_it(data_dir: Path) -> None:
     with serving(data_dir, settings={"auto.create.topics.enable": "true"}) as served:
         host, port = served.bootstrap.rsplit(":", 1)
-        admin = Admin(Broker((Address(host, int(port)),), LESS_THAN_ITS_PAUSE_S))
+        admin = Admin(BrokerConnector((Address(host, int(port)),), LESS_THAN_ITS_PAUSE_S))
 
         with pytest.raises(CommandFailed, match="the offsets of topic gone cannot be read: "):
-            admin.offsets("gone", [0], Place(Kind.LATEST))
+            admin.offsets("gone", [0], PositionSpec(PositionKind.LATEST))
 
         assert "gone" not in Cli(served.bootstrap).ok("topic", "list")

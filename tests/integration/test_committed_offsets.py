@@ -16,7 +16,7 @@ from penstock.protocol.messages.offset_fetch import (
 )
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.integration.disk_faults import power_cut_disk, small_disk
-from tests.integration.group_client import commit, committed, find_coordinator, when_loaded
+from tests.integration.group_client import commit, committed, committed_once_loaded, find_coordinator
 from tests.integration.raw_client import RawClient, batch_of, connected
 
 NONE = {ErrorCode.NONE}
@@ -34,7 +34,7 @@ def test_what_was_committed_is_there_after_a_kill(data_dir: Path) -> None:
             assert commit(client, "readers", "t", {0: offset}) == NONE
         broker.kill()
     with serving(data_dir) as broker, connected(broker.bootstrap) as client:
-        assert when_loaded(client, "readers", "t", 0) == {0: 49}
+        assert committed_once_loaded(client, "readers", "t", 0) == {0: 49}
 
 
 def test_what_was_committed_is_there_after_the_power_went(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_what_was_committed_is_there_after_the_power_went(tmp_path: Path) -> Non
         disk.unmount()
         disk.mount()
         with serving(disk.path / "data") as broker, connected(broker.bootstrap) as client:
-            assert when_loaded(client, "readers", "t", 0) == {0: 19}
+            assert committed_once_loaded(client, "readers", "t", 0) == {0: 19}
 
 
 def test_while_offsets_are_read_from_the_log_nobody_is_told_that_there_are_none(data_dir: Path) -> None:
@@ -75,11 +75,11 @@ def test_a_commit_that_finds_the_disk_full_is_refused_and_later_ones_work(tmp_pa
         fill(path / "ballast")
         refused = eventually(lambda: commit(client, "readers", "t", {0: 2}) - NONE)
         assert refused <= {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-        kept = when_loaded(client, "readers", "t", 0)
+        kept = committed_once_loaded(client, "readers", "t", 0)
         assert kept[0] in (1, 2), "what was acknowledged stays, and nothing is made up"
         (path / "ballast").unlink()
         eventually(lambda: commit(client, "readers", "t", {0: 3}) == NONE)
-        assert when_loaded(client, "readers", "t", 0) == {0: 3}
+        assert committed_once_loaded(client, "readers", "t", 0) == {0: 3}
 
 
 def fill(path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_deleted_group_is_gone_for_good(data_dir: Path) -> None:
         assert committed(client, "readers", "t", 0) == {0: -1}
         broker.kill()
     with serving(data_dir) as broker, connected(broker.bootstrap) as client:
-        assert when_loaded(client, "readers", "t", 0) == {0: -1}
+        assert committed_once_loaded(client, "readers", "t", 0) == {0: -1}
 
 
 @pytest.mark.parametrize(
@@ -149,4 +149,4 @@ def test_what_was_committed_is_there_after_a_clean_stop(data_dir: Path) -> None:
         assert commit(client, "readers", "t", {0: 8}) == NONE
         assert broker.stop() == 0
     with serving(data_dir) as broker, connected(broker.bootstrap) as client:
-        assert when_loaded(client, "readers", "t", 0) == {0: 8}
+        assert committed_once_loaded(client, "readers", "t", 0) == {0: 8}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from penstock.errors import ErrorCode
 from tests.integration.broker_process import BrokerProcess, eventually
-from tests.integration.group_client import commit, committed, find_coordinator, when_loaded
+from tests.integration.group_client import commit, committed, committed_once_loaded, find_coordinator
 from tests.integration.raw_client import RawClient, connected
 
 GROUPS = ("g", "other", "third", "h")
@@ -15,7 +15,7 @@ def use(client: RawClient) -> None:
     client.create_topic("orders")
     find_coordinator(client, GROUPS[0])
     for group in GROUPS:
-        when_loaded(client, group, "orders", 0)
+        committed_once_loaded(client, group, "orders", 0)
     for offset in range(COMMITS):
         for group in GROUPS:
             assert commit(client, group, "orders", {0: offset}) == {ErrorCode.NONE}
@@ -57,7 +57,7 @@ def test_damage_closes_the_groups_of_one_partition_and_the_documented_repair_ope
         broker.start()
         with connected(broker.bootstrap) as client:
             for group, was_closed in zip(GROUPS, closed, strict=True):
-                (offset,) = when_loaded(client, group, "orders", 0).values()
+                (offset,) = committed_once_loaded(client, group, "orders", 0).values()
                 assert 0 < offset < COMMITS - 1 if was_closed else offset == COMMITS - 1
                 assert commit(client, group, "orders", {0: 99}) == {ErrorCode.NONE}
     finally:

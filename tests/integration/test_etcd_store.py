@@ -14,16 +14,16 @@ import trustme
 
 from penstock.errors import ConfigError
 from penstock.host.metadata_store import (
-    Committed,
+    CommittedTransaction,
     Compare,
     Conflict,
-    Entry,
     Event,
     MetadataStore,
     Put,
-    StoreAway,
+    StoreEntry,
     StoreFull,
-    StoreRefuses,
+    StoreRejected,
+    StoreUnavailable,
 )
 from penstock.metadata.etcd.etcd_store import EtcdStore
 from penstock.metadata.etcd.url import parse_etcd_url
@@ -83,7 +83,7 @@ async def test_clusters_under_different_roots_do_not_see_each_other(url: str) ->
         revision = await put(one, "/k", value=b"1")
         assert (await other.read("/")).entries == {}
         later = await put(other, "/k", value=b"2")
-        assert (await one.read("")).entries == {"/k": Entry(b"1", revision)}
+        assert (await one.read("")).entries == {"/k": StoreEntry(b"1", revision)}
         assert await events(other, "/", revision - 1, 1) == [Event(later, (Put("/k", b"2"),))]
 
 
@@ -118,7 +118,7 @@ async def test_a_watch_of_what_was_compacted_must_read_again(etcd: Etcd, url: st
         last = await put(store, "/k")
         post(etcd, "/v3/kv/compaction", {"revision": str(last)})
         await expect_history_gone(store.watch("/", first - 1))
-        assert (await store.read("/")).entries == {"/k": Entry(b"v", last)}
+        assert (await store.read("/")).entries == {"/k": StoreEntry(b"v", last)}
 
 
 async def test_a_session_that_nobody_keeps_ends_and_one_that_is_kept_does_not(url: str) -> None:
@@ -126,14 +126,14 @@ async def test_a_session_that_nobody_keeps_ends_and_one_that_is_kept_does_not(ur
         store = stores.connect()
         kept, left = await store.begin_session(2_000), await store.begin_session(1_500)
         outcome = await store.transact([], [Put("/kept", b"", kept), Put("/left", b"", left)])
-        assert isinstance(outcome, Committed)
+        assert isinstance(outcome, CommittedTransaction)
 
         gone = asyncio.ensure_future(events(store, "/", outcome.revision, 1))
         while not gone.done():
-            assert await store.keep_session(kept)
+            assert await store.renew_session(kept)
             await asyncio.wait([gone], timeout=0.5)
         assert [change.key for change in gone.result()[0].changes] == ["/left"]
-        assert not await store.keep_session(left)
+        assert not await store.renew_session(left)
         assert list((await store.read("/")).entries) == ["/kept"]
 
 
@@ -151,9 +151,9 @@ async def test_a_watch_shows_which_keys_belong_to_a_session(url: str) -> None:
 async def test_what_etcd_will_not_take_is_refused_with_a_remedy(url: str) -> None:
     async with Stores(url) as stores:
         store = stores.connect()
-        with pytest.raises(StoreRefuses, match="--max-request-bytes"):
+        with pytest.raises(StoreRejected, match="--max-request-bytes"):
             await store.transact([], [Put("/large", bytes(1_700_000))])
-        with pytest.raises(StoreRefuses, match="--max-request-bytes"):
+        with pytest.raises(StoreRejected, match="--max-request-bytes"):
             await store.transact([], [Put("/larger", bytes(3_000_000))])
         assert (await store.read("/")).entries == {}
 
@@ -194,10 +194,10 @@ async def test_the_next_member_is_asked_when_one_is_gone(tmp_path: Path) -> None
             waiting = asyncio.ensure_future(anext(watched))
             await asyncio.sleep(0.1)
             etcd.members[0].kill()
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await waiting
-            assert await store.keep_session(session)
-            assert (await store.read("/")).entries == {"/k": Entry(b"v", start)}
+            assert await store.renew_session(session)
+            assert (await store.read("/")).entries == {"/k": StoreEntry(b"v", start)}
             last = await put(store, "/k", value=b"2")
             assert await events(store, "/", start, 1) == [Event(last, (Put("/k", b"2"),))]
 
@@ -213,7 +213,7 @@ async def test_a_member_that_stalls_is_noticed_and_left(tmp_path: Path) -> None:
             etcd.members[0].pause()
             loop = asyncio.get_running_loop()
             began = loop.time()
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await waiting
             assert loop.time() - began < 6.0
             assert "/k" in (await store.read("/")).entries
@@ -226,7 +226,7 @@ async def test_a_transaction_at_a_member_that_stalls_is_unknown(tmp_path: Path) 
             store = stores.connect()
             revision = await put(store, "/k")
             etcd.members[0].pause()
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await store.transact([Compare("/k", revision)], [Put("/k", b"2")])
             etcd.members[0].resume()
             # It was received, and nobody waited for the answer.
@@ -244,11 +244,11 @@ async def test_without_a_majority_nothing_is_answered_and_the_watch_ends(tmp_pat
             await asyncio.sleep(0.1)
             for member in etcd.members[1:]:
                 member.kill()
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await waiting
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await store.read("/")
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await store.transact([], [Put("/k", b"2")])
             for member in etcd.members[1:]:
                 member.start()
@@ -261,9 +261,9 @@ async def test_an_etcd_that_is_not_there_is_away_within_seconds() -> None:
     async with Stores("etcd://127.0.0.1:1") as stores:
         store = stores.connect(patience_ms_max=LITTLE_PATIENCE_MS)
         async with asyncio.timeout(8):
-            with pytest.raises(StoreAway, match=r"127\.0\.0\.1:1"):
+            with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
                 await store.read("/")
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await anext(store.watch("/", 0))
 
 
@@ -317,17 +317,17 @@ async def test_who_may_not_is_told_what_to_do(guarded: Etcd) -> None:
     for url, remedy in refusals.items():
         async with Stores(url) as stores:
             store = stores.connect()
-            with pytest.raises(StoreRefuses, match=remedy):
+            with pytest.raises(StoreRejected, match=remedy):
                 await store.read("/")
-            with pytest.raises(StoreRefuses, match=remedy):
+            with pytest.raises(StoreRejected, match=remedy):
                 await store.transact([], [Put("/k", b"")])
-            with pytest.raises(StoreRefuses, match=r"needs a role|password"):
+            with pytest.raises(StoreRejected, match=r"needs a role|password"):
                 await anext(store.watch("/", 1))
 
 
 async def test_a_password_that_nobody_asks_for_is_refused(etcd: Etcd) -> None:
     async with Stores(f"etcd://user:password@{etcd.members[0].endpoint}") as stores:
-        with pytest.raises(StoreRefuses, match="authentication is not enabled"):
+        with pytest.raises(StoreRejected, match="authentication is not enabled"):
             await stores.connect().read("/")
 
 
@@ -377,7 +377,7 @@ async def test_etcd_is_reached_over_tls_with_a_certificate_of_ours(secured: Secu
 async def test_without_trust_on_both_sides_etcd_is_away(secured: Secured) -> None:
     for options in (f"ca={secured.options['ca']}", "tls=true", "tls=false"):
         async with Stores(f"{secured.etcd.url}?{options}") as stores:
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await stores.connect(patience_ms_max=LITTLE_PATIENCE_MS).read("/")
 
 

@@ -48,7 +48,13 @@ from penstock.testing import Broker, broker
 from penstock.types import Offset
 from tests.integration.broker_process import eventually
 from tests.integration.disk_faults import small_disk
-from tests.integration.group_client import ask_for_offsets, commit, committed, find_coordinator, when_loaded
+from tests.integration.group_client import (
+    ask_for_offsets,
+    commit,
+    committed,
+    committed_once_loaded,
+    find_coordinator,
+)
 from tests.integration.messages import FIRST_TIMESTAMP_MS
 from tests.integration.raw_client import Closed, RawClient, connected
 from tests.integration.test_committed_offsets import fill
@@ -66,7 +72,7 @@ def served() -> Iterator[Broker]:
             topic = CreatableTopic(name, partitions, 1)
             client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic]))
         find_coordinator(client, "g")
-        when_loaded(client, "g", "a", 0)
+        committed_once_loaded(client, "g", "a", 0)
         assert commit(client, "g", "a", {0: 1}) == NONE
         assert commit(client, "g", "b", {0: 2}) == NONE
         assert commit_wide(client, "wide readers") == NONE
@@ -211,7 +217,7 @@ def test_a_group_with_more_offsets_than_a_batch_holds_is_deleted(tmp_path: Path)
         topic = CreatableTopic(wide, len(indexes), 1)
         client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic]))
         find_coordinator(client, name)
-        when_loaded(client, name, wide, 0)
+        committed_once_loaded(client, name, wide, 0)
 
         def fill_group() -> None:
             for first in range(0, len(indexes), 1_000):
@@ -264,12 +270,12 @@ def test_an_offset_that_cannot_be_read_is_an_error_and_never_none(tmp_path: Path
         for name in ("t", "u"):
             client.create_topic(name)
         find_coordinator(client, "g")
-        when_loaded(client, "g", "t", 0)
+        committed_once_loaded(client, "g", "t", 0)
         assert commit(client, "g", "t", {0: 5}) == NONE
         assert commit(client, "g", "u", {0: 6}) == NONE
     write_behind_its_back(tmp_path / "data", encode_key(OffsetCommitKey("g", "t", 0)), value)
     with broker(tmp_path / "data", **ONE_SHARD) as running, connected(running.bootstrap) as client:
-        assert when_loaded(client, "g", "u", 0) == {0: 6}
+        assert committed_once_loaded(client, "g", "u", 0) == {0: 6}
         (told,) = ask_for_offsets(client, "g", "t", 0).topics[0].partitions
         assert told.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         everything = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)])
@@ -291,13 +297,13 @@ def test_on_a_full_disk_offsets_are_still_told(tmp_path: Path) -> None:
     ):
         client.create_topic("t")
         find_coordinator(client, "g")
-        when_loaded(client, "g", "t", 0)
+        committed_once_loaded(client, "g", "t", 0)
         assert commit(client, "g", "t", {0: 1}) == NONE
         fill(path / "ballast")
         offset = 1
         while commit(client, "g", "t", {0: offset + 1}) == NONE:
             offset += 1  # the last block had some room
-        assert when_loaded(client, "g", "t", 0) == {0: offset}
+        assert committed_once_loaded(client, "g", "t", 0) == {0: offset}
         for _ in range(20):
             assert commit(client, "g", "t", {0: 99}) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
             assert committed(client, "g", "t", 0) == {0: offset}

@@ -8,15 +8,15 @@ import pytest
 from penstock.protocol.messages.list_groups import LIST_GROUPS, ListGroupsRequest
 from tests.integration.broker_process import BrokerProcess, serving
 from tests.integration.group_crowd import (
-    QUICK_GROUPS,
-    Crowd,
+    SHORT_GROUP_TIMEOUTS,
+    CommittedOffsetsWatcher,
+    GroupProcesses,
     Member,
-    Places,
-    Source,
+    RecordSource,
     assert_nothing_was_missed,
     create_topic,
-    crowd,
-    news,
+    delivers_from_all_partitions,
+    group_processes,
     offered,
 )
 from tests.integration.raw_client import RawClient, connected
@@ -26,7 +26,7 @@ PARTITIONS = 6
 
 @pytest.fixture
 def broker(data_dir: Path) -> Iterator[BrokerProcess]:
-    with serving(data_dir, settings=QUICK_GROUPS) as broker:
+    with serving(data_dir, settings=SHORT_GROUP_TIMEOUTS) as broker:
         create_topic(broker.bootstrap, "t", PARTITIONS)
         yield broker
 
@@ -34,21 +34,21 @@ def broker(data_dir: Path) -> Iterator[BrokerProcess]:
 def test_members_of_three_libraries_share_one_group(broker: BrokerProcess, tmp_path: Path) -> None:
     address = broker.bootstrap
     with (
-        crowd(address, "t", "readers", tmp_path) as them,
-        Places(address, "t", "readers", PARTITIONS) as places,
-        Source(address, "t", PARTITIONS) as source,
+        group_processes(address, "t", "readers", tmp_path) as them,
+        CommittedOffsetsWatcher(address, "t", "readers", PARTITIONS) as places,
+        RecordSource(address, "t", PARTITIONS) as source,
     ):
         first, second, third = (them.add(kind) for kind in ("kafka-python", "confluent-range", "aiokafka"))
         them.wait_until(lambda: all(len(member.owns()) == PARTITIONS // 3 for member in them.members))
         them.wait_until(lambda: all(member.delivered() for member in them.members))
         first.crash()  # it leads: who divides the partitions is another library from now on
         second.leave()
-        them.wait_until(news(third, PARTITIONS))
+        them.wait_until(delivers_from_all_partitions(third, PARTITIONS))
         assert_nothing_was_missed(them, source, places)
         third.leave()
 
 
-def replace(them: Crowd, old: Member, kind: str) -> Member:
+def replace(them: GroupProcesses, old: Member, kind: str) -> Member:
     """As in a rolling upgrade: one member goes, and one that is set up otherwise comes."""
     old.leave()
     new = them.add(kind)
@@ -67,9 +67,9 @@ def test_a_group_moves_to_the_new_protocol_and_back_member_by_member(
     address = broker.bootstrap
     new = offered("confluent-consumer", address)
     with (
-        crowd(address, "t", "readers", tmp_path) as them,
-        Places(address, "t", "readers", PARTITIONS) as places,
-        Source(address, "t", PARTITIONS) as source,
+        group_processes(address, "t", "readers", tmp_path) as them,
+        CommittedOffsetsWatcher(address, "t", "readers", PARTITIONS) as places,
+        RecordSource(address, "t", PARTITIONS) as source,
         connected(address) as client,
     ):
         first, second = them.add(classic), them.add(classic)

@@ -13,13 +13,13 @@ import pytest
 
 from tests.integration.broker_process import BrokerProcess, serving
 from tests.integration.group_client import committed
-from tests.integration.group_crowd import QUICK_GROUPS, create_topic, crowd, offered, write
+from tests.integration.group_crowd import SHORT_GROUP_TIMEOUTS, create_topic, group_processes, offered, write
 from tests.integration.raw_client import connected
 
 KINDS = ("confluent-range", "confluent-consumer", "kafka-python", "aiokafka")
 RECORD_S = 3
 SESSION_MS = 1_000
-SETTINGS = {**QUICK_GROUPS, "group.consumer.session.timeout.ms": SESSION_MS}
+SETTINGS = {**SHORT_GROUP_TIMEOUTS, "group.consumer.session.timeout.ms": SESSION_MS}
 PATIENT = {"session": SESSION_MS, "poll": 30_000}
 
 
@@ -33,7 +33,7 @@ def broker(data_dir: Path) -> Iterator[BrokerProcess]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_may_take_longer_than_a_session(kind: str, broker: BrokerProcess, tmp_path: Path) -> None:
     address = broker.bootstrap
-    with crowd(address, "t", "readers", tmp_path) as them, connected(address) as client:
+    with group_processes(address, "t", "readers", tmp_path) as them, connected(address) as client:
         offered(kind, address)
         slow, quick = them.add(kind, slow=RECORD_S, **PATIENT), them.add(kind, **PATIENT)
         them.wait_until(
@@ -47,7 +47,7 @@ def test_a_record_may_take_longer_than_a_session(kind: str, broker: BrokerProces
         for number in count():
             write(address, "t", (quick_one, number))
             them.wait_until(partial(quick.has, (quick_one, number)))
-            if slow.said("committed", "refused") or slow.rebalances() != rebalances[0]:
+            if slow.output_lines("committed", "refused") or slow.rebalances() != rebalances[0]:
                 break
 
         assert number >= RECORD_S, "others went on while it worked"

@@ -7,14 +7,14 @@ import pytest
 
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.integration.group_crowd import (
-    QUICK_GROUPS,
+    SHORT_GROUP_TIMEOUTS,
     WAIT_S_MAX,
-    Crowd,
+    GroupProcesses,
     Member,
-    Source,
+    RecordSource,
     create_topic,
-    crowd,
-    news,
+    delivers_from_all_partitions,
+    group_processes,
     offered,
 )
 
@@ -22,7 +22,7 @@ PARTITIONS = 4
 SESSION_MS = 20_000
 """Longer than a restart takes on a busy machine."""
 
-SETTINGS = {**QUICK_GROUPS, "group.consumer.session.timeout.ms": SESSION_MS}
+SETTINGS = {**SHORT_GROUP_TIMEOUTS, "group.consumer.session.timeout.ms": SESSION_MS}
 KINDS = ("confluent-range", "confluent-consumer")
 
 
@@ -33,7 +33,7 @@ def broker(data_dir: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
-def add(them: Crowd, kind: str, name: str) -> Member:
+def add(them: GroupProcesses, kind: str, name: str) -> Member:
     return them.add(kind, instance=name, session=SESSION_MS, poll=30_000)
 
 
@@ -42,18 +42,18 @@ def test_a_restart_within_the_session_disturbs_nobody(
     kind: str, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     address = broker.bootstrap
-    with crowd(address, "t", "readers", tmp_path) as them, Source(address, "t", PARTITIONS):
+    with group_processes(address, "t", "readers", tmp_path) as them, RecordSource(address, "t", PARTITIONS):
         offered(kind, address)
         one, other = add(them, kind, "one"), add(them, kind, "other")
         them.wait_until(lambda: len(one.owns()) == len(other.owns()) == PARTITIONS // 2)
-        them.wait_until(news(one, PARTITIONS // 2))
+        them.wait_until(delivers_from_all_partitions(one, PARTITIONS // 2))
         owned, rebalances = one.owns(), other.rebalances()
 
         one.leave()
         again = add(them, kind, "one")
         them.wait_until(lambda: again.owns() == owned)
-        them.wait_until(news(again, len(owned)))
-        them.wait_until(news(other, len(other.owns())))
+        them.wait_until(delivers_from_all_partitions(again, len(owned)))
+        them.wait_until(delivers_from_all_partitions(other, len(other.owns())))
         assert other.rebalances() == rebalances
         start = {partition: max(o for p, o in one.delivered() if p == partition) for partition in owned}
         for partition in owned:
@@ -63,12 +63,12 @@ def test_a_restart_within_the_session_disturbs_nobody(
 
 def test_of_two_with_one_name_the_older_is_shut_out(broker: BrokerProcess, tmp_path: Path) -> None:
     address = broker.bootstrap
-    with crowd(address, "t", "readers", tmp_path) as them, Source(address, "t", PARTITIONS):
+    with group_processes(address, "t", "readers", tmp_path) as them, RecordSource(address, "t", PARTITIONS):
         older = add(them, "confluent-range", "one")
         them.wait_until(older.delivered)
         newer = add(them, "confluent-range", "one")
-        eventually(lambda: older.said("fatal"), seconds_max=WAIT_S_MAX)
-        assert "fenced" in older.said("fatal")[0], older.said("fatal")
+        eventually(lambda: older.output_lines("fatal"), seconds_max=WAIT_S_MAX)
+        assert "fenced" in older.output_lines("fatal")[0], older.output_lines("fatal")
         eventually(newer.delivered, seconds_max=WAIT_S_MAX)
 
 
@@ -77,10 +77,10 @@ def test_of_two_with_one_name_the_newer_is_refused_by_the_new_protocol(
 ) -> None:
     address = broker.bootstrap
     kind = offered("confluent-consumer", address)
-    with crowd(address, "t", "readers", tmp_path) as them, Source(address, "t", PARTITIONS):
+    with group_processes(address, "t", "readers", tmp_path) as them, RecordSource(address, "t", PARTITIONS):
         older = add(them, kind, "one")
         them.wait_until(older.delivered)
         newer = add(them, kind, "one")
-        eventually(lambda: newer.said("fatal"), seconds_max=WAIT_S_MAX)
-        assert "still used by another member" in " ".join(newer.said("fatal")[0])
-        eventually(news(older, PARTITIONS), seconds_max=WAIT_S_MAX)
+        eventually(lambda: newer.output_lines("fatal"), seconds_max=WAIT_S_MAX)
+        assert "still used by another member" in " ".join(newer.output_lines("fatal")[0])
+        eventually(delivers_from_all_partitions(older, PARTITIONS), seconds_max=WAIT_S_MAX)

@@ -13,15 +13,15 @@ import pytest
 from tests.integration.broker_process import BrokerProcess, serving
 from tests.integration.free_ports import free_ports
 from tests.integration.group_crowd import (
-    QUICK_GROUPS,
-    Crowd,
+    SHORT_GROUP_TIMEOUTS,
+    CommittedOffsetsWatcher,
+    GroupProcesses,
     Member,
-    Places,
-    Source,
+    RecordSource,
     assert_nothing_was_missed,
     create_topic,
-    crowd,
-    news,
+    delivers_from_all_partitions,
+    group_processes,
     offered,
 )
 
@@ -34,7 +34,7 @@ def broker(data_dir: Path) -> Iterator[BrokerProcess]:
     """On ports that it keeps when it is started again."""
     kafka, http = free_ports(2)
     addresses = ("--kafka", f"127.0.0.1:{kafka}", "--http", f"127.0.0.1:{http}")
-    with serving(data_dir, settings=QUICK_GROUPS, addresses=addresses) as broker:
+    with serving(data_dir, settings=SHORT_GROUP_TIMEOUTS, addresses=addresses) as broker:
         create_topic(broker.bootstrap, "t", PARTITIONS)
         yield broker
 
@@ -44,14 +44,18 @@ def kind(request: pytest.FixtureRequest, broker: BrokerProcess) -> str:
     return offered(str(request.param), broker.bootstrap)
 
 
-def freeze_until_replaced(them: Crowd, zombie: Member, other: Member, places: Places) -> None:
+def freeze_until_replaced(
+    them: GroupProcesses, zombie: Member, other: Member, places: CommittedOffsetsWatcher
+) -> None:
     """A member stops with records in hand, for so long that another reads on in its place."""
-    zombie.hold()
+    zombie.pause_before_commit()
     zombie.pause()
-    held = zombie.held()
-    them.wait_until(lambda: all(places.now[partition] > offset for partition, offset in held.items()))
-    assert {partition for partition, _ in other.delivered()} >= set(held)
-    zombie.let_go()
+    uncommitted_offsets = zombie.uncommitted_offsets()
+    them.wait_until(
+        lambda: all(places.now[partition] > offset for partition, offset in uncommitted_offsets.items())
+    )
+    assert {partition for partition, _ in other.delivered()} >= set(uncommitted_offsets)
+    zombie.continue_commit()
     zombie.resume()
 
 
@@ -60,21 +64,21 @@ def test_members_join_leave_crash_and_freeze_under_load(
 ) -> None:
     address = broker.bootstrap
     with (
-        crowd(address, "t", "readers", tmp_path) as them,
-        Places(address, "t", "readers", PARTITIONS) as places,
-        Source(address, "t", PARTITIONS) as source,
+        group_processes(address, "t", "readers", tmp_path) as them,
+        CommittedOffsetsWatcher(address, "t", "readers", PARTITIONS) as places,
+        RecordSource(address, "t", PARTITIONS) as source,
     ):
         first, second, third = (them.add(kind) for _ in range(3))
         them.wait_until(lambda: all(member.delivered() for member in them.members))
         third.leave()
         second.crash()
-        them.wait_until(news(first, PARTITIONS))
+        them.wait_until(delivers_from_all_partitions(first, PARTITIONS))
 
         fourth = them.add(kind)
         them.wait_until(fourth.delivered)
         freeze_until_replaced(them, fourth, first, places)
-        them.wait_until(fourth.outcome_of_held)
-        assert fourth.outcome_of_held() == "refused"
+        them.wait_until(fourth.outcome_of_paused_commit)
+        assert fourth.outcome_of_paused_commit() == "refused"
 
         before = len(fourth.delivered())
         them.wait_until(lambda: len(fourth.delivered()) > before)
@@ -88,9 +92,9 @@ def test_members_go_on_where_they_were_when_the_broker_is_killed_and_comes_back(
 ) -> None:
     address = broker.bootstrap
     with (
-        crowd(address, "t", "readers", tmp_path) as them,
-        Places(address, "t", "readers", PARTITIONS) as places,
-        Source(address, "t", PARTITIONS) as source,
+        group_processes(address, "t", "readers", tmp_path) as them,
+        CommittedOffsetsWatcher(address, "t", "readers", PARTITIONS) as places,
+        RecordSource(address, "t", PARTITIONS) as source,
     ):
         for _ in range(2):
             them.add(kind)

@@ -28,7 +28,7 @@ from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record, build_batch, iterate
 from penstock.testing import Broker, broker
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient, Fetched, OffsetGone, WireError
+from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient, FetchedBatches, OffsetOutOfRange, WireError
 from penstock.wire.errors import RecordsTooLarge, TopicReplaced, TopicUnknown, Unreachable
 from penstock.wire.fetching import extent_of
 from tests.integration.broker_process import BrokerProcess, serving
@@ -69,7 +69,7 @@ def batch_of(first: int, count: int, codec: Codec = Codec.NONE) -> bytes:
     return build_batch(records, codec=codec)
 
 
-def records_of(fetched: Iterator[Fetched]) -> list[Record]:
+def records_of(fetched: Iterator[FetchedBatches]) -> list[Record]:
     return [record for each in fetched for record in _records(each.data)]
 
 
@@ -133,9 +133,9 @@ def tell_the_whole_story(client: ClusterClient, topic: str) -> None:
     client.commit(group, {partitions[0]: Offset(9)})
     assert client.committed(group, partitions) == dict(zip(partitions, (9, 8, None), strict=True))
 
-    with pytest.raises(OffsetGone) as gone:
+    with pytest.raises(OffsetOutOfRange) as gone:
         read(client, partitions[0], 600, 700)
-    assert (gone.value.asked, gone.value.log_start, gone.value.log_end) == (600, 0, 510)
+    assert (gone.value.requested, gone.value.log_start, gone.value.log_end) == (600, 0, 510)
     with pytest.raises(RecordsTooLarge, match="MESSAGE_TOO_LARGE"):
         client.produce(partitions[0], [build_batch([Record(Offset(0), 1, None, bytes(3_000_000))])])
 
@@ -238,7 +238,7 @@ def test_reading_and_writing_go_on_when_the_broker_was_killed(steady_broker: Bro
         assert client.committed("readers", [partition]) == {partition: 5}
 
 
-def _numbers(fetched: Sequence[Fetched]) -> list[int]:
+def _numbers(fetched: Sequence[FetchedBatches]) -> list[int]:
     return [int(record.value or b"") for each in fetched for record in _records(each.data)]
 
 
@@ -287,7 +287,9 @@ def test_records_that_were_removed_are_told_as_gone(client: ClusterClient, boots
     (removal,) = admin.delete_records([ConfluentPartition(*partition, 60)]).values()
     removal.result(SECONDS_MAX)
 
-    with pytest.raises(OffsetGone, match=r"offset 10 .* retention removed it; there are offsets 60 to 100"):
+    with pytest.raises(
+        OffsetOutOfRange, match=r"offset 10 .* retention removed it; there are offsets 60 to 100"
+    ):
         read(client, partition, 10, 100)
     assert read(client, partition, 60, 100) == list(range(60, 100))
 

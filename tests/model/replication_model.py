@@ -16,11 +16,17 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.log.partition_log import Flush, PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.recovery import open_log
-from penstock.log.truncation import BeginningAnew, Truncation
+from penstock.log.truncation import FullTruncation, Truncation
 from penstock.protocol.batches import parse_header, split_batches
 from penstock.protocol.messages.fetch import FetchPartition, PartitionData
-from penstock.replication.following import Ask, Following
-from penstock.replication.leading import NO_BROKER_EPOCH, Fetched, InSync, Leading, Proposal
+from penstock.replication.following import FetchPosition, FollowerRole
+from penstock.replication.leading import (
+    NO_BROKER_EPOCH,
+    CommittedPartitionState,
+    FollowerFetchState,
+    LeaderRole,
+    PendingIsrChange,
+)
 from penstock.replication.partition import Partition, log_settings
 from penstock.replication.waiting import ProduceWait
 from penstock.sim.disk import Mount, PowerLost, SimDisk
@@ -45,7 +51,7 @@ class State(NamedTuple):
     """Admitted brokers and their epochs."""
 
 
-class Oracle:
+class ControllerModel:
     """Keeps the rules of the controller, one change at a time."""
 
     def __init__(self, replicas: tuple[int, ...], isr_min: int) -> None:
@@ -65,7 +71,7 @@ class Oracle:
         is_same = after._replace(live=()) == before._replace(live=())
         self.history.append(after if is_same else after._replace(version=before.version + 1))
 
-    def propose(self, broker: int, epoch: int, proposal: Proposal) -> bool:
+    def propose(self, broker: int, epoch: int, proposal: PendingIsrChange) -> bool:
         live, state = dict(self.state.live), self.state
         is_current = proposal.version == state.version and live.get(broker) == epoch
         if not is_current or any(live.get(added) != e for added, e in proposal.added.items()):
@@ -144,11 +150,11 @@ class Node:
         """Of one that is down."""
         self.deleting = Offset(0)
         """Where a client asked this leader to begin."""
-        self.log = self._opened()
-        self.partition: Partition = self._made(cluster.oracle.state, Offset(0))
+        self.log = self._open_log()
+        self.partition: Partition = self._new_partition(cluster.oracle.state, Offset(0))
         self.flushes: list[Flush] = []
-        self.conflict: tuple[Proposal, int] | None = None
-        self.cutting: Truncation | BeginningAnew | None = None
+        self.conflict: tuple[PendingIsrChange, int] | None = None
+        self.pending_truncation: Truncation | FullTruncation | None = None
 
     # Life
 
@@ -158,17 +164,17 @@ class Node:
         disk.root.sync()
         return disk
 
-    def _opened(self) -> PartitionLog:
+    def _open_log(self) -> PartitionLog:
         return open_log(self.disk.mount(), FOLDER, log_settings(CONFIG)).log
 
-    def _made(self, state: State, shown: Offset) -> Partition:
+    def _new_partition(self, state: State, shown: Offset) -> Partition:
         epoch = LeaderEpoch(state.leader_epoch)
-        role: Leading | Following
+        role: LeaderRole | FollowerRole
         if state.leader == self.id:
             start = self.log.log_end_offset
-            role = Leading(self.id, self.cluster.in_sync(state), start, shown, self.cluster.now)
+            role = LeaderRole(self.id, self.cluster.in_sync(state), start, shown, self.cluster.now)
         else:
-            role = Following(state.leader, epoch, self.log, shown)
+            role = FollowerRole(state.leader, epoch, self.log, shown)
         name = TopicPartition("orders", 0)
         return Partition(name, TopicId(bytes(16)), epoch, self.log, CONFIG, lambda partition: None, role)
 
@@ -187,27 +193,27 @@ class Node:
         self.durable_end = Offset(0)
 
     def start(self) -> None:
-        self.log = self._opened()
+        self.log = self._open_log()
         flush = self.log.begin_flush()
         self.log.disk.sync(flush.files, flush.folders)
         self.log.end_flush(flush)
-        self.is_up, self.flushes, self.conflict, self.cutting = True, [], None, None
+        self.is_up, self.flushes, self.conflict, self.pending_truncation = True, [], None, None
         self.epoch = self.cluster.oracle.admit(self.id)
         self.seen = len(self.cluster.oracle.history) - 1
-        self.partition = self._made(self.cluster.oracle.state, self.log.log_start_offset)
+        self.partition = self._new_partition(self.cluster.oracle.state, self.log.log_start_offset)
 
-    def see(self, upto: int) -> None:
+    def advance_image(self, upto: int) -> None:
         """The image advances. A role is not given up before a cut is done."""
-        self.end_cut()
+        self.finish_truncation()
         history = self.cluster.oracle.history
         before, self.seen = history[self.seen], upto
         after = history[upto]
         if after.leader_epoch != before.leader_epoch:
             shown = self.partition.high_watermark
             self.partition.resign()
-            self.partition = self._made(after, shown)
+            self.partition = self._new_partition(after, shown)
         elif self.partition.leading is not None:
-            self.partition.in_sync_changed(self.cluster.in_sync(after), self.cluster.now)
+            self.partition.committed_state_changed(self.cluster.in_sync(after), self.cluster.now)
         self._settle_conflict()
 
     @property
@@ -215,7 +221,7 @@ class Node:
         return self.cluster.oracle.history[self.seen]
 
     @property
-    def leading(self) -> Leading | None:
+    def leading(self) -> LeaderRole | None:
         return self.partition.leading if self.is_up else None
 
     @property
@@ -227,7 +233,7 @@ class Node:
 
     def produce(self, acknowledged: Callable[[Offset, bytes], None]) -> None:
         leading = self.leading
-        if leading is None or self.partition.too_few is not None:
+        if leading is None or self.partition.min_isr_error is not None:
             return
         producer = self.cluster.random.randrange(2)
         known = dict(self.log.producers.items()).get(producer)  # type: ignore[call-overload]
@@ -244,10 +250,12 @@ class Node:
 
         self.partition.produce_waits.add(appended.end_offset, ProduceWait(1e9, done), 0)
 
-    def serve(self, asker: int, epoch: int, ask: Ask) -> PartitionData:
-        params = FetchPartition(0, ask.leader_epoch, ask.offset, ask.last_fetched_epoch, ask.log_start_offset)
-        admitted = dict(self.state.live).get(asker, NO_BROKER_EPOCH)
-        fetched = Fetched(asker, epoch, ask.offset, admitted, ask.log_start_offset)
+    def serve(self, follower_id: int, epoch: int, position: FetchPosition) -> PartitionData:
+        params = FetchPartition(
+            0, position.leader_epoch, position.offset, position.last_fetched_epoch, position.log_start_offset
+        )
+        admitted = dict(self.state.live).get(follower_id, NO_BROKER_EPOCH)
+        fetched = FollowerFetchState(follower_id, epoch, position.offset, admitted, position.log_start_offset)
         start = self.log.log_start_offset
         if epoch != admitted:  # as `broker.followers.require_session` has it
             return PartitionData(0, ErrorCode.STALE_BROKER_EPOCH, -1, -1, start)
@@ -261,11 +269,11 @@ class Node:
         if fetch.diverging is not None:
             return PartitionData(0, 0, high, high, start, diverging_epoch=fetch.diverging)
         room = self.cluster.random.choice((1, 200, 2_000))
-        found = self.partition.read_for_follower(ask.offset, room, at_least_one=True)
+        found = self.partition.read_for_follower(position.offset, room, at_least_one=True)
         data = found.run().found if isinstance(found, ColdRead) else found
         return PartitionData(0, 0, high, high, start, records=bytes(data.data))
 
-    def propose(self, proposal: Proposal) -> None:
+    def propose(self, proposal: PendingIsrChange) -> None:
         epoch, incarnation, oracle = self.epoch, self.incarnation, self.cluster.oracle
 
         def deliver() -> None:
@@ -275,7 +283,7 @@ class Node:
 
         self.cluster.send(Message(NOBODY, -1, deliver))
 
-    def _proposed(self, proposal: Proposal, is_done: bool, at: int) -> None:
+    def _proposed(self, proposal: PendingIsrChange, is_done: bool, at: int) -> None:
         if self.leading is None or self.leading.proposal is not proposal:
             return
         if is_done:
@@ -287,14 +295,14 @@ class Node:
     def _settle_conflict(self) -> None:
         if self.conflict is not None and self.seen >= self.conflict[1]:
             if self.partition.leading is not None:
-                self.partition.proposal_refused(self.conflict[0])
+                self.partition.proposal_rejected(self.conflict[0])
             self.conflict = None
 
-    def look_after_followers(self) -> None:
+    def shrink_isr(self) -> None:
         leading = self.leading
         if leading is None:
             return
-        late = leading.lagging(self.log.log_end_offset, self.cluster.now, LAG_MS_MAX)
+        late = leading.propose_shrink(self.log.log_end_offset, self.cluster.now, LAG_MS_MAX)
         proposal = late or leading.proposal  # one that is not answered is sent again
         if proposal is not None and self.conflict is None:
             self.propose(proposal)
@@ -302,31 +310,31 @@ class Node:
     # Following
 
     def fetch(self) -> None:
-        ask = self.partition.ask() if self.is_up else None
+        position = self.partition.fetch_position() if self.is_up else None
         following = self.partition.following
-        if ask is None or following is None or following.leader_id == NOBODY:
+        if position is None or following is None or following.leader_id == NOBODY:
             return
         leader, epoch, incarnation = self.cluster.nodes[following.leader_id], self.epoch, self.incarnation
 
         def deliver() -> None:
-            answer = leader.serve(self.id, epoch, ask)
-            self.cluster.send(Message(self.id, incarnation, lambda: self.take(ask, answer)))
+            answer = leader.serve(self.id, epoch, position)
+            self.cluster.send(Message(self.id, incarnation, lambda: self.take(position, answer)))
 
         self.cluster.send(Message(leader.id, -1, deliver))
 
-    def take(self, ask: Ask, answer: PartitionData) -> None:
-        step = self.partition.answered(ask, answer)
-        if isinstance(step, Truncation | BeginningAnew):
+    def take(self, position: FetchPosition, answer: PartitionData) -> None:
+        step = self.partition.handle_fetch_response(position, answer)
+        if isinstance(step, Truncation | FullTruncation):
             self.cluster.counts[type(step).__name__] += 1
-            self.cutting = step
+            self.pending_truncation = step
 
-    def end_cut(self) -> None:
+    def finish_truncation(self) -> None:
         """A worker has done it."""
-        if self.cutting is not None:
-            self.cutting.run()
-            self.cutting.end()
-            self.cutting = None
-            self.partition.cut()
+        if self.pending_truncation is not None:
+            self.pending_truncation.run()
+            self.pending_truncation.end()
+            self.pending_truncation = None
+            self.partition.truncated()
 
     # Disk
 
@@ -351,18 +359,18 @@ class Node:
             log.disk.store([log.start_file(log.log_start_offset)])
             log.start_stored(log.log_start_offset)
 
-    def trim(self) -> None:
+    def delete_records(self) -> None:
         """A client deletes records, and what lies before is removed."""
         log, high = self.log, self.partition.high_watermark
-        if self.leading is not None and log.log_start_offset < high and not log.is_bare:
-            self.cluster.counts["trim"] += 1
+        if self.leading is not None and log.log_start_offset < high and not log.is_empty:
+            self.cluster.counts["delete_records"] += 1
             offset = Offset(self.cluster.random.randint(log.log_start_offset, high))
             log.disk.store([log.start_file(offset)])  # as DeleteRecords does, before it counts
             self.partition.delete_before(offset)
             self.deleting = offset
         safe = min(log.log_start_offset, log.recovery_point, high)
         count = sum(following.base_offset <= safe for following in log.segments[1:])
-        if count and log.is_at_rest:
+        if count and log.has_stable_segments:
             for path in log.drop_segments(count):
                 log.disk.remove(path)
 
@@ -372,7 +380,7 @@ class Cluster:
         self.random = Random(seed)
         self.now = 0.0
         self.values = 0
-        self.oracle = Oracle((0, 1, 2), isr_min)
+        self.oracle = ControllerModel((0, 1, 2), isr_min)
         self.nodes: list[Node] = []
         self.nodes += [Node(broker, self) for broker in range(3)]
         self.network: list[Message] = []
@@ -383,11 +391,13 @@ class Cluster:
         self.acknowledged: dict[int, bytes] = {}
         self.deleted = Offset(0)
         """Up to where a leader confirmed that records are deleted."""
-        self.highs: dict[int, tuple[Partition, int]] = {}
+        self.high_watermarks: dict[int, tuple[Partition, int]] = {}
         self.counts: Counter[str] = Counter()
 
-    def in_sync(self, state: State) -> InSync:
-        return InSync(state.replicas, state.isr, state.version, self.oracle.isr_min, state.elr)
+    def in_sync(self, state: State) -> CommittedPartitionState:
+        return CommittedPartitionState(
+            state.replicas, state.isr, state.version, self.oracle.isr_min, state.elr
+        )
 
     def send(self, message: Message) -> None:
         if self.is_healed:
@@ -442,19 +452,19 @@ class Cluster:
         elif chance < 0.77:
             node.end_flush()
         elif chance < 0.79:
-            node.end_cut()
+            node.finish_truncation()
         elif chance < 0.80:
-            node.trim()
+            node.delete_records()
         elif chance < 0.88:
-            node.see(self.random.randint(node.seen, len(self.oracle.history) - 1))
+            node.advance_image(self.random.randint(node.seen, len(self.oracle.history) - 1))
         elif chance < 0.92:
-            node.look_after_followers()
+            node.shrink_isr()
         elif chance < 0.93:
             node.store_start()
         elif chance < 0.95:
             node.checkpoint()
         elif chance < 0.96:
-            self._trouble(node)
+            self._inject_fault(node)
         elif chance < 0.975 and node.id in dict(self.oracle.state.live):
             self.oracle.fence(node.id)  # it is paused, or cut off, and lives on
         elif chance < 0.98:
@@ -463,7 +473,7 @@ class Cluster:
             node.crash(loses_power=False)  # it finds its session over, and starts anew
             node.start()
 
-    def _trouble(self, node: Node) -> None:
+    def _inject_fault(self, node: Node) -> None:
         kind = self.random.randrange(3)
         if kind == 0:
             node.disk.power_fails_at = node.disk.calls + self.random.randint(1, 30)
@@ -486,13 +496,13 @@ class Cluster:
         for _ in range(300):
             self.now += 0.5
             for node in self.nodes:
-                node.see(len(self.oracle.history) - 1)
-                node.end_cut()
+                node.advance_image(len(self.oracle.history) - 1)
+                node.finish_truncation()
                 node.begin_flush()
                 while node.flushes:
                     node.end_flush()
                 node.store_start()
-                node.look_after_followers()
+                node.shrink_isr()
                 node.fetch()
             while self.network:
                 self.deliver()
@@ -519,12 +529,12 @@ class Cluster:
 
     def _check_high(self, node: Node) -> None:
         partition, high = node.partition, node.partition.high_watermark
-        before = self.highs.get(node.id)
+        before = self.high_watermarks.get(node.id)
         if before is not None and before[0] is partition and before[1] == high:
             return
         if before is not None and before[0] is partition:
             assert high > before[1], f"node {node.id}: the high watermark went back"
-        self.highs[node.id] = (partition, high)
+        self.high_watermarks[node.id] = (partition, high)
         for offset, batch in batches_of(node.log, node.log.log_start_offset, high):
             known = self.shown.setdefault(offset, batch)
             assert known == batch, f"node {node.id} shows another batch at {offset}: {partition}"

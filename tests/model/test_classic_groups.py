@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.errors import ErrorCode
 from penstock.groups.classic.classic_group import ClassicState
 from penstock.protocol.messages.leave_group import MemberIdentity
-from tests.unit.groups.classic.classic_support import EVER_S, Asked, World
+from tests.unit.groups.classic.classic_support import EVER_S, ClassicGroupHarness, PendingRequest
 
 PROTOCOLS = [
     [("range", b"1")],
@@ -45,7 +45,7 @@ class Client:
         self.is_leader = False
         self.told: list[str] = []
         """If it leads: who is in its generation."""
-        self.asked: list[Asked] = []
+        self.asked: list[PendingRequest] = []
         self.past: list[tuple[str, int]] = []
         """Ids and generations that it had, for a zombie to use."""
 
@@ -58,19 +58,19 @@ class Client:
 class ClassicGroups(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(members_max=4)
+        self.harness = ClassicGroupHarness(members_max=4)
         self.clients = {name: Client(name) for name in NAMES}
-        self.open: list[Asked] = []
+        self.open: list[PendingRequest] = []
         """All that was asked since the last crash of the coordinator."""
         self.handed_in: dict[int, dict[str, bytes]] = {}
         """By generation, what its leader handed in. A generation that was lost in a crash may come again."""
-        self.asked_in: dict[Asked, int] = {}
+        self.asked_in: dict[PendingRequest, int] = {}
         """The generation that a SyncGroup named."""
         self.words = 0
 
     @initialize(delay_ms=st.sampled_from([0, 3_000]), members_max=st.sampled_from([2, 4, 100]))
     def begin(self, delay_ms: int, members_max: int) -> None:
-        self.world = World(members_max, delay_ms)
+        self.harness = ClassicGroupHarness(members_max, delay_ms)
 
     # What clients do
 
@@ -78,7 +78,7 @@ class ClassicGroups(RuleBasedStateMachine):
     def join(self, name: str, version: int) -> None:
         client = self.clients[name]
         instance_id = client.instance_id if version >= 5 else None
-        asked = self.world.join(
+        asked = self.harness.join(
             name,
             client.member_id,
             instance_id,
@@ -99,10 +99,10 @@ class ClassicGroups(RuleBasedStateMachine):
         client.asked.append(asked)
         self._read_answers(client)
 
-    def _sync_as(self, member_id: str, generation: int, assignments: dict[str, bytes]) -> Asked:
-        group = self.world.group
+    def _sync_as(self, member_id: str, generation: int, assignments: dict[str, bytes]) -> PendingRequest:
+        group = self.harness.group
         is_awaited = group.state is ClassicState.COMPLETING and member_id == group.leader
-        asked = self.world.sync(member_id, generation, assignments)
+        asked = self.harness.sync(member_id, generation, assignments)
         self.open.append(asked)
         self.asked_in[asked] = generation
         if not asked.is_waiting and asked.code is ErrorCode.NONE:
@@ -115,7 +115,7 @@ class ClassicGroups(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def beat(self, name: str) -> None:
         client = self.clients[name]
-        code = self.world.heartbeat(client.member_id, client.generation, client.instance_id)
+        code = self.harness.heartbeat(client.member_id, client.generation, client.instance_id)
         self._check_success(code, client.member_id, client.generation)
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             client.forget()
@@ -125,21 +125,21 @@ class ClassicGroups(RuleBasedStateMachine):
         past = self.clients[name].past
         if past:
             member_id, generation = data.draw(st.sampled_from(past))
-            code = self.world.heartbeat(member_id, generation)
+            code = self.harness.heartbeat(member_id, generation)
             self._check_success(code, member_id, generation)
             self._sync_as(member_id, generation, {member_id: b"by a zombie"})
 
     @rule(name=st.sampled_from(NAMES))
     def leave(self, name: str) -> None:
         client = self.clients[name]
-        self.world.leave(client.member_id)
-        assert client.member_id not in self.world.group.members
+        self.harness.leave(client.member_id)
+        assert client.member_id not in self.harness.group.members
         client.forget()
 
     @rule(instance_id=st.sampled_from(sorted(set(INSTANCES.values()))))
     def take_out_a_static_member(self, instance_id: str) -> None:
-        self.world.leave(MemberIdentity("", instance_id))
-        assert instance_id not in self.world.group.static_members
+        self.harness.leave(MemberIdentity("", instance_id))
+        assert instance_id not in self.harness.group.static_members
 
     @rule(name=st.sampled_from(NAMES), protocols=st.sampled_from(PROTOCOLS))
     def change_subscription(self, name: str, protocols: list[tuple[str, bytes]]) -> None:
@@ -153,23 +153,23 @@ class ClassicGroups(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 3.0, 5.0, 9.9, 10.0, 61.0]))
     def time_passes(self, seconds: float) -> None:
-        self.world.advance(seconds)
+        self.harness.advance(seconds)
         self._read_all()
 
     @rule(seconds=st.sampled_from([5.0, 30.0, 400.0]))
     def time_jumps(self, seconds: float) -> None:
         """The broker was held up: all that came due meanwhile is due at once."""
-        self.world.monotonic += seconds
-        self.world.expire()
+        self.harness.monotonic += seconds
+        self.harness.expire()
         self._read_all()
 
     @rule()
     def crash_of_the_coordinator(self) -> None:
-        self.world.crash()
+        self.harness.crash()
         self.open, self.asked_in = [], {}
         for client in self.clients.values():
             client.asked = []
-        generation = self.world.group.generation
+        generation = self.harness.group.generation
         self.handed_in = {g: given for g, given in self.handed_in.items() if g <= generation}
 
     @rule(names=st.lists(st.sampled_from(NAMES[:5]), min_size=2, unique=True), rounds=st.integers(1, 4))
@@ -177,7 +177,7 @@ class ClassicGroups(RuleBasedStateMachine):
         for _ in range(rounds):
             for name in names:
                 self._behave(self.clients[name])
-            self.world.advance(3)
+            self.harness.advance(3)
             self._read_all()
 
     @rule()
@@ -192,14 +192,14 @@ class ClassicGroups(RuleBasedStateMachine):
         for _ in range(40):
             for client in behaving:
                 self._behave(client)
-            self.world.advance(4)
+            self.harness.advance(4)
             self._read_all()
             if self._are_at_rest(behaving):
                 return
-        raise AssertionError(f"{self.world.group} did not come to rest")
+        raise AssertionError(f"{self.harness.group} did not come to rest")
 
     def _are_at_rest(self, clients: list[Client]) -> bool:
-        group = self.world.group
+        group = self.harness.group
         is_stable = group.state is ClassicState.STABLE and not group.pending_syncs
         return is_stable and set(group.members) == {client.member_id for client in clients}
 
@@ -207,12 +207,12 @@ class ClassicGroups(RuleBasedStateMachine):
         self._read_answers(client)
         if any(asked.is_waiting for asked in client.asked):
             return
-        code = self.world.heartbeat(client.member_id, client.generation, client.instance_id)
+        code = self.harness.heartbeat(client.member_id, client.generation, client.instance_id)
         if code is ErrorCode.NONE:
             self.sync(client.name, False)
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             client.member_id = (
-                client.member_id if client.member_id in self.world.group.pending_members else ""
+                client.member_id if client.member_id in self.harness.group.pending_members else ""
             )
         if code is not ErrorCode.NONE:
             self.join(client.name, 9)
@@ -221,14 +221,14 @@ class ClassicGroups(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """However it stands, if all fall silent nobody is left waiting and nobody is left at all."""
-        self.world.advance(EVER_S)
+        self.harness.advance(EVER_S)
         assert not any(asked.is_waiting for asked in self.open)
-        assert self.world.group.state is ClassicState.EMPTY
-        assert self.world.timers() == {}
+        assert self.harness.group.state is ClassicState.EMPTY
+        assert self.harness.timers() == {}
 
     @invariant()
     def nobody_learned_what_the_leader_did_not_say(self) -> None:
-        group = self.world.group
+        group = self.harness.group
         given = self.handed_in.get(group.generation)
         if group.state is ClassicState.STABLE and given is not None:
             # A static member that came back has the word that its old self was given.
@@ -247,13 +247,13 @@ class ClassicGroups(RuleBasedStateMachine):
             else:
                 self._read_sync(client, asked)
 
-    def _read_join(self, client: Client, asked: Asked) -> None:
+    def _read_join(self, client: Client, asked: PendingRequest) -> None:
         reply = asked.reply
         if asked.code is ErrorCode.MEMBER_ID_REQUIRED:
             client.member_id = reply.member_id
         elif asked.code is ErrorCode.NONE:
             client.past.append((client.member_id, client.generation))
-            assert reply.generation_id <= self.world.group.generation
+            assert reply.generation_id <= self.harness.group.generation
             client.member_id, client.generation = reply.member_id, reply.generation_id
             client.joined_with = client.joining_with
             client.is_leader = reply.leader == reply.member_id and not reply.skip_assignment
@@ -262,7 +262,7 @@ class ClassicGroups(RuleBasedStateMachine):
         elif asked.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             client.forget()
 
-    def _read_sync(self, client: Client, asked: Asked) -> None:
+    def _read_sync(self, client: Client, asked: PendingRequest) -> None:
         if asked.code is ErrorCode.NONE:
             given = self.handed_in[self.asked_in[asked]]
             assert asked.reply.assignment in {*given.values(), b""}
@@ -277,8 +277,8 @@ class ClassicGroups(RuleBasedStateMachine):
 
     def _check_success(self, code: ErrorCode, member_id: str, generation: int) -> None:
         if code is ErrorCode.NONE:
-            assert member_id in self.world.group.members
-            assert generation == self.world.group.generation
+            assert member_id in self.harness.group.members
+            assert generation == self.harness.group.generation
 
 
 TestClassicGroups = ClassicGroups.TestCase

@@ -93,8 +93,8 @@ class CompactionMachine(RuleBasedStateMachine):
         """`forgets`: the note of how far the log is clean was lost."""
         checkpoint(self.log)
         clean_to = None if forgets else self.clean_to
-        dirt = dirt_of(self.log, clean_to)
-        if dirt.dirty_bytes == 0:
+        log_to_clean = dirt_of(self.log, clean_to)
+        if log_to_clean.dirty_bytes == 0:
             return
         job = job_of(
             self.log,
@@ -104,7 +104,7 @@ class CompactionMachine(RuleBasedStateMachine):
             memory_bytes=memory_bytes,
         )
         cleaned = compact(self.log, job)
-        assert dirt.first_dirty_offset < cleaned.end_offset <= dirt.end_offset
+        assert log_to_clean.first_dirty_offset < cleaned.end_offset <= log_to_clean.end_offset
         self.clean_to = cleaned.end_offset
         self._clean_model(cleaned.end_offset)
 

@@ -20,7 +20,7 @@ from penstock.groups.consumer.consumer_group import ConsumerGroup, ConsumerState
 from penstock.groups.migration import Group
 from penstock.metadata.facts import Topic
 from penstock.types import TopicId
-from tests.unit.groups.consumer.consumer_support import SESSION_MS, Member, World, topic
+from tests.unit.groups.consumer.consumer_support import SESSION_MS, ConsumerGroupHarness, Member, topic
 
 NAMES = ("a", "b", "c")
 SUBSCRIPTIONS = st.lists(st.sampled_from(NAMES), unique=True, max_size=3)
@@ -44,7 +44,7 @@ class ConsumerGroups(RuleBasedStateMachine):
     def begin(self, counts: list[int], assignor: str) -> None:
         self.topics = {name: topic(name, count) for name, count in zip(NAMES, counts, strict=True)}
         assignors = ("uniform", "range") if assignor == "uniform" else ("range", "uniform")
-        self.world = World(*self.topics.values(), assignors=assignors)
+        self.harness = ConsumerGroupHarness(*self.topics.values(), assignors=assignors)
 
     def pick(self, number: int) -> list[Member]:
         """One of them, if there is any."""
@@ -58,8 +58,8 @@ class ConsumerGroups(RuleBasedStateMachine):
             return
         self.born += 1
         instance_id = f"i{instance}" if is_static else None
-        about = {"subscribed_topic_names": names, "subscribed_topic_regex": regex}
-        member = Member(self.world, f"m{self.born}", instance_id, **about)
+        metadata = {"subscribed_topic_names": names, "subscribed_topic_regex": regex}
+        member = Member(self.harness, f"m{self.born}", instance_id, **metadata)
         member.beat()
         if member.epoch:
             self.members.append(member)
@@ -72,7 +72,7 @@ class ConsumerGroups(RuleBasedStateMachine):
     @rule(number=NUMBERS)
     def report_without_saying_what_is_read(self, number: int) -> None:
         for member in self.pick(number):
-            if member.epoch and not member.must_say_all:
+            if member.epoch and not member.sends_full_heartbeat:
                 member.beat(topic_partitions=None)
 
     @rule(number=NUMBERS)
@@ -121,21 +121,21 @@ class ConsumerGroups(RuleBasedStateMachine):
         elif what == "make again":
             self.versions[name] += 1
             self.topics[name] = topic(name, 2, self.versions[name])
-        self.world.set_topics(*self.topics.values())
+        self.harness.set_topics(*self.topics.values())
 
     @rule(seconds=st.sampled_from([0.2, 1, 20, 44, 61]))
     def wait(self, seconds: float) -> None:
-        self.world.advance(seconds)
+        self.harness.advance(seconds)
 
     @rule()
     def restart(self) -> None:
-        self.world.restart()
+        self.harness.restart()
 
     @rule()
     def settle(self) -> None:
         """Everybody reports until those who are gone have been noticed, and then some."""
         for _ in range(SESSION_MS // 5_000 + 2):
-            self.world.advance(5)
+            self.harness.advance(5)
             for member in self.members:
                 member.hurry()
                 member.beat()
@@ -164,7 +164,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @property
     def group(self) -> Group | None:
-        return self.world.place.group
+        return self.harness.place.group
 
     @invariant()
     def nobody_reads_what_another_reads(self) -> None:
@@ -187,13 +187,13 @@ class ConsumerGroups(RuleBasedStateMachine):
             if member.epoch:
                 member.leave()
         if isinstance(self.group, ConsumerGroup):
-            self.world.advance(SESSION_MS / 1000 + 61)
+            self.harness.advance(SESSION_MS / 1000 + 61)
             assert self.group.state is ConsumerState.EMPTY
             assert not self.group.holders
             assert not self.group.target
             assert not self.group.regexes
-            assert not self.group.weight_bytes
-            assert not len(self.world.surroundings.timers)
+            assert not self.group.metadata_bytes
+            assert not len(self.harness.context.timers)
 
 
 def places(member: Member) -> set[tuple[TopicId, int]]:
@@ -203,7 +203,7 @@ def places(member: Member) -> set[tuple[TopicId, int]]:
 def is_counted(group: ConsumerGroup, member: Member) -> bool:
     """Whether the group takes it for a member, as it does itself: others are to stop by themselves."""
     known = group.members.get(member.member_id)
-    return known is not None and member.epoch in (known.epoch, known.position.previous_epoch)
+    return known is not None and member.epoch in (known.epoch, known.current_assignment.previous_epoch)
 
 
 ConsumerGroups.TestCase.settings = settings(

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.host.metadata_store import (
-    Change,
-    Committed,
+    CommittedTransaction,
     Compare,
     Conflict,
     Delete,
     DeleteAll,
-    Entry,
     Put,
     SessionId,
     Snapshot,
+    StoreChange,
+    StoreEntry,
 )
 from penstock.metadata.sqlite import SqliteStore
 
@@ -32,12 +32,12 @@ KEYS = st.sampled_from(["/a", "/a/1", "/a/2", "/a0", "/b/1", "/b"])
 PREFIXES = ("/a/", "/b")
 
 
-def _can_be_one_transaction(changes: list[Change]) -> bool:
+def _can_be_one_transaction(changes: list[StoreChange]) -> bool:
     doomed = tuple(change.prefix for change in changes if isinstance(change, DeleteAll))
     return not any(name(change).startswith(doomed) for change in changes if not isinstance(change, DeleteAll))
 
 
-def name(change: Change) -> str:
+def name(change: StoreChange) -> str:
     return change.prefix if isinstance(change, DeleteAll) else change.key
 
 
@@ -55,13 +55,13 @@ COMPARES = st.dictionaries(KEYS, st.sampled_from([0, 0, 0, 1]), max_size=3)
 class Model:
     def __init__(self) -> None:
         self.revision = 0
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, StoreEntry] = {}
         self.tied: set[str] = set()
 
     def revision_of(self, key: str) -> int:
         return self.entries[key].revision if key in self.entries else 0
 
-    def after(self, changes: Sequence[Change]) -> "Model":
+    def after(self, changes: Sequence[StoreChange]) -> "Model":
         model = Model()
         model.revision, model.entries, model.tied = self.revision, dict(self.entries), set(self.tied)
         puts = [change for change in changes if isinstance(change, Put)]
@@ -72,7 +72,7 @@ class Model:
             del model.entries[key]
         model.tied -= doomed
         for put in puts:
-            model.entries[put.key] = Entry(put.value, model.revision)
+            model.entries[put.key] = StoreEntry(put.value, model.revision)
             model.tied.discard(put.key)
             if put.session is not None:
                 model.tied.add(put.key)
@@ -87,7 +87,7 @@ class Model:
         return Snapshot(self.revision, found)
 
 
-def _deletes(change: Change, key: str) -> bool:
+def _deletes(change: StoreChange, key: str) -> bool:
     if isinstance(change, DeleteAll):
         return key.startswith(change.prefix)
     return isinstance(change, Delete) and key == change.key
@@ -106,14 +106,16 @@ class StoreAgainstDict(RuleBasedStateMachine):
         return os.path.join(self.folder, f"store{self.incarnation}")
 
     @rule(compares=COMPARES, changes=CHANGES)
-    def transact(self, compares: dict[str, int], changes: list[Change]) -> None:
+    def transact(self, compares: dict[str, int], changes: list[StoreChange]) -> None:
         compared = [Compare(key, self.model.revision_of(key) + off) for key, off in compares.items()]
         outcome = self.store.transact(compared, changes)
         if any(compares.values()):
             assert outcome == Conflict(self.model.revision)
         else:
             before, self.model = self.model.revision, self.model.after(changes)
-            assert outcome == Committed(self.model.revision, has_changed=self.model.revision > before)
+            assert outcome == CommittedTransaction(
+                self.model.revision, has_changed=self.model.revision > before
+            )
 
     @rule(prefix=st.sampled_from(["", "/", "/a", "/a/", "/b/", "/c"]))
     def read(self, prefix: str) -> None:
@@ -134,9 +136,9 @@ class StoreAgainstDict(RuleBasedStateMachine):
         self.model = self.model.after_opening()
 
     @rule(changes=CHANGES, kept=st.floats(0, 1), overwrite=st.booleans())
-    def crash_in_a_transaction(self, changes: list[Change], kept: float, overwrite: bool) -> None:
+    def crash_in_a_transaction(self, changes: list[StoreChange], kept: float, overwrite: bool) -> None:
         synced = self.log_size()
-        assert isinstance(self.store.transact([], changes), Committed)
+        assert isinstance(self.store.transact([], changes), CommittedTransaction)
         written = self.log_size()
         before, self.model = self.model, self.model.after(changes)
         original = self.path

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.errors import ErrorCode
 from penstock.groups.consumer.consumer_group import ConsumerGroup, ConsumerState
 from penstock.groups.consumer_protocol import ConsumerProtocolSubscription, decode_subscription
-from tests.unit.groups.consumer.consumer_support import Member, World, topic, topic_id
+from tests.unit.groups.consumer.consumer_support import ConsumerGroupHarness, Member, topic, topic_id
 from tests.unit.groups.migration_support import Classic, assignment
 
 PARTITIONS = 6
@@ -25,7 +25,7 @@ class Eager(Classic):
     """It stops reading whenever it joins."""
 
     def live(self) -> None:
-        if self.joined is not None and not self.joined.pending.is_answered:
+        if self.joined is not None and not self.joined.pending.is_completed:
             return
         if self.joined is not None and self.is_behind:
             self.learn()
@@ -33,7 +33,7 @@ class Eager(Classic):
             self.divide()
             return
         self.collect()
-        code = self.beat() if self.member_id and self.world.place.group else ErrorCode.UNKNOWN_MEMBER_ID
+        code = self.beat() if self.member_id and self.harness.place.group else ErrorCode.UNKNOWN_MEMBER_ID
         if not code and not self.has_released:
             return
         self.has_released = False
@@ -41,10 +41,10 @@ class Eager(Classic):
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self.member_id = ""
         joined = self.join()
-        self.is_behind = not joined.pending.is_answered
-        if joined.pending.is_answered and joined.code is ErrorCode.UNKNOWN_MEMBER_ID:
+        self.is_behind = not joined.pending.is_completed
+        if joined.pending.is_completed and joined.code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
-        elif joined.pending.is_answered and not joined.code:
+        elif joined.pending.is_completed and not joined.code:
             self.divide()
 
     is_behind = False
@@ -61,7 +61,7 @@ class Eager(Classic):
         """Fetch the assignment; as a leader, make it."""
         assert self.joined is not None
         reply = self.joined.reply
-        if reply.error_code or self.world.place.group is None:
+        if reply.error_code or self.harness.place.group is None:
             return
         ids = sorted(member.member_id for member in reply.members)
         owners = {
@@ -108,7 +108,7 @@ class MixedGroups(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(topic("a", PARTITIONS))
+        self.harness = ConsumerGroupHarness(topic("a", PARTITIONS))
         self.members: list[Member] = []
         self.classics: list[Eager] = []
         self.born = 0
@@ -117,13 +117,13 @@ class MixedGroups(RuleBasedStateMachine):
     def begin_classic(self, count: int) -> None:
         """Mostly there is a group at rest that can be disturbed."""
         for number in range(count):
-            self.classics.append(self.kind(self.world, f"c{number}"))
+            self.classics.append(self.kind(self.harness, f"c{number}"))
         for _ in range(12):
             self.everybody_lives()
 
     @rule()
     def everybody_lives(self) -> None:
-        self.world.advance(0.2)
+        self.harness.advance(0.2)
         for classic in self.classics:
             classic.live()
 
@@ -133,10 +133,10 @@ class MixedGroups(RuleBasedStateMachine):
         if len(self.members) + len(self.classics) >= 5:
             return
         if is_classic:
-            self.classics.append(self.kind(self.world, f"c{self.born}", instance))
+            self.classics.append(self.kind(self.harness, f"c{self.born}", instance))
             self.classics[-1].live()
         else:
-            self.members.append(Member(self.world, f"m{self.born}", instance))
+            self.members.append(Member(self.harness, f"m{self.born}", instance))
             self.members[-1].beat()
 
     @rule(number=NUMBERS)
@@ -163,18 +163,18 @@ class MixedGroups(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.2, 3, 11, 46]))
     def wait(self, seconds: float) -> None:
-        self.world.advance(seconds)
+        self.harness.advance(seconds)
 
     @rule()
     def restart(self) -> None:
-        for waiting in list(self.world.place.group.parked()) if self.world.place.group else ():
-            waiting.refuse(ErrorCode.NOT_COORDINATOR)
-        self.world.restart()
+        for waiting in list(self.harness.place.group.parked()) if self.harness.place.group else ():
+            waiting.reject(ErrorCode.NOT_COORDINATOR)
+        self.harness.restart()
 
     @rule()
     def settle(self) -> None:
         for _ in range(40):
-            self.world.advance(3)
+            self.harness.advance(3)
             for member in self.members:
                 if not member.is_replaced:
                     member.beat()
@@ -182,7 +182,7 @@ class MixedGroups(RuleBasedStateMachine):
                 classic.live()
                 self.nobody_reads_what_another_reads()
         self.members = [member for member in self.members if not member.is_replaced]
-        group = self.world.place.group
+        group = self.harness.place.group
         if isinstance(group, ConsumerGroup):
             assert group.state in (ConsumerState.STABLE, ConsumerState.EMPTY)
         # Two classic consumers of one instance id throw each other out for ever, as they do in Kafka.
@@ -199,7 +199,7 @@ class MixedGroups(RuleBasedStateMachine):
 
     def readers(self) -> list[tuple[str, set[int]]]:
         """Those whom the group counts as members, and what they read."""
-        group = self.world.place.group
+        group = self.harness.place.group
         known = group.members if group is not None else {}
         classics = [(each.member_id, each.partitions()) for each in self.classics]
         consumers = [(each.member_id, set(each.owned.get(topic_id("a"), ()))) for each in self.members]

@@ -13,10 +13,10 @@ import pytest
 
 from penstock.errors import CorruptData
 from penstock.log.partition_log import PartitionLog
-from penstock.log.truncation import BeginningAnew, Truncation
+from penstock.log.truncation import FullTruncation, Truncation
 from penstock.protocol.messages.fetch import EpochEndOffset
-from penstock.replication.following import Following
-from penstock.replication.leading import Fetched, Leading
+from penstock.replication.following import FollowerRole
+from penstock.replication.leading import FollowerFetchState, LeaderRole
 from penstock.replication.partition import Partition
 from penstock.types import Offset
 from tests.model.replication_model import NOBODY, Cluster, Node, run
@@ -29,8 +29,8 @@ def test_nothing_that_was_shown_is_lost() -> None:
     counts = sum((cluster.counts for cluster in clusters), Counter[str]())
     assert sum(len(cluster.acknowledged) for cluster in clusters) > 200
     assert sum(cluster.oracle.state.leader_epoch for cluster in clusters) > 120
-    assert min(counts["Truncation"], counts["BeginningAnew"], counts["wipe"]) > 9, counts
-    assert min(counts["trim"], counts["deleted"]) > 9, counts
+    assert min(counts["Truncation"], counts["FullTruncation"], counts["wipe"]) > 9, counts
+    assert min(counts["delete_records"], counts["deleted"]) > 9, counts
 
 
 def run_many(seeds: int) -> None:
@@ -41,23 +41,25 @@ def run_many(seeds: int) -> None:
 # Rules, broken
 
 
-def cut_to_high_watermark(self: Following, diverging: EpochEndOffset) -> Truncation | BeginningAnew:
+def cut_to_high_watermark(self: FollowerRole, diverging: EpochEndOffset) -> Truncation | FullTruncation:
     log: PartitionLog = self._log
-    shown = max(self._high_watermark_of_leader, self.shown, log.log_start_offset)
-    offset = min(shown, log.log_end_offset)
-    return Truncation(log, offset) if offset > log.log_start_offset else BeginningAnew(log, offset)
+    high_watermark_before = max(
+        self._high_watermark_of_leader, self.high_watermark_before, log.log_start_offset
+    )
+    offset = min(high_watermark_before, log.log_end_offset)
+    return Truncation(log, offset) if offset > log.log_start_offset else FullTruncation(log, offset)
 
 
-def count_committed_only(self: Leading) -> None:
+def count_committed_only(self: LeaderRole) -> None:
     self._maximal = frozenset(self._state.isr)
 
 
-def join_at_high_watermark(self: Leading, fetched: Fetched) -> bool:
+def join_at_high_watermark(self: LeaderRole, fetched: FollowerFetchState) -> bool:
     is_admitted = fetched.broker_epoch == fetched.admitted_epoch
     return self._proposal is None and fetched.offset >= self.high_watermark and is_admitted
 
 
-def show_with_too_few(self: Leading) -> bool:
+def show_with_too_few(self: LeaderRole) -> bool:
     return True
 
 
@@ -67,18 +69,18 @@ def ask_before_flush(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def show_before_flush(self: Partition) -> None:
     if self.leading is not None:
-        self._show(self.leading.reached(self.log.log_end_offset))
+        self._advance_high_watermark(self.leading.reached(self.log.log_end_offset))
 
 
 def report_any_start(original: Callable[..., Any]) -> Callable[..., Any]:
-    def ask(self: Following, *, flushed_only: bool) -> object:
+    def fetch_position(self: FollowerRole, *, flushed_only: bool) -> object:
         asked = original(self, flushed_only=flushed_only)
         return asked if asked is None else asked._replace(log_start_offset=self._log.log_start_offset)
 
-    return ask
+    return fetch_position
 
 
-def ask_in_sync_only(self: Leading, offset: Offset) -> bool:
+def ask_in_sync_only(self: LeaderRole, offset: Offset) -> bool:
     members = (self._followers.get(member) for member in self._maximal)
     return all(member is None or member.log_start >= offset for member in members)
 
@@ -92,15 +94,27 @@ def agree_always(self: Partition, params: object) -> None:
 
 
 MUTANTS: dict[str, tuple[type, str, object]] = {
-    "a follower is cut to its high watermark": (Following, "_cut", cut_to_high_watermark),
-    "a pending in-sync set is forgotten": (Leading, "_settle", count_committed_only),
-    "a replica joins at the high watermark": (Leading, "_may_join", join_at_high_watermark),
-    "too few in sync are enough": (Leading, "has_enough", property(show_with_too_few)),
-    "a follower acknowledges before its flush": (Following, "ask", ask_before_flush(Following.ask)),
+    "a follower is cut to its high watermark": (FollowerRole, "_truncate", cut_to_high_watermark),
+    "a pending in-sync set is forgotten": (LeaderRole, "_update_maximal_isr", count_committed_only),
+    "a replica joins at the high watermark": (LeaderRole, "_may_join", join_at_high_watermark),
+    "too few in sync are enough": (LeaderRole, "meets_min_isr", property(show_with_too_few)),
+    "a follower acknowledges before its flush": (
+        FollowerRole,
+        "fetch_position",
+        ask_before_flush(FollowerRole.fetch_position),
+    ),
     "a leader shows before its flush": (Partition, "advance", show_before_flush),
-    "a follower reports a start that is not stored": (Following, "ask", report_any_start(Following.ask)),
-    "a deletion leaves out eligible leaders": (Leading, "is_deleted", ask_in_sync_only),
-    "a replica joins with an older start": (Leading, "_may_join", join_with_any_start(Leading._may_join)),
+    "a follower reports a start that is not stored": (
+        FollowerRole,
+        "fetch_position",
+        report_any_start(FollowerRole.fetch_position),
+    ),
+    "a deletion leaves out eligible leaders": (LeaderRole, "is_deleted", ask_in_sync_only),
+    "a replica joins with an older start": (
+        LeaderRole,
+        "_may_join",
+        join_with_any_start(LeaderRole._may_join),
+    ),
     "histories are not compared": (Partition, "_diverging", agree_always),
 }
 
@@ -127,21 +141,21 @@ def kip_320(cluster: Cluster) -> None:
     cluster.oracle.fence(2)
     cluster.oracle.admit(2)
     follower.epoch = dict(cluster.oracle.state.live)[2]
-    old.see(len(cluster.oracle.history) - 1)
-    follower.see(len(cluster.oracle.history) - 1)
+    old.advance_image(len(cluster.oracle.history) - 1)
+    follower.advance_image(len(cluster.oracle.history) - 1)
     old.produce(cluster.acknowledge)
     settle(cluster, follower, store_is_away=True)
     cluster.oracle.fence(0)
     in_epoch_1 = len(cluster.oracle.history) - 1
-    other.see(in_epoch_1)
+    other.advance_image(in_epoch_1)
     old.crash(loses_power=False)
     old.start()
     cluster.oracle.fence(1)
-    old.see(len(cluster.oracle.history) - 1)
+    old.advance_image(len(cluster.oracle.history) - 1)
     assert (cluster.oracle.state.leader, cluster.oracle.state.leader_epoch) == (0, 2)
     settle(cluster, follower)
     settle(cluster, old)
-    follower.see(in_epoch_1)
+    follower.advance_image(in_epoch_1)
     settle(cluster, follower)
 
 
@@ -155,7 +169,7 @@ def settle(cluster: Cluster, node: Node, *, store_is_away: bool = False) -> None
             if store_is_away:
                 cluster.network = [message for message in cluster.network if message.to != NOBODY]
             cluster.deliver()
-        node.end_cut()
+        node.finish_truncation()
         cluster.check()
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import ErrorCode
 from penstock.protocol.apis import ALL, APIS
-from penstock.protocol.schema import Api, Blob, Field, Fixed, Nested, Struct, Text, fields_of
+from penstock.protocol.schema import Api, Blob, FieldSpec, Fixed, Nested, Struct, Text, fields_of
 
 INTEGER_BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
 TEXTS = ("", "a", "orders", "réservé 時", "x" * 126, "y" * 127, "z" * 200)
@@ -72,7 +72,7 @@ def _struct(message: type[Made], version: int, random: Random, depth: int) -> Ma
     )
 
 
-def _value(field: Field, version: int, random: Random, depth: int) -> object:
+def _value(field: FieldSpec, version: int, random: Random, depth: int) -> object:
     if field.is_nullable(version) and random.random() < 0.3:
         return None
     if not field.is_array:
@@ -82,7 +82,7 @@ def _value(field: Field, version: int, random: Random, depth: int) -> object:
     return [_element(field, version, random, depth) for _ in range(random.choice(lengths))]
 
 
-def _element(field: Field, version: int, random: Random, depth: int) -> object:
+def _element(field: FieldSpec, version: int, random: Random, depth: int) -> object:
     match field.kind:
         case Fixed(format=formats):
             return _fixed(field.name, formats, random)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from penstock.protocol.compiler import decode, encode
-from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR, Struct, fields_of
+from penstock.protocol.schema import OPERATIONS_NOT_REQUESTED, Struct, fields_of
 from tests.protocol.samples import KAFKA_CASES, Case, samples
 
 PACKAGES = ("producer", "consumer", "metadata", "admin")
@@ -54,7 +54,7 @@ def assert_same(ours: object, theirs: Any, version: int) -> None:
         assert isinstance(ours, int)
         assert theirs == {bit for bit in range(32) if ours >> bit & 1}
     elif theirs is None:
-        assert ours in (None, bytes(16), OPERATIONS_NOT_ASKED_FOR)
+        assert ours in (None, bytes(16), OPERATIONS_NOT_REQUESTED)
     else:
         assert theirs == ours
 

@@ -5,7 +5,7 @@ from penstock.protocol.frames import (
     decode_response,
     encode_request,
     encode_response,
-    parse_header,
+    parse_request_header,
 )
 from penstock.protocol.messages.api_versions import (
     API_VERSIONS,
@@ -41,7 +41,7 @@ def assert_request(
 ) -> None:
     wire = bytes.fromhex(frame)
     assert b"".join(encode_request(api, version, 1, client_id, message)) == wire
-    header, position = parse_header(memoryview(wire)[SIZE_BYTES:])
+    header, position = parse_request_header(memoryview(wire)[SIZE_BYTES:])
     assert (header.api_key, header.api_version, header.correlation_id) == (api.key, version, 1)
     assert header.client_id == client_id
     assert decode_request(api, version, memoryview(wire)[SIZE_BYTES:], position) == message

@@ -15,9 +15,9 @@ import pytest
 
 from penstock.replication.partition import Partition
 from penstock.sim.cluster.cluster import SimCluster
-from penstock.sim.cluster.plan import OF_EXTRAS, Fault, Kind, Plan, drawn
-from penstock.sim.cluster.shrinking import Recipe, shrink
-from penstock.sim.history import Violation
+from penstock.sim.cluster.plan import KINDS_OF_EXTRAS, ClusterPlan, Fault, FaultKind, draw_plan
+from penstock.sim.cluster.shrinking import ClusterRecipe, shrink
+from penstock.sim.history import InvariantViolation
 from penstock.sim.run import main, run_cluster, run_recipe
 from tools.mutants import MUTANTS, Mutant, mutated, mutated_copy
 
@@ -30,7 +30,7 @@ BATCHES_MIN = 20
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_cluster_breaks_no_promise(seed: int) -> None:
     """A broken one is raised. A seed in which nothing is written would prove nothing."""
-    assert run_cluster(drawn(seed, seconds=SECONDS)).acknowledged > BATCHES_MIN
+    assert run_cluster(draw_plan(seed, seconds=SECONDS)).acknowledged > BATCHES_MIN
 
 
 def regressions() -> list[str]:
@@ -44,8 +44,8 @@ def test_what_failed_once_does_not_fail_again(arguments: str) -> None:
 
 
 def test_one_seed_is_one_cluster_whatever_the_hash_seed() -> None:
-    plan = "drawn(9100, seconds=12.0)"
-    imports = "from penstock.sim.cluster.plan import drawn; from penstock.sim.run import run_cluster"
+    plan = "draw_plan(9100, seconds=12.0)"
+    imports = "from penstock.sim.cluster.plan import draw_plan; from penstock.sim.run import run_cluster"
     other = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
     elsewhere = subprocess.run(
         [sys.executable, "-c", f"{imports}; print(run_cluster({plan}).hash)"],
@@ -54,7 +54,7 @@ def test_one_seed_is_one_cluster_whatever_the_hash_seed() -> None:
         text=True,
         check=True,
     ).stdout
-    assert elsewhere == f"{run_cluster(drawn(9_100, seconds=12.0)).hash}\n"
+    assert elsewhere == f"{run_cluster(draw_plan(9_100, seconds=12.0)).hash}\n"
 
 
 def test_brokers_that_do_not_flush_are_noticed(
@@ -62,7 +62,7 @@ def test_brokers_that_do_not_flush_are_noticed(
 ) -> None:
     def advance(partition: Partition) -> None:
         if partition.leading is not None:
-            partition._show(partition.leading.reached(partition.log.log_end_offset))
+            partition._advance_high_watermark(partition.leading.reached(partition.log.log_end_offset))
 
     monkeypatch.setattr(Partition, "advance", advance)
     original = Partition._write
@@ -94,17 +94,17 @@ def test_a_mutant_whose_line_is_gone_is_an_error() -> None:
 
 
 def test_a_hundred_seeds_draw_every_kind_of_fault() -> None:
-    assert {fault.kind for seed in range(1, 101) for fault in drawn(seed).faults} == set(Kind)
+    assert {fault.kind for seed in range(1, 101) for fault in draw_plan(seed).faults} == set(FaultKind)
 
 
-@pytest.mark.parametrize("kind", sorted(set(Kind) - OF_EXTRAS))
-def test_every_fault_strikes(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", sorted(set(FaultKind) - KINDS_OF_EXTRAS))
+def test_every_fault_strikes(kind: FaultKind) -> None:
     """And a cluster that has nothing else to bear comes through it."""
-    quiet = drawn(9_200, brokers=3, seconds=9.0).without("extras").without("members")
+    quiet = draw_plan(9_200, brokers=3, seconds=9.0).without("extras").without("members")
     faults = [Fault(0, kind, 4.0, 3.0, (1,))]
-    if kind is Kind.AMBUSH:
-        faults.append(Fault(1, Kind.KILL, 4.5, 0.1, (2,)))  # somebody has to go into it
-    assert run_cluster(quiet._replace(faults=tuple(faults))).struck[kind] == 1
+    if kind is FaultKind.AMBUSH:
+        faults.append(Fault(1, FaultKind.KILL, 4.5, 0.1, (2,)))  # somebody has to go into it
+    assert run_cluster(quiet._replace(faults=tuple(faults))).event_counts[kind] == 1
 
 
 def test_what_struck_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +118,7 @@ def test_what_struck_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_failing_seed_of_broken_brokers_is_shrunk(tmp_path: Path) -> None:
     """What is left fails in brokers that are broken, and only there."""
-    whole = Recipe(27, None, 12.0)
+    whole = ClusterRecipe(27, None, 12.0)
     broken = next(mutant for mutant in MUTANTS if mutant.name == "restarted_leader_leads_on")
     environment = {**os.environ, "PYTHONPATH": str(mutated_copy(broken, tmp_path))}
 
@@ -143,12 +143,12 @@ def test_a_failing_seed_of_broken_brokers_is_shrunk(tmp_path: Path) -> None:
 
 
 def test_what_a_failure_does_not_need_is_left_out() -> None:
-    whole = Recipe(3, None, 60.0)
+    whole = ClusterRecipe(3, None, 60.0)
     faults = whole.plan().faults
     assert len(faults) > 3
     guilty = {faults[1].number, faults[3].number}
 
-    def fails(plan: Plan) -> float | None:
+    def fails(plan: ClusterPlan) -> float | None:
         return 50.0 if guilty <= {fault.number for fault in plan.faults} else None
 
     smallest = shrink(whole, 49.0, fails, lambda _: None)
@@ -159,16 +159,16 @@ def test_what_a_failure_does_not_need_is_left_out() -> None:
 
 
 def test_a_shorter_plan_has_the_first_faults_of_a_longer_one() -> None:
-    short, long = drawn(5, seconds=20.0), drawn(5, seconds=60.0)
+    short, long = draw_plan(5, seconds=20.0), draw_plan(5, seconds=60.0)
     assert short.faults == long.faults[: len(short.faults)]
     assert short._replace(faults=(), seconds=60.0) == long._replace(faults=())
 
 
 def test_a_failure_is_told_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
-        raise Violation("lost")
+        raise InvariantViolation("lost")
 
-    monkeypatch.setattr(SimCluster, "_play", broken)
-    ran = run_recipe(Recipe(1, None, 5.0))
+    monkeypatch.setattr(SimCluster, "_run_phases", broken)
+    ran = run_recipe(ClusterRecipe(1, None, 5.0))
     assert ran.failure is not None
     assert "lost" in ran.failure

@@ -17,14 +17,14 @@ from penstock.errors import CorruptData, StorageFailed
 from penstock.log import recovery
 from penstock.log.compaction import cleaner as cleaning
 from penstock.log.compaction.cleanable import group_segments
-from penstock.log.compaction.swap import discard
+from penstock.log.compaction.swap import discard_cleaned
 from penstock.log.partition_log import Flush, PartitionLog
 from penstock.log.producers import Producers
 from penstock.replication.partition import Partition
-from penstock.sim.history import Violation
+from penstock.sim.history import InvariantViolation
 from penstock.sim.run import main, run_seed
 from penstock.sim.scheduler import Deadlock
-from penstock.sim.world import World
+from penstock.sim.world import LogSimulation
 
 Canary = Callable[[pytest.MonkeyPatch], None]
 SEEDS = range(500, 512)
@@ -57,10 +57,10 @@ def test_two_seeds_are_two_runs() -> None:
 
 
 def test_a_failing_seed_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(world: World) -> World:
-        raise Violation("topic0: lost")
+    def broken(world: LogSimulation) -> LogSimulation:
+        raise InvariantViolation("topic0: lost")
 
-    monkeypatch.setattr(World, "run", broken)
+    monkeypatch.setattr(LogSimulation, "run", broken)
     assert main(["--what", "log", "--seed", "42"]) == 1
     assert "--what log --seed 42 --trace" in capsys.readouterr().out
 
@@ -75,7 +75,7 @@ def acknowledges_before_the_flush(patch: pytest.MonkeyPatch) -> None:
 
 
 def recovery_believes_every_byte(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "check_stored", lambda *arguments: None)
+    patch.setattr(recovery, "validate_stored_batch", lambda *arguments: None)
 
 
 def new_files_are_not_synced_into_their_folder(patch: pytest.MonkeyPatch) -> None:
@@ -89,11 +89,11 @@ def a_failed_sync_is_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_a_failed_sync_left_in_memory_is_believed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "_write_again", lambda *arguments: None)
+    patch.setattr(recovery, "_rewrite", lambda *arguments: None)
 
 
 def a_folder_made_by_a_killed_process_is_believed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PartitionLog, "claim_folder", lambda log: None)
+    patch.setattr(PartitionLog, "resync_folder", lambda log: None)
 
 
 def retries_are_not_recognised(patch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def what_is_not_safe_is_cleaned(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_swap_that_was_decided_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "finish_swaps", discard)
+    patch.setattr(recovery, "finish_swaps", discard_cleaned)
 
 
 def a_tombstone_goes_before_what_it_deletes(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, archive
-from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.common.running import StopRequest
 from penstock.spark.session import spark_session
 
 
@@ -29,7 +29,7 @@ def run_one(spark: SparkSession, wanted: ArchiveSettings) -> ArchiveReport:
     jvm = spark._jvm
     assert jvm is not None
     jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
-    return archive(spark, wanted, Stop(), print)
+    return archive(spark, wanted, StopRequest(), print)
 
 
 def main(bootstrap: str, topic: str, folder: Path, rows: int, formats: Sequence[str]) -> int:

@@ -37,7 +37,7 @@ DEPENDENCY = """
     </dependency>"""
 
 
-class NotToBeHad(Exception):
+class ConnectorUnavailable(Exception):
     """Why there is no connector."""
 
 
@@ -49,7 +49,7 @@ def jars() -> tuple[str, list[Path]]:
         if folder.is_dir():
             return version, sorted(folder.glob("*.jar"))
     if shutil.which("mvn") is None:
-        raise NotToBeHad("mvn is not installed, which would fetch Spark's Kafka connector")
+        raise ConnectorUnavailable("mvn is not installed, which would fetch Spark's Kafka connector")
     problems = []
     for version in versions:
         folder = CACHE / f"spark-kafka-{version}"
@@ -57,7 +57,7 @@ def jars() -> tuple[str, list[Path]]:
             if (problem := _fetch(version, tokens, folder)) is None:
                 return version, sorted(folder.glob("*.jar"))
         problems.append(f"{version}: {problem}")
-    raise NotToBeHad("Maven resolves no version of Spark's Kafka connector; " + "; ".join(problems))
+    raise ConnectorUnavailable("Maven resolves no version of Spark's Kafka connector; " + "; ".join(problems))
 
 
 def streams(version: str) -> bool:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.config.listeners import Address
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
-from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.common.running import StopRequest
 from penstock.spark.pipelines.etl.etl import EtlReport, etl
 from penstock.spark.pipelines.etl.spec import Spec
 from penstock.spark.pipelines.etl.spec_file import read_spec
 from penstock.spark.pipelines.etl.stages import EtlSettings
-from penstock.spark.records.decode import Columns, Decoder
+from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import LATEST, ClusterClient
 
@@ -35,7 +35,7 @@ def settings_for(spec: Spec, bootstrap: str, *stages: str, rows_per_batch: int =
 
 
 def run_once(spark: "SparkSession", settings: EtlSettings) -> EtlReport:
-    return etl(spark, settings, Stop(), lambda line: None)
+    return etl(spark, settings, StopRequest(), lambda line: None)
 
 
 class Found(NamedTuple):
@@ -53,7 +53,7 @@ def count_of(bootstrap: str, topic: str) -> int:
 
 def records_of(bootstrap: str, topic: str) -> list[Found]:
     host, _, port = bootstrap.rpartition(":")
-    decoder = Decoder(Columns(True, True, True, False, False), read_committed=False)
+    decoder = RecordBatchDecoder(ColumnSelection(True, True, True, False, False), read_committed=False)
     found: list[Found] = []
     with ClusterClient([Address(host, int(port))], client_id="test") as client:
         count = client.topics([topic])[topic].partitions

@@ -141,7 +141,7 @@ class ForgetfulRelay:
         """Let topics have other ids from the next answer on."""
         os.kill(self._process.pid, signal.SIGUSR2)
 
-    def until_told(self) -> None:
+    def wait_for_changed_reply(self) -> None:
         """Returns when a client has got such an answer."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"changed\n"

@@ -16,7 +16,7 @@ from tests.unit.spark.lake.lake_tables import TestTable
 
 FIRST_MS = 1_794_744_000_000
 KEYS = 10
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SOURCE_HEADER_PREFIX = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
         pa.field("timestampType", pa.int32()),
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
-        pa.field("headers", HEADERS),
+        pa.field("headers", SOURCE_HEADER_PREFIX),
     ]
 )
 
@@ -54,7 +54,7 @@ def send(running: Broker, topic: str, partition: int, rows: Sequence[Row]) -> No
     batches = encode(
         pa.array([row["key"] for row in rows], pa.binary()),
         pa.array([row["value"] for row in rows], pa.binary()),
-        pa.array([row["headers"] for row in rows], HEADERS),
+        pa.array([row["headers"] for row in rows], SOURCE_HEADER_PREFIX),
         pa.array([row["timestamp_ms"] for row in rows], pa.int64()),
         codec=Codec.NONE,
         batch_bytes_max=BATCH_BYTES_MAX,
@@ -82,7 +82,7 @@ def table_rows(topic: str, partition: int, numbers: Sequence[int]) -> pa.RecordB
             pa.array([0] * len(rows), pa.int32()),
             pa.array([row["key"] for row in rows], pa.binary()),
             pa.array([row["value"] for row in rows], pa.binary()),
-            pa.array([row["headers"] for row in rows], HEADERS),
+            pa.array([row["headers"] for row in rows], SOURCE_HEADER_PREFIX),
         ],
         schema=SCHEMA,
     )

@@ -23,7 +23,7 @@ from penstock.spark.lake.description import FORMATS, open_table, read_descriptio
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, archive, check
 from penstock.spark.pipelines.archive.archive_tasks import COLUMNS
-from penstock.spark.pipelines.common.running import Stop, failures_told
+from penstock.spark.pipelines.common.running import StopRequest, reporting_spark_errors
 from penstock.testing import Broker
 from tests.integration.broker_process import eventually, penstock
 from tests.spark.archive_topics import Audit, Connected, Producing, audited, rows_of
@@ -40,7 +40,7 @@ def settings(running: Broker, topic: str, folder: Path, **more: object) -> Archi
 
 
 def archived(spark: "SparkSession", wanted: ArchiveSettings) -> ArchiveReport:
-    return archive(spark, wanted, Stop(), lambda line: None)
+    return archive(spark, wanted, StopRequest(), lambda line: None)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -114,7 +114,10 @@ def test_another_checkpoint_does_not_bring_the_same_records_again(
         .trigger(availableNow=True)
         .start()
     )
-    with pytest.raises(CommandFailed, match=r"^the table holds archive-again/.* twice"), failures_told():
+    with (
+        pytest.raises(CommandFailed, match=r"^the table holds archive-again/.* twice"),
+        reporting_spark_errors(),
+    ):
         query.awaitTermination()
     assert audited(tmp_path / "lake", topic.ends()) == Audit(100, 0, 0)
 

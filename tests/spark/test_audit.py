@@ -18,11 +18,11 @@ from penstock.cli.client_app import app
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark import session
 from penstock.spark.lake.description import FORMATS
-from penstock.spark.lake.table import Batch, DataFile
+from penstock.spark.lake.table import DataFile, LakeBatch
 from penstock.spark.pipelines.audit.audit import AuditSettings, audit, check
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.audit.report import AuditReport
-from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.common.running import StopRequest
 from penstock.testing import Broker
 from tests.integration.broker_process import eventually, penstock
 from tests.spark.lake_topics import SCHEMA, backwards, make_lake, make_topic, record, records, send
@@ -51,7 +51,7 @@ def settings(running: Broker, topic: str, lake: Path | None = None, **more: Any)
 
 
 def audited(spark: "SparkSession", wanted: AuditSettings) -> AuditReport:
-    report = audit(spark, wanted, Stop(), lambda line: None)
+    report = audit(spark, wanted, StopRequest(), lambda line: None)
     assert json.loads(json.dumps(report.document()))["clean"] == report.is_clean
     return report
 
@@ -77,7 +77,7 @@ def double(table: TestTable, path: str) -> None:
     shutil.copy(path, copy)
     folder = str(copy.parent.relative_to(table.folder))
     file = DataFile("" if folder == "." else folder, copy.name, 100, copy.stat().st_size)
-    assert table.commit(Batch("somebody", 0, (file,), {}, SCHEMA))
+    assert table.commit(LakeBatch("somebody", 0, (file,), {}, SCHEMA))
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -177,8 +177,8 @@ def test_records_are_followed_from_topic_to_topic(spark: "SparkSession", running
     create(running, "audit-enriched", 2)
     first = records(0, 0, ROWS - 10)
     first[51], first[61] = first[61], first[51]
-    nameless = record(0, 1) | {"headers": [], "value": b"{}"}
-    send(running, "audit-enriched", 0, [*first[:3], *first[5:], record(0, 20), nameless])
+    without_id = record(0, 1) | {"headers": [], "value": b"{}"}
+    send(running, "audit-enriched", 0, [*first[:3], *first[5:], record(0, 20), without_id])
     send(running, "audit-enriched", 1, records(1, 0, ROWS))
     wanted = settings(running, topic, against=("audit-enriched",), ids=parse_ids(["header:id"]))
     report = audited(spark, wanted)

@@ -12,10 +12,10 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
-from penstock.spark.pipelines.common.run_lock import alone
-from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.common.run_lock import run_lock
+from penstock.spark.pipelines.common.running import StopRequest
 from penstock.spark.pipelines.detect.detect import DetectReport, DetectSettings, check, detect
-from penstock.spark.pipelines.detect.rules import Kind, Rule, Rules, Stream, read_rules
+from penstock.spark.pipelines.detect.rules import DetectRule, DetectRules, RuleKind, StreamSpec, read_rules
 from penstock.spark.pipelines.detect.state import Alert, alert_id
 from penstock.spark.records.encode import encode
 from penstock.testing import Broker
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "detect"
 START = datetime(2026, 3, 1, tzinfo=UTC)
-COLUMNS = Stream("json", "card string, amount double, at timestamp", time="at", lateness_ms=60_000)
-FAST = Rule("fast", Kind.COUNT, 3, 60_000, key="card")
-RULES = Rules(COLUMNS, (FAST, Rule("much", Kind.SUM, 1_000.0, 60_000, key="card", field="amount")))
+COLUMNS = StreamSpec("json", "card string, amount double, at timestamp", time="at", lateness_ms=60_000)
+FAST = DetectRule("fast", RuleKind.COUNT, 3, 60_000, key="card")
+RULES = DetectRules(
+    COLUMNS, (FAST, DetectRule("much", RuleKind.SUM, 1_000.0, 60_000, key="card", field="amount"))
+)
 
 
 def payment(card: str | None, second: float, amount: float = 1.0) -> bytes:
@@ -40,13 +42,13 @@ def payment(card: str | None, second: float, amount: float = 1.0) -> bytes:
 
 def write(running: Broker, topic: str, values: list[bytes], *, partition: int = 0) -> None:
     """Written a day after the payments: times of records are not those that rules are about."""
-    written_ms = int((START + timedelta(days=1)).timestamp() * 1000)
+    modified_ms = int((START + timedelta(days=1)).timestamp() * 1000)
     column = pa.array(values, pa.binary())
     batches = encode(
         None,
         column,
         None,
-        pa.array([written_ms] * len(values), pa.int64()),
+        pa.array([modified_ms] * len(values), pa.int64()),
         codec=Codec.NONE,
         batch_bytes_max=BATCH_BYTES_MAX,
     )
@@ -62,7 +64,7 @@ def settings(running: Broker, topic: str, folder: Path, **more: Any) -> DetectSe
 
 
 def detected(spark: "SparkSession", wanted: DetectSettings) -> DetectReport:
-    return detect(spark, wanted, Stop(), lambda line: None)
+    return detect(spark, wanted, StopRequest(), lambda line: None)
 
 
 class Found(NamedTuple):
@@ -193,8 +195,8 @@ def test_late_rows_and_those_nobody_can_look_at_are_counted_and_kept(
 def test_no_record_can_stop_the_pipeline(spark: "SparkSession", running: Broker, tmp_path: Path) -> None:
     """Each of these once failed its batch, and so every run to come."""
     create(running, "detect-poison", 2)
-    stream = Stream("json", "card string, amount double, at bigint", time="at", lateness_ms=60_000)
-    rules = Rules(stream, (RULES.rules[1], FAST._replace(key="key")))
+    stream = StreamSpec("json", "card string, amount double, at bigint", time="at", lateness_ms=60_000)
+    rules = DetectRules(stream, (RULES.rules[1], FAST._replace(key="key")))
     at = int(START.timestamp() * 1000)
 
     def made(amount: str, time_ms: int, card: str = "a") -> bytes:
@@ -207,12 +209,12 @@ def test_no_record_can_stop_the_pipeline(spark: "SparkSession", running: Broker,
     write(running, "detect-poison", [huge, low, infinite, never, before, half, *much])
     sound = made("1", at)
     # Keys that are no text, and then a time that no calendar has.
-    for keys, written_ms in (([b"\xff\xfe"] * 3, at + 1), ([None], -(10**16))):
+    for keys, modified_ms in (([b"\xff\xfe"] * 3, at + 1), ([None], -(10**16))):
         batches = encode(
             pa.array(keys, pa.binary()),
             pa.array([sound] * len(keys), pa.binary()),
             None,
-            pa.array([written_ms] * len(keys), pa.int64()),
+            pa.array([modified_ms] * len(keys), pa.int64()),
             codec=Codec.NONE,
             batch_bytes_max=BATCH_BYTES_MAX,
         )
@@ -256,7 +258,7 @@ def test_a_row_that_is_too_large_to_be_rejected_whole_is_cut(
     assert found.headers["penstock-source-offset"] == "0"
     assert found.headers["penstock-cut"] == f"key 0 bytes, value {len(large)} bytes"
     with (
-        alone(wanted.checkpoint, "detection", ""),
+        run_lock(wanted.checkpoint, "detection", ""),
         pytest.raises(CommandFailed, match="another run of this detection is under way"),
     ):
         detected(spark, wanted)
@@ -266,8 +268,13 @@ def test_sessions_end_when_the_watermark_has_passed_them(
     spark: "SparkSession", running: Broker, tmp_path: Path
 ) -> None:
     create(running, "detect-session")
-    rules = Rules(
-        COLUMNS, (Rule("trying", Kind.SESSION, 3, 30_000, key="card", where="amount < 2", lasting_ms=40_000),)
+    rules = DetectRules(
+        COLUMNS,
+        (
+            DetectRule(
+                "trying", RuleKind.SESSION, 3, 30_000, key="card", where="amount < 2", lasting_ms=40_000
+            ),
+        ),
     )
     wanted = settings(running, "detect-session", tmp_path, rules=rules)
     long = [payment("a", second) for second in (0, 20, 45)]
@@ -291,7 +298,7 @@ def test_rules_without_a_schema_are_about_records(
     batches = encode(keys, keys, None, times, codec=Codec.NONE, batch_bytes_max=BATCH_BYTES_MAX)
     with client_of(running) as client:
         client.produce(TopicPartition("detect-raw", 0), batches)
-    rules = Rules(Stream(), (FAST._replace(key="key"),))
+    rules = DetectRules(StreamSpec(), (FAST._replace(key="key"),))
     report = detected(spark, settings(running, "detect-raw", tmp_path, rules=rules))
     assert report.alerts == {"fast": 1}
 
@@ -305,10 +312,10 @@ def test_what_is_wrong_with_a_condition_is_told_with_the_name_of_its_rule(
         ("amount >", "rule fast: where: .*[Ss]yntax error"),
         ("amount + 1", "rule fast: where is double; give a condition"),
     ):
-        rules = Rules(COLUMNS, (FAST._replace(where=where),))
+        rules = DetectRules(COLUMNS, (FAST._replace(where=where),))
         with pytest.raises(CommandFailed, match=sentence):
             detected(spark, settings(running, "detect-condition", tmp_path, rules=rules))
-    rules = Rules(COLUMNS._replace(time="card"), (FAST,))
+    rules = DetectRules(COLUMNS._replace(time="card"), (FAST,))
     with pytest.raises(CommandFailed, match="column card is string; it must be a timestamp, or a bigint"):
         detected(spark, settings(running, "detect-condition", tmp_path, rules=rules))
 
@@ -322,7 +329,7 @@ def test_what_is_wrong_is_said_before_spark_starts(running: Broker, tmp_path: Pa
     with pytest.raises(CommandFailed, match="name three topics"):
         check(wanted._replace(alerts="detect-wrong"))
     with pytest.raises(CommandFailed, match="rule fast, key: there is no column cart: did you mean card"):
-        check(wanted._replace(rules=Rules(COLUMNS, (FAST._replace(key="cart"),))))
+        check(wanted._replace(rules=DetectRules(COLUMNS, (FAST._replace(key="cart"),))))
     check(wanted)
     with pytest.raises(CommandFailed, match="was made for topic detect-wrong, not for topic detect-other"):
         check(wanted._replace(topic="detect-other"))

@@ -17,10 +17,10 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
-from penstock.spark.pipelines.common.run_lock import alone
+from penstock.spark.pipelines.common.run_lock import run_lock
 from penstock.spark.pipelines.etl import stages
 from penstock.spark.pipelines.etl.spec import FromDatabase
-from penstock.spark.pipelines.etl.stage_sink import Dead
+from penstock.spark.pipelines.etl.stage_sink import DeadLetterTarget
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.spark.records.encode import encode
 from penstock.spark.table import HEADERS_TYPE
@@ -133,7 +133,7 @@ def test_two_runs_of_a_stage_at_the_same_time_are_refused(
     settings = settings_for(spec, running.bootstrap)
     settings.checkpoint("load").mkdir(parents=True)
     with (
-        alone(settings.checkpoint("load"), "stage", ""),
+        run_lock(settings.checkpoint("load"), "stage", ""),
         pytest.raises(CommandFailed, match=r"another run of this stage \(load\) is under way"),
     ):
         run_once(spark, settings)
@@ -253,7 +253,7 @@ def test_records_name_their_batch_and_the_task_that_wrote_them(
         key=(),
         access=access,
         checkpoint=tmp_path,
-        dead=Dead("etl-tasks.dead", "extract"),
+        dead=DeadLetterTarget("etl-tasks.dead", "extract"),
     )
     stage.write(spark.range(0, 30, 1, 3).mapInArrow(with_task, "id bigint, task int"), 7)
     assert tasks_told(running, "shop-extract/7/") == {(str(task), task) for task in range(3)}

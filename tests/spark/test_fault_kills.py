@@ -78,7 +78,7 @@ def test_a_broker_that_forgets_topics_for_a_second_changes_nothing(tmp_path: Pat
                 fill(running, "forgotten-orders", values, partition=partition)
             loads(stages, running, number * ROWS + chance.randrange(ROWS))
             relay.forget()
-            relay.until_told()
+            relay.wait_for_changed_reply()
             loads(stages, running, (number + 1) * ROWS)
         stages.process.send_signal(signal.SIGINT)
         stages.ends_well()
@@ -114,7 +114,7 @@ def test_one_broker_of_two_that_is_behind_costs_an_archive_no_record(tmp_path: P
             topic.produce(ROWS)
             archive.eventually(holds(lake, (number + 1) * ROWS), "all rows are archived")
             if number:
-                relay.until_told()
+                relay.wait_for_changed_reply()
         archive.process.send_signal(signal.SIGINT)
         archive.ends_well()
         report = json.loads(archive.log.read_text().splitlines()[-1])

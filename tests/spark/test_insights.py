@@ -9,14 +9,14 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
-from penstock.spark.pipelines.common.jobs import GivenUp
-from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.common.jobs import RunInterrupted
+from penstock.spark.pipelines.common.running import StopRequest
 from penstock.spark.pipelines.insights.insights import (
     InsightsReport,
     InsightsSettings,
     check,
     insights,
-    parse_made,
+    parse_created_field,
 )
 from penstock.spark.pipelines.replay.plan import Bound
 from penstock.spark.records.encode import encode
@@ -71,7 +71,7 @@ def settings(running: Broker, topic: str, folder: Path, **more: Any) -> Insights
 
 
 def looked_at(spark: "SparkSession", wanted: InsightsSettings) -> InsightsReport:
-    return insights(spark, wanted, check(wanted), Stop(), lambda line: None)
+    return insights(spark, wanted, check(wanted), StopRequest(), lambda line: None)
 
 
 def test_what_was_planted_is_found_and_nothing_else(
@@ -81,7 +81,7 @@ def test_what_was_planted_is_found_and_nothing_else(
     with client_of(running) as client:
         client.commit("billing", {TopicPartition("insights-hot", 0): Offset(1)})
     wanted = settings(
-        running, "insights-hot", tmp_path, made=parse_made("header:made-at"), groups=("billing",)
+        running, "insights-hot", tmp_path, made=parse_created_field("header:made-at"), groups=("billing",)
     )
     report = looked_at(spark, wanted)
     found = report.measured
@@ -138,7 +138,7 @@ def test_times_that_cannot_be_are_no_failure(spark: "SparkSession", running: Bro
     with client_of(running) as client:
         batches = encode(None, values, None, times, codec=Codec.NONE, batch_bytes_max=1 << 20)
         client.produce(TopicPartition("insights-strange", 0), batches)
-    wanted = settings(running, "insights-strange", tmp_path, made=parse_made("json:made"))
+    wanted = settings(running, "insights-strange", tmp_path, made=parse_created_field("json:made"))
     found = looked_at(spark, wanted).measured
     assert (found.rows, found.partitions[0].oldest_ms, found.without_made) == (3, START_MS, 2)
     assert [(each.start_ms, each.rows) for each in found.slices] == [(START_MS, 2)]
@@ -151,10 +151,10 @@ def test_a_topic_without_records_is_no_failure(
     report = looked_at(spark, settings(running, "insights-empty", tmp_path))
     assert (report.measured.rows, report.advice) == (0, ())
     assert "no records" in (tmp_path / "report.html").read_text()
-    stop = Stop()
-    stop.ask()
+    stop = StopRequest()
+    stop.request()
     wanted = settings(running, "insights-empty", tmp_path, page=tmp_path / "none.html")
-    with pytest.raises(GivenUp):
+    with pytest.raises(RunInterrupted):
         insights(spark, wanted, check(wanted), stop, lambda line: None)
     assert not (tmp_path / "none.html").exists()
 
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said_before_spark_starts(running: Broker, tmp_path: Pa
         check(wanted._replace(groups=("nobody",)))
     for text in ("made-at", "header:", "json:a'b"):
         with pytest.raises(CommandFailed, match="give header:NAME, or json:FIELD"):
-            parse_made(text)
+            parse_created_field(text)
 
 
 def test_the_command_says_what_is_wrong_in_one_sentence(running: Broker) -> None:

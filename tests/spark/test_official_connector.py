@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.testing import Broker
-from tests.spark.connector import NotToBeHad, jars, streams
+from tests.spark.connector import ConnectorUnavailable, jars, streams
 from tests.spark.topics import create, fill, numbered
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def run_beside_the_connector(program: str, *arguments: str) -> dict[str, object]
     """What `program` puts into `found`, run where `spark` has the connector."""
     try:
         version, files = jars()
-    except NotToBeHad as problem:
+    except ConnectorUnavailable as problem:
         pytest.skip(f"NOT TESTED: {problem}")
     setup = f"""
 import json, sys

@@ -4,9 +4,9 @@ import pytest
 
 from penstock.spark.options.options import stream_read_settings
 from penstock.spark.source.discovery import DataLost
-from penstock.spark.source.offsets import Mark
+from penstock.spark.source.offsets import StreamPosition
 from penstock.spark.source.planner import Planner
-from penstock.spark.source.source import RangePartition
+from penstock.spark.source.source import OffsetRangePartition
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.spark.topics import create, fill, numbered
@@ -18,12 +18,12 @@ def planner(running: Broker, topic: str, **options: str) -> Planner:
     return Planner(stream_read_settings(needed | options))
 
 
-def ranges(planned: Planner, start: Mark, end: Mark) -> list[tuple[str, int, int]]:
+def ranges(planned: Planner, start: StreamPosition, end: StreamPosition) -> list[tuple[str, int, int]]:
     tasks = planned.tasks(start, end)
     return [
-        (str(task.wanted.partition), task.wanted.start, task.wanted.end)
+        (str(task.offset_range.partition), task.offset_range.start, task.offset_range.end)
         for task in tasks
-        if isinstance(task, RangePartition)
+        if isinstance(task, OffsetRangePartition)
     ]
 
 
@@ -101,8 +101,8 @@ def test_a_run_that_takes_what_is_there_does_not_wait_for_a_minimum(running: Bro
     partition = TopicPartition(topic, 0)
     options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "1h"}
     one = planner(running, topic, **options)
-    one.stop_at_what_is_there()
+    one.bound_to_available()
     fill(running, topic, numbered(3))
-    start = one.next_end(Mark({partition: 1}), takes_all=False)
-    assert one.next_end(Mark({partition: 1}), takes_all=False) == start
+    start = one.next_end(StreamPosition({partition: 1}), takes_all=False)
+    assert one.next_end(StreamPosition({partition: 1}), takes_all=False) == start
     assert start.offsets == {partition: 2}

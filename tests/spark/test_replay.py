@@ -15,14 +15,14 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import FORMATS, open_table
-from penstock.spark.lake.table import Span
+from penstock.spark.lake.table import OffsetSpan
 from penstock.spark.pipelines.audit.audit import AuditSettings, audit
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.common.lake_rows import SCHEMA
-from penstock.spark.pipelines.common.run_lock import alone
-from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.common.run_lock import run_lock
+from penstock.spark.pipelines.common.running import StopRequest
 from penstock.spark.pipelines.replay import replay as module
-from penstock.spark.pipelines.replay.plan import Bound, Record, Slice, Times
+from penstock.spark.pipelines.replay.plan import Bound, ReplaySlice, ReplayState, TimeRange
 from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run, replay
 from penstock.spark.pipelines.replay.report import ReplayReport
 from penstock.testing import Broker
@@ -61,8 +61,8 @@ def original(running: Broker, tmp_path_factory: pytest.TempPathFactory) -> Origi
     return Original(running, tmp_path_factory.mktemp("replay"))
 
 
-def replayed(spark: "SparkSession", wanted: ReplaySettings, stop: Stop | None = None) -> ReplayReport:
-    return replay(spark, wanted, stop or Stop(), lambda line: None)
+def replayed(spark: "SparkSession", wanted: ReplaySettings, stop: StopRequest | None = None) -> ReplayReport:
+    return replay(spark, wanted, stop or StopRequest(), lambda line: None)
 
 
 def records_of(spark: "SparkSession", running: Broker, topic: str) -> list[Any]:
@@ -112,7 +112,7 @@ def test_records_come_back_as_they_were_and_in_order(
     assert any("give another --name" in line for line in again.lines())
     # The audit knows copies by their headers.
     wanted = AuditSettings((original.topic,), original.access, against=(copy,), ids=parse_ids(["replay"]))
-    assert audit(spark, wanted._replace(complete=True), Stop(), print).is_clean
+    assert audit(spark, wanted._replace(complete=True), StopRequest(), print).is_clean
 
 
 def test_a_part_is_replayed_by_offset_time_and_condition(
@@ -127,7 +127,7 @@ def test_a_part_is_replayed_by_offset_time_and_condition(
         where="partition = 0 and value is not null",
         same_partitions=True,
     )
-    would = dry_run(spark, wanted, Stop())
+    would = dry_run(spark, wanted, StopRequest())
     report = replayed(spark, wanted)
     rows = records_of(spark, running, "replay-part")
     was = [row for row in records_of(spark, running, original.topic) if row.partition == 0]
@@ -140,9 +140,9 @@ def test_a_part_is_replayed_by_offset_time_and_condition(
     middle = int(was[200].timestamp.timestamp() * 1000)
     later = original.settings("replay-part", start=Bound("then", timestamp_ms=middle), name="later")
     after = [row for row in records_of(spark, running, original.topic) if _ms(row) >= middle]
-    assert dry_run(spark, later, Stop()).rows == len(after)
+    assert dry_run(spark, later, StopRequest()).rows == len(after)
     earlier = later._replace(start=Bound(), end=Bound("then", timestamp_ms=middle))
-    assert dry_run(spark, earlier, Stop()).rows == ROWS - len(after)
+    assert dry_run(spark, earlier, StopRequest()).rows == ROWS - len(after)
     assert not later.checkpoint_folder.exists()
 
 
@@ -155,7 +155,7 @@ def test_the_rate_is_kept_over_the_whole_run(
 ) -> None:
     create(running, "replay-slow", 1)
     wanted = original.settings("replay-slow", rows_per_s=400.0, end=Bound("600", offset=600))
-    would = dry_run(spark, wanted, Stop())
+    would = dry_run(spark, wanted, StopRequest())
     assert would.seconds_at_least == ROWS / 400
     report = replayed(spark, wanted)
     assert report.rows == ROWS
@@ -168,15 +168,15 @@ def test_a_crash_before_a_slice_is_recorded_sends_that_slice_again_and_no_more(
 ) -> None:
     create(running, "replay-crash", 2)
     wanted = original.settings("replay-crash", rows_per_batch=400)
-    keep, kept = module._keep, []
+    keep, kept = module._save_state, []
 
-    def crash(settings: ReplaySettings, record: Record) -> None:
+    def crash(settings: ReplaySettings, record: ReplayState) -> None:
         kept.append(record.slices)
         if record.slices == 2:
             raise OSError("the machine is gone")
         keep(settings, record)
 
-    monkeypatch.setattr(module, "_keep", crash)
+    monkeypatch.setattr(module, "_save_state", crash)
     with pytest.raises(OSError, match="the machine is gone"):
         replayed(spark, wanted)
     monkeypatch.undo()
@@ -187,7 +187,7 @@ def test_a_crash_before_a_slice_is_recorded_sends_that_slice_again_and_no_more(
     assert len(sent) == ROWS
     assert Counter(sent.values()) == {1: 800, 2: 400}
     ids = AuditSettings((original.topic,), original.access, against=("replay-crash",))
-    found = audit(spark, ids._replace(ids=parse_ids(["replay"])), Stop(), print)
+    found = audit(spark, ids._replace(ids=parse_ids(["replay"])), StopRequest(), print)
     assert (found.total("duplicated"), found.total("lost"), found.total("order")) == (400, 0, 0)
 
 
@@ -196,8 +196,8 @@ def test_a_stop_ends_it_after_the_slice_and_the_next_run_goes_on(
 ) -> None:
     create(running, "replay-stop", 2)
     wanted = original.settings("replay-stop", rows_per_batch=400)
-    stop = Stop()
-    report = replay(spark, wanted, stop, lambda line: stop.ask())
+    stop = StopRequest()
+    report = replay(spark, wanted, stop, lambda line: stop.request())
     assert (report.rows, report.left) == (400, 800)
     assert replayed(spark, wanted).rows == 800
     assert set(offsets_of(records_of(spark, running, "replay-stop")).values()) == {1}
@@ -212,11 +212,11 @@ def test_a_replay_of_the_last_day_keeps_its_bounds_when_it_goes_on_later(
     day = original.settings("replay-day", rows_per_batch=200)
     first, last = times[ROWS // 4], times[-ROWS // 4]
     begun = day._replace(start=Bound("24h", timestamp_ms=first), end=Bound("1h", timestamp_ms=last))
-    stop = Stop()
-    replay(spark, begun, stop, lambda line: stop.ask())
+    stop = StopRequest()
+    replay(spark, begun, stop, lambda line: stop.request())
     later = times[-1] + 1  # the clock has moved on: nothing lies between the new bounds
     resumed = day._replace(start=Bound("24h", timestamp_ms=later), end=Bound("1h", timestamp_ms=later + 1))
-    assert dry_run(spark, resumed, Stop()).rows > 0
+    assert dry_run(spark, resumed, StopRequest()).rows > 0
     replayed(spark, resumed)
     sent = sorted(_ms(row) for row in records_of(spark, running, "replay-day"))
     assert sent == [time for time in times if first <= time < last]
@@ -258,14 +258,14 @@ def test_what_is_wrong_is_said(
     with pytest.raises(CommandFailed, match=r"--where 'colour = 1' is no condition .*colour"):
         replayed(spark, wanted._replace(where="colour = 1", name="column"))
     with pytest.raises(CommandFailed, match=r"--where 'sum\(' is no condition"):
-        dry_run(spark, wanted._replace(where="sum(", name="syntax"), Stop())
+        dry_run(spark, wanted._replace(where="sum(", name="syntax"), StopRequest())
     with pytest.raises(CommandFailed, match="is for partition 1 of topic replay-wrong, which has 1"):
         replayed(spark, wanted._replace(same_partitions=True, name="partitions"))
     replayed(spark, wanted._replace(end=Bound("10", offset=10), name="twice"))
     with pytest.raises(CommandFailed, match="was made for end 10, not for end 20"):
         replayed(spark, wanted._replace(end=Bound("20", offset=20), name="twice"))
     with (
-        alone(tmp_path, "replay", ""),
+        run_lock(tmp_path, "replay", ""),
         pytest.raises(CommandFailed, match="another run of this replay is under way"),
     ):
         replayed(spark, wanted._replace(checkpoint=tmp_path))
@@ -274,9 +274,9 @@ def test_what_is_wrong_is_said(
 def test_a_slice_may_be_of_thousands_of_partitions(spark: "SparkSession", original: Original) -> None:
     with open_table(original.folder / "parquet") as table:
         files = tuple(table.files())
-    spans = {TopicPartition(original.topic, number): Span(10, 20 + number) for number in range(3_000)}
-    spans[TopicPartition("another", 0)] = Span(0, 1_000)
-    chosen = module._selected(spark, None, Times(), Slice(spans, files))
+    spans = {TopicPartition(original.topic, number): OffsetSpan(10, 20 + number) for number in range(3_000)}
+    spans[TopicPartition("another", 0)] = OffsetSpan(0, 1_000)
+    chosen = module._selected(spark, None, TimeRange(), ReplaySlice(spans, files))
     found = Counter((row.partition, row.offset) for row in chosen.select("partition", "offset").collect())
     wanted = [(0, offset) for offset in range(10, 20)] + [(1, offset) for offset in range(10, 21)]
     assert found == Counter(wanted)
@@ -325,7 +325,7 @@ def test_what_was_refused_for_its_condition_was_not_begun(
         ("timestamp > now() - interval 1 day", "asks for the current time"),
         ("colour = 1", "is no condition on the rows"),
     ):
-        for act in (replayed, partial(dry_run, stop=Stop())):
+        for act in (replayed, partial(dry_run, stop=StopRequest())):
             with pytest.raises(CommandFailed, match=message):
                 act(spark, wanted._replace(where=where))
     assert replayed(spark, wanted._replace(where="value = 'now()' or offset < 10")).rows == 20

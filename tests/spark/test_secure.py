@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from penstock.cli.connection import broker_at
-from penstock.cli.pipeline.app import access_of
+from penstock.cli.connection import connector_of
+from penstock.cli.pipeline.app import kafka_options_of
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.integration.test_tls import Certificates
 from tests.spark.archive_topics import Connected
@@ -174,14 +174,14 @@ def test_the_options_of_commands_become_those_of_spark(
 ) -> None:
     """Executors have other working directories."""
     monkeypatch.chdir(client.folder)
-    broker = broker_at(
+    broker = connector_of(
         bootstrap="one:9092",
         timeout=5,
         tls_ca=Path(client.authority),
         tls_cert=Path("chain.pem"),
         tls_key=Path("key.pem"),
     )
-    access = access_of(broker)
+    access = kafka_options_of(broker)
     assert access["kafka.security.protocol"] == "SSL"
     assert access["kafka.ssl.ca.location"] == client.authority
     assert access["kafka.ssl.certificate.location"] == client.chain_path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from penstock.spark.source.offsets import mark_of
+from penstock.spark.source.offsets import parse_stream_position
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.spark.topics import client_of, committed, create, eventually, fill, numbered
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-Batch = list[tuple[str, int, int]]
+LakeBatch = list[tuple[str, int, int]]
 GONE_MS = "2000"
 """After this time a topic that no broker knows counts as deleted."""
 
@@ -28,7 +28,7 @@ class Run:
     """A query that keeps what each of its batches read."""
 
     def __init__(self, spark: "SparkSession", running: Broker, checkpoint: str, **options: str) -> None:
-        self.batches: list[Batch] = []
+        self.batches: list[LakeBatch] = []
         name = options.pop("named", "")
         stream = (
             spark.readStream.format("penstock")
@@ -45,7 +45,7 @@ class Run:
         self.batches.append(sorted((row.topic, row.partition, row.offset) for row in frame.collect()))
 
     @property
-    def rows(self) -> Batch:
+    def rows(self) -> LakeBatch:
         return sorted(row for batch in self.batches for row in batch)
 
     def to_the_end(self) -> "Run":
@@ -62,7 +62,7 @@ class Run:
             self.query.stop()
 
 
-def expected(topic: str, count: int, start: int = 0, partition: int = 0) -> Batch:
+def expected(topic: str, count: int, start: int = 0, partition: int = 0) -> LakeBatch:
     return [(topic, partition, offset) for offset in range(start, start + count)]
 
 
@@ -77,7 +77,7 @@ def test_available_now_takes_what_is_there_in_steps_and_goes_on_later(
     assert first.rows == expected(topic, 10)
     last = first.query.lastProgress
     assert last is not None
-    reached = mark_of(json.loads(last["sources"][0]["endOffset"]))
+    reached = parse_stream_position(json.loads(last["sources"][0]["endOffset"]))
     assert reached.offsets == {TopicPartition(topic, 0): 10}
     assert reached.ids.keys() == {topic}
     assert json.loads(last["sources"][0]["latestOffset"]) == {topic: {"0": 10}}

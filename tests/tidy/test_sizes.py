@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 600
-API_FILE_LINES_MAX = 175  # the card and the declaration included
+API_FILE_LINES_MAX = 180  # the card and the declaration included
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 8
 FOLDER_FILES_MAX = 20

@@ -95,10 +95,10 @@ def _detail_of(report: pytest.TestReport) -> str:
         return ""
     if report.skipped and isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
-    return " ".join(_last_words(report))[:_DETAIL_CHARACTERS_MAX]
+    return " ".join(_error_line(report))[:_DETAIL_CHARACTERS_MAX]
 
 
-def _last_words(report: pytest.TestReport) -> Iterator[str]:
+def _error_line(report: pytest.TestReport) -> Iterator[str]:
     crash = getattr(report.longrepr, "reprcrash", None)
     yield f"{report.when}:"
     yield str(crash.message if crash is not None else report.longrepr).replace("\n", " ")

@@ -18,7 +18,7 @@ from tools.compat.suites import Suite, SuiteError
 
 _ROOT = Path(__file__).parents[2]
 _PLUGINS = ("tools.compat.plugin", "tools.compat.stand_ins")
-_COMPLAINTS_MAX = 20
+_LOG_LINES_MAX = 20
 _RAN_TO_THE_END = (0, 1)
 """Of pytest's exit codes: all passed, some failed. A client that crashes takes pytest with it."""
 
@@ -35,13 +35,13 @@ class Choice(NamedTuple):
     """A test that waits for what never comes is ended after this."""
 
 
-class Finished(NamedTuple):
+class SuiteRun(NamedTuple):
     outcomes: list[Outcome]
     complaints: list[str]
     """What the broker logged as errors."""
 
 
-def run(suite: Suite, source: Path, program: Path, choice: Choice, keep: Path | None = None) -> Finished:
+def run(suite: Suite, source: Path, program: Path, choice: Choice, keep: Path | None = None) -> SuiteRun:
     with tempfile.TemporaryDirectory(prefix="penstock-compat-") as temporary:
         home = Path(temporary)
         copy = _copied(suite, source, home / "suite")
@@ -58,7 +58,7 @@ def run(suite: Suite, source: Path, program: Path, choice: Choice, keep: Path | 
             shutil.copy2(broker.output, keep)
         if done.returncode not in _RAN_TO_THE_END:
             raise SuiteError(f"pytest ended with {done.returncode}: not every test of {suite.name} was run")
-        return Finished(read_outcomes(outcomes.read_text()), complaints)
+        return SuiteRun(read_outcomes(outcomes.read_text()), complaints)
 
 
 def _copied(suite: Suite, source: Path, target: Path) -> Path:
@@ -106,4 +106,4 @@ def _complaints(broker: RunningBroker) -> list[str]:
     lines = broker.output.read_text(errors="replace").splitlines()
     errors = [line for line in lines if " ERROR " in line or line.startswith("Traceback")]
     died = [] if broker.is_running() else ["it stopped before the suite did"]
-    return died + errors[:_COMPLAINTS_MAX]
+    return died + errors[:_LOG_LINES_MAX]

@@ -19,7 +19,7 @@ from tools.differential.penstock import running_penstock
 from tools.differential.report import difference_lines, gaps_without_effect, table
 from tools.differential.run import Case, Kafka, run
 from tools.differential.scenarios import ALL
-from tools.differential.stories import tell_both
+from tools.differential.stories import run_on_both
 
 CACHE = Path(".cache")
 _RECORDED = CACHE / "kafka-answers.json"
@@ -69,7 +69,7 @@ def _compare(options: argparse.Namespace) -> int:
             if case.unexpected:
                 print("\n".join(difference_lines(case)), flush=True)
         if isinstance(kafka, Broker) and fnmatchcase("stories", options.only):
-            for case in tell_both(kafka, penstock, gaps):
+            for case in run_on_both(kafka, penstock, gaps):
                 cases.append(case)
                 if case.unexpected:
                     print("\n".join(difference_lines(case)), flush=True)

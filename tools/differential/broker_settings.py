@@ -3,10 +3,10 @@
 Each setting and each value is named: another difference in the same answer is a defect.
 """
 
-from penstock.config.kafka_settings import OF_KAFKA_4_2, PROTECTING
+from penstock.config.kafka_settings import OF_KAFKA_4_2, PROTECTIVE_SETTINGS
 from tools.differential.compare import ABSENT
 
-ONLY_KAFKA_HAS = OF_KAFKA_4_2.union(PROTECTING) - {"allow.everyone.if.no.acl.found", "super.users"}
+ONLY_KAFKA_HAS = OF_KAFKA_4_2.union(PROTECTIVE_SETTINGS) - {"allow.everyone.if.no.acl.found", "super.users"}
 """Those two belong to the authorizer, and Kafka does not list them."""
 
 _ONLY_PENSTOCK_HAS = """

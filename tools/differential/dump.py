@@ -100,7 +100,7 @@ def _problems(folder: Path, jars: Path) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
         if path.suffix in (".log", ".index", ".timeindex", ".snapshot"):
             yield from (
-                f"{path.name}: {line}" for line in _dumped(path, jars).splitlines() if _complains(line)
+                f"{path.name}: {line}" for line in _dumped(path, jars).splitlines() if _is_complaint(line)
             )
     newest = sorted(folder.glob("*.snapshot"))[-1]
     if "producerId: " not in _dumped(newest, jars):
@@ -113,10 +113,10 @@ def _group_problems(folder: Path, jars: Path) -> Iterator[str]:
     for what, pattern in _GROUP_RECORDS.items():
         if re.search(pattern, shown) is None:
             yield f"the dump tool does not find {what} in __consumer_offsets"
-    yield from (f"__consumer_offsets: {line}" for line in shown.splitlines() if _complains(line))
+    yield from (f"__consumer_offsets: {line}" for line in shown.splitlines() if _is_complaint(line))
 
 
-def _complains(line: str) -> bool:
+def _is_complaint(line: str) -> bool:
     return _COMPLAINTS.search(line) is not None and not line.startswith("SLF4J")
 
 

@@ -19,7 +19,7 @@ from penstock.types import Buffer
 from tools.differential.compare import Plain
 
 CLOSED = "(connection closed)"
-SILENT = "(no answer)"
+NO_REPLY = "(no answer)"
 
 UNKNOWN_TOPIC_ID = b"\x01" * 16
 NO_TOPIC_ID = bytes(16)

@@ -15,13 +15,13 @@ from tools.differential.broker import Broker
 from tools.differential.compare import ABSENT, Difference, Plain, differences
 from tools.differential.gaps import Gap, covering
 from tools.differential.session import Session
-from tools.differential.steps import Ask, Scenario, Step, Topic
+from tools.differential.steps import RequestStep, Scenario, Step, Topic
 
 _AGREE_S_MAX = 5.0
 _AGREE_POLL_S = 0.05
 
 
-class Respondent(Protocol):
+class ReplySource(Protocol):
     """Whoever answers the questions of one scenario."""
 
     def __enter__(self) -> Self: ...
@@ -32,7 +32,7 @@ class Respondent(Protocol):
     def answer(self, step: Step) -> Plain: ...
 
 
-class Recorded:
+class RecordedReplies:
     """Answers of an earlier run, by the name of the case."""
 
     def __init__(self, answers: Mapping[str, Plain], scenario: str) -> None:
@@ -71,7 +71,7 @@ def case_name(scenario: str, step: str) -> str:
     return f"{scenario}/{step}"
 
 
-def judged(name: str, kafka: Plain, penstock: Plain, gaps: Sequence[Gap]) -> Case:
+def compare_case(name: str, kafka: Plain, penstock: Plain, gaps: Sequence[Gap]) -> Case:
     """The differences of one case, parted into those that are meant and those that are not."""
     intended: list[tuple[Gap, Difference]] = []
     unexpected: list[Difference] = []
@@ -87,23 +87,25 @@ def judged(name: str, kafka: Plain, penstock: Plain, gaps: Sequence[Gap]) -> Cas
 def run(scenarios: Iterable[Scenario], kafka: Kafka, penstock: Broker, gaps: Sequence[Gap]) -> Iterator[Case]:
     for scenario in scenarios:
         with ExitStack() as stack:
-            first = stack.enter_context(_respondent(kafka, scenario))
+            first = stack.enter_context(_kafka_source(kafka, scenario))
             second = stack.enter_context(Session(penstock))
             first.prepare(scenario.topics)
             second.prepare(scenario.topics)
             for step in scenario.steps:
-                yield _ask_both(first, second, step, case_name(scenario.name, step.name), gaps)
+                yield _compare_step(first, second, step, case_name(scenario.name, step.name), gaps)
 
 
-def _respondent(kafka: Kafka, scenario: Scenario) -> AbstractContextManager[Respondent]:
-    return Session(kafka) if isinstance(kafka, Broker) else Recorded(kafka, scenario.name)
+def _kafka_source(kafka: Kafka, scenario: Scenario) -> AbstractContextManager[ReplySource]:
+    return Session(kafka) if isinstance(kafka, Broker) else RecordedReplies(kafka, scenario.name)
 
 
-def _ask_both(first: Respondent, second: Respondent, step: Step, name: str, gaps: Sequence[Gap]) -> Case:
-    case = judged(name, first.answer(step), second.answer(step), gaps)
-    may_differ_for_a_moment = isinstance(step, Ask) and step.eventually
+def _compare_step(
+    first: ReplySource, second: ReplySource, step: Step, name: str, gaps: Sequence[Gap]
+) -> Case:
+    case = compare_case(name, first.answer(step), second.answer(step), gaps)
+    may_differ_for_a_moment = isinstance(step, RequestStep) and step.eventually
     deadline = time.monotonic() + (_AGREE_S_MAX if may_differ_for_a_moment else 0.0)
     while case.unexpected and time.monotonic() < deadline:
         time.sleep(_AGREE_POLL_S)
-        case = judged(name, first.answer(step), second.answer(step), gaps)
+        case = compare_case(name, first.answer(step), second.answer(step), gaps)
     return case

@@ -22,9 +22,9 @@ from penstock.protocol.messages.metadata import METADATA, MetadataRequest, Metad
 from penstock.protocol.schema import Api, Struct
 from tools.differential.broker import Broker, BrokerFailed
 from tools.differential.compare import Plain, labelled
-from tools.differential.replies import CLOSED, SILENT, plain, renamed
-from tools.differential.steps import ANSWER_S_MAX, Ask, Memory, Send, Step, Topic
-from tools.differential.wire import Connection, ConnectionClosed, NoAnswer
+from tools.differential.replies import CLOSED, NO_REPLY, plain, renamed
+from tools.differential.steps import REPLY_S_MAX, FrameStep, RequestStep, ScenarioState, Step, Topic
+from tools.differential.wire import Connection, ConnectionClosed, NoReply
 
 CLIENT_ID = "differential"
 _CORRELATION_ID = 7
@@ -36,7 +36,7 @@ _EARLIEST = -2
 class Session:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._memory = Memory()
+        self._memory = ScenarioState()
         self._connection: Connection | None = None
 
     def __enter__(self) -> Self:
@@ -66,27 +66,27 @@ class Session:
 
     def answer(self, step: Step) -> Plain:
         """The broker's answer to one question, ready to be compared."""
-        api, version = (step.api, step.version) if isinstance(step, Ask) else step.reads
+        api, version = (step.api, step.version) if isinstance(step, RequestStep) else step.reads
         try:
-            frame = self._exchange(self._frame(step), step.patience_s)
+            frame = self._exchange(self._frame(step), step.timeout_s)
             _, message = decode_response(api, version, frame)
         except ConnectionClosed:
             self._disconnect()
             return CLOSED
-        except NoAnswer:
+        except NoReply:
             self._disconnect()
-            return SILENT
+            return NO_REPLY
         except ProtocolError as problem:
             self._disconnect()
             return f"(unreadable answer: {problem})"
-        if isinstance(step, Ask) and step.saves is not None:
+        if isinstance(step, RequestStep) and step.saves is not None:
             self._memory.saved[step.saves_as or step.saves] = getattr(message, step.saves)
         names = {bytes(topic_id): name for name, topic_id in self._memory.topic_ids.items()}
         made_up = {text: name for name, text in self._memory.saved.items() if isinstance(text, str) and text}
         return labelled(renamed(plain(message, version, names), made_up))
 
     def _frame(self, step: Step) -> bytes:
-        if isinstance(step, Send):
+        if isinstance(step, FrameStep):
             return step.frame
         message = step.message if isinstance(step.message, Struct) else step.message(self._memory)
         return b"".join(encode_request(step.api, step.version, _CORRELATION_ID, CLIENT_ID, message))
@@ -104,17 +104,17 @@ class Session:
     def _request(self, api: Api[Any, Any], version: int, message: Struct) -> Any:
         frame = b"".join(encode_request(api, version, _CORRELATION_ID, CLIENT_ID, message))
         try:
-            return decode_response(api, version, self._exchange(frame, ANSWER_S_MAX))[1]
-        except (ConnectionClosed, NoAnswer, ProtocolError) as problem:
+            return decode_response(api, version, self._exchange(frame, REPLY_S_MAX))[1]
+        except (ConnectionClosed, NoReply, ProtocolError) as problem:
             raise BrokerFailed(f"{self._broker.name} failed at {api.name}: {problem!r}") from problem
 
-    def _exchange(self, frame: bytes, patience_s: float) -> bytes:
+    def _exchange(self, frame: bytes, timeout_s: float) -> bytes:
         if self._connection is None:
             try:
                 self._connection = Connection(self._broker.host, self._broker.port)
             except OSError as problem:
                 raise BrokerFailed(f"{self._broker.name} cannot be reached: {problem}") from problem
-        return self._connection.exchange(frame, patience_s)
+        return self._connection.exchange(frame, timeout_s)
 
     def _disconnect(self) -> None:
         if self._connection is not None:

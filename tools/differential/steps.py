@@ -7,29 +7,29 @@ from typing import Any
 from penstock.protocol.schema import Api, Struct
 from penstock.types import TopicId
 
-ANSWER_S_MAX = 10.0
-SILENCE_S = 0.7
+REPLY_S_MAX = 10.0
+NO_REPLY_S = 0.7
 """How long is waited where silence is one of the answers."""
 
 
 @dataclass
-class Memory:
+class ScenarioState:
     """What one broker has said that later questions to it depend on."""
 
     topic_ids: dict[str, TopicId] = field(default_factory=dict)
     saved: dict[str, Any] = field(default_factory=dict)
     """Numbers, and texts that the broker made up, such as the ids of members."""
 
-    def known_as(self, name: str) -> str:
+    def actual_name(self, name: str) -> str:
         """What the broker calls whom the scenario calls `name`; the name itself before it has said so."""
         return str(self.saved.get(name, name))
 
 
-Message = Struct | Callable[[Memory], Struct]
+Message = Struct | Callable[[ScenarioState], Struct]
 
 
 @dataclass(frozen=True)
-class Ask:
+class RequestStep:
     """A request that the codec can write.
 
     `eventually`: brokers may take a moment to come to the same answer, so the question is repeated
@@ -44,20 +44,20 @@ class Ask:
     eventually: bool = False
     saves: str | None = None
     saves_as: str | None = None
-    patience_s: float = ANSWER_S_MAX
+    timeout_s: float = REPLY_S_MAX
 
 
 @dataclass(frozen=True)
-class Send:
+class FrameStep:
     """A frame as it stands, for what no codec would write. `reads` says how to read an answer."""
 
     name: str
     frame: bytes
     reads: tuple[Api[Any, Any], int]
-    patience_s: float = SILENCE_S
+    timeout_s: float = NO_REPLY_S
 
 
-Step = Ask | Send
+Step = RequestStep | FrameStep
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from kafka.errors import KafkaError as KafkaPythonError
 from tools.differential.broker import Broker
 from tools.differential.compare import Plain
 from tools.differential.gaps import Gap
-from tools.differential.run import Case, case_name, judged
+from tools.differential.run import Case, case_name, compare_case
 
-Story = Callable[[str], Plain]
+ClientScenario = Callable[[str], Plain]
 
 _WARNINGS = 4
 _WAIT_S = 20.0
@@ -37,16 +37,16 @@ _ONE_HAS = ("local.retention.", "remote.", "flush.policy", "retention.topic.byte
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def tell_both(kafka: Broker, penstock: Broker, gaps: Sequence[Gap]) -> Iterator[Case]:
+def run_on_both(kafka: Broker, penstock: Broker, gaps: Sequence[Gap]) -> Iterator[Case]:
     """Every story to both brokers."""
-    for name, story in STORIES.items():
-        heard = [_told(story, broker.address) for broker in (kafka, penstock)]
-        yield judged(case_name("stories", name), heard[0], heard[1], gaps)
+    for name, scenario in CLIENT_SCENARIOS.items():
+        heard = [_run_scenario(scenario, broker.address) for broker in (kafka, penstock)]
+        yield compare_case(case_name("stories", name), heard[0], heard[1], gaps)
 
 
-def _told(story: Story, address: str) -> Plain:
+def _run_scenario(scenario: ClientScenario, address: str) -> Plain:
     try:
-        return story(address)
+        return scenario(address)
     except KafkaException as problem:
         return f"(raised {_code(problem)})"
     except KafkaPythonError as problem:
@@ -81,7 +81,7 @@ def _make_topic(address: str, name: str, partitions: int = 1) -> None:
 
 def _consume(address: str, topic: str, count: int, **settings: str) -> list[Plain]:
     consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "story", "enable.auto.commit": False, **settings}
+        {"bootstrap.servers": address, "group.id": "scenario", "enable.auto.commit": False, **settings}
     )
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
@@ -98,8 +98,8 @@ def _consume(address: str, topic: str, count: int, **settings: str) -> list[Plai
         consumer.close()
 
 
-def _produced_and_consumed(codec: str) -> Story:
-    def story(address: str) -> Plain:
+def _produced_and_consumed(codec: str) -> ClientScenario:
+    def scenario(address: str) -> Plain:
         topic = f"story-{codec}"
         _make_topic(address, topic)
         delivered: list[Plain] = []
@@ -124,7 +124,7 @@ def _produced_and_consumed(codec: str) -> Story:
         left = producer.flush(_WAIT_S)
         return {"left": left, "delivered": delivered, "ordered": _consume(address, topic, _RECORDS)}
 
-    return story
+    return scenario
 
 
 def _watermarks_and_times(address: str) -> Plain:
@@ -134,7 +134,7 @@ def _watermarks_and_times(address: str) -> Plain:
     for number in range(10):
         producer.produce(topic, value=b"v", timestamp=_BASE_MS + number * 10)
     producer.flush(_WAIT_S)
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "story"})
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "scenario"})
     try:
         marks = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_WAIT_S)
         asked = [TopicPartition(topic, 0, _BASE_MS + 45)]
@@ -215,7 +215,7 @@ def _kafka_python(address: str) -> Plain:
     return {"offsets": list(offsets), "found": found, "ends": list(ends)}
 
 
-STORIES: dict[str, Story] = {
+CLIENT_SCENARIOS: dict[str, ClientScenario] = {
     **{f"produced and consumed, {codec}": _produced_and_consumed(codec) for codec in _CODECS},
     "watermarks and times": _watermarks_and_times,
     "administration": _administration,

@@ -14,7 +14,7 @@ class ConnectionClosed(Exception):
     """The broker closed the connection instead of answering."""
 
 
-class NoAnswer(Exception):
+class NoReply(Exception):
     """The broker neither answered nor closed the connection in the time it was given."""
 
 
@@ -33,15 +33,15 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def exchange(self, frame: bytes, patience_s: float) -> bytes:
+    def exchange(self, frame: bytes, timeout_s: float) -> bytes:
         """What comes back for a frame (size included in what is sent, not in what is returned)."""
-        self._socket.settimeout(patience_s)
+        self._socket.settimeout(timeout_s)
         try:
             self._socket.sendall(frame)
             (size,) = _SIZE.unpack(self._receive(_SIZE.size))
             return self._receive(size)
         except TimeoutError as problem:
-            raise NoAnswer from problem
+            raise NoReply from problem
         except (ConnectionResetError, BrokenPipeError) as problem:
             raise ConnectionClosed from problem
 
@@ -60,6 +60,6 @@ def is_answering(host: str, port: int) -> bool:
     try:
         with Connection(host, port) as connection:
             connection.exchange(_API_VERSIONS_V0, _CONNECT_S_MAX)
-    except (OSError, ConnectionClosed, NoAnswer):
+    except (OSError, ConnectionClosed, NoReply):
         return False
     return True

@@ -20,15 +20,15 @@ from types import FrameType
 from typing import Final
 
 from penstock.sim.options import count, duration
-from tools.faults.checker import NO_PARTITION, Anomaly, anomalies, unexpected
+from tools.faults.checker import NO_PARTITION, Anomaly, anomalies, log_anomalies
 from tools.faults.cluster import ETCD, Cluster, broker_names
 from tools.faults.history import write_down
-from tools.faults.lab import Lab, NotPossible
+from tools.faults.lab import Lab, UnsupportedHost
 from tools.faults.machines import NamespaceLab, in_own_namespaces
 from tools.faults.proxies import ProxyLab
-from tools.faults.report import report, worthless
+from tools.faults.report import missing_coverage, report
 from tools.faults.run import BROKERS, Amount, run
-from tools.faults.schedule import FAULTS, Fault, drawn
+from tools.faults.schedule import FAULTS, Fault, draw_steps
 
 TIMES: Final = 2
 """How often each kind strikes, unless told otherwise."""
@@ -39,7 +39,7 @@ MakesLab = Callable[[Path, Sequence[str]], Lab]
 
 def main() -> int:
     options = options_of(sys.argv[1:])
-    heed_signals()
+    install_signal_handlers()
     try:
         if options.lab == "proxies":
             return _run(options, ProxyLab)
@@ -47,7 +47,7 @@ def main() -> int:
         if isinstance(outside, int):
             return outside
         return _run(options, ProxyLab if outside else NamespaceLab)
-    except NotPossible as problem:
+    except UnsupportedHost as problem:
         print(f"NOT TRIED: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ def _in_namespaces(*, may_fail: bool) -> int | str | None:
     """The exit code of the run there; None: here is there; or why there is no such place."""
     try:
         return in_own_namespaces("tools.faults", sys.argv[1:])
-    except NotPossible as problem:
+    except UnsupportedHost as problem:
         if not may_fail:
             raise
         print(f"NO NAMESPACES: {problem}. Proxies are used instead.", flush=True)
@@ -87,7 +87,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def heed_signals() -> None:
+def install_signal_handlers() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
 
@@ -113,26 +113,26 @@ def _run_in(lab: Lab, options: argparse.Namespace) -> int:
     not_tried = {f.kind: lab.cannot[f.needs] for f in chosen if f.needs is not None and f.needs in lab.cannot}
     possible = [fault for fault in chosen if fault.kind not in not_tried]
     if not possible:
-        raise NotPossible("; ".join(f"{kind}: {reason}" for kind, reason in not_tried.items()))
+        raise UnsupportedHost("; ".join(f"{kind}: {reason}" for kind, reason in not_tried.items()))
     amount = _amount(options, possible)
     cluster = Cluster(lab, BROKERS, options.set)
     began = time.monotonic()
     try:
         cluster.start()
-        history, untold = run(cluster, drawn(options.seed, possible), amount)
+        history, unresolved = run(cluster, draw_steps(options.seed, possible), amount)
         logs = {broker.name: broker.log.read_text(errors="replace") for broker in cluster.brokers.values()}
     finally:
         cluster.stop()
     found = [
         *anomalies(history),
-        *chain.from_iterable(unexpected(name, log) for name, log in logs.items()),
+        *chain.from_iterable(log_anomalies(name, log) for name, log in logs.items()),
         *(Anomaly("ended", NO_PARTITION, ending) for ending in cluster.endings),
     ]
     if options.keep:
         write_down(history, options.keep / "history.jsonl")
     print(f"lab            {type(lab).__name__}, seed {options.seed}, {time.monotonic() - began:.0f} s")
-    print(*report(history, found, untold, not_tried), sep="\n")
-    return int(bool(found) or untold > 0 or bool(worthless(history)))
+    print(*report(history, found, unresolved, not_tried), sep="\n")
+    return int(bool(found) or unresolved > 0 or bool(missing_coverage(history)))
 
 
 def _amount(options: argparse.Namespace, possible: Sequence[Fault]) -> Amount:

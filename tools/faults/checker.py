@@ -50,16 +50,16 @@ class Anomaly(NamedTuple):
 
 
 def anomalies(history: History) -> list[Anomaly]:
-    places = _places(history)
+    observed = _observed(history)
     found = [
-        *_inconsistent(places),
-        *_duplicates(places),
-        *_missing(history, places),
+        *_inconsistent(observed),
+        *_duplicates(observed),
+        *_missing(history, observed),
         *_vanished(history),
-        *_refused(history, places),
-        *_polls(history, places),
-        *_sends(history, places),
-        *_elsewhere(history, places),
+        *_refused(history, observed),
+        *_polls(history, observed),
+        *_sends(history, observed),
+        *_elsewhere(history, observed),
         *_denied(history),
         *_missed_by_groups(history),
         *_begun_too_early(history),
@@ -67,7 +67,7 @@ def anomalies(history: History) -> list[Anomaly]:
     return sorted(found)
 
 
-def unexpected(name: str, log: str) -> list[Anomaly]:
+def log_anomalies(name: str, log: str) -> list[Anomaly]:
     """What a broker's log says of its own mistakes."""
     lines = (line for line in log.splitlines() if UNEXPECTED.search(line))
     return [
@@ -75,7 +75,7 @@ def unexpected(name: str, log: str) -> list[Anomaly]:
     ]
 
 
-class _Places:
+class _ObservedRecords:
     """Of one partition: which values were seen at which offsets."""
 
     def __init__(self) -> None:
@@ -95,31 +95,31 @@ def _by_consumers(history: History) -> Iterator[Read]:
     return chain(history.reads, *history.group_reads.values())
 
 
-def _places(history: History) -> dict[int, _Places]:
-    places: dict[int, _Places] = defaultdict(_Places)
+def _observed(history: History) -> dict[int, _ObservedRecords]:
+    observed: dict[int, _ObservedRecords] = defaultdict(_ObservedRecords)
     for read in chain(_by_consumers(history), history.final):
-        places[read.partition].add(read)
-    return places
+        observed[read.partition].add(read)
+    return observed
 
 
-def _inconsistent(places: dict[int, _Places]) -> Iterator[Anomaly]:
-    for partition, seen in places.items():
+def _inconsistent(observed: dict[int, _ObservedRecords]) -> Iterator[Anomaly]:
+    for partition, seen in observed.items():
         for offset, values in seen.values.items():
             if len(values) > 1:
                 detail = f"offset {offset} had {', '.join(sorted(values))}"
                 yield Anomaly("inconsistent-offsets", partition, detail)
 
 
-def _duplicates(places: dict[int, _Places]) -> Iterator[Anomaly]:
-    for partition, seen in places.items():
+def _duplicates(observed: dict[int, _ObservedRecords]) -> Iterator[Anomaly]:
+    for partition, seen in observed.items():
         for value, offsets in seen.offsets.items():
             if len(offsets) > 1:
                 yield Anomaly("duplicate", partition, f"{value} is at {', '.join(map(str, sorted(offsets)))}")
 
 
-def _missing(history: History, places: dict[int, _Places]) -> Iterator[Anomaly]:
+def _missing(history: History, observed: dict[int, _ObservedRecords]) -> Iterator[Anomaly]:
     there = {(read.partition, read.value) for read in history.final}
-    highest = {partition: seen.highest for partition, seen in places.items()}
+    highest = {partition: seen.highest for partition, seen in observed.items()}
     for write in history.writes:
         if write.outcome is not Outcome.ACKNOWLEDGED or (write.partition, write.value) in there:
             continue
@@ -138,17 +138,17 @@ def _vanished(history: History) -> Iterator[Anomaly]:
             )
 
 
-def _refused(history: History, places: dict[int, _Places]) -> Iterator[Anomaly]:
+def _refused(history: History, observed: dict[int, _ObservedRecords]) -> Iterator[Anomaly]:
     for write in history.writes:
-        if write.outcome is Outcome.REFUSED and write.value in places[write.partition].offsets:
+        if write.outcome is Outcome.REFUSED and write.value in observed[write.partition].offsets:
             yield Anomaly("refused-read", write.partition, f"{write.value} was refused and is there")
 
 
-def _polls(history: History, places: dict[int, _Places]) -> Iterator[Anomaly]:
+def _polls(history: History, observed: dict[int, _ObservedRecords]) -> Iterator[Anomaly]:
     # Offsets without a record are no gap.
     index = {
         partition: {offset: number for number, offset in enumerate(sorted(seen.values))}
-        for partition, seen in places.items()
+        for partition, seen in observed.items()
     }
     for (consumer, partition), reads in _by_consumer(_by_consumers(history)).items():
         for before, after in pairwise(reads):
@@ -166,10 +166,10 @@ def _by_consumer(reads: Iterable[Read]) -> dict[tuple[str, int], list[Read]]:
     return found
 
 
-def _sends(history: History, places: dict[int, _Places]) -> Iterator[Anomaly]:
+def _sends(history: History, observed: dict[int, _ObservedRecords]) -> Iterator[Anomaly]:
     latest: dict[tuple[str, int], tuple[int, str]] = {}
     for write in sorted(history.writes, key=_began):
-        offset = _offset(write, places)
+        offset = _offset(write, observed)
         if offset is None:
             continue
         key = (write.producer, write.partition)
@@ -184,13 +184,13 @@ def _began(write: Write) -> float:
     return write.began
 
 
-def _offset(write: Write, places: dict[int, _Places]) -> int | None:
-    return min(places[write.partition].offsets.get(write.value, ()), default=None)
+def _offset(write: Write, observed: dict[int, _ObservedRecords]) -> int | None:
+    return min(observed[write.partition].offsets.get(write.value, ()), default=None)
 
 
-def _elsewhere(history: History, places: dict[int, _Places]) -> Iterator[Anomaly]:
+def _elsewhere(history: History, observed: dict[int, _ObservedRecords]) -> Iterator[Anomaly]:
     for write in history.writes:
-        offset = _offset(write, places)
+        offset = _offset(write, observed)
         if write.offset is not None and offset is not None and offset != write.offset:
             detail = f"{write.value} is at {offset}, and was acknowledged at {write.offset}"
             yield Anomaly("wrong-offset", write.partition, detail)

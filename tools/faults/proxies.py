@@ -19,7 +19,7 @@ from tools.faults.lab import (
     SLOW_BYTES_PER_S,
     SLOW_LATENCY_S,
     Ability,
-    NotPossible,
+    UnsupportedHost,
     die_with_parent,
     start_process,
 )
@@ -119,6 +119,6 @@ class ProxyLab:
 
 def require_possible() -> None:
     if not sys.platform.startswith("linux"):
-        raise NotPossible("without namespaces, proxies tell who connects from /proc, which is Linux's")
+        raise UnsupportedHost("without namespaces, proxies tell who connects from /proc, which is Linux's")
     if not Path("/proc/net/tcp").exists():
-        raise NotPossible("there is no /proc/net/tcp to tell who connects")
+        raise UnsupportedHost("there is no /proc/net/tcp to tell who connects")

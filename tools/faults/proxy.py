@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tools.faults import sockets
-from tools.faults.sockets import Place
+from tools.faults.sockets import Address
 
 CLIENTS: Final = "clients"
 CHUNK_BYTES: Final = 1 << 16
@@ -73,10 +73,10 @@ class Pump:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._take())
-            tasks.create_task(self._give())
+            tasks.create_task(self._receive())
+            tasks.create_task(self._send())
 
-    async def _take(self) -> None:
+    async def _receive(self) -> None:
         data: bytes | None = b""
         while data is not None:
             data = await self._next()
@@ -94,7 +94,7 @@ class Pump:
                 return data
         return None
 
-    async def _give(self) -> None:
+    async def _send(self) -> None:
         data: bytes | None = b""
         while data is not None:
             due, data = await self._waiting.get()
@@ -130,13 +130,13 @@ def break_off(writer: asyncio.StreamWriter) -> None:
 
 
 class Proxy:
-    def __init__(self, parties: dict[str, list[tuple[Place, Place]]]) -> None:
+    def __init__(self, parties: dict[str, list[tuple[Address, Address]]]) -> None:
         """Of each party, pairs of where it is known and where it listens."""
         self._places = {listens: (name, known) for name, pairs in parties.items() for known, listens in pairs}
         self._links: dict[tuple[str, str], Link] = defaultdict(Link)
         self._pids: dict[int, str] = {}
         self._lines: dict[frozenset[str], set[asyncio.StreamWriter]] = defaultdict(set)
-        self._servers: dict[Place, asyncio.Server] = {}
+        self._servers: dict[Address, asyncio.Server] = {}
 
     async def follow(self) -> None:
         """Listen where the party behind listens."""
@@ -149,19 +149,19 @@ class Proxy:
                     self._servers.pop(place).close()
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _listen(self, name: str, known: Place, place: Place) -> asyncio.Server:
+    async def _listen(self, name: str, known: Address, place: Address) -> asyncio.Server:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._carry(name, place, reader, writer)
+            await self._forward(name, place, reader, writer)
 
         return await asyncio.start_server(connected, known.host, known.port, backlog=512)
 
-    async def _carry(
-        self, party: str, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    async def _forward(
+        self, party: str, place: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         peer, ours = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         if peer is None:
             return
-        caller = sockets.owner(Place(*peer), Place(*ours), self._pids) or CLIENTS
+        caller = sockets.owner(Address(*peer), Address(*ours), self._pids) or CLIENTS
         there, back = self._links[caller, party], self._links[party, caller]
         lines = self._lines[frozenset((caller, party))]
         lines.add(writer)
@@ -185,7 +185,7 @@ class Proxy:
 
     # Orders
 
-    def obey(self, order: dict[str, Any]) -> None:
+    def execute(self, order: dict[str, Any]) -> None:
         match order["do"]:
             case "know":
                 self._pids = {pid: name for pid, name in self._pids.items() if name != order["name"]}
@@ -210,7 +210,7 @@ class Proxy:
 
 async def main() -> None:
     parties = {
-        name: [(Place(*known), Place(*listens)) for known, listens in pairs]
+        name: [(Address(*known), Address(*listens)) for known, listens in pairs]
         for name, pairs in json.loads(sys.argv[1]).items()
     }
     proxy = Proxy(parties)
@@ -220,7 +220,7 @@ async def main() -> None:
     )
     following = asyncio.create_task(proxy.follow())
     while line := await orders.readline():
-        proxy.obey(json.loads(line))
+        proxy.execute(json.loads(line))
         print("done", flush=True)
     following.cancel()
 

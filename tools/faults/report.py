@@ -5,33 +5,33 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tools.faults.checker import Anomaly
-from tools.faults.figures import Silence, lag_s_max, percentile, repeated, silences
+from tools.faults.figures import Outage, lag_s_max, outages, percentile, repeated
 from tools.faults.history import History, Outcome
 
 SHOWN_MAX: Final = 20
 
 
 def report(
-    history: History, found: Sequence[Anomaly], untold: int, not_tried: Mapping[str, str]
+    history: History, found: Sequence[Anomaly], unresolved: int, not_tried: Mapping[str, str]
 ) -> list[str]:
     outcomes = Counter(write.outcome for write in history.writes)
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
     in_groups = sum(len(reads) for reads in history.group_reads.values())
     again = ", ".join(f"{count:,} again by {group}" for group, count in repeated(history).items())
     return [
-        f"writes         {len(history.writes):,}: {told}; never answered {untold:,}",
+        f"writes         {len(history.writes):,}: {told}; never answered {unresolved:,}",
         f"reads          {len(history.reads):,} by readers, {in_groups:,} in groups ({again}), "
         f"{len(history.final):,} at the end",
         f"clients        {history.clients:,}; {len(history.commits):,} places stored, "
         f"{len(history.given):,} partitions given to members of groups",
         f"lag            {lag_s_max(history):.2f} s at most between an acknowledgement and a reader",
         f"faults         {len(history.faults):,}; silence in seconds, by kind:",
-        *table(silences(history)),
+        *table(outages(history)),
         *(f"NOT TRIED      {kind}: {reason}" for kind, reason in not_tried.items()),
         f"anomalies      {len(found):,}",
         *(f"    {kind} {count:,} times" for kind, count in sorted(_kinds(found).items())),
         *(f"    {each.kind}, partition {each.partition}: {each.detail}" for each in found[:SHOWN_MAX]),
-        *worthless(history),
+        *missing_coverage(history),
     ]
 
 
@@ -39,7 +39,7 @@ def _kinds(found: Sequence[Anomaly]) -> Counter[str]:
     return Counter(anomaly.kind for anomaly in found)
 
 
-def table(found: Mapping[str, Sequence[Silence]]) -> list[str]:
+def table(found: Mapping[str, Sequence[Outage]]) -> list[str]:
     lines = [f"    {'':22} {'':>5}   {'writes':^20}   {'reads':^20}"]
     lines.append(f"    {'kind':22} {'count':>5}   {_heads()}   {_heads()}")
     for kind, each in sorted(found.items()):
@@ -57,7 +57,7 @@ def _percentiles(values: Sequence[float]) -> str:
     return f"{percentile(values, 0.5):6.2f} {percentile(values, 0.99):6.2f} {max(values):6.2f}"
 
 
-def worthless(history: History) -> list[str]:
+def missing_coverage(history: History) -> list[str]:
     """Why this run says nothing: of each kind of operation some have to succeed."""
     acknowledged = any(write.outcome is Outcome.ACKNOWLEDGED for write in history.writes)
     done = {

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tools.faults.clients import CRASH_EVERY_S, GROUPS, Member, Reader, Writer, everything
+from tools.faults.clients import CRASH_EVERY_S, GROUPS, Member, Reader, Writer, read_all
 from tools.faults.cluster import Cluster
 from tools.faults.history import FaultSpan, History, Outcome, Read
 from tools.faults.schedule import Step, carry_out
@@ -36,14 +36,14 @@ def run(cluster: Cluster, steps: Iterator[Step], amount: Amount) -> tuple[Histor
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, BROKERS)])[TOPIC].result(30)
     clients = _Clients(cluster.bootstrap, history)
     clients.start()
-    cluster.until_well()
-    _strike(cluster, admin, history, steps, amount)
+    cluster.wait_until_healthy()
+    _inject_faults(cluster, admin, history, steps, amount)
     time.sleep(CALM_AT_END_S)
-    cluster.until_well()
+    cluster.wait_until_healthy()
     return history, clients.end()
 
 
-def _strike(
+def _inject_faults(
     cluster: Cluster, admin: AdminClient, history: History, steps: Iterator[Step], amount: Amount
 ) -> None:
     began = time.monotonic()
@@ -51,8 +51,8 @@ def _strike(
         time.sleep(step.calm_s)
         span = carry_out(step, cluster, _leaders(cluster, admin))
         if not amount.is_hurried:
-            cluster.until_well()
-            _until_written(history)
+            cluster.wait_until_healthy()
+            _wait_until_writable(history)
             span = span._replace(until=time.monotonic())
         history.faults.append(span)
         print(f"{number:3}: {_shown(span)}", flush=True)
@@ -61,7 +61,7 @@ def _strike(
             return
 
 
-def _until_written(history: History) -> None:
+def _wait_until_writable(history: History) -> None:
     """A write to every partition that began from now on was acknowledged: nobody waits any more."""
     now, looked_at = time.monotonic(), len(history.writes)
     missing = set(range(PARTITIONS))
@@ -120,15 +120,15 @@ class _Clients:
 
     def end(self) -> int:
         """Returns how many writes nobody was told of."""
-        untold = sum(writer.end(SETTLE_SECONDS_MAX) for writer in self._writers)
-        self._history.final = everything(self._bootstrap, TOPIC, PARTITIONS, SETTLE_SECONDS_MAX)
+        unresolved = sum(writer.end(SETTLE_SECONDS_MAX) for writer in self._writers)
+        self._history.final = read_all(self._bootstrap, TOPIC, PARTITIONS, SETTLE_SECONDS_MAX)
         ends = {read.partition: read.offset for read in self._history.final}
-        self._until_read(ends)
+        self._wait_until_read(ends)
         for client in chain(self._readers, self._members):
             client.stop()
-        return untold
+        return unresolved
 
-    def _until_read(self, ends: dict[int, int]) -> None:
+    def _wait_until_read(self, ends: dict[int, int]) -> None:
         """Readers and groups have come to the end, or will not. The checker sees what they lack."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         for reads in (self._history.reads, *self._history.group_reads.values()):

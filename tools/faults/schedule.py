@@ -11,14 +11,14 @@ from tools.faults.lab import Ability
 
 CALM_S: Final = (0.5, 2.0)
 """Between two faults."""
-EVERYBODY: Final = "everybody"
+ALL_BROKERS: Final = "everybody"
 
 
 class Fault(NamedTuple):
     kind: str
     seconds: float
     """How long it lasts."""
-    strike: Callable[[Cluster, str], None]
+    inject: Callable[[Cluster, str], None]
     """Against this broker."""
     needs: Ability | None = None
 
@@ -79,26 +79,26 @@ class Step(NamedTuple):
     """Which broker it strikes, from 0 to 1."""
 
 
-def drawn(seed: int, faults: Sequence[Fault]) -> Iterator[Step]:
+def draw_steps(seed: int, faults: Sequence[Fault]) -> Iterator[Step]:
     """Every fault about as often, in an order that only the seed decides. It does not end."""
     assert faults, "there is something to draw from"
-    chance = random.Random(seed)
+    random_source = random.Random(seed)
     while True:
-        for fault in chance.sample(faults, len(faults)):
-            yield Step(fault, chance.uniform(*CALM_S), chance.random())
+        for fault in random_source.sample(faults, len(faults)):
+            yield Step(fault, random_source.uniform(*CALM_S), random_source.random())
 
 
 def carry_out(step: Step, cluster: Cluster, leaders: dict[int, str]) -> FaultSpan:
     """Strike, wait, and heal. Who is struck leads something: its clients have to notice."""
-    victims = sorted(set(leaders.values()))
-    name = victims[int(step.draw * len(victims))]
+    candidates = sorted(set(leaders.values()))
+    name = candidates[int(step.draw * len(candidates))]
     began = time.monotonic()
-    step.fault.strike(cluster, name)
+    step.fault.inject(cluster, name)
     time.sleep(step.fault.seconds)
     ended = time.monotonic()
     cluster.heal()
     if step.fault.kind in (*OF_ETCD, *OF_ALL):
-        what = ETCD if step.fault.kind in OF_ETCD else EVERYBODY
+        what = ETCD if step.fault.kind in OF_ETCD else ALL_BROKERS
         return FaultSpan(step.fault.kind, what, began, ended, tuple(leaders))
     led = tuple(partition for partition, leader in leaders.items() if leader == name)
     return FaultSpan(step.fault.kind, name, began, ended, led)

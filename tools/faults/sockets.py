@@ -12,7 +12,7 @@ LISTENS: Final = "0A"
 INODE: Final = re.compile(r"socket:\[(\d+)\]")
 
 
-class Place(NamedTuple):
+class Address(NamedTuple):
     host: str
     port: int
 
@@ -24,11 +24,11 @@ class _Row(NamedTuple):
     inode: str
 
 
-def listening() -> set[Place]:
+def listening() -> set[Address]:
     return {_place(row.local) for row in _rows() if row.state == LISTENS}
 
 
-def owner(local: Place, remote: Place, processes: Mapping[int, str]) -> str | None:
+def owner(local: Address, remote: Address, processes: Mapping[int, str]) -> str | None:
     """Of these processes, the one that has this end of a connection. None: none of them."""
     ends = _as_written(local), _as_written(remote)
     inodes = {row.inode for row in _rows() if (row.local, row.remote) == ends}
@@ -52,10 +52,10 @@ def _inodes(pid: int) -> Iterator[str]:
                     yield found[1]
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> Address:
     host, port = text.split(":")
-    return Place(socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16))
+    return Address(socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16))
 
 
-def _as_written(place: Place) -> str:
+def _as_written(place: Address) -> str:
     return f"{socket.inet_aton(place.host)[::-1].hex().upper()}:{place.port:04X}"

@@ -38,7 +38,7 @@ from kafka import TopicPartition as PyTopicPartition
 
 from penstock.errors import ProtocolError
 from penstock.protocol.apis import APIS
-from penstock.protocol.frames import parse_header
+from penstock.protocol.frames import parse_request_header
 from tests.fuzz.mutations import CORPUS
 from tests.integration.broker_process import serving
 
@@ -60,7 +60,7 @@ class Recorder:
 
     def keep(self, frame: bytes) -> None:
         try:
-            header, _ = parse_header(frame)
+            header, _ = parse_request_header(frame)
         except ProtocolError:
             return
         kind = (header.api_key, header.api_version, header.client_id)

@@ -17,7 +17,7 @@ from penstock.protocol.batches import check_client_shape, parse_header, seal_in_
 from penstock.protocol.compiler import decoder, encode
 from penstock.protocol.compression import Codec, decompress
 from penstock.protocol.connection import FrameReceiver
-from penstock.protocol.frames import parse_header as parse_request_header
+from penstock.protocol.frames import parse_request_header
 from penstock.protocol.records import (
     first_record_at_or_after,
     iterate,
@@ -88,19 +88,19 @@ def _feed(receiver: FrameReceiver, piece: bytes, found: list[bytes | None]) -> i
             position = whole[1]
         receiver.keep(shared[position:])
         return len(piece)
-    room = receiver.own_buffer()
+    room = receiver.frame_buffer()
     count = min(len(room), len(piece))
     room[:count] = piece[:count]
-    if (full := receiver.received_own(count)) is None:
+    if (full := receiver.received_into_frame(count)) is None:
         return count
     if len(full) == 4:
-        receiver.release_own()
+        receiver.release_frame()
         receiver.keep(full)
     elif receiver.grow_bytes:
         receiver.grow()
     else:
         found.append(bytes(full[4:]))
-        receiver.release_own()
+        receiver.release_frame()
     return count
 
 

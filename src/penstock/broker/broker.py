@@ -11,34 +11,38 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from penstock.broker.cluster.cluster_member import Place, SharedStore, opening_image, way_between_brokers
+from penstock.broker.cluster.cluster_member import (
+    ClusterMember,
+    SharedStore,
+    inter_broker_link,
+    opening_image,
+)
 from penstock.broker.cluster.membership import agree_on_cluster
-from penstock.broker.cluster.metadata_service import Cluster
-from penstock.broker.cluster.peer_requests import PeerQuestions
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.broker.cluster.peer_requests import PeerRequests
 from penstock.broker.cluster.topic_creation import TopicCreation
 from penstock.broker.data.fetch_reader import NO_FOLLOWERS
 from penstock.broker.data.pending_produce import PRODUCE_LIMITS, ProduceLimits
 from penstock.broker.data.timestamp_lookup import TimeLookups
-from penstock.broker.failures import leave_on_failure, notice_bug, report_failure, stop_on_failure
+from penstock.broker.failures import leave_on_failure, loop_exception_handler, report_failure, stop_on_failure
 from penstock.broker.groups.cluster_groups import ClusterGroups
-from penstock.broker.groups.coordinator_runtime import Means
-from penstock.broker.groups.group_coordinator import GroupCoordinator, group_shards
-from penstock.broker.groups.group_lag import GroupReports
-from penstock.broker.groups.log_positions import LogPositions
-from penstock.broker.groups.record_timestamps import RecordTimes
-from penstock.broker.network.connection import CONNECTION_LIMITS, ConnectionLimits, Shared
+from penstock.broker.groups.coordinator_runtime import CoordinatorDependencies
+from penstock.broker.groups.group_coordinator import GroupCoordinator, group_coordinator_runtime
+from penstock.broker.groups.group_lag import GroupLagReporter
+from penstock.broker.groups.log_positions import LogPositionLookup
+from penstock.broker.groups.record_timestamps import RecordTimestamps
+from penstock.broker.network.connection import CONNECTION_LIMITS, ConnectionLimits, ConnectionResources
 from penstock.broker.network.server import SERVER_LIMITS, Server, ServerLimits
 from penstock.broker.quotas import NoQuotas, Quotas
 from penstock.broker.router import Router
-from penstock.broker.routes import Parts, add_routes
+from penstock.broker.routes import HandlerDependencies, add_routes
 from penstock.broker.storage.cleaner_process import ProcessCleaner
 from penstock.broker.storage.cold_reads import ColdReads
-from penstock.broker.storage.compaction import Cleaner, Compaction
-from penstock.broker.storage.compaction import Means as CleaningMeans
+from penstock.broker.storage.compaction import Cleaner, Compaction, CompactionDependencies
 from penstock.broker.storage.storage import STORAGE_LIMITS, Storage, StorageLimits
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
-from penstock.controller.decision import NOTHING_TO_DO, Decision, pieces
+from penstock.controller.decision import NOTHING_TO_DO, Decision, transactions_of
 from penstock.controller.topics import bump_leader_epochs, register_broker
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock, SystemClock
@@ -64,16 +68,16 @@ from penstock.log.data_directory import (
     cluster_of,
     new_id,
     open_directory,
-    refuse_other_store,
-    refuse_strangers,
+    reject_foreign_folder,
+    reject_other_metadata_store,
 )
 from penstock.metadata import levels
 from penstock.metadata.embedded import EmbeddedStore
 from penstock.metadata.facts import ClusterImage, Endpoint
 from penstock.metadata.image import image_of
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 from penstock.metadata.sqlite import SqliteStore
-from penstock.observability.logs import Log, Silence
+from penstock.observability.logs import Log, NullLog
 from penstock.replication.roles import Admission
 from penstock.security.access import AllowEverything, Authorizer
 
@@ -87,13 +91,13 @@ def etcd_store(address: str) -> MetadataStore:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Environment:
     """Everything a broker takes from outside."""
 
     clock: Clock = field(default_factory=SystemClock)
     disk: Disk = field(default_factory=OsDisk)
     randomness: Randomness = field(default_factory=SystemRandomness)
-    log: Log = field(default_factory=Silence)
+    log: Log = field(default_factory=NullLog)
     authorizer: Authorizer = field(default_factory=AllowEverything)
     quotas: Quotas = field(default_factory=NoQuotas)
     open_store: Callable[[str], MetadataStore] = etcd_store
@@ -123,41 +127,41 @@ BROKER_LIMITS: Final = BrokerLimits()
 class RunningBroker:
     """A broker that serves, as those who started it see it."""
 
-    def __init__(self, cluster: Cluster, storage: Storage, server: Server) -> None:
+    def __init__(self, cluster: MetadataService, storage: Storage, server: Server) -> None:
         self.cluster = cluster
         self.storage = storage
         self.server = server
         self.compaction: Compaction
         self.groups: ClusterGroups
         """All groups of the cluster."""
-        self.own_groups: GroupReports
+        self.own_groups: GroupLagReporter
         """Those that this broker coordinates."""
         self.listeners: tuple[Listener, ...] = ()
         """With their real ports."""
         self.failure: str | None = None
-        self.place: Place | None = None
+        self.cluster_member: ClusterMember | None = None
         """In its cluster; None if it is alone."""
-        self.has_given_up = False
-        self.on_giving_up: Callable[[], None] = lambda: None
+        self.has_ended_membership = False
+        self.on_membership_ended: Callable[[], None] = lambda: None
 
     def not_ready(self) -> str | None:
         """Why clients cannot be served; None when they can."""
-        outside = self.place.not_admitted() if self.place is not None else None
+        outside = self.cluster_member.not_admitted() if self.cluster_member is not None else None
         return self.failure or self.storage.partitions.failure or outside
 
-    def give_up(self) -> None:
+    def end_membership(self) -> None:
         """It can no longer be a member of its cluster. Whoever started it is to stop it."""
-        self.has_given_up = True
-        if self.place is not None:
-            self.place.give_up()
-        self.on_giving_up()
+        self.has_ended_membership = True
+        if self.cluster_member is not None:
+            self.cluster_member.end_membership()
+        self.on_membership_ended()
 
 
 class _Foundation(NamedTuple):
     """What everything else stands on: the data directory, opened and recovered."""
 
     directory: DataDirectory
-    cluster: Cluster
+    cluster: MetadataService
     storage: Storage
     pool: WorkerPool
     cold_reads: ColdReads
@@ -169,7 +173,7 @@ class _Foundation(NamedTuple):
     limits: BrokerLimits
 
 
-def _warn_of_settings(cluster: Cluster, static: BrokerConfig, log: Log) -> None:
+def _warn_of_settings(cluster: MetadataService, static: BrokerConfig, log: Log) -> None:
     """Log which settings have no effect: those that were stored, and those stored later."""
 
     def warn(config: BrokerConfig) -> None:
@@ -187,60 +191,62 @@ def _warn_of_settings(cluster: Cluster, static: BrokerConfig, log: Log) -> None:
 
 @asynccontextmanager
 async def running_broker(
-    config: BrokerConfig, world: World, limits: BrokerLimits = BROKER_LIMITS
+    config: BrokerConfig, environment: Environment, limits: BrokerLimits = BROKER_LIMITS
 ) -> AsyncIterator[RunningBroker]:
     """A broker that serves within the block and has stopped cleanly after it."""
     loop = asyncio.get_running_loop()
     for warning in config.warnings:
-        world.log.warning("config.warning", reason=warning)
+        environment.log.warning("config.warning", reason=warning)
     async with AsyncExitStack() as stack:
-        found = await _open_storage(config, world, stack, limits)
+        found = await _open_storage(config, environment, stack, limits)
         cluster, storage = found.cluster, found.storage
-        _warn_of_settings(cluster, config, world.log)
-        router = Router((), world.authorizer, world.quotas, lambda: cluster.image)
-        tasks = Tasks(report_failure(world.log))
-        shared = _shared(config, router, tasks, world, limits.connection)
-        server = Server(shared, config.network, world.authorizer, world.log, limits.server)
+        _warn_of_settings(cluster, config, environment.log)
+        router = Router((), environment.authorizer, environment.quotas, lambda: cluster.image)
+        tasks = Tasks(report_failure(environment.log))
+        shared = _shared(config, router, tasks, environment, limits.connection)
+        server = Server(shared, config.network, environment.authorizer, environment.log, limits.server)
         broker = RunningBroker(cluster, storage, server)
         stack.callback(loop.set_exception_handler, loop.get_exception_handler())
-        loop.set_exception_handler(notice_bug(broker, world.log))
-        groups = _coordinate_groups(broker, found, world, stack)
-        positions = _report_groups(broker, groups, found, world)
-        broker.place = place = None if found.shared is None else Place(broker, found.shared, config, world)
-        parts = Parts(
+        loop.set_exception_handler(loop_exception_handler(broker, environment.log))
+        groups = _coordinate_groups(broker, found, environment, stack)
+        positions = _report_groups(broker, groups, found, environment)
+        broker.cluster_member = cluster_member = (
+            None if found.shared is None else ClusterMember(broker, found.shared, config, environment)
+        )
+        parts = HandlerDependencies(
             cluster=cluster,
             storage=storage,
             groups=groups,
-            creation=TopicCreation(cluster, world.clock, world.randomness),
+            creation=TopicCreation(cluster, environment.clock, environment.randomness),
             directory=found.directory,
             pool=found.pool,
             cold_reads=found.cold_reads,
-            lookups=TimeLookups(found.lookup_reads, tasks, world.clock),
+            lookups=TimeLookups(found.lookup_reads, tasks, environment.clock),
             tasks=tasks,
-            clock=world.clock,
-            randomness=world.randomness,
+            clock=environment.clock,
+            randomness=environment.randomness,
             data_path=_absolute(found.directory.logs_path),
-            reply_room=lambda: REPLY_BYTES_TOTAL_MAX - shared.reply_bytes_queued,
+            free_reply_bytes=lambda: REPLY_BYTES_TOTAL_MAX - shared.reply_bytes_queued,
             group_reports=broker.own_groups,
             log_positions=positions,
-            followers=NO_FOLLOWERS if place is None else place.followers,
+            followers=NO_FOLLOWERS if cluster_member is None else cluster_member.followers,
             produce_limits=limits.produce,
         )
         add_routes(router, parts)
         stack.push_async_callback(tasks.stop)
-        await _start_serving(config, broker, found, world, stack, place)
+        await _start_serving(config, broker, found, environment, stack, cluster_member)
         yield broker
 
 
 async def _open_storage(
-    config: BrokerConfig, world: World, stack: AsyncExitStack, limits: BrokerLimits
+    config: BrokerConfig, environment: Environment, stack: AsyncExitStack, limits: BrokerLimits
 ) -> _Foundation:
     loop = asyncio.get_running_loop()
-    shared = None if config.node.is_alone else await _open_shared_store(config, world, stack)
-    directory = _open_directory(config, world, stack, shared)
-    workers = [world.new_worker(name, loop) for name in ("flush", "storage", "metadata")]
-    pool = WorkerPool("read", COLD_READ_THREADS, loop, world.new_worker)
-    lookup_pool = WorkerPool("lookup", 1, loop, world.new_worker)
+    shared = None if config.node.is_standalone else await _open_shared_store(config, environment, stack)
+    directory = _open_directory(config, environment, stack, shared)
+    workers = [environment.new_worker(name, loop) for name in ("flush", "storage", "metadata")]
+    pool = WorkerPool("read", COLD_READ_THREADS, loop, environment.new_worker)
+    lookup_pool = WorkerPool("lookup", 1, loop, environment.new_worker)
     stack.callback(pool.stop)
     stack.callback(lookup_pool.stop)
     for worker in workers:
@@ -248,20 +254,28 @@ async def _open_storage(
     if shared is None:
         store: MetadataStore = EmbeddedStore(SqliteStore(directory.metadata_path), workers[2])
         stack.push_async_callback(store.close)
-        image = await _opening_image(directory, store, was_clean=directory.take_clean_mark())
+        image = await _opening_image(directory, store, was_clean=directory.consume_clean_shutdown_mark())
     else:
         store = shared.store
         image = await opening_image(shared, directory)
-    cluster = Cluster(store, image, config, directory.release_reserve, report_failure(world.log))
+    cluster = MetadataService(
+        store, image, config, directory.release_reserve, report_failure(environment.log)
+    )
     pair = workers[0], workers[1]
     storage = Storage(
-        directory, lambda: cluster.config, pair, world.clock, world.log, world.new_worker, limits.storage
+        directory,
+        lambda: cluster.config,
+        pair,
+        environment.clock,
+        environment.log,
+        environment.new_worker,
+        limits.storage,
     )
     if shared is not None:
         storage.partitions.may_lead = shared.admission
-        storage.partitions.others_may_have_it = True
+        storage.partitions.is_in_cluster = True
     storage.open(image)
-    await storage.settle()
+    await storage.checkpoint_recovered()
     stack.push_async_callback(storage.close)
     cluster.subscribe(storage.follow)
     return _Foundation(
@@ -277,63 +291,67 @@ async def _open_storage(
     )
 
 
-async def _open_shared_store(config: BrokerConfig, world: World, stack: AsyncExitStack) -> SharedStore:
+async def _open_shared_store(
+    config: BrokerConfig, environment: Environment, stack: AsyncExitStack
+) -> SharedStore:
     node = config.node
-    store = world.open_store(node.metadata_store)
+    store = environment.open_store(node.metadata_store)
     stack.push_async_callback(store.close)
-    known = cluster_of(world.disk, node.data_dir, node.node_id)
-    cluster_id = await agree_on_cluster(store, known, lambda: new_id(world.randomness))
+    known = cluster_of(environment.disk, node.data_dir, node.node_id)
+    cluster_id = await agree_on_cluster(store, known, lambda: new_id(environment.randomness))
     return SharedStore(store, cluster_id, Admission(node.node_id))
 
 
 def _shared(
-    config: BrokerConfig, router: Router, tasks: Tasks, world: World, limits: ConnectionLimits
-) -> Shared:
-    return Shared(
+    config: BrokerConfig, router: Router, tasks: Tasks, environment: Environment, limits: ConnectionLimits
+) -> ConnectionResources:
+    return ConnectionResources(
         router,
         tasks,
         bytearray(RECEIVE_BUFFER_BYTES),
         config.network.request_bytes_max,
         config.network.request_bytes_in_flight_max,
-        report_failure(world.log),
+        report_failure(environment.log),
         limits,
     )
 
 
 def _coordinate_groups(
-    broker: RunningBroker, found: _Foundation, world: World, stack: AsyncExitStack
+    broker: RunningBroker, found: _Foundation, environment: Environment, stack: AsyncExitStack
 ) -> GroupCoordinator:
     cluster, storage = broker.cluster, broker.storage
-    loaders = Tasks(stop_on_failure(broker, world.log))
-    means = Means(
+    loaders = Tasks(stop_on_failure(broker, environment.log))
+    means = CoordinatorDependencies(
         partitions=storage.partitions,
         pool=found.pool,
         cold_reads=found.cold_reads,
         tasks=loaders,
-        clock=world.clock,
-        log=world.log,
+        clock=environment.clock,
+        log=environment.log,
         on_full=storage.note_full,
         on_failed=storage.fail,
-        turn=asyncio.Lock(),
+        load_lock=asyncio.Lock(),
     )
-    shards = group_shards(cluster, means, world.randomness)
+    shards = group_coordinator_runtime(cluster, means, environment.randomness)
     stack.callback(shards.close)
     stack.push_async_callback(loaders.stop)
-    return GroupCoordinator(shards, cluster, TopicCreation(cluster, world.clock, world.randomness))
+    return GroupCoordinator(
+        shards, cluster, TopicCreation(cluster, environment.clock, environment.randomness)
+    )
 
 
 def _report_groups(
-    broker: RunningBroker, groups: GroupCoordinator, found: _Foundation, world: World
-) -> LogPositions:
+    broker: RunningBroker, groups: GroupCoordinator, found: _Foundation, environment: Environment
+) -> LogPositionLookup:
     """What brokers tell each other, and those who watch them, about groups."""
     cluster, storage = broker.cluster, broker.storage
     peers = None
     if found.shared is not None:
-        peers = PeerQuestions(cluster, way_between_brokers(cluster.config))
-    times = RecordTimes(found.lookup_reads, world.clock)
+        peers = PeerRequests(cluster, inter_broker_link(cluster.config))
+    times = RecordTimestamps(found.lookup_reads, environment.clock)
     node_id = cluster.config.node.node_id
-    positions = LogPositions(node_id, lambda: cluster.image, storage.partitions, times, peers)
-    broker.own_groups = GroupReports(groups, cluster, positions, world.clock)
+    positions = LogPositionLookup(node_id, lambda: cluster.image, storage.partitions, times, peers)
+    broker.own_groups = GroupLagReporter(groups, cluster, positions, environment.clock)
     broker.groups = ClusterGroups(broker.own_groups, cluster, peers)
     return positions
 
@@ -342,49 +360,55 @@ async def _start_serving(
     config: BrokerConfig,
     broker: RunningBroker,
     found: _Foundation,
-    world: World,
+    environment: Environment,
     stack: AsyncExitStack,
-    place: "Place | None",
+    cluster_member: "ClusterMember | None",
 ) -> None:
     server, storage, limits = broker.server, broker.storage, found.limits
     # A broker that is alone has nobody who would take over: it serves what it still can.
-    as_member = stop_on_failure if place is None else leave_on_failure
-    writer = Tasks(as_member(broker, world.log))
+    as_member = stop_on_failure if cluster_member is None else leave_on_failure
+    writer = Tasks(as_member(broker, environment.log))
     stack.push_async_callback(writer.stop)
     tls = {name: TlsListener(name, setting) for name, setting in config.tls.items()}
-    stack.push_async_callback(_stop_serving, server, storage, world.log, limits.shutdown_ms_max)
+    stack.push_async_callback(_stop_serving, server, storage, environment.log, limits.shutdown_ms_max)
     broker.listeners = await _listen(config, server, tls)
     writer.start(broker.cluster.run(), "metadata")
-    background = Tasks(stop_on_failure(broker, world.log))
-    if place is None:
+    background = Tasks(stop_on_failure(broker, environment.log))
+    if cluster_member is None:
         await _register(broker.cluster, config, broker.listeners)
-    broker.compaction = _compaction(broker, found.directory, found.storage_worker, world)
-    stack.push_async_callback(broker.compaction.cleaner.rest)
+    broker.compaction = _compaction(broker, found.directory, found.storage_worker, environment)
+    stack.push_async_callback(broker.compaction.cleaner.shut_down)
     stack.push_async_callback(background.stop)
     background.start(broker.compaction.run(), "compaction")
     background.start(storage.run(), "storage")
     background.start(storage.run_checkpoints(), "checkpoints")
     background.start(storage.starts.run(), "log starts")
     background.start(storage.run_retention(), "retention")
-    background.start(_keep_reserve(found, limits.disk_reserve_check_ms, world.log), "reserve")
+    background.start(_keep_reserve(found, limits.disk_reserve_check_ms, environment.log), "reserve")
     background.start(server.sweep(), "connections")
     if tls:
-        background.start(_reload_certificates(tls, limits.tls_reload_check_ms, world.log), "certificates")
-    world.on_serving(broker)
+        background.start(
+            _reload_certificates(tls, limits.tls_reload_check_ms, environment.log), "certificates"
+        )
+    environment.on_serving(broker)
     await server.serve()
-    if place is not None:
+    if cluster_member is not None:
         # Others look whether somebody listens where a broker says it does.
-        await place.join(found.directory)
-        members = Tasks(as_member(broker, world.log))
+        await cluster_member.join(found.directory)
+        members = Tasks(as_member(broker, environment.log))
         stack.push_async_callback(members.stop)
-        place.start(members)
-        stack.push_async_callback(place.leave)
-        await place.until_admitted()
+        cluster_member.start(members)
+        stack.push_async_callback(cluster_member.leave)
+        await cluster_member.until_admitted()
 
 
-def _compaction(broker: RunningBroker, directory: DataDirectory, worker: Worker, world: World) -> Compaction:
-    means = CleaningMeans(directory, worker, world.clock, world.log)
-    compaction = Compaction(broker.storage, lambda: broker.cluster.config.cleaner, world.new_cleaner(), means)
+def _compaction(
+    broker: RunningBroker, directory: DataDirectory, worker: Worker, environment: Environment
+) -> Compaction:
+    means = CompactionDependencies(directory, worker, environment.clock, environment.log)
+    compaction = Compaction(
+        broker.storage, lambda: broker.cluster.config.cleaner, environment.new_cleaner(), means
+    )
     compaction.open()
     broker.cluster.subscribe(compaction.follow)
     return compaction
@@ -395,27 +419,29 @@ def _absolute(path: str) -> str:
 
 
 def _open_directory(
-    config: BrokerConfig, world: World, stack: AsyncExitStack, shared: SharedStore | None
+    config: BrokerConfig, environment: Environment, stack: AsyncExitStack, shared: SharedStore | None
 ) -> DataDirectory:
     path, cluster_id = config.node.data_dir, None if shared is None else shared.cluster_id
-    refuse_strangers(world.disk, path)
-    world.disk.make_folder(path)
-    lock = world.lock_folder(path)
+    reject_foreign_folder(environment.disk, path)
+    environment.disk.make_folder(path)
+    lock = environment.lock_folder(path)
     stack.callback(lock.release)
-    refuse_other_store(world.disk, path, alone=shared is None)
-    directory = open_directory(world.disk, path, config.node.node_id, world.randomness, cluster_id)
-    if world.disk.space(path).usable_bytes < DISK_RESERVE_BYTES:
+    reject_other_metadata_store(environment.disk, path, alone=shared is None)
+    directory = open_directory(
+        environment.disk, path, config.node.node_id, environment.randomness, cluster_id
+    )
+    if environment.disk.space(path).usable_bytes < DISK_RESERVE_BYTES:
         directory.release_reserve()
     directory.lock_mark = lock.mark
     if shared is not None:
         return directory
-    if not world.disk.exists(directory.metadata_path) and directory.partitions_on_disk():
+    if not environment.disk.exists(directory.metadata_path) and directory.partitions_on_disk():
         raise CorruptData(
             f"{directory.metadata_path} is missing although {directory.logs_path} holds records: "
             "restore it from a backup, or move the logs away to begin anew"
         )
     # SQLite would let everybody read it who the process lets read its files, not as the logs are.
-    world.disk.open(directory.metadata_path, create=True).release()
+    environment.disk.open(directory.metadata_path, create=True).release()
     return directory
 
 
@@ -425,10 +451,10 @@ async def _opening_image(directory: DataDirectory, store: MetadataStore, *, was_
     Records that were shown and then lost (flush policy os) must be detectable by those who saw them.
     """
     cluster_id = directory.identity.cluster_id
-    prefix = Keys(cluster_id).prefix
+    prefix = ClusterKeys(cluster_id).prefix
     image = image_of(await store.read(prefix), cluster_id)
     decision = NOTHING_TO_DO if was_clean else bump_leader_epochs(image)
-    if not decision.everything:
+    if not decision.all_changes:
         return image
     await _commit(store, decision)
     return image_of(await store.read(prefix), cluster_id)
@@ -436,7 +462,7 @@ async def _opening_image(directory: DataDirectory, store: MetadataStore, *, was_
 
 async def _commit(store: MetadataStore, decision: Decision) -> None:
     """For decisions at start, when nobody else can be deciding."""
-    for piece in pieces(decision, store.changes_max):
+    for piece in transactions_of(decision, store.changes_max):
         outcome = await store.transact(piece.compares, piece.changes)
         if isinstance(outcome, Conflict):
             raise CorruptData("the metadata changed while only this broker had it open")
@@ -450,7 +476,7 @@ async def _listen(config: BrokerConfig, server: Server, tls: dict[str, TlsListen
     return tuple(bound)
 
 
-async def _register(cluster: Cluster, config: BrokerConfig, listeners: tuple[Listener, ...]) -> None:
+async def _register(cluster: MetadataService, config: BrokerConfig, listeners: tuple[Listener, ...]) -> None:
     """Say where this broker listens, if that is not known already."""
     node = config.node
     endpoints = {
@@ -472,7 +498,7 @@ async def _stop_serving(server: Server, storage: Storage, log: Log, ms_max: int)
     """Take no more requests, make what was accepted durable, answer it, and say goodbye."""
     server.stop_listening()
     ends_at = asyncio.get_running_loop().time() + ms_max / 1000
-    await _finish_inspections(storage, ends_at - ms_max / 2000, log)
+    await _finish_deep_validations(storage, ends_at - ms_max / 2000, log)
     targets = [
         (partition, partition.log.log_end_offset)
         for partition in storage.partitions
@@ -487,20 +513,20 @@ async def _stop_serving(server: Server, storage: Storage, log: Log, ms_max: int)
     await server.stop()
 
 
-async def _finish_inspections(storage: Storage, ends_at: float, log: Log) -> None:
+async def _finish_deep_validations(storage: Storage, ends_at: float, log: Log) -> None:
     """Store what waits to be looked into, or say that there was no time for it."""
     try:
         async with asyncio.timeout_at(ends_at):
-            await storage.inspections.drain()
+            await storage.deep_validations.drain()
     except TimeoutError:
-        log.error("broker.batches_dropped", count=len(storage.inspections))
+        log.error("broker.batches_dropped", count=len(storage.deep_validations))
 
 
 async def _keep_reserve(found: _Foundation, check_ms: int, log: Log) -> None:
     while True:
         await asyncio.sleep(check_ms / 1000)
         try:
-            await found.storage_worker.run(found.directory.keep_reserve)
+            await found.storage_worker.run(found.directory.refill_reserve)
         except (StorageFull, StorageFailed) as problem:
             log.warning("storage.no_reserve", reason=str(problem))
 

@@ -16,7 +16,7 @@ class Failing(Protocol):
 
 
 class Leaving(Failing, Protocol):
-    def give_up(self) -> None: ...
+    def end_membership(self) -> None: ...
 
 
 def report_failure(log: Log) -> Callable[[str, BaseException], None]:
@@ -48,12 +48,14 @@ def leave_on_failure(broker: Leaving, log: Log) -> Callable[[str, BaseException]
 
     def failed(name: str, failure: BaseException) -> None:
         stop(name, failure)
-        broker.give_up()
+        broker.end_membership()
 
     return failed
 
 
-def notice_bug(broker: Failing, log: Log) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+def loop_exception_handler(
+    broker: Failing, log: Log
+) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     """A callback that raised may have left something half done: the broker is no longer ready."""
 
     def notice(_: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ A handler is called with the decoded request and its context, and answers in one
 
     a response message       written at once
     None                     nothing is written (produce with acks=0)
-    a `Later`                written when it is finished, if it comes to a message; requests behind
+    a `DeferredReply`                written when it is finished, if it comes to a message; requests behind
                              it go on meanwhile
     a coroutine              awaited; requests behind it on the same connection wait
 
@@ -22,15 +22,15 @@ from penstock.broker.served_api import ServedApi
 from penstock.errors import ProtocolError
 from penstock.metadata.facts import ClusterImage
 from penstock.protocol.compiler import Decoder, decoder
-from penstock.protocol.frames import RequestHeader, encode_response, parse_header
+from penstock.protocol.frames import RequestHeader, encode_response, parse_request_header
 from penstock.protocol.messages.produce import ProduceResponse
-from penstock.protocol.produce_reply import plain_reply
+from penstock.protocol.produce_reply import encode_plain_reply
 from penstock.protocol.schema import Api, Struct
 from penstock.security.access import Authorizer
 from penstock.types import Buffer
 
 
-class Later:
+class DeferredReply:
     """A reply that comes later, by a callback that may run before or after it is waited for."""
 
     __slots__ = ("_outcome", "_then", "abandon")
@@ -38,16 +38,16 @@ class Later:
     def __init__(self, abandon: Callable[[], None] | None = None) -> None:
         self.abandon = abandon
         """Called if the client leaves before the reply is there."""
-        self._outcome: Outcome | None = None
-        self._then: Callable[[Outcome], None] | None = None
+        self._outcome: ReplyOutcome | None = None
+        self._then: Callable[[ReplyOutcome], None] | None = None
 
-    def finish(self, outcome: "Outcome") -> None:
+    def finish(self, outcome: "ReplyOutcome") -> None:
         assert self._outcome is None, "a reply is finished once"
         self._outcome = outcome
         if self._then is not None:
             self._then(outcome)
 
-    def then(self, callback: "Callable[[Outcome], None]") -> None:
+    def then(self, callback: "Callable[[ReplyOutcome], None]") -> None:
         self._then = callback
         if self._outcome is not None:
             callback(self._outcome)
@@ -59,17 +59,17 @@ class NoReply(Enum):
     DONE = 0
 
 
-Outcome = Struct | NoReply | ProtocolError
+ReplyOutcome = Struct | NoReply | ProtocolError
 """The reply, nothing to be sent, or why the connection is closed."""
 
 
-Answer = Struct | None | Later | Coroutine[Any, Any, Struct]
-Handler = Callable[[Any, RequestContext], Answer | Awaitable[Struct]]
+HandlerResult = Struct | None | DeferredReply | Coroutine[Any, Any, Struct]
+ApiHandler = Callable[[Any, RequestContext], HandlerResult | Awaitable[Struct]]
 
 
 class Route(NamedTuple):
     api: ServedApi
-    handle: Handler
+    handle: ApiHandler
     check: Callable[[Any], None] | None = None
     """Raises ProtocolError for a decoded request that must not reach its handler."""
 
@@ -110,7 +110,7 @@ class Router:
                 route.messages.versions[1],
             )
             for key, route in sorted(self._routes.items())
-            if route.api.is_listed
+            if route.api.is_advertised
         ]
 
     def decode(self, header: RequestHeader, frame: memoryview, position: int) -> Struct:
@@ -121,8 +121,8 @@ class Router:
 
     def weigh(self, frame: memoryview) -> int:
         """What a request would be counted as if its answer were put off. Nothing is done for it."""
-        header, position = parse_header(frame)
-        if not self.knows(header.api_key, header.api_version):
+        header, position = parse_request_header(frame)
+        if not self.supports(header.api_key, header.api_version):
             return 0  # refused as soon as it is looked at
         request = self.decode(header, frame, position)
         return self._routes[header.api_key].api.weigh(request, len(frame))
@@ -144,7 +144,7 @@ class Router:
         throttle_ms = self._quotas.charge(context, key, request_bytes)
         return route, route.handle(request, context), throttle_ms
 
-    def knows(self, api_key: int, version: int) -> bool:
+    def supports(self, api_key: int, version: int) -> bool:
         route = self._routes.get(api_key)
         return route is not None and route.messages.has_version(version)
 
@@ -172,7 +172,7 @@ def _checked(decode: Decoder[Struct], check: Callable[[Any], None]) -> Decoder[S
 
 def encode_reply(route: Route, header: RequestHeader, reply: Struct) -> list[Buffer]:
     if type(reply) is ProduceResponse:
-        frame = plain_reply(header.api_version, header.correlation_id, reply)
+        frame = encode_plain_reply(header.api_version, header.correlation_id, reply)
         if frame is not None:
             return [frame]
     return encode_response(route.messages, header.api_version, header.correlation_id, reply)

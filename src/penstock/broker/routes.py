@@ -44,17 +44,17 @@ from penstock.broker.apis.produce import Produce
 from penstock.broker.apis.sync_group import SyncGroup
 from penstock.broker.apis.unregister_broker import UnregisterBroker
 from penstock.broker.apis.update_features import UpdateFeatures
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.cluster.topic_creation import TopicCreation
 from penstock.broker.context import RequestContext
-from penstock.broker.data.append import Appending
-from penstock.broker.data.fetch_reader import NO_FOLLOWERS, FetchReads, Followers
+from penstock.broker.data.append import BatchAppender
+from penstock.broker.data.fetch_reader import NO_FOLLOWERS, FetchReader, Followers
 from penstock.broker.data.fetch_sessions import FetchSessions
 from penstock.broker.data.pending_produce import PRODUCE_LIMITS, ProduceLimits
 from penstock.broker.data.timestamp_lookup import TimeLookups
 from penstock.broker.groups.group_coordinator import GroupCoordinator
-from penstock.broker.groups.group_lag import GroupReports as Reports
-from penstock.broker.groups.log_positions import LogPositions as Positions
+from penstock.broker.groups.group_lag import GroupLagReporter
+from penstock.broker.groups.log_positions import LogPositionLookup
 from penstock.broker.router import Route, Router
 from penstock.broker.served_api import ServedApi
 from penstock.broker.storage.cold_reads import ColdReads
@@ -75,10 +75,10 @@ class ServingHandler(Protocol):
     def __call__(self, request: Any, context: RequestContext) -> Any: ...
 
 
-class Parts(NamedTuple):
+class HandlerDependencies(NamedTuple):
     """The parts of a running broker that handlers work with."""
 
-    cluster: Cluster
+    cluster: MetadataService
     storage: Storage
     groups: GroupCoordinator
     creation: TopicCreation
@@ -91,14 +91,14 @@ class Parts(NamedTuple):
     randomness: Randomness
     data_path: str
     """Absolute, for people."""
-    reply_room: Callable[[], int]
-    group_reports: Reports
-    log_positions: Positions
+    free_reply_bytes: Callable[[], int]
+    group_reports: GroupLagReporter
+    log_positions: LogPositionLookup
     followers: Followers = NO_FOLLOWERS
     produce_limits: ProduceLimits = PRODUCE_LIMITS
 
 
-def add_routes(router: Router, parts: Parts) -> None:
+def add_routes(router: Router, parts: HandlerDependencies) -> None:
     produce = _produce(parts)
     router.add(Route(produce.api, produce, check=produce.require_few_batches))
     for handler in (
@@ -113,24 +113,24 @@ def add_routes(router: Router, parts: Parts) -> None:
         router.add(Route(handler.api, handler))
 
 
-def _produce(parts: Parts) -> Produce:
+def _produce(parts: HandlerDependencies) -> Produce:
     storage = parts.storage
     return Produce(
         storage.partitions,
-        Appending(storage.note_full, storage.fail, parts.followers.is_certain),
+        BatchAppender(storage.note_full, storage.fail, parts.followers.leadership_confirmed),
         parts.clock,
-        lambda: parts.cluster.store_away_since is not None,
+        lambda: parts.cluster.store_unavailable_since is not None,
         parts.produce_limits,
     )
 
 
-def _log_handlers(parts: Parts) -> list[ServingHandler]:
+def _log_handlers(parts: HandlerDependencies) -> list[ServingHandler]:
     storage, partitions = parts.storage, parts.storage.partitions
     fetch_config = parts.cluster.config.fetch
-    reads = FetchReads(partitions, parts.cold_reads, parts.followers)
+    reads = FetchReader(partitions, parts.cold_reads, parts.followers)
     sessions = FetchSessions(fetch_config.sessions_max, parts.clock, parts.randomness)
     return [
-        Fetch(reads, sessions, parts.tasks, fetch_config.fetch_bytes_max, parts.reply_room),
+        Fetch(reads, sessions, parts.tasks, fetch_config.fetch_bytes_max, parts.free_reply_bytes),
         ListOffsets(partitions, parts.lookups),
         OffsetForLeaderEpoch(partitions),
         DeleteRecords(parts.cluster, partitions, storage),
@@ -140,7 +140,7 @@ def _log_handlers(parts: Parts) -> list[ServingHandler]:
     ]
 
 
-def _metadata_handlers(router: Router, parts: Parts) -> list[ServingHandler]:
+def _metadata_handlers(router: Router, parts: HandlerDependencies) -> list[ServingHandler]:
     cluster, creation = parts.cluster, parts.creation
     return [
         ApiVersions(router.supported, lambda: cluster.image),
@@ -155,7 +155,7 @@ def _metadata_handlers(router: Router, parts: Parts) -> list[ServingHandler]:
     ]
 
 
-def _cluster_handlers(parts: Parts) -> list[ServingHandler]:
+def _cluster_handlers(parts: HandlerDependencies) -> list[ServingHandler]:
     cluster = parts.cluster
     return [
         ElectLeaders(cluster),
@@ -167,7 +167,7 @@ def _cluster_handlers(parts: Parts) -> list[ServingHandler]:
     ]
 
 
-def _group_handlers(parts: Parts) -> list[ServingHandler]:
+def _group_handlers(parts: HandlerDependencies) -> list[ServingHandler]:
     groups, cluster = parts.groups, parts.cluster
     return [
         JoinGroup(groups),
@@ -185,7 +185,7 @@ def _group_handlers(parts: Parts) -> list[ServingHandler]:
     ]
 
 
-def _config_handlers(parts: Parts) -> list[ServingHandler]:
+def _config_handlers(parts: HandlerDependencies) -> list[ServingHandler]:
     cluster = parts.cluster
     return [
         DescribeConfigs(cluster),

@@ -18,7 +18,7 @@ from penstock.types import TopicId
 
 TOPIC, GROUP, ON_CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 
-Names = Callable[[Any, ClusterImage], Iterable[str]]
+NameExtractor = Callable[[Any, ClusterImage], Iterable[str]]
 """The resources that a request names, on a given image of the cluster."""
 Weigh = Callable[[Any, int], int]
 """What a request counts as while it waits for its answer, from the request and the size of its frame."""
@@ -45,11 +45,11 @@ class ServedApi(NamedTuple):
     messages: Api[Struct, Struct]
     operation: Operation
     resource_type: ResourceType
-    names: Names
+    names: NameExtractor
     weigh: Weigh = weigh_by_size
     oldest_advertised: int | None = None
     """Lower than the oldest version that is served, where old clients draw conclusions from the range."""
-    is_listed: bool = True
+    is_advertised: bool = True
     """Whether ApiVersions lists the API for clients."""
 
     def denied_names(
@@ -63,15 +63,15 @@ class ServedApi(NamedTuple):
         )
 
 
-def nothing(request: Any, image: ClusterImage) -> Iterable[str]:
+def no_names(request: Any, image: ClusterImage) -> Iterable[str]:
     return ()
 
 
-def the_cluster(request: Any, image: ClusterImage) -> Iterable[str]:
+def cluster_name(request: Any, image: ClusterImage) -> Iterable[str]:
     return (CLUSTER.name,)
 
 
-def named(*path: str) -> Names:
+def names_at(*path: str) -> NameExtractor:
     """The names found by following attributes, through lists on the way."""
 
     def names(request: Any, image: ClusterImage) -> Iterator[str]:
@@ -84,7 +84,7 @@ def named(*path: str) -> Names:
     return names
 
 
-def topics(list_field: str, name_field: str) -> Names:
+def topics_named(list_field: str, name_field: str) -> NameExtractor:
     """Topics given by name or, in versions that have no names, by id."""
 
     def names(request: Any, image: ClusterImage) -> Iterator[str]:

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import admin as untyped
 
-from penstock.cli.connection import Broker
-from penstock.cli.main import sentence
-from penstock.cli.times import Kind, Place
-from penstock.cli.topic_state import reported, why_not_asked
+from penstock.cli.connection import BrokerConnector
+from penstock.cli.main import with_full_stop
+from penstock.cli.times import PositionKind, PositionSpec
+from penstock.cli.topic_state import leaderless_reason, reported_error
 from penstock.errors import CommandFailed
 
 # Its names are declared in modules of which it does not say that it passes them on.
@@ -41,7 +41,7 @@ class LeadersMoved(CommandFailed):
     """Others lead by now: they may be asked."""
 
 
-class Setting(NamedTuple):
+class TopicSetting(NamedTuple):
     value: str | None
     is_override: bool
 
@@ -54,7 +54,7 @@ class FoundOffset(NamedTuple):
 class Admin:
     """librdkafka's admin client, one question at a time."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerConnector) -> None:
         self._broker = broker
         self._timeout_s = broker.timeout_s
         # It would make topics that it only asks about, like any producer.
@@ -66,7 +66,7 @@ class Admin:
     ) -> bool:
         """False if there is one of that name already."""
         failure = f"topic {name} was not created"
-        with _asking(failure):
+        with _explaining_local_errors(failure):
             new = kafka.NewTopic(name, partitions, replication_factor, config=dict(settings))
             (future,) = self._client.create_topics([new], request_timeout=self._timeout_s).values()
         try:
@@ -74,12 +74,12 @@ class Admin:
         except KafkaException as refusal:
             if refusal.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
-            raise CommandFailed(sentence_of(refusal.args[0], failure)) from refusal
+            raise CommandFailed(error_sentence(refusal.args[0], failure)) from refusal
         return True
 
-    def grow(self, name: str, partitions: int, *, validate_only: bool) -> None:
+    def add_partitions(self, name: str, partitions: int, *, validate_only: bool) -> None:
         failure = f"topic {name} was not changed"
-        with _asking(failure):
+        with _explaining_local_errors(failure):
             futures = self._client.create_partitions(
                 [kafka.NewPartitions(name, partitions)],
                 request_timeout=self._timeout_s,
@@ -100,14 +100,14 @@ class Admin:
         )
         self._all(futures, f"topic {name} was not changed")
 
-    def settings(self, names: Sequence[str]) -> dict[str, dict[str, Setting]]:
+    def settings(self, names: Sequence[str]) -> dict[str, dict[str, TopicSetting]]:
         resources = [kafka.ConfigResource(kafka.ResourceType.TOPIC, name) for name in names]
         futures = self._client.describe_configs(resources, request_timeout=self._timeout_s)
         found = self._all(futures, "the settings cannot be read")
         own = kafka.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return {
             resource.name: {
-                key: Setting(entry.value, entry.source == own) for key, entry in sorted(entries.items())
+                key: TopicSetting(entry.value, entry.source == own) for key, entry in sorted(entries.items())
             }
             for resource, entries in found.items()
         }
@@ -121,15 +121,17 @@ class Admin:
         failure = f"topic {topic} was not truncated everywhere"
         wanted = [TopicPartition(topic, number, offset) for number, offset in before.items()]
         ask = partial(self._client.delete_records, wanted, request_timeout=self._timeout_s)
-        found = self._from_leaders(topic, before, ask, failure)
+        found = self._run_on_leaders(topic, before, ask, failure)
         return {entry.partition: result.low_watermark for entry, result in found.items()}
 
-    def offsets(self, topic: str, partitions: Sequence[int], place: Place) -> dict[int, FoundOffset]:
+    def offsets(
+        self, topic: str, partitions: Sequence[int], position: PositionSpec
+    ) -> dict[int, FoundOffset]:
         failure = f"the offsets of topic {topic} cannot be read"
-        question = _specification(place)
+        question = _specification(position)
         wanted = {TopicPartition(topic, number): question for number in partitions}
         ask = partial(self._client.list_offsets, wanted, request_timeout=self._timeout_s)
-        found = self._from_leaders(topic, partitions, ask, failure)
+        found = self._run_on_leaders(topic, partitions, ask, failure)
         return {
             entry.partition: FoundOffset(
                 result.offset if result.offset >= 0 else None,
@@ -140,11 +142,11 @@ class Admin:
 
     def span(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Start and end of each partition."""
-        starts = self.offsets(topic, partitions, Place(Kind.EARLIEST))
-        ends = self.offsets(topic, partitions, Place(Kind.LATEST))
+        starts = self.offsets(topic, partitions, PositionSpec(PositionKind.EARLIEST))
+        ends = self.offsets(topic, partitions, PositionSpec(PositionKind.LATEST))
         return {number: (starts[number].offset or 0, ends[number].offset or 0) for number in partitions}
 
-    def _from_leaders(
+    def _run_on_leaders(
         self,
         topic: str,
         partitions: Iterable[int],
@@ -154,8 +156,8 @@ class Admin:
         """What was asked of each partition's leader, whoever that turns out to be."""
         gives_up_at = time.monotonic() + self._timeout_s
         while True:
-            self._learn_leaders(topic, failure)
-            with self._leaders_named(topic, partitions, failure):
+            self._fetch_leaders(topic, failure)
+            with self._explaining_missing_leaders(topic, partitions, failure):
                 try:
                     return self._all(ask(), failure)
                 except LeadersMoved:
@@ -165,16 +167,18 @@ class Admin:
             time.sleep(_MOVED_PAUSE_S)
 
     @contextmanager
-    def _leaders_named(self, topic: str, partitions: Iterable[int], failure: str) -> Iterator[None]:
+    def _explaining_missing_leaders(
+        self, topic: str, partitions: Iterable[int], failure: str
+    ) -> Iterator[None]:
         """Says who is missing, of which librdkafka has only that it found no leaders."""
         try:
             yield
         except CommandFailed:
-            if reason := why_not_asked(self._broker, topic, partitions):
-                raise CommandFailed(sentence(f"{failure}: {reason}")) from None
+            if reason := leaderless_reason(self._broker, topic, partitions):
+                raise CommandFailed(with_full_stop(f"{failure}: {reason}")) from None
             raise
 
-    def _learn_leaders(self, topic: str, failure: str) -> None:
+    def _fetch_leaders(self, topic: str, failure: str) -> None:
         """Before anything that goes to leaders.
 
         librdkafka asks for them by itself, once in three seconds. If that falls just when it leaves the
@@ -186,7 +190,7 @@ class Admin:
         try:
             self._client.list_topics(topic, timeout=self._timeout_s)
         except KafkaException as problem:
-            raise CommandFailed(sentence_of(problem.args[0], failure)) from problem
+            raise CommandFailed(error_sentence(problem.args[0], failure)) from problem
         self._leaders_known.add(topic)
 
     def _all(self, futures: Mapping[Any, "Future[Any]"], failure: str) -> dict[Any, Any]:
@@ -195,7 +199,7 @@ class Admin:
             try:
                 results[what] = future.result()
             except KafkaException as refusal:
-                problems.append(sentence_of(refusal.args[0], failure, what))
+                problems.append(error_sentence(refusal.args[0], failure, what))
                 codes.add(refusal.args[0].code())
         if problems:
             kind = LeadersMoved if codes <= _MOVED else CommandFailed
@@ -204,35 +208,35 @@ class Admin:
 
 
 @contextmanager
-def _asking(failure: str) -> Iterator[None]:
+def _explaining_local_errors(failure: str) -> Iterator[None]:
     """What librdkafka finds wrong by itself, such as a number beyond those it sends."""
     try:
         yield
     except (ValueError, OverflowError) as problem:
-        raise CommandFailed(sentence(f"{failure}: {problem}")) from problem
+        raise CommandFailed(with_full_stop(f"{failure}: {problem}")) from problem
 
 
-def _specification(place: Place) -> Any:
-    assert place.kind is not Kind.OFFSET, "an offset need not be asked for"
-    if place.kind is Kind.TIMESTAMP:
-        return kafka.OffsetSpec.for_timestamp(place.number)
+def _specification(position: PositionSpec) -> Any:
+    assert position.kind is not PositionKind.OFFSET, "an offset need not be asked for"
+    if position.kind is PositionKind.TIMESTAMP:
+        return kafka.OffsetSpec.for_timestamp(position.number)
     named = {
-        Kind.EARLIEST: kafka.OffsetSpec.earliest,
-        Kind.LATEST: kafka.OffsetSpec.latest,
-        Kind.MAX_TIMESTAMP: kafka.OffsetSpec.max_timestamp,
+        PositionKind.EARLIEST: kafka.OffsetSpec.earliest,
+        PositionKind.LATEST: kafka.OffsetSpec.latest,
+        PositionKind.MAX_TIMESTAMP: kafka.OffsetSpec.max_timestamp,
     }
-    return named[place.kind]()
+    return named[position.kind]()
 
 
-def sentence_of(error: Any, failure: str, what: Any = None) -> str:
+def error_sentence(error: Any, failure: str, what: Any = None) -> str:
     """The broker's own words where it has some; they name what is wrong. `what` it was asked about."""
     said = error.str().removeprefix("Broker: ") or error.name()
     if error.code() == KafkaError.KAFKA_STORAGE_ERROR and isinstance(what, TopicPartition):
-        said = reported(error.code(), f"{what.topic}-{what.partition}")
+        said = reported_error(error.code(), f"{what.topic}-{what.partition}")
     elif error.code() in (KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):
         said = "no answer came in time; allow more with --timeout"
     elif error.code() == KafkaError._TRANSPORT:
         said = "the connection to the broker was lost, or none could be made"
-    told = sentence(f"{failure}: {said}")
+    told = with_full_stop(f"{failure}: {said}")
     is_unknown = error.code() == KafkaError.INVALID_CONFIG and "unknown" in said.lower()
     return f"{told} {SETTINGS_ARE_LISTED}" if is_unknown else told

@@ -76,10 +76,10 @@ def client_command(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(**values: Any) -> None:
-        from penstock.cli.connection import broker_at
+        from penstock.cli.connection import connector_of
 
         options = {parameter.name: values.pop(parameter.name) for parameter in connection}
-        function(broker_at(**options), **values)
+        function(connector_of(**options), **values)
 
     keyword_only = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own[1:] + connection]
     run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
@@ -117,16 +117,16 @@ def is_utf8(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def settings_of(items: Sequence[str], option: str) -> dict[str, str]:
+def parse_settings(items: Sequence[str], option: str) -> dict[str, str]:
     """Repeated key=value options, of which the last for a key counts."""
-    pairs = pairs_of(items, option)
+    pairs = parse_pairs(items, option)
     for _, value in pairs:
         if not is_utf8(value):
             raise typer.BadParameter(f"{value!a} is not UTF-8", param_hint=option)
     return dict(pairs)
 
 
-def pairs_of(items: Sequence[str], option: str) -> list[tuple[str, str]]:
+def parse_pairs(items: Sequence[str], option: str) -> list[tuple[str, str]]:
     """Repeated key=value options, where a key may come more than once."""
     pairs = []
     for item in items:

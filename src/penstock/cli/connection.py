@@ -4,7 +4,7 @@ Two clients share the work. The wire client asks one broker what any broker can 
 who leads, how large) and is where a wrong address shows: at once, with the reason. librdkafka does
 what must go to a leader or to the controller, and carries the records.
 
-Rule: `Broker.client` comes first in every command. librdkafka only says after its whole timeout that
+Rule: `BrokerConnector.client` comes first in every command. librdkafka only says after its whole timeout that
       something is wrong, and not what.
 """
 
@@ -28,7 +28,7 @@ from penstock.wire.core import VersionMismatch
 CLIENT_ID: Final = "penstock-cli"
 
 
-class Broker(NamedTuple):
+class BrokerConnector(NamedTuple):
     """Where to connect, and how."""
 
     addresses: tuple[Address, ...]
@@ -76,27 +76,27 @@ class Broker(NamedTuple):
 class BrokerClient:
     """The wire client, with failures told as sentences."""
 
-    def __init__(self, broker: Broker, stream: BlockingStream, address: Address) -> None:
+    def __init__(self, broker: BrokerConnector, stream: BlockingStream, address: Address) -> None:
         self._broker = broker
         self._address = address
-        with self._explained():
+        with self._failures_explained():
             self._client = BlockingClient(stream, CLIENT_ID)
 
     def ask(self, api: Api[Request, Response], message: Request) -> Response:
-        with self._explained():
+        with self._failures_explained():
             return self._client.ask(api, message)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _failures_explained(self) -> Iterator[None]:
         try:
             yield
         except (OSError, ProtocolError, VersionMismatch) as problem:
             raise self._broker.unreachable(self._address, problem) from problem
 
 
-def broker_at(
+def connector_of(
     *, bootstrap: str, timeout: float, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None
-) -> Broker:
+) -> BrokerConnector:
     """From the options of a command. Files are read here, so that the message names the option."""
     if tls_key is not None and tls_cert is None:
         raise typer.BadParameter("give --tls-cert as well", param_hint="--tls-key")
@@ -104,7 +104,7 @@ def broker_at(
     tls = TlsFiles(*paths) if any(paths) else None
     if tls is not None:
         _check_files(tls)
-    return Broker(_addresses(bootstrap), timeout, tls)
+    return BrokerConnector(_addresses(bootstrap), timeout, tls)
 
 
 def _check_files(tls: TlsFiles) -> None:

@@ -11,7 +11,7 @@ from penstock.cli.command import examples
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.log_files import Options, Row
+    from penstock.cli.log_files import DumpOptions, Row
 
 EXAMPLES = examples(
     ("The batches of one segment", "penstock dump-log penstock-data/logs/orders-0/00000000000000000000.log"),
@@ -43,12 +43,12 @@ def dump_log(
         ),
     ] = False,
 ) -> None:
-    from penstock.cli.log_files import Options
+    from penstock.cli.log_files import DumpOptions
 
     if verify and records:
         raise typer.BadParameter("choose --verify or --records")
     files = files_of(paths)
-    options = Options(with_records=records, open_batches=verify)
+    options = DumpOptions(with_records=records, open_batches=verify)
     # All files are gone through, whatever is found in one of them.
     sound = [_verify(file, options, as_json) if verify else _dump(file, options, as_json) for file in files]
     if not all(sound):
@@ -66,29 +66,29 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         if not path.exists():
-            raise _wrong(f"there is no {path}")
+            raise _usage_error(f"there is no {path}")
         if path.is_dir():
             found = sorted(file for file in path.rglob("*") if file.is_file() and is_log_file(file))
             if not found:
-                raise _wrong(f"{path} holds no files of a log")
+                raise _usage_error(f"{path} holds no files of a log")
             files += found
         elif not path.is_file():
-            raise _wrong(f"{path} is neither a file nor a folder")
+            raise _usage_error(f"{path} is neither a file nor a folder")
         elif is_log_file(path):
             files.append(path)
         else:
-            raise _wrong(
+            raise _usage_error(
                 f"{path} is no file of a log: a .log, .index, .timeindex or .snapshot file has a number "
                 "for a name, a checkpoint ends in -checkpoint"
             )
     return files
 
 
-def _wrong(problem: str) -> typer.BadParameter:
+def _usage_error(problem: str) -> typer.BadParameter:
     return typer.BadParameter(problem, param_hint="FILE-OR-FOLDER")
 
 
-def _dump(file: Path, options: "Options", as_json: bool) -> bool:
+def _dump(file: Path, options: "DumpOptions", as_json: bool) -> bool:
     from penstock.cli.log_files import rows_of
     from penstock.cli.output import json_line
     from penstock.errors import CorruptData
@@ -102,12 +102,12 @@ def _dump(file: Path, options: "Options", as_json: bool) -> bool:
             else:
                 typer.echo("  " + row_text(row))
     except CorruptData as damage:
-        _tell_damage(file, [str(damage)], as_json)
+        _report_damage(file, [str(damage)], as_json)
         return False
     return True
 
 
-def _verify(file: Path, options: "Options", as_json: bool) -> bool:
+def _verify(file: Path, options: "DumpOptions", as_json: bool) -> bool:
     from penstock.cli.log_files import index_problems, rows_of
     from penstock.cli.output import counted, json_line
     from penstock.errors import CorruptData
@@ -123,7 +123,7 @@ def _verify(file: Path, options: "Options", as_json: bool) -> bool:
     except CorruptData as damage:
         problems.append(str(damage))
     if problems:
-        _tell_damage(file, problems, as_json)
+        _report_damage(file, problems, as_json)
     elif as_json:
         json_line({"file": str(file), "ok": True, "entries": count})
     else:
@@ -132,7 +132,7 @@ def _verify(file: Path, options: "Options", as_json: bool) -> bool:
     return not problems
 
 
-def _tell_damage(file: Path, problems: Sequence[str], as_json: bool) -> None:
+def _report_damage(file: Path, problems: Sequence[str], as_json: bool) -> None:
     from penstock.cli.output import json_line
 
     for problem in problems:

@@ -8,7 +8,7 @@ from penstock.cli.command import client_command, examples, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
 
 EXAMPLES = examples(
     ("Every partition, the largest first", "penstock log-dirs"),
@@ -42,7 +42,7 @@ class LogDirectory(NamedTuple):
 
 @client_command
 def log_dirs(
-    broker: "Broker",
+    broker: "BrokerConnector",
     topics: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TOPIC...]", callback=topic_names, help="Only these. Default: all."),
@@ -62,7 +62,7 @@ def log_dirs(
         _print(directory)
 
 
-def read_directories(broker: "Broker", topics: list[str] | None) -> list[LogDirectory]:
+def read_directories(broker: "BrokerConnector", topics: list[str] | None) -> list[LogDirectory]:
     """Of every broker of the cluster: each knows only its own."""
     from penstock.cli.topic_state import metadata_of
     from penstock.config.listeners import Address

@@ -19,7 +19,7 @@ from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.time_index import ENTRY as TIME_ENTRY
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX
 from penstock.log.producers import Producers
-from penstock.log.reading.cold_reading import check_stored
+from penstock.log.reading.cold_reading import validate_stored_batch
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from penstock.protocol import records
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
@@ -31,14 +31,14 @@ _ENTRIES_AT_ONCE: Final = 4096
 _NUMBER: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 
-class Options(NamedTuple):
+class DumpOptions(NamedTuple):
     with_records: bool = False
     """Give a row for each record after that of its batch."""
     open_batches: bool = False
     """Read every record, though none is given."""
 
 
-class Batch(NamedTuple):
+class LogFileBatch(NamedTuple):
     position: int
     header: BatchHeader
     data: bytes
@@ -48,7 +48,7 @@ def is_log_file(path: Path) -> bool:
     return _reader_of(path) is not None
 
 
-def rows_of(path: Path, options: Options) -> Iterator[Row]:
+def rows_of(path: Path, options: DumpOptions) -> Iterator[Row]:
     """CorruptData at damage; ValueError if this is no file of a log."""
     reader = _reader_of(path)
     if reader is None:
@@ -56,7 +56,7 @@ def rows_of(path: Path, options: Options) -> Iterator[Row]:
     yield from reader(path, options)
 
 
-def batches_of(path: Path) -> Iterator[Batch]:
+def batches_of(path: Path) -> Iterator[LogFileBatch]:
     """Whole batches, each held against its checksum and in order."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -71,7 +71,7 @@ def batches_of(path: Path) -> Iterator[Batch]:
             position += batch.header.size
 
 
-def _batch_at(file: BinaryIO, position: int, size: int) -> Batch:
+def _batch_at(file: BinaryIO, position: int, size: int) -> LogFileBatch:
     file.seek(position)
     head = file.read(HEADER_BYTES)
     try:
@@ -80,13 +80,13 @@ def _batch_at(file: BinaryIO, position: int, size: int) -> Batch:
             missing = counted(position + header.size - size, "byte")
             raise CorruptData(f"the file ends inside this batch, {missing} short")
         data = head + file.read(header.size - HEADER_BYTES)
-        check_stored(data, header, 0, f"{header.size} bytes")
+        validate_stored_batch(data, header, 0, f"{header.size} bytes")
     except CorruptData as damage:
         raise CorruptData(f"at position {position}: {damage}") from damage
-    return Batch(position, header, data)
+    return LogFileBatch(position, header, data)
 
 
-def _log_rows(path: Path, options: Options) -> Iterator[Row]:
+def _log_rows(path: Path, options: DumpOptions) -> Iterator[Row]:
     for batch in batches_of(path):
         yield _batch_row(batch)
         if options.with_records:
@@ -96,14 +96,14 @@ def _log_rows(path: Path, options: Options) -> Iterator[Row]:
                 pass
 
 
-def _records_of(batch: Batch) -> Iterator[records.Record]:
+def _records_of(batch: LogFileBatch) -> Iterator[records.Record]:
     try:
         yield from records.iterate(batch.data, limit_bytes=DECOMPRESSED_BYTES_MAX)
     except CorruptData as damage:
         raise CorruptData(f"at position {batch.position}: {damage}") from damage
 
 
-def _batch_row(batch: Batch) -> Row:
+def _batch_row(batch: LogFileBatch) -> Row:
     header = batch.header
     return {
         "type": "batch",
@@ -130,7 +130,7 @@ def _record_row(record: records.Record) -> Row:
     return {"type": "record", **record._asdict()}
 
 
-def _index_rows(path: Path, _: Options) -> Iterator[Row]:
+def _index_rows(path: Path, _: DumpOptions) -> Iterator[Row]:
     base = _offset_named(path)
     before = (-1, -1)
     for at, entry in _entries(path, INDEX_ENTRY_BYTES):
@@ -141,7 +141,7 @@ def _index_rows(path: Path, _: Options) -> Iterator[Row]:
         yield {"type": "index", "offset": base + relative, "position": position}
 
 
-def _time_index_rows(path: Path, _: Options) -> Iterator[Row]:
+def _time_index_rows(path: Path, _: DumpOptions) -> Iterator[Row]:
     base = _offset_named(path)
     before = (-1, -1)
     for at, entry in _entries(path, TIME_ENTRY.size):
@@ -164,7 +164,7 @@ def _entries(path: Path, entry_bytes: int) -> Iterator[tuple[int, bytes]]:
                 raise CorruptData(f"at position {position}: the file ends inside an entry")
 
 
-def _snapshot_rows(path: Path, _: Options) -> Iterator[Row]:
+def _snapshot_rows(path: Path, _: DumpOptions) -> Iterator[Row]:
     for producer_id, producer in Producers.from_bytes(path.read_bytes()).items():
         for batch in producer.batches:
             yield {
@@ -178,7 +178,7 @@ def _snapshot_rows(path: Path, _: Options) -> Iterator[Row]:
             }
 
 
-def _epoch_rows(path: Path, _: Options) -> Iterator[Row]:
+def _epoch_rows(path: Path, _: DumpOptions) -> Iterator[Row]:
     before = (-1, -1)
     for epoch, start in parse_rows(path.read_bytes(), path.name, columns=2):
         if epoch <= before[0] or start <= before[1]:
@@ -187,22 +187,22 @@ def _epoch_rows(path: Path, _: Options) -> Iterator[Row]:
         yield {"type": "epoch", "leader_epoch": epoch, "start_offset": start}
 
 
-def _start_rows(path: Path, _: Options) -> Iterator[Row]:
+def _start_rows(path: Path, _: DumpOptions) -> Iterator[Row]:
     for (start,) in parse_rows(path.read_bytes(), path.name, columns=1):
         yield {"type": "log-start", "start_offset": start}
 
 
-Reader = Callable[[Path, Options], Iterator[Row]]
-_BY_SUFFIX: Final[dict[str, Reader]] = {
+RowReader = Callable[[Path, DumpOptions], Iterator[Row]]
+_BY_SUFFIX: Final[dict[str, RowReader]] = {
     LOG_SUFFIX: _log_rows,
     INDEX_SUFFIX: _index_rows,
     TIME_INDEX_SUFFIX: _time_index_rows,
     SNAPSHOT_SUFFIX: _snapshot_rows,
 }
-_BY_NAME: Final[dict[str, Reader]] = {EPOCH_FILE: _epoch_rows, LOG_START_FILE: _start_rows}
+_BY_NAME: Final[dict[str, RowReader]] = {EPOCH_FILE: _epoch_rows, LOG_START_FILE: _start_rows}
 
 
-def _reader_of(path: Path) -> Reader | None:
+def _reader_of(path: Path) -> RowReader | None:
     return _BY_NAME.get(path.name) or (_BY_SUFFIX.get(path.suffix) if _NUMBER.fullmatch(path.stem) else None)
 
 
@@ -233,4 +233,4 @@ def index_problems(path: Path) -> Iterator[str]:
 def _rows_beside(path: Path, suffix: str) -> Iterator[Row]:
     beside = path.with_suffix(suffix)
     if beside.exists():
-        yield from rows_of(beside, Options())
+        yield from rows_of(beside, DumpOptions())

@@ -35,13 +35,13 @@ def _main() -> None:
         with reliable_streams():
             _run(sys.argv[1:])
     except OutputFailed as problem:
-        sys.exit(0 if problem.reader_left else f"penstock: {problem}")
+        sys.exit(0 if problem.reader_closed else f"penstock: {problem}")
     except ConfigError as problem:
         with suppress(OSError):  # where nobody can be told, the code still says it
             print(f"penstock: {problem}", file=sys.stderr)
         sys.exit(EXIT_WRONG_USE)
     except (CommandFailed, CorruptData, StorageFailed, StorageFull) as problem:
-        sys.exit(f"penstock: {sentence(str(problem))}")
+        sys.exit(f"penstock: {with_full_stop(str(problem))}")
 
 
 def _run(arguments: list[str]) -> None:
@@ -62,7 +62,7 @@ def _run(arguments: list[str]) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def sentence(text: str) -> str:
+def with_full_stop(text: str) -> str:
     """With a full stop, unless it ends as a sentence does already."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
 

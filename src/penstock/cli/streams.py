@@ -24,7 +24,7 @@ class OutputFailed(Exception):
 
     def __init__(self, problem: OSError) -> None:
         self.reason = problem.strerror or str(problem)
-        self.reader_left = isinstance(problem, BrokenPipeError)
+        self.reader_closed = isinstance(problem, BrokenPipeError)
         super().__init__(f"cannot write the output: {self.reason}.")
 
 

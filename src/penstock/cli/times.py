@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from penstock.limits import DAY_MS, HOUR_MS, LONG_MAX, MINUTE_MS, SECOND_MS
 
 
-class Kind(Enum):
+class PositionKind(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     MAX_TIMESTAMP = "max-timestamp"
@@ -23,8 +23,8 @@ class Kind(Enum):
     TIMESTAMP = "timestamp"
 
 
-class Place(NamedTuple):
-    kind: Kind
+class PositionSpec(NamedTuple):
+    kind: PositionKind
     number: int = 0
     """The offset, or milliseconds since 1970."""
 
@@ -32,19 +32,23 @@ class Place(NamedTuple):
 _UNITS_MS: Final = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
 _PART: Final = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|w)", re.ASCII)
 _DURATION: Final = re.compile(rf"((?:{_PART.pattern})+)(-ago)?", re.ASCII)
-_NUMBERS: Final = {Kind.OFFSET: "an offset", Kind.TIMESTAMP: "milliseconds since 1970"}
-_WORDS: Final = {kind.value: kind for kind in (Kind.EARLIEST, Kind.LATEST, Kind.MAX_TIMESTAMP)}
+_NUMBERS: Final = {PositionKind.OFFSET: "an offset", PositionKind.TIMESTAMP: "milliseconds since 1970"}
+_WORDS: Final = {
+    kind.value: kind for kind in (PositionKind.EARLIEST, PositionKind.LATEST, PositionKind.MAX_TIMESTAMP)
+}
 
 
-def parse_place(text: str, now_ms: int, *, number_is: Kind, words: Sequence[str] = tuple(_WORDS)) -> Place:
+def parse_position(
+    text: str, now_ms: int, *, number_is: PositionKind, words: Sequence[str] = tuple(_WORDS)
+) -> PositionSpec:
     """ValueError, with a sentence, if it is none of these."""
     text = text.strip()
     if text in words:
-        return Place(_WORDS[text])
+        return PositionSpec(_WORDS[text])
     if text.isascii() and text.isdigit():
-        return _bounded(Place(number_is, int(text)), text)
+        return _bounded(PositionSpec(number_is, int(text)), text)
     if (duration_ms := parse_duration(text)) is not None:
-        return Place(Kind.TIMESTAMP, max(now_ms - duration_ms, 0))
+        return PositionSpec(PositionKind.TIMESTAMP, max(now_ms - duration_ms, 0))
     try:
         seconds = datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError, OSError):
@@ -52,7 +56,7 @@ def parse_place(text: str, now_ms: int, *, number_is: Kind, words: Sequence[str]
             f"{text!r} is no place in a log: give {_NUMBERS[number_is]}, a time (2026-03-01T12:00Z), "
             f"how long ago (15m, 1h30m, 7d), {', '.join(words[:-1])} or {words[-1]}"
         ) from None
-    return _bounded(Place(Kind.TIMESTAMP, round(seconds * 1000)), text)
+    return _bounded(PositionSpec(PositionKind.TIMESTAMP, round(seconds * 1000)), text)
 
 
 def parse_duration(text: str) -> int | None:
@@ -63,9 +67,9 @@ def parse_duration(text: str) -> int | None:
     return sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(found[1]))
 
 
-def _bounded(place: Place, text: str) -> Place:
-    if not 0 <= place.number <= LONG_MAX:
-        if place.kind is Kind.OFFSET:
+def _bounded(position: PositionSpec, text: str) -> PositionSpec:
+    if not 0 <= position.number <= LONG_MAX:
+        if position.kind is PositionKind.OFFSET:
             raise ValueError(f"{text!r} is no offset: they go from 0 to {LONG_MAX}")
         raise ValueError(f"{text!r} is no time of a record: they go from 1970 on, to {LONG_MAX} ms after")
-    return place
+    return position

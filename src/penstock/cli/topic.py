@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command import client_command, examples, new_app, settings_of, topic_names
+from penstock.cli.command import client_command, examples, new_app, parse_settings, topic_names
 from penstock.errors import CommandFailed
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 
 if TYPE_CHECKING:
-    from penstock.cli.admin import FoundOffset, Setting
-    from penstock.cli.connection import Broker
-    from penstock.cli.times import Place
-    from penstock.cli.topic_state import TopicState
+    from penstock.cli.admin import FoundOffset, TopicSetting
+    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.times import PositionSpec
+    from penstock.cli.topic_state import TopicDescription
 
 BROKER_DEFAULT = -1
 """Kafka's way to leave a number to the broker."""
@@ -26,9 +26,11 @@ REPLICATION_FACTOR_MAX = 10_000
 """What librdkafka asks for at most; the broker has bounds of its own."""
 PENSTOCK_MAKES = f"; a Penstock broker allows {PARTITIONS_PER_TOPIC_MAX}"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", callback=topic_names, help="The topic.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", callback=topic_names, help="The topics.")]
-Sets = Annotated[
+TopicNameArgument = Annotated[str, typer.Argument(metavar="NAME", callback=topic_names, help="The topic.")]
+TopicNamesArgument = Annotated[
+    list[str], typer.Argument(metavar="NAME...", callback=topic_names, help="The topics.")
+]
+SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -36,8 +38,8 @@ Sets = Annotated[
         help="A setting. May be repeated. `topic describe NAME --all-settings` lists them.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 EXAMPLES = examples(
     ("A topic with three partitions", "penstock topic create orders --partitions 3"),
@@ -63,8 +65,8 @@ CREATE_EXAMPLES = examples(
 @topic_app.command("create", help="Create a topic.", epilog=CREATE_EXAMPLES)
 @client_command
 def create(
-    broker: "Broker",
-    name: Name,
+    broker: "BrokerConnector",
+    name: TopicNameArgument,
     partitions: Annotated[
         int | None,
         typer.Option(
@@ -77,17 +79,17 @@ def create(
             min=1, max=REPLICATION_FACTOR_MAX, help="Default: the broker's default.replication.factor."
         ),
     ] = None,
-    set_: Sets = None,
+    set_: SetOption = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Succeed if it is there already.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.admin import Admin
     from penstock.cli.output import counted, json_line
     from penstock.cli.topic_state import find_topic
 
-    settings = settings_of(set_ or (), "--set")
+    settings = parse_settings(set_ or (), "--set")
     with broker.client():  # says what is wrong if there is no broker
         created = Admin(broker).create(
             name, partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT, settings
@@ -115,11 +117,11 @@ LIST_EXAMPLES = examples(
 @topic_app.command("list", help="List the topics.", epilog=LIST_EXAMPLES)
 @client_command
 def list_(
-    broker: "Broker",
+    broker: "BrokerConnector",
     internal: Annotated[
         bool, typer.Option("--internal", help="Those the broker keeps for itself, too.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.output import json_line, note, table
     from penstock.cli.topic_state import list_topics
@@ -146,12 +148,12 @@ DESCRIBE_EXAMPLES = examples(
 @topic_app.command("describe", help="Show partitions and settings.", epilog=DESCRIBE_EXAMPLES)
 @client_command
 def describe(
-    broker: "Broker",
-    names: Names,
+    broker: "BrokerConnector",
+    names: TopicNamesArgument,
     all_settings: Annotated[
         bool, typer.Option("--all-settings", help="Also settings the topic does not override.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.admin import Admin
     from penstock.cli.output import json_line
@@ -170,7 +172,7 @@ def describe(
         typer.echo("\n\n".join(_description_text(topic, shown[topic.name]) for topic in topics))
 
 
-def _summary(topic: "TopicState") -> dict[str, Any]:
+def _summary(topic: "TopicDescription") -> dict[str, Any]:
     return {
         "name": topic.name,
         "id": topic.id,
@@ -180,7 +182,7 @@ def _summary(topic: "TopicState") -> dict[str, Any]:
     }
 
 
-def _description(topic: "TopicState", settings: dict[str, "Setting"]) -> dict[str, Any]:
+def _description(topic: "TopicDescription", settings: dict[str, "TopicSetting"]) -> dict[str, Any]:
     return {
         "name": topic.name,
         "id": topic.id,
@@ -190,7 +192,7 @@ def _description(topic: "TopicState", settings: dict[str, "Setting"]) -> dict[st
     }
 
 
-def _description_text(topic: "TopicState", settings: dict[str, "Setting"]) -> str:
+def _description_text(topic: "TopicDescription", settings: dict[str, "TopicSetting"]) -> str:
     from penstock.cli.output import counted, table_lines
 
     rows = [
@@ -221,8 +223,8 @@ OFFSETS_EXAMPLES = examples(
 @topic_app.command("offsets", help="Show where each partition starts and ends.", epilog=OFFSETS_EXAMPLES)
 @client_command
 def offsets(
-    broker: "Broker",
-    name: Name,
+    broker: "BrokerConnector",
+    name: TopicNameArgument,
     at: Annotated[
         str | None,
         typer.Option(
@@ -232,18 +234,18 @@ def offsets(
             "1970) or how long ago (15m-ago); or earliest, latest, max-timestamp.",
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """On a compacted topic the counts are upper bounds: removed records leave gaps."""
     from penstock.cli.admin import Admin
     from penstock.cli.output import json_line, table
-    from penstock.cli.times import Kind
+    from penstock.cli.times import PositionKind
     from penstock.cli.topic_state import find_topic
 
-    place = _place(at, Kind.TIMESTAMP, "--time") if at is not None else None
+    position = _parse_position(at, PositionKind.TIMESTAMP, "--time") if at is not None else None
     topic, admin = find_topic(broker, name), Admin(broker)
     spans = admin.span(name, topic.numbers)
-    found = admin.offsets(name, topic.numbers, place) if place is not None else None
+    found = admin.offsets(name, topic.numbers, position) if position is not None else None
     rows = [_offset_row(number, *spans[number], found[number] if found else None) for number in topic.numbers]
     if as_json:
         total = sum(row["count"] for row in rows)
@@ -268,11 +270,11 @@ def _offset_row(number: int, start: int, end: int, found: "FoundOffset | None") 
     return row
 
 
-def _place(text: str, number_is: Any, option: str) -> "Place":
-    from penstock.cli.times import parse_place
+def _parse_position(text: str, number_is: Any, option: str) -> "PositionSpec":
+    from penstock.cli.times import parse_position
 
     try:
-        return parse_place(text, time.time_ns() // 1_000_000, number_is=number_is)
+        return parse_position(text, time.time_ns() // 1_000_000, number_is=number_is)
     except ValueError as problem:
         raise typer.BadParameter(str(problem), param_hint=option) from None
 
@@ -288,13 +290,13 @@ ALTER_EXAMPLES = examples(
 @topic_app.command("alter", help="Change settings, or add partitions.", epilog=ALTER_EXAMPLES)
 @client_command
 def alter(
-    broker: "Broker",
-    name: Name,
+    broker: "BrokerConnector",
+    name: TopicNameArgument,
     partitions: Annotated[
         int | None,
         typer.Option(min=1, max=PARTITIONS_MAX, help=f"How many it is to have{PENSTOCK_MAKES}."),
     ] = None,
-    set_: Sets = None,
+    set_: SetOption = None,
     unset: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Back to the broker's value. May be repeated.")
     ] = None,
@@ -302,7 +304,7 @@ def alter(
     from penstock.cli.admin import Admin
     from penstock.cli.topic_state import find_topic
 
-    changes: dict[str, str | None] = {**settings_of(set_ or (), "--set")}
+    changes: dict[str, str | None] = {**parse_settings(set_ or (), "--set")}
     for key in unset or ():
         if not key.strip():
             raise typer.BadParameter(f"{key!r} is not the name of a setting", param_hint="--unset")
@@ -321,22 +323,24 @@ def alter(
         if changes:
             admin.alter(name, changes, validate_only=validate_only)
         if partitions is not None:
-            admin.grow(name, partitions, validate_only=validate_only)
+            admin.add_partitions(name, partitions, validate_only=validate_only)
     for key in missing:
         typer.echo(f"{key} was not set for topic {name}")
     if changes or partitions is not None:
         typer.echo(f"changed topic {name}")
 
 
-def _not_set(name: str, keys: Sequence[str], settings: dict[str, "Setting"]) -> list[str]:
+def _not_set(name: str, keys: Sequence[str], settings: dict[str, "TopicSetting"]) -> list[str]:
     """Those the topic has no value of its own for. CommandFailed if one is no setting at all."""
     from penstock.cli.admin import SETTINGS_ARE_LISTED
-    from penstock.cli.main import sentence
-    from penstock.config.setting import unknown_setting
+    from penstock.cli.main import with_full_stop
+    from penstock.config.setting import unknown_setting_message
 
     for key in keys:
         if key not in settings:
-            problem = sentence(f"topic {name} was not changed: {unknown_setting(key, settings)}")
+            problem = with_full_stop(
+                f"topic {name} was not changed: {unknown_setting_message(key, settings)}"
+            )
             raise CommandFailed(f"{problem} {SETTINGS_ARE_LISTED}")
     return [key for key in dict.fromkeys(keys) if not settings[key].is_override]
 
@@ -349,7 +353,7 @@ DELETE_EXAMPLES = examples(
 
 @topic_app.command("delete", help="Delete topics and all their records.", epilog=DELETE_EXAMPLES)
 @client_command
-def delete(broker: "Broker", names: Names, yes: Yes = False) -> None:
+def delete(broker: "BrokerConnector", names: TopicNamesArgument, yes: YesOption = False) -> None:
     from penstock.cli.admin import Admin
     from penstock.cli.output import confirm
     from penstock.cli.topic_state import find_topics
@@ -374,24 +378,24 @@ TRUNCATE_EXAMPLES = examples(
 @topic_app.command("truncate", help="Delete the oldest records.", epilog=TRUNCATE_EXAMPLES)
 @client_command
 def truncate(
-    broker: "Broker",
-    name: Name,
+    broker: "BrokerConnector",
+    name: TopicNameArgument,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this one. Default: all.")] = None,
     before: Annotated[
         str, typer.Option(metavar="OFFSET|latest", help="Keep this offset and what follows it.")
     ] = "latest",
-    yes: Yes = False,
+    yes: YesOption = False,
 ) -> None:
     from penstock.cli.admin import Admin
     from penstock.cli.output import confirm, counted, table
-    from penstock.cli.topic_state import find_topic, no_partition
+    from penstock.cli.topic_state import find_topic, no_partition_text
 
     if before != "latest" and not (before.isascii() and before.isdigit()):
         raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")
     topic = find_topic(broker, name, advise_creation=False)
     chosen = topic.numbers if partition is None else [partition]
     if partition is not None and partition not in topic.numbers:
-        raise CommandFailed(no_partition(name, topic.numbers, partition))
+        raise CommandFailed(no_partition_text(name, topic.numbers, partition))
     admin = Admin(broker)
     spans = admin.span(name, chosen)
     keep_from = {number: end if before == "latest" else int(before) for number, (_, end) in spans.items()}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock.cli.command import TOPIC_NAME_RULE
-from penstock.cli.connection import Broker, BrokerClient
+from penstock.cli.connection import BrokerClient, BrokerConnector
 from penstock.cli.output import bytes_text
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed, ErrorCode
@@ -33,19 +33,19 @@ from penstock.protocol.messages.metadata import (
 from penstock.types import NO_TOPIC_ID
 
 # What a broker says of a topic that it is just making.
-_NOT_YET: Final = (ErrorCode.LEADER_NOT_AVAILABLE,)
-_NOT_YET_PAUSE_S: Final = 0.05
+_RETRIABLE: Final = (ErrorCode.LEADER_NOT_AVAILABLE,)
+_RETRY_PAUSE_S: Final = 0.05
 _LATEST: Final = -1
 _LEADERLESS_SHOWN_MAX: Final = 5
 # Where a fetch goes on by itself: librdkafka finds the start of the log.
-_MENDED_BY_THE_CLIENT: Final = (
+_HANDLED_BY_CLIENT: Final = (
     ErrorCode.NONE,
     ErrorCode.OFFSET_OUT_OF_RANGE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )
 
 
-class PartitionState(NamedTuple):
+class PartitionDescription(NamedTuple):
     partition: int
     leader: int | None
     leader_epoch: int
@@ -53,11 +53,11 @@ class PartitionState(NamedTuple):
     in_sync: list[int]
 
 
-class TopicState(NamedTuple):
+class TopicDescription(NamedTuple):
     name: str
     id: str | None
     is_internal: bool
-    partitions: list[PartitionState]
+    partitions: list[PartitionDescription]
 
     @property
     def numbers(self) -> list[int]:
@@ -68,7 +68,7 @@ class TopicState(NamedTuple):
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
-def list_topics(client: BrokerClient) -> list[TopicState]:
+def list_topics(client: BrokerClient) -> list[TopicDescription]:
     answer = client.ask(METADATA, MetadataRequest(topics=None, allow_auto_topic_creation=False))
     return sorted(map(_topic_state, answer.topics))
 
@@ -78,23 +78,25 @@ def metadata_of(client: BrokerClient, names: Sequence[str], *, create: bool = Fa
     return client.ask(METADATA, MetadataRequest(topics=topics, allow_auto_topic_creation=create))
 
 
-def find_topics(broker: Broker, names: Sequence[str], *, advise_creation: bool = False) -> list[TopicState]:
+def find_topics(
+    broker: BrokerConnector, names: Sequence[str], *, advise_creation: bool = False
+) -> list[TopicDescription]:
     """All of them, or CommandFailed that names the missing ones."""
     with broker.client() as client:
         answer = metadata_of(client, names)
     missing = [topic for topic in answer.topics if topic.error_code]
     if missing:
-        raise CommandFailed("\n".join(_why_not(topic, advise_creation) for topic in missing))
+        raise CommandFailed("\n".join(_topic_error_text(topic, advise_creation) for topic in missing))
     by_name = {topic.name: _topic_state(topic) for topic in answer.topics}
     return [by_name[name] for name in names]
 
 
-def find_topic(broker: Broker, name: str, *, advise_creation: bool = True) -> TopicState:
+def find_topic(broker: BrokerConnector, name: str, *, advise_creation: bool = True) -> TopicDescription:
     (found,) = find_topics(broker, [name], advise_creation=advise_creation)
     return found
 
 
-def no_partition(topic: str, existing: Sequence[int], number: int) -> str:
+def no_partition_text(topic: str, existing: Sequence[int], number: int) -> str:
     has = "only partition 0" if len(existing) == 1 else f"partitions 0 to {existing[-1]}"
     return f"topic {topic} has no partition {number}: it has {has}."
 
@@ -103,11 +105,11 @@ def chosen_partitions(topic: str, existing: Sequence[int], wanted: Sequence[int]
     """Those that were named, or all. CommandFailed if the topic has not one of them."""
     for number in wanted:
         if number not in existing:
-            raise CommandFailed(no_partition(topic, existing, number))
+            raise CommandFailed(no_partition_text(topic, existing, number))
     return sorted(set(wanted)) or list(existing)
 
 
-def find_or_make_topic(broker: Broker, name: str) -> TopicState:
+def find_or_create_topic(broker: BrokerConnector, name: str) -> TopicDescription:
     """As a producer does: a broker that makes topics when they are asked for makes this one."""
     deadline = time.monotonic() + broker.timeout_s
     with broker.client() as client:
@@ -115,12 +117,12 @@ def find_or_make_topic(broker: Broker, name: str) -> TopicState:
             (topic,) = metadata_of(client, [name], create=True).topics
             if topic.error_code == ErrorCode.NONE:
                 return _topic_state(topic)
-            if topic.error_code not in _NOT_YET or time.monotonic() > deadline:
-                raise CommandFailed(_why_not(topic, advise_creation=True))
-            time.sleep(_NOT_YET_PAUSE_S)
+            if topic.error_code not in _RETRIABLE or time.monotonic() > deadline:
+                raise CommandFailed(_topic_error_text(topic, advise_creation=True))
+            time.sleep(_RETRY_PAUSE_S)
 
 
-def _why_not(topic: MetadataResponseTopic, advise_creation: bool) -> str:
+def _topic_error_text(topic: MetadataResponseTopic, advise_creation: bool) -> str:
     name, code = topic.name, topic.error_code
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         creation = f"Create it with `penstock topic create {name}`, or see `penstock topic list`."
@@ -136,10 +138,10 @@ def _why_not(topic: MetadataResponseTopic, advise_creation: bool) -> str:
 # Why nothing comes or goes
 
 
-def why_not_read(broker: Broker, topic: str, offsets: Mapping[int, int]) -> str | None:
+def read_failure_reason(broker: BrokerConnector, topic: str, offsets: Mapping[int, int]) -> str | None:
     """What a leader says to a fetch at one of these offsets, by partition; None if nothing is wrong.
 
-    That nobody leads is not wrong to those who can wait: see `why_not_asked`.
+    That nobody leads is not wrong to those who can wait: see `leaderless_reason`.
     """
     led, _ = _by_leader(broker, topic, offsets)
     for leader, state, numbers in led:
@@ -155,19 +157,19 @@ def why_not_read(broker: Broker, topic: str, offsets: Mapping[int, int]) -> str 
         with broker.client(leader) as client:
             answer = client.ask(FETCH, request)
         for entry in (entry for found in answer.responses for entry in found.partitions):
-            if entry.error_code not in _MENDED_BY_THE_CLIENT:
-                return f"{reported(entry.error_code, f'{topic}-{entry.partition_index}')}."
+            if entry.error_code not in _HANDLED_BY_CLIENT:
+                return f"{reported_error(entry.error_code, f'{topic}-{entry.partition_index}')}."
     return None
 
 
-def why_not_written(broker: Broker, topic: str, partition: int) -> str | None:
+def write_failure_reason(broker: BrokerConnector, topic: str, partition: int) -> str | None:
     """What keeps the leader from storing records, without a full stop; None if nothing can be seen.
 
     A batch is not sent to find out: it might be stored.
     """
     led, leaderless = _by_leader(broker, topic, [partition])
     if leaderless:
-        return nobody_leads(topic, leaderless)
+        return leaderless_text(topic, leaderless)
     for leader, _, _ in led:
         asked = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=_LATEST)])
         with broker.client(leader) as client:
@@ -175,7 +177,7 @@ def why_not_written(broker: Broker, topic: str, partition: int) -> str | None:
             directories = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=[])).results
         for entry in (entry for found in answer.topics for entry in found.partitions):
             if entry.error_code:
-                return reported(entry.error_code, f"{topic}-{partition}")
+                return reported_error(entry.error_code, f"{topic}-{partition}")
         for directory in directories:
             if directory.error_code:
                 return "the broker's disk failed: see its log"
@@ -185,7 +187,7 @@ def why_not_written(broker: Broker, topic: str, partition: int) -> str | None:
     return None
 
 
-def reported(code: int, partition: str) -> str:
+def reported_error(code: int, partition: str) -> str:
     """An error that a broker reports for a partition, and where to look; without a full stop."""
     if code == ErrorCode.KAFKA_STORAGE_ERROR:
         return (
@@ -195,27 +197,29 @@ def reported(code: int, partition: str) -> str:
     return f"the broker reports {error_name(code)} for {partition}"
 
 
-def why_not_asked(broker: Broker, topic: str, partitions: Iterable[int]) -> str | None:
+def leaderless_reason(broker: BrokerConnector, topic: str, partitions: Iterable[int]) -> str | None:
     """Which of these partitions nobody leads, without a full stop; None if all are led."""
     _, leaderless = _by_leader(broker, topic, partitions)
-    return nobody_leads(topic, leaderless) if leaderless else None
+    return leaderless_text(topic, leaderless) if leaderless else None
 
 
-def nobody_leads(topic: str, partitions: Sequence[int]) -> str:
+def leaderless_text(topic: str, partitions: Sequence[int]) -> str:
     """Without a full stop."""
     shown = ", ".join(f"{topic}-{number}" for number in partitions[:_LEADERLESS_SHOWN_MAX])
     more = ", ..." if len(partitions) > _LEADERLESS_SHOWN_MAX else ""
     return f"nobody leads {shown}{more}: `penstock cluster status` shows which brokers are away"
 
 
-class Led(NamedTuple):
+class LedPartitions(NamedTuple):
     address: Address
     """Of the leader."""
     topic: MetadataResponseTopic
     partitions: list[int]
 
 
-def _by_leader(broker: Broker, topic: str, partitions: Iterable[int]) -> tuple[list[Led], list[int]]:
+def _by_leader(
+    broker: BrokerConnector, topic: str, partitions: Iterable[int]
+) -> tuple[list[LedPartitions], list[int]]:
     """The leaders of these partitions with what each of them leads, and the partitions that nobody leads."""
     with broker.client() as client:
         metadata = metadata_of(client, [topic])
@@ -226,7 +230,9 @@ def _by_leader(broker: Broker, topic: str, partitions: Iterable[int]) -> tuple[l
     for number in sorted(leaders.keys() & set(partitions)):
         led.setdefault(leaders[number], []).append(number)
     leaderless = [number for node, numbers in led.items() if node not in addresses for number in numbers]
-    known = [Led(addresses[node], state, numbers) for node, numbers in led.items() if node in addresses]
+    known = [
+        LedPartitions(addresses[node], state, numbers) for node, numbers in led.items() if node in addresses
+    ]
     return known, leaderless
 
 
@@ -237,9 +243,9 @@ def error_name(code: int) -> str:
         return f"error {code}"
 
 
-def _topic_state(topic: MetadataResponseTopic) -> TopicState:
+def _topic_state(topic: MetadataResponseTopic) -> TopicDescription:
     partitions = [
-        PartitionState(
+        PartitionDescription(
             partition.partition_index,
             partition.leader_id if partition.leader_id >= 0 else None,
             partition.leader_epoch,
@@ -249,7 +255,7 @@ def _topic_state(topic: MetadataResponseTopic) -> TopicState:
         for partition in topic.partitions
     ]
     identity = None if topic.topic_id == NO_TOPIC_ID else _id_text(topic.topic_id)
-    return TopicState(topic.name or "", identity, topic.is_internal, sorted(partitions))
+    return TopicDescription(topic.name or "", identity, topic.is_internal, sorted(partitions))
 
 
 def _id_text(identity: bytes) -> str:

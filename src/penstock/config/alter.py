@@ -18,10 +18,10 @@ from typing import NamedTuple
 from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import find_setting
 from penstock.config.checks import broker_problems, group_problems, topic_problems
-from penstock.config.group_settings import ONE_GROUP_SETTINGS
+from penstock.config.group_settings import GROUP_OVERRIDE_SETTINGS
 from penstock.config.kafka_settings import protection_of
-from penstock.config.layers import NOTHING, group_value_of, topic_value_of, value_of
-from penstock.config.setting import ConfigType, Setting, render, unknown_setting
+from penstock.config.layers import NO_SETTINGS, group_value_of, topic_value_of, value_of
+from penstock.config.setting import ConfigType, Setting, render, unknown_setting_message
 from penstock.config.topic_settings import IGNORED_TOPIC_SETTINGS, TOPIC_SETTINGS
 from penstock.errors import ApiError, ConfigError, ErrorCode
 from penstock.limits import (
@@ -52,20 +52,20 @@ def alter_topic(
     current: Mapping[str, str], alterations: Sequence[Alteration], broker: BrokerConfig
 ) -> dict[str, str]:
     """IncrementalAlterConfigs for a topic."""
-    _refuse_duplicates(alterations)
-    wanted = dict(current)
+    _reject_duplicates(alterations)
+    updated = dict(current)
     for alteration in alterations:
         if alteration.name in IGNORED_TOPIC_SETTINGS:
-            wanted.pop(alteration.name, None)
+            updated.pop(alteration.name, None)
             continue
         setting = TOPIC_SETTINGS.get(alteration.name)
         if setting is None:
-            _refuse_unknown(alteration, wanted, TOPIC_SETTINGS)
+            _reject_unknown(alteration, updated, TOPIC_SETTINGS)
             continue
-        before = topic_value_of(setting.name, wanted, broker.given)
-        _apply(setting, alteration, before, wanted)
-    _refuse_problems(topic_problems(wanted, broker.given))
-    return wanted
+        before = topic_value_of(setting.name, updated, broker.given)
+        _apply(setting, alteration, before, updated)
+    _reject_problems(topic_problems(updated, broker.given))
+    return updated
 
 
 def replace_topic(entries: Iterable[tuple[str, str | None]], broker: BrokerConfig) -> dict[str, str]:
@@ -81,26 +81,26 @@ def alter_broker(
     cluster_wide: bool = False,
 ) -> dict[str, str]:
     """IncrementalAlterConfigs for this broker, or for all brokers."""
-    _refuse_duplicates(alterations)
-    wanted = dict(current)
+    _reject_duplicates(alterations)
+    updated = dict(current)
     # What holds for all brokers is judged without what this one was given for itself.
-    given = broker.given._replace(own=wanted)
+    given = broker.given._replace(own=updated)
     if cluster_wide:
-        given = broker.given._replace(own=NOTHING, cluster=wanted)
+        given = broker.given._replace(own=NO_SETTINGS, cluster=updated)
     for alteration in alterations:
         setting = find_setting(alteration.name)
         if setting is None:
-            _keep_unknown(alteration, wanted)
+            _store_unknown(alteration, updated)
             continue
-        if not setting.reload:
+        if not setting.dynamic:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
                 f"{setting.name} is read-only at run time; it is set when the broker starts",
             )
-        _apply(setting, alteration, value_of(setting.name, given), wanted)
-    _bound_unknown(wanted)
-    _refuse_problems(broker_problems(given))
-    return wanted
+        _apply(setting, alteration, value_of(setting.name, given), updated)
+    _limit_unknown(updated)
+    _reject_problems(broker_problems(given))
+    return updated
 
 
 def replace_broker(
@@ -115,16 +115,16 @@ def alter_group(
     current: Mapping[str, str], alterations: Sequence[Alteration], broker: BrokerConfig
 ) -> dict[str, str]:
     """IncrementalAlterConfigs for a group."""
-    _refuse_duplicates(alterations)
-    wanted = dict(current)
+    _reject_duplicates(alterations)
+    updated = dict(current)
     for alteration in alterations:
-        setting = ONE_GROUP_SETTINGS.get(alteration.name)
+        setting = GROUP_OVERRIDE_SETTINGS.get(alteration.name)
         if setting is None:
-            _refuse_unknown(alteration, wanted, ONE_GROUP_SETTINGS)
+            _reject_unknown(alteration, updated, GROUP_OVERRIDE_SETTINGS)
             continue
-        _apply(setting, alteration, group_value_of(setting.name, wanted, broker.given), wanted)
-    _refuse_problems(group_problems(wanted, broker.given))
-    return wanted
+        _apply(setting, alteration, group_value_of(setting.name, updated, broker.given), updated)
+    _reject_problems(group_problems(updated, broker.given))
+    return updated
 
 
 def replace_group(entries: Iterable[tuple[str, str | None]], broker: BrokerConfig) -> dict[str, str]:
@@ -132,18 +132,18 @@ def replace_group(entries: Iterable[tuple[str, str | None]], broker: BrokerConfi
     return alter_group({}, [Alteration(name, value) for name, value in entries], broker)
 
 
-def _apply(setting: Setting, alteration: Alteration, before: object, wanted: dict[str, str]) -> None:
-    """Change one key of `wanted`. `before` is the value it has now, its default included."""
+def _apply(setting: Setting, alteration: Alteration, before: object, updated: dict[str, str]) -> None:
+    """Change one key of `updated`. `before` is the value it has now, its default included."""
     name, text, op = alteration
     if op == AlterOp.DELETE:
-        wanted.pop(name, None)
+        updated.pop(name, None)
         return
     if op not in (AlterOp.SET, AlterOp.APPEND, AlterOp.SUBTRACT):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: unknown operation {op}")
     if text is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: a value is required")
     if op == AlterOp.SET:
-        wanted[name] = _checked(setting, text)
+        updated[name] = _checked(setting, text)
         return
     if setting.type is not ConfigType.LIST:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: it can only be set or deleted")
@@ -153,7 +153,7 @@ def _apply(setting: Setting, alteration: Alteration, before: object, wanted: dic
         kept = [*before, *(item for item in items if item not in before)]
     else:
         kept = [item for item in before if item not in items]
-    wanted[name] = _checked(setting, ",".join(kept))
+    updated[name] = _checked(setting, ",".join(kept))
 
 
 def _checked(setting: Setting, text: str) -> str:
@@ -167,7 +167,7 @@ def _checked(setting: Setting, text: str) -> str:
         raise ApiError(ErrorCode.INVALID_CONFIG, str(problem)) from None
 
 
-def _refuse_duplicates(alterations: Sequence[Alteration]) -> None:
+def _reject_duplicates(alterations: Sequence[Alteration]) -> None:
     seen: set[str] = set()
     for name, _, _ in alterations:
         if name in seen:
@@ -175,39 +175,40 @@ def _refuse_duplicates(alterations: Sequence[Alteration]) -> None:
         seen.add(name)
 
 
-def _refuse_unknown(alteration: Alteration, wanted: dict[str, str], known: Iterable[str]) -> None:
+def _reject_unknown(alteration: Alteration, updated: dict[str, str], known: Iterable[str]) -> None:
     """A key left by a newer release can be removed; nothing else can be done with it."""
-    if alteration.op != AlterOp.DELETE or alteration.name not in wanted:
-        raise ApiError(ErrorCode.INVALID_CONFIG, unknown_setting(alteration.name, known))
-    del wanted[alteration.name]
+    if alteration.op != AlterOp.DELETE or alteration.name not in updated:
+        raise ApiError(ErrorCode.INVALID_CONFIG, unknown_setting_message(alteration.name, known))
+    del updated[alteration.name]
 
 
-def _keep_unknown(alteration: Alteration, wanted: dict[str, str]) -> None:
+def _store_unknown(alteration: Alteration, updated: dict[str, str]) -> None:
     """Store a broker setting without a declaration. Its type is unknown, so it can be no list."""
     name, text, op = alteration
     if op == AlterOp.DELETE:
-        wanted.pop(name, None)
+        updated.pop(name, None)
         return
     if op != AlterOp.SET:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"{unknown_setting(name, ())}: it can only be set or deleted"
+            ErrorCode.INVALID_REQUEST, f"{unknown_setting_message(name, ())}: it can only be set or deleted"
         )
     if text is None:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{unknown_setting(name, ())}: a value is required")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{unknown_setting_message(name, ())}: a value is required")
     if not 0 < len(name.encode()) <= UNKNOWN_SETTING_NAME_BYTES_MAX:
         raise ApiError(
             ErrorCode.INVALID_CONFIG,
-            f"{unknown_setting(name, ())}: its name must have 1 to {UNKNOWN_SETTING_NAME_BYTES_MAX} bytes",
+            f"{unknown_setting_message(name, ())}: its name must have 1 to"
+            f" {UNKNOWN_SETTING_NAME_BYTES_MAX} bytes",
         )
     protection = protection_of(name, text)
     if protection is not None:
         # Stored without effect it would be taken for a protection that is there.
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: this broker does not have it: {protection}")
-    wanted[name] = text
+    updated[name] = text
 
 
-def _bound_unknown(wanted: Mapping[str, str]) -> None:
-    unknown = {name: text for name, text in wanted.items() if find_setting(name) is None}
+def _limit_unknown(updated: Mapping[str, str]) -> None:
+    unknown = {name: text for name, text in updated.items() if find_setting(name) is None}
     size = sum(len(name.encode()) + len(text.encode()) for name, text in unknown.items())
     if len(unknown) > UNKNOWN_SETTINGS_MAX or size > UNKNOWN_SETTINGS_BYTES_MAX:
         raise ApiError(
@@ -217,6 +218,6 @@ def _bound_unknown(wanted: Mapping[str, str]) -> None:
         )
 
 
-def _refuse_problems(problems: Sequence[str]) -> None:
+def _reject_problems(problems: Sequence[str]) -> None:
     if problems:
         raise ApiError(ErrorCode.INVALID_CONFIG, "; ".join(problems))

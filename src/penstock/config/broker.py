@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from penstock.config.broker_settings import EMBEDDED_STORE, LISTENER_PREFIX, find_setting
 from penstock.config.groups import GroupConfig
-from penstock.config.layers import NOTHING, NOTHING_GIVEN, Given, value_of
+from penstock.config.layers import NO_SETTINGS, NOTHING_GIVEN, GivenSettings, value_of
 from penstock.config.listeners import (
     Address,
     Listener,
@@ -23,7 +23,7 @@ from penstock.config.topic import TopicConfig
 from penstock.errors import ConfigError
 from penstock.types import NodeId
 
-AS_MANY_AS_IS_SAFE: Final = -1
+REPLICATION_FACTOR_UNSET: Final = -1
 
 
 class ClientAuth(StrEnum):
@@ -39,7 +39,7 @@ class NodeConfig(NamedTuple):
     metadata_store: str = EMBEDDED_STORE
 
     @property
-    def is_alone(self) -> bool:
+    def is_standalone(self) -> bool:
         """It keeps its own metadata, and there are no other brokers."""
         return self.metadata_store == EMBEDDED_STORE
 
@@ -103,7 +103,7 @@ class TlsConfig(NamedTuple):
 
 
 class BrokerConfig(NamedTuple):
-    given: Given
+    given: GivenSettings
     insecure: bool
     node: NodeConfig
     listeners: tuple[Listener, ...]
@@ -124,7 +124,7 @@ class BrokerConfig(NamedTuple):
     """What the operator should know of the settings that were given at start."""
 
     @classmethod
-    def of(cls, given: Given = NOTHING_GIVEN, *, insecure: bool = False) -> "BrokerConfig":
+    def of(cls, given: GivenSettings = NOTHING_GIVEN, *, insecure: bool = False) -> "BrokerConfig":
         """ConfigError if the listeners make no sense. `checks` says what else must hold."""
         listeners, http = _addresses(given, insecure=insecure)
         return cls(
@@ -146,7 +146,7 @@ class BrokerConfig(NamedTuple):
         )
 
     def with_dynamic(
-        self, *, own: Mapping[str, str] = NOTHING, cluster: Mapping[str, str] = NOTHING
+        self, *, own: Mapping[str, str] = NO_SETTINGS, cluster: Mapping[str, str] = NO_SETTINGS
     ) -> "BrokerConfig":
         """The same broker with other settings changed at run time, for itself and for all brokers.
 
@@ -154,7 +154,7 @@ class BrokerConfig(NamedTuple):
         which did not know the setting, kept them as they came.
         """
         warnings: list[str] = []
-        given = Given(self.given.static, _parsed(cluster, warnings), _parsed(own, warnings))
+        given = GivenSettings(self.given.static, _parsed(cluster, warnings), _parsed(own, warnings))
         return BrokerConfig.of(given, insecure=self.insecure)._replace(warnings=tuple(warnings))
 
 
@@ -172,7 +172,7 @@ def _parsed(texts: Mapping[str, str], warnings: list[str]) -> Mapping[str, str]:
     return MappingProxyType(kept)
 
 
-def _addresses(given: Given, *, insecure: bool) -> tuple[tuple[Listener, ...], Address]:
+def _addresses(given: GivenSettings, *, insecure: bool) -> tuple[tuple[Listener, ...], Address]:
     """Both are looked at before either is complained about."""
     problems: list[str] = []
     listeners: tuple[Listener, ...] = ()
@@ -195,7 +195,7 @@ def _addresses(given: Given, *, insecure: bool) -> tuple[tuple[Listener, ...], A
     return listeners, http
 
 
-def _node(given: Given) -> NodeConfig:
+def _node(given: GivenSettings) -> NodeConfig:
     return NodeConfig(
         node_id=NodeId(value_of("node.id", given)),
         rack=value_of("broker.rack", given) or None,
@@ -204,7 +204,7 @@ def _node(given: Given) -> NodeConfig:
     )
 
 
-def _topic_creation(given: Given) -> TopicCreationConfig:
+def _topic_creation(given: GivenSettings) -> TopicCreationConfig:
     return TopicCreationConfig(
         partitions_default=value_of("num.partitions", given),
         replication_factor_default=_replication_factor(given),
@@ -213,17 +213,17 @@ def _topic_creation(given: Given) -> TopicCreationConfig:
     )
 
 
-def _replication_factor(given: Given) -> int:
+def _replication_factor(given: GivenSettings) -> int:
     """What nobody chose is chosen so that one lost disk loses nothing."""
     name = "default.replication.factor"
     is_chosen = any(name in layer for layer in given)
-    is_alone = _node(given).is_alone
-    factor = value_of(name, given) if is_chosen or is_alone else AS_MANY_AS_IS_SAFE
+    is_standalone = _node(given).is_standalone
+    factor = value_of(name, given) if is_chosen or is_standalone else REPLICATION_FACTOR_UNSET
     assert isinstance(factor, int)
     return factor
 
 
-def _replication(given: Given) -> ReplicationConfig:
+def _replication(given: GivenSettings) -> ReplicationConfig:
     return ReplicationConfig(
         lag_ms_max=value_of("replica.lag.time.max.ms", given),
         auto_balance=value_of("auto.balance", given),
@@ -234,7 +234,7 @@ def _replication(given: Given) -> ReplicationConfig:
     )
 
 
-def _network(given: Given) -> NetworkConfig:
+def _network(given: GivenSettings) -> NetworkConfig:
     return NetworkConfig(
         request_bytes_max=value_of("socket.request.max.bytes", given),
         request_bytes_in_flight_max=value_of("queued.max.request.bytes", given),
@@ -244,21 +244,21 @@ def _network(given: Given) -> NetworkConfig:
     )
 
 
-def _fetch(given: Given) -> FetchConfig:
+def _fetch(given: GivenSettings) -> FetchConfig:
     return FetchConfig(
         fetch_bytes_max=value_of("fetch.max.bytes", given),
         sessions_max=value_of("max.incremental.fetch.session.cache.slots", given),
     )
 
 
-def _log(given: Given) -> LogConfig:
+def _log(given: GivenSettings) -> LogConfig:
     return LogConfig(
         retention_check_ms=value_of("log.retention.check.interval.ms", given),
         producer_expiry_ms=value_of("producer.id.expiration.ms", given),
     )
 
 
-def _cleaner(given: Given) -> CleanerConfig:
+def _cleaner(given: GivenSettings) -> CleanerConfig:
     return CleanerConfig(
         is_enabled=value_of("log.cleaner.enable", given),
         backoff_ms=value_of("log.cleaner.backoff.ms", given),
@@ -267,7 +267,7 @@ def _cleaner(given: Given) -> CleanerConfig:
     )
 
 
-def _tls(listeners: tuple[Listener, ...], given: Given) -> Mapping[str, TlsConfig]:
+def _tls(listeners: tuple[Listener, ...], given: GivenSettings) -> Mapping[str, TlsConfig]:
     return MappingProxyType(
         {
             listener.name: _tls_of(f"{LISTENER_PREFIX}{listener.name.lower()}.", given)
@@ -277,7 +277,7 @@ def _tls(listeners: tuple[Listener, ...], given: Given) -> Mapping[str, TlsConfi
     )
 
 
-def _tls_of(prefix: str, given: Given) -> TlsConfig:
+def _tls_of(prefix: str, given: GivenSettings) -> TlsConfig:
     return TlsConfig(
         keystore_path=value_of(f"{prefix}ssl.keystore.location", given) or "",
         key_password=value_of(f"{prefix}ssl.key.password", given),

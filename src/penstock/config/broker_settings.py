@@ -6,7 +6,7 @@ the broker runs; of the rest only those whose reader asks again each time.
 """
 
 from penstock.config.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
-from penstock.config.setting import ConfigType, Rule, Setting, by_name
+from penstock.config.setting import ConfigType, Setting, SettingRule, by_name
 from penstock.config.topic_settings import TOPIC_SETTINGS
 from penstock.limits import (
     CLEANER_BACKOFF_MS,
@@ -59,7 +59,7 @@ _NODE = (
         LIST,
         ("./penstock-data",),
         "The data directory: logs and metadata.",
-        rule=Rule(lambda paths: len(paths) == 1, "one directory (several are not supported yet)"),
+        rule=SettingRule(lambda paths: len(paths) == 1, "one directory (several are not supported yet)"),
         synonyms=("log.dir",),
     ),
     Setting(
@@ -67,7 +67,7 @@ _NODE = (
         STRING,
         "./penstock-data",
         "Another name of log.dirs.",
-        rule=Rule(bool, "a directory"),
+        rule=SettingRule(bool, "a directory"),
         synonyms=("log.dirs",),
     ),
     Setting(
@@ -77,7 +77,7 @@ _NODE = (
         "Where topics and settings are kept: 'embedded' is a file in the data directory of a broker that is "
         "alone, etcd://host:port,host:port[/root] what the brokers of a cluster share. A password in it is "
         "not shown.",
-        rule=Rule(
+        rule=SettingRule(
             lambda store: store == EMBEDDED_STORE or store.startswith(ETCD_SCHEME),
             f"'{EMBEDDED_STORE}' or {ETCD_SCHEME}host:port,...",
         ),
@@ -97,7 +97,7 @@ _LISTENERS = (
         LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
         "Where clients connect: NAME://host:port, separated by commas; port 0 takes any free port.",
-        rule=Rule(bool, "a list of NAME://host:port"),
+        rule=SettingRule(bool, "a list of NAME://host:port"),
     ),
     Setting(
         "advertised.listeners",
@@ -166,7 +166,7 @@ _TLS = (
         LIST,
         ("TLSv1.2", "TLSv1.3"),
         "The versions of TLS that are accepted.",
-        rule=Rule(
+        rule=SettingRule(
             lambda versions: bool(versions) and set(versions) <= {"TLSv1.2", "TLSv1.3"},
             "a list of TLSv1.2, TLSv1.3",
         ),
@@ -218,21 +218,21 @@ _REPLICATION = (
         REPLICA_LAG_MS_MAX,
         "A follower that has not had everything for so long is out of sync.",
         minimum=1000,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "auto.balance",
         BOOLEAN,
         True,
         "Whether brokers that join are given some of the replicas of others.",
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "auto.leader.rebalance.enable",
         BOOLEAN,
         True,
         "Whether partitions are given back to their preferred leaders.",
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "leader.imbalance.per.broker.percentage",
@@ -241,7 +241,7 @@ _REPLICATION = (
         "Of the partitions that a broker is preferred to lead, how many others may lead.",
         minimum=0,
         maximum=100,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "follower.replication.throttled.rate",
@@ -250,7 +250,7 @@ _REPLICATION = (
         "Bytes per second that this broker copies at most of replicas that a reassignment gives to it. Those "
         "that are in sync are not held back.",
         minimum=1,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "leader.replication.throttled.rate",
@@ -258,7 +258,7 @@ _REPLICATION = (
         LONG_MAX,
         "Bytes per second that a leader sends at most to replicas that a reassignment adds.",
         minimum=1,
-        reload=True,
+        dynamic=True,
         effect="none: who receives them keeps to follower.replication.throttled.rate",
     ),
 )
@@ -284,7 +284,7 @@ _NETWORK = (
         CONNECTIONS_MAX,
         "The connections of all listeners together; more are closed at once.",
         minimum=1,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "max.connections.per.ip",
@@ -292,7 +292,7 @@ _NETWORK = (
         INT_MAX,
         "The connections from one address; more are closed at once.",
         minimum=1,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "connections.max.idle.ms",
@@ -332,7 +332,7 @@ _LOG = (
         PRODUCER_EXPIRY_MS,
         "How long a partition remembers a producer that wrote nothing.",
         minimum=1,
-        reload=True,
+        dynamic=True,
     ),
     Setting("log.retention.minutes", INT, None, "log.retention.ms in minutes; -1 is for ever.", minimum=-1),
     Setting("log.retention.hours", INT, 168, "log.retention.ms in hours; -1 is for ever.", minimum=-1),
@@ -348,14 +348,16 @@ _LOG = (
 )
 
 _COMPACTION = (
-    Setting("log.cleaner.enable", BOOLEAN, True, "Whether compacted topics are cleaned at all.", reload=True),
+    Setting(
+        "log.cleaner.enable", BOOLEAN, True, "Whether compacted topics are cleaned at all.", dynamic=True
+    ),
     Setting(
         "log.cleaner.backoff.ms",
         LONG,
         CLEANER_BACKOFF_MS,
         "How long to wait before looking again, when no log was worth cleaning.",
         minimum=0,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size",
@@ -363,7 +365,7 @@ _COMPACTION = (
         CLEANER_MEMORY_BYTES,
         "The memory in which a cleaning keeps the keys it has seen, 27 to 64 bytes for each.",
         minimum=CLEANER_MEMORY_BYTES_MIN,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "log.cleaner.io.max.bytes.per.second",
@@ -371,7 +373,7 @@ _COMPACTION = (
         _DOUBLE_MAX,
         "How fast a cleaning may read and write, both counted together.",
         minimum=1,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "log.cleaner.threads",
@@ -379,7 +381,7 @@ _COMPACTION = (
         1,
         "The logs cleaned at once.",
         minimum=0,
-        reload=True,
+        dynamic=True,
         effect=ONE_CLEANER,
     ),
     Setting(
@@ -388,7 +390,7 @@ _COMPACTION = (
         512 * 1024,
         "The memory for reading and writing.",
         minimum=0,
-        reload=True,
+        dynamic=True,
         effect="none: a cleaning reads and writes a mebibyte at a time",
     ),
     Setting(
@@ -397,7 +399,7 @@ _COMPACTION = (
         0.9,
         "How full the memory for keys may become.",
         minimum=0,
-        reload=True,
+        dynamic=True,
         effect="none: three quarters, beyond which searching takes long",
     ),
 )
@@ -411,7 +413,7 @@ def _topic_default(topic: Setting) -> Setting:
         default=None if further else topic.default,
         doc=f"The value of {topic.name} for topics that do not set it.",
         synonyms=(),
-        reload=True,
+        dynamic=True,
     )
 
 

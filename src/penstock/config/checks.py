@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock.config.broker import BrokerConfig, ClientAuth
 from penstock.config.broker_settings import LISTENER_PREFIX, listener_of
-from penstock.config.group_settings import ONE_GROUP_SETTINGS
-from penstock.config.layers import NOTHING, Given, group_value_of, topic_value_of, value_of
+from penstock.config.group_settings import GROUP_OVERRIDE_SETTINGS
+from penstock.config.layers import NO_SETTINGS, GivenSettings, group_value_of, topic_value_of, value_of
 from penstock.config.listeners import Address
 from penstock.limits import LONG_MAX
 
@@ -20,42 +20,42 @@ _AT_MOST = (
     ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", "records are cleaned between"),
 )
 # Pairs of which the first has no effect beyond the second, and why. Kafka takes them, so they only warn.
-_NO_USE_ABOVE = (
+_INEFFECTIVE_ABOVE = (
     ("message.max.bytes", "socket.request.max.bytes", "a larger batch does not fit a request"),
     ("message.max.bytes", "log.segment.bytes", "a larger batch does not fit a segment"),
 )
 # Two names of one thing.
-_SAME = (("node.id", "broker.id"), ("log.dirs", "log.dir"))
+_ALIASES = (("node.id", "broker.id"), ("log.dirs", "log.dir"))
 
 
-def broker_problems(given: Given, refused: Collection[str] = ()) -> list[str]:
+def broker_problems(given: GivenSettings, rejected: Collection[str] = ()) -> list[str]:
     """What is wrong between a broker's settings, leaving out those that were refused already."""
     problems = [
         f"{small} = {value_of(small, given)}: must be at most {large} = {value_of(large, given)}: {reason}"
         for small, large, reason in _AT_MOST
-        if small not in refused and large not in refused and value_of(small, given) > value_of(large, given)
+        if small not in rejected and large not in rejected and value_of(small, given) > value_of(large, given)
     ]
     problems += [
         f"{one} = {given.static[one]}: {other} = {given.static[other]} is another name for it; set only one"
-        for one, other in _SAME
+        for one, other in _ALIASES
         if given.static.keys() >= {one, other} and given.static[one] != given.static[other]
     ]
-    if not any(name.startswith("log.flush.") for name in refused):
-        problems += _flush_problem("log.", lambda name: topic_value_of(name, NOTHING, given))
+    if not any(name.startswith("log.flush.") for name in rejected):
+        problems += _flush_problem("log.", lambda name: topic_value_of(name, NO_SETTINGS, given))
     return problems
 
 
-def broker_warnings(given: Given) -> list[str]:
+def broker_warnings(given: GivenSettings) -> list[str]:
     """What a broker was given that does not do what it seems to."""
     return [
         f"{small} = {value_of(small, given)}: without effect above {large} = {value_of(large, given)}: {why}"
-        for small, large, why in _NO_USE_ABOVE
+        for small, large, why in _INEFFECTIVE_ABOVE
         if any(name in given.static for name in (small, large))
         and value_of(small, given) > value_of(large, given)
     ]
 
 
-def topic_problems(overrides: Mapping[str, str], given: Given) -> list[str]:
+def topic_problems(overrides: Mapping[str, str], given: GivenSettings) -> list[str]:
     """What is wrong between a topic's settings, its broker's counted where it has none."""
 
     def value(name: str) -> Any:
@@ -70,7 +70,7 @@ def topic_problems(overrides: Mapping[str, str], given: Given) -> list[str]:
     return problems
 
 
-def group_problems(overrides: Mapping[str, str], given: Given) -> list[str]:
+def group_problems(overrides: Mapping[str, str], given: GivenSettings) -> list[str]:
     """What is wrong with the settings of one group, its broker's counted where it has none."""
 
     def value(name: str) -> int:
@@ -79,7 +79,7 @@ def group_problems(overrides: Mapping[str, str], given: Given) -> list[str]:
         return number
 
     problems = []
-    for name in sorted(overrides.keys() & ONE_GROUP_SETTINGS.keys()):
+    for name in sorted(overrides.keys() & GROUP_OVERRIDE_SETTINGS.keys()):
         limits = [f"group.consumer.{end}.{name.removeprefix('consumer.')}" for end in ("min", "max")]
         shortest, longest = (value_of(limit, given) for limit in limits)
         if not shortest <= value(name) <= longest:
@@ -94,7 +94,7 @@ def group_problems(overrides: Mapping[str, str], given: Given) -> list[str]:
 
 def listener_problems(config: BrokerConfig) -> list[str]:
     """What is wrong between listeners and the settings of TLS."""
-    return [*_missing_files(config), *_strangers(config), *_http_taken(config)]
+    return [*_missing_files(config), *_unknown_listener_keys(config), *_http_port_conflicts(config)]
 
 
 def _flush_problem(prefix: str, value: Callable[[str], Any]) -> Iterator[str]:
@@ -114,16 +114,16 @@ def _missing_files(config: BrokerConfig) -> Iterator[str]:
             yield f"ssl.client.auth = {tls.client_auth}: {name} needs ssl.truststore.location to check with"
 
 
-def _http_taken(config: BrokerConfig) -> Iterator[str]:
+def _http_port_conflicts(config: BrokerConfig) -> Iterator[str]:
     http = config.http
     for listener in config.listeners:
         address = Address(listener.host, listener.port)
-        meet = http.host == address.host or http.is_every_address or address.is_every_address
+        meet = http.host == address.host or http.is_wildcard or address.is_wildcard
         if http.port and http.port == address.port and meet:
             yield f"http.listener = '{http}': listener {listener.name} is on {address}; give one another port"
 
 
-def _strangers(config: BrokerConfig) -> Iterator[str]:
+def _unknown_listener_keys(config: BrokerConfig) -> Iterator[str]:
     names = {listener.name.lower() for listener in config.listeners}
     for key in config.given.static:
         name = listener_of(key)

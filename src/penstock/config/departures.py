@@ -1,12 +1,12 @@
 """Where a default is not Kafka's, and why. This table is all of them; a test proves it.
 
-`KAFKA_HAS_NOT` are settings Kafka does not know, so no default of its own can be departed from.
+`NOT_IN_KAFKA` are settings Kafka does not know, so no default of its own can be departed from.
 """
 
 from typing import NamedTuple
 
 
-class Departure(NamedTuple):
+class KafkaDifference(NamedTuple):
     kafka: str
     reason: str
     ours: str = ""
@@ -22,54 +22,56 @@ _FOLDER = "Records should not vanish when temporary files are cleared."
 _FIRST = "The first broker needs no configuration to start."
 _PEM = "Certificates come as PEM files from every tool; no Java is needed to make them."
 
-DEPARTURES = {
-    "flush.policy": Departure("as os", _ACKNOWLEDGED),
-    "log.flush.policy": Departure("as os", _ACKNOWLEDGED),
-    "default.replication.factor": Departure(
+KAFKA_DIFFERENCES = {
+    "flush.policy": KafkaDifference("as os", _ACKNOWLEDGED),
+    "log.flush.policy": KafkaDifference("as os", _ACKNOWLEDGED),
+    "default.replication.factor": KafkaDifference(
         "1",
         "One lost disk loses nothing. A topic that is made while a broker is down gets a replica on it, too.",
         "1 alone; in a cluster 3, or as many as there are registered brokers",
     ),
-    "min.insync.replicas": Departure(
+    "min.insync.replicas": KafkaDifference(
         "1",
         "With 1, a leader that is left alone acknowledges what only its disk has.",
         "2 where there are three replicas, else 1",
     ),
-    "listeners": Departure("PLAINTEXT://:9092", _LOCAL),
-    "listener.security.protocol.map": Departure(
+    "listeners": KafkaDifference("PLAINTEXT://:9092", _LOCAL),
+    "listener.security.protocol.map": KafkaDifference(
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "TLS is what most people call it.",
     ),
-    "log.dirs": Departure("a folder for temporary files", _FOLDER),
-    "log.dir": Departure("a folder for temporary files", _FOLDER),
-    "node.id": Departure("none: must be set", _FIRST),
-    "broker.id": Departure("none: must be set", _FIRST),
-    "ssl.keystore.type": Departure("JKS", _PEM),
-    "ssl.truststore.type": Departure("JKS", _PEM),
-    "queued.max.request.bytes": Departure(
+    "log.dirs": KafkaDifference("a folder for temporary files", _FOLDER),
+    "log.dir": KafkaDifference("a folder for temporary files", _FOLDER),
+    "node.id": KafkaDifference("none: must be set", _FIRST),
+    "broker.id": KafkaDifference("none: must be set", _FIRST),
+    "ssl.keystore.type": KafkaDifference("JKS", _PEM),
+    "ssl.truststore.type": KafkaDifference("JKS", _PEM),
+    "queued.max.request.bytes": KafkaDifference(
         "-1", "Without a limit, clients decide how much memory the broker needs."
     ),
-    "max.connections": Departure(
+    "max.connections": KafkaDifference(
         "2147483647", "Each connection costs memory and a file descriptor, of which there are fewer."
     ),
-    "offsets.topic.segment.bytes": Departure(
+    "offsets.topic.segment.bytes": KafkaDifference(
         "104857600", "A start reads this topic; the segment being written is what compaction cannot shrink."
     ),
-    "group.max.size": Departure(
+    "group.max.size": KafkaDifference(
         "2147483647", "A group is written as one record, so it cannot grow without limit."
     ),
-    "group.consumer.max.size": Departure("2147483647", "As group.max.size, so that groups can migrate."),
-    "group.consumer.heartbeat.interval.ms": Departure(
+    "group.consumer.max.size": KafkaDifference(
+        "2147483647", "As group.max.size, so that groups can migrate."
+    ),
+    "group.consumer.heartbeat.interval.ms": KafkaDifference(
         "5000",
         "Members learn of a change when they report next: a rebalance is over in a second or two."
         " Groups of more than a thousand members report less often by themselves.",
     ),
-    "group.consumer.min.heartbeat.interval.ms": Departure(
+    "group.consumer.min.heartbeat.interval.ms": KafkaDifference(
         "5000", "As group.consumer.heartbeat.interval.ms, of which it is Kafka's default too."
     ),
 }
 
-KAFKA_HAS_NOT = frozenset(
+NOT_IN_KAFKA = frozenset(
     {
         "flush.policy",
         "log.flush.policy",

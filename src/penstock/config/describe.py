@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
-from penstock.config.group_settings import ONE_GROUP_SETTINGS
+from penstock.config.group_settings import GROUP_OVERRIDE_SETTINGS
 from penstock.config.layers import (
-    NOTHING,
-    Given,
+    NO_SETTINGS,
+    GivenSettings,
     Synonym,
     group_value_of,
     resolve,
@@ -22,7 +22,7 @@ from penstock.config.layers import (
     topic_synonyms_of,
 )
 from penstock.config.listing_order import BROKER_SLOTS, GROUP_SLOTS, TOPIC_SLOTS, in_kafkas_order
-from penstock.config.setting import ConfigSource, ConfigType, Setting, render, without_password
+from penstock.config.setting import ConfigSource, ConfigType, Setting, hide_password, render
 from penstock.config.topic_settings import TOPIC_SETTINGS
 
 
@@ -49,7 +49,7 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
     given = broker.given
     return [
         _topic_entry(TOPIC_SETTINGS[entry.name], overrides, given) if entry.name in overrides else entry
-        for entry in _followed(*(frozenset(layer.items()) for layer in given))
+        for entry in _inherited_entries(*(frozenset(layer.items()) for layer in given))
     ]
 
 
@@ -59,7 +59,7 @@ def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
     extra = [find_setting(name) for name in sorted(given.static) if name not in BROKER_SETTINGS]
     settings = (*BROKER_SETTINGS.values(), *(setting for setting in extra if setting is not None))
     entries = [
-        _entry(setting, synonyms_of(setting, given), read_only=not setting.reload) for setting in settings
+        _entry(setting, synonyms_of(setting, given), read_only=not setting.dynamic) for setting in settings
     ]
     entries += _unknown_entries(
         (ConfigSource.DYNAMIC_BROKER, given.own), (ConfigSource.DYNAMIC_DEFAULT_BROKER, given.cluster)
@@ -82,7 +82,7 @@ def describe_cluster_defaults(broker: BrokerConfig) -> list[ConfigEntry]:
 def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
     """Every setting of a group that has these of its own. Kafka calls the broker's values defaults."""
     entries = []
-    for name, setting in ONE_GROUP_SETTINGS.items():
+    for name, setting in GROUP_OVERRIDE_SETTINGS.items():
         text = render(group_value_of(name, overrides, broker.given))
         source = ConfigSource.GROUP if name in overrides else ConfigSource.DEFAULT
         synonyms = (ConfigSynonym(name, text, source),)
@@ -94,14 +94,14 @@ def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
 
 # A tool asks for every topic of a cluster at once, and most of their settings are the broker's.
 @lru_cache(maxsize=4)
-def _followed(*layers: frozenset[tuple[str, str]]) -> tuple[ConfigEntry, ...]:
+def _inherited_entries(*layers: frozenset[tuple[str, str]]) -> tuple[ConfigEntry, ...]:
     """The entries of a topic that has no settings of its own."""
-    given = Given(*(dict(layer) for layer in layers))
+    given = GivenSettings(*(dict(layer) for layer in layers))
     settings = in_kafkas_order(TOPIC_SETTINGS.values(), TOPIC_SLOTS)
-    return tuple(_topic_entry(setting, NOTHING, given) for setting in settings)
+    return tuple(_topic_entry(setting, NO_SETTINGS, given) for setting in settings)
 
 
-def _topic_entry(setting: Setting, overrides: Mapping[str, str], given: Given) -> ConfigEntry:
+def _topic_entry(setting: Setting, overrides: Mapping[str, str], given: GivenSettings) -> ConfigEntry:
     return _entry(setting, topic_synonyms_of(setting, overrides, given), read_only=False)
 
 
@@ -109,14 +109,14 @@ def _entry(setting: Setting, synonyms: list[Synonym], *, read_only: bool) -> Con
     value = resolve(setting, synonyms)
     return ConfigEntry(
         name=setting.name,
-        value=None if value is None or setting.sensitive else without_password(render(value)),
+        value=None if value is None or setting.sensitive else hide_password(render(value)),
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         read_only=read_only,
         sensitive=setting.sensitive,
         type=setting.type,
         documentation=documentation(setting),
         synonyms=tuple(
-            ConfigSynonym(name, None if setting.sensitive else without_password(text), source)
+            ConfigSynonym(name, None if setting.sensitive else hide_password(text), source)
             for name, text, source in synonyms
         ),
     )

@@ -1,6 +1,6 @@
 """The settings of consumer groups and of the offsets they commit, as Kafka names them."""
 
-from penstock.config.setting import ConfigType, Rule, Setting, by_name
+from penstock.config.setting import ConfigType, Setting, SettingRule, by_name
 from penstock.limits import (
     CONSUMER_HEARTBEAT_MS,
     CONSUMER_HEARTBEAT_REBALANCING_MS,
@@ -31,7 +31,7 @@ GROUP_SETTINGS = (
         6 * SECOND_MS,
         "The shortest session a member of a classic group may ask for.",
         minimum=1,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "group.max.session.timeout.ms",
@@ -39,7 +39,7 @@ GROUP_SETTINGS = (
         30 * MINUTE_MS,
         "The longest session a member of a classic group may ask for.",
         minimum=1,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "group.initial.rebalance.delay.ms",
@@ -47,7 +47,7 @@ GROUP_SETTINGS = (
         3 * SECOND_MS,
         "How long an empty classic group waits for further members before its first assignment.",
         minimum=0,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "group.max.size",
@@ -55,7 +55,7 @@ GROUP_SETTINGS = (
         GROUP_MEMBERS_MAX,
         "Members of one classic group.",
         minimum=1,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "group.consumer.session.timeout.ms",
@@ -63,7 +63,7 @@ GROUP_SETTINGS = (
         45 * SECOND_MS,
         "A member that has not been heard of for so long is removed (new group protocol).",
         minimum=SECOND_MS,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "group.consumer.heartbeat.interval.ms",
@@ -71,7 +71,7 @@ GROUP_SETTINGS = (
         CONSUMER_HEARTBEAT_MS,
         "How often members report while nothing changes (new group protocol).",
         minimum=100,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "group.consumer.rebalance.heartbeat.interval.ms",
@@ -79,7 +79,7 @@ GROUP_SETTINGS = (
         CONSUMER_HEARTBEAT_REBALANCING_MS,
         "How often members report while partitions change hands (new group protocol).",
         minimum=50,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "group.consumer.min.session.timeout.ms",
@@ -115,15 +115,15 @@ GROUP_SETTINGS = (
         GROUP_MEMBERS_MAX,
         "Members of one group of the new protocol.",
         minimum=1,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "group.consumer.assignors",
         LIST,
         ASSIGNORS,
         "How partitions may be divided; the first is used where members name none.",
-        rule=Rule(_has_known_assignors, f"some of {', '.join(ASSIGNORS)}, each once"),
-        reload=True,
+        rule=SettingRule(_has_known_assignors, f"some of {', '.join(ASSIGNORS)}, each once"),
+        dynamic=True,
     ),
     Setting(
         "group.consumer.migration.policy",
@@ -131,11 +131,11 @@ GROUP_SETTINGS = (
         "bidirectional",
         "Which living groups may change between the classic and the new protocol.",
         allowed=MIGRATION_POLICIES,
-        reload=True,
+        dynamic=True,
     ),
 )
 
-ONE_GROUP_SETTINGS = by_name(
+GROUP_OVERRIDE_SETTINGS = by_name(
     (
         Setting(
             "consumer.heartbeat.interval.ms",
@@ -179,7 +179,7 @@ OFFSET_SETTINGS = (
         7 * DAY_MS // MINUTE_MS,
         "How long offsets are kept after their group became empty.",
         minimum=1,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "offsets.retention.check.interval.ms",
@@ -188,7 +188,7 @@ OFFSET_SETTINGS = (
         "How often groups are looked through for offsets to forget.",
         minimum=1,
         maximum=24 * HOUR_MS,
-        reload=True,
+        dynamic=True,
     ),
     Setting(
         "offset.metadata.max.bytes",
@@ -197,6 +197,6 @@ OFFSET_SETTINGS = (
         "The longest note a client may leave beside an offset.",
         minimum=0,
         maximum=SHORT_MAX,
-        reload=True,
+        dynamic=True,
     ),
 )

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from penstock.config.group_settings import ONE_GROUP_SETTINGS
-from penstock.config.layers import Given, value_of
+from penstock.config.group_settings import GROUP_OVERRIDE_SETTINGS
+from penstock.config.layers import GivenSettings, value_of
 from penstock.limits import MINUTE_MS
 
 
@@ -30,15 +30,18 @@ class ConsumerConfig(NamedTuple):
     def of_group(self, overrides: Mapping[str, str]) -> "ConsumerConfig":
         """What a group obeys that has these settings of its own."""
         own: dict[str, Any] = {
-            _OF_GROUP[name]: ONE_GROUP_SETTINGS[name].parse(text)
+            _OVERRIDE_FIELDS[name]: GROUP_OVERRIDE_SETTINGS[name].parse(text)
             for name, text in overrides.items()
-            if name in _OF_GROUP
+            if name in _OVERRIDE_FIELDS
         }
         return self._replace(**own)
 
 
-_OF_GROUP = {"consumer.session.timeout.ms": "session_ms", "consumer.heartbeat.interval.ms": "heartbeat_ms"}
-assert _OF_GROUP.keys() == ONE_GROUP_SETTINGS.keys()
+_OVERRIDE_FIELDS = {
+    "consumer.session.timeout.ms": "session_ms",
+    "consumer.heartbeat.interval.ms": "heartbeat_ms",
+}
+assert _OVERRIDE_FIELDS.keys() == GROUP_OVERRIDE_SETTINGS.keys()
 
 
 class OffsetsConfig(NamedTuple):
@@ -55,7 +58,7 @@ class GroupConfig(NamedTuple):
     topic_segment_bytes: int
 
     @classmethod
-    def of(cls, given: Given) -> "GroupConfig":
+    def of(cls, given: GivenSettings) -> "GroupConfig":
         return cls(
             classic=ClassicConfig(
                 session_ms_min=value_of("group.min.session.timeout.ms", given),
@@ -74,7 +77,7 @@ class GroupConfig(NamedTuple):
         )
 
 
-def _consumer(given: Given) -> ConsumerConfig:
+def _consumer(given: GivenSettings) -> ConsumerConfig:
     policy = value_of("group.consumer.migration.policy", given)
     return ConsumerConfig(
         session_ms=value_of("group.consumer.session.timeout.ms", given),

@@ -102,7 +102,7 @@ OF_KAFKA_4_2 = frozenset(_WITHOUT_EFFECT.split())
 WITHOUT_EFFECT = OF_KAFKA_4_2.union(_OF_OLDER_RELEASES.split())
 _PREFIXES_WITHOUT_EFFECT = ("password.encoder.", "remote.", "zookeeper.")
 
-INSTEAD = {
+REPLACED_BY = {
     "offsets.topic.replication.factor": "__consumer_offsets follows default.replication.factor",
 }
 """What decides instead, where something does."""
@@ -110,7 +110,7 @@ INSTEAD = {
 _NO_AUTHORIZER = "there is no authorizer, so everybody could do what it forbids"
 _NO_POLICY = "there are no policies, so requests that it forbids would be carried out"
 _OTHER_TLS = "TLS is Python's, which does not take it, so connections that it forbids would be accepted"
-PROTECTING = {
+PROTECTIVE_SETTINGS = {
     "allow.everyone.if.no.acl.found": _NO_AUTHORIZER,
     "alter.config.policy.class.name": _NO_POLICY,
     "authorizer.class.name": _NO_AUTHORIZER,
@@ -146,9 +146,9 @@ def without_listener(name: str) -> str:
 def protection_of(name: str, text: str) -> str | None:
     """Why this value of a setting must not be left out silently; None: nothing would be unprotected."""
     name = without_listener(name)
-    if name not in PROTECTING or text.strip() in ("", _HARMLESS.get(name)):
+    if name not in PROTECTIVE_SETTINGS or text.strip() in ("", _HARMLESS.get(name)):
         return None
-    return PROTECTING[name]
+    return PROTECTIVE_SETTINGS[name]
 
 
 def is_without_effect(name: str, text: str, listeners: str) -> bool:
@@ -156,6 +156,6 @@ def is_without_effect(name: str, text: str, listeners: str) -> bool:
     name = without_listener(name)
     if name == "inter.broker.listener.name":
         return text.strip() in ("", listeners.strip().partition("://")[0])
-    if name in PROTECTING:
+    if name in PROTECTIVE_SETTINGS:
         return protection_of(name, text) is None
     return name in WITHOUT_EFFECT or name.startswith(_PREFIXES_WITHOUT_EFFECT)

@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
-from penstock.config.group_settings import ONE_GROUP_SETTINGS
-from penstock.config.setting import ConfigSource, Setting, Value
+from penstock.config.group_settings import GROUP_OVERRIDE_SETTINGS
+from penstock.config.setting import ConfigSource, Setting, SettingValue
 from penstock.config.topic_settings import TOPIC_SETTINGS
 from penstock.limits import HOUR_MS, MINUTE_MS
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 _DEFAULTS: Mapping[str, str] = MappingProxyType(
     {name: text for name, setting in BROKER_SETTINGS.items() if (text := setting.default_text) is not None}
@@ -29,17 +29,17 @@ _DEFAULTS: Mapping[str, str] = MappingProxyType(
 _UNIT_MS = {"hours": HOUR_MS, "minutes": MINUTE_MS}
 
 
-class Given(NamedTuple):
+class GivenSettings(NamedTuple):
     """What was given to a broker, as texts, by where it was given."""
 
-    static: Mapping[str, str] = NOTHING
-    cluster: Mapping[str, str] = NOTHING
+    static: Mapping[str, str] = NO_SETTINGS
+    cluster: Mapping[str, str] = NO_SETTINGS
     """While running, for all brokers."""
-    own: Mapping[str, str] = NOTHING
+    own: Mapping[str, str] = NO_SETTINGS
     """While running, for this broker."""
 
 
-NOTHING_GIVEN = Given()
+NOTHING_GIVEN = GivenSettings()
 
 
 class Synonym(NamedTuple):
@@ -48,12 +48,12 @@ class Synonym(NamedTuple):
     source: ConfigSource
 
 
-def synonyms_of(setting: Setting, given: Given) -> list[Synonym]:
+def synonyms_of(setting: Setting, given: GivenSettings) -> list[Synonym]:
     """All values a broker has for its setting, the one that counts first."""
     return _synonyms((setting.name, *setting.synonyms), given)
 
 
-def topic_synonyms_of(setting: Setting, overrides: Mapping[str, str], given: Given) -> list[Synonym]:
+def topic_synonyms_of(setting: Setting, overrides: Mapping[str, str], given: GivenSettings) -> list[Synonym]:
     """The same for a topic's setting: its own value, then those of the broker it follows."""
     found = _synonyms(setting.synonyms, given)
     text = overrides.get(setting.name)
@@ -64,7 +64,7 @@ def topic_synonyms_of(setting: Setting, overrides: Mapping[str, str], given: Giv
     return found
 
 
-def resolve(setting: Setting, synonyms: list[Synonym]) -> Value | None:
+def resolve(setting: Setting, synonyms: list[Synonym]) -> SettingValue | None:
     """The value that counts, in the unit of the setting that asks."""
     if not synonyms:
         return None
@@ -75,27 +75,27 @@ def resolve(setting: Setting, synonyms: list[Synonym]) -> Value | None:
     return value * unit_ms if isinstance(value, int) and unit_ms > 1 and value > 0 else value
 
 
-def value_of(name: str, given: Given) -> Any:
+def value_of(name: str, given: GivenSettings) -> Any:
     """The value a broker obeys, of the declared type; None where there is neither value nor default."""
     setting = find_setting(name)
     assert setting is not None, f"{name} is not declared"
     return resolve(setting, synonyms_of(setting, given))
 
 
-def topic_value_of(name: str, overrides: Mapping[str, str], given: Given) -> Any:
+def topic_value_of(name: str, overrides: Mapping[str, str], given: GivenSettings) -> Any:
     """The value a topic obeys."""
     setting = TOPIC_SETTINGS[name]
     return resolve(setting, topic_synonyms_of(setting, overrides, given))
 
 
-def group_value_of(name: str, overrides: Mapping[str, str], given: Given) -> Any:
+def group_value_of(name: str, overrides: Mapping[str, str], given: GivenSettings) -> Any:
     """The value a group obeys."""
-    setting = ONE_GROUP_SETTINGS[name]
+    setting = GROUP_OVERRIDE_SETTINGS[name]
     text = overrides.get(name)
     return value_of(setting.synonyms[0], given) if text is None else setting.parse(text)
 
 
-def _synonyms(names: tuple[str, ...], given: Given) -> list[Synonym]:
+def _synonyms(names: tuple[str, ...], given: GivenSettings) -> list[Synonym]:
     layers = (
         (ConfigSource.DYNAMIC_BROKER, given.own),
         (ConfigSource.DYNAMIC_DEFAULT_BROKER, given.cluster),

@@ -24,7 +24,7 @@ _ADDRESS = re.compile(
     r"(?P<host>\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9._-]{0,253}):(?P<port>[0-9]{1,5})", re.ASCII
 )
 _HOST = re.compile(r"\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9._-]{1,253}", re.ASCII)
-_EVERY_ADDRESS = re.compile(r"[0:.]*", re.ASCII)
+_WILDCARD = re.compile(r"[0:.]*", re.ASCII)
 _LOOPBACK = re.compile(r"127(\.[0-9]{1,3}){3}|::1|localhost", re.ASCII)
 
 
@@ -45,8 +45,8 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
-    def is_every_address(self) -> bool:
-        return _EVERY_ADDRESS.fullmatch(self.host) is not None
+    def is_wildcard(self) -> bool:
+        return _WILDCARD.fullmatch(self.host) is not None
 
     @property
     def is_loopback(self) -> bool:
@@ -111,17 +111,17 @@ def parse_listeners(
     problems: list[str] = []
     protocols = _parse_protocol_map(protocol_map, problems)
     bound = _parse_entries("listeners", listeners, problems)
-    told = _parse_entries("advertised.listeners", advertised, problems)
+    advertised_as = _parse_entries("advertised.listeners", advertised, problems)
     problems += [
         f"advertised.listeners = '{name}://{address}': no listener is called {name}"
-        for name, address in told.items()
+        for name, address in advertised_as.items()
         if name not in bound
     ]
     problems += _shared_addresses(bound)
     found = []
     for name, address in bound.items():
         try:
-            found.append(_listener(name, address, told.get(name), protocols, insecure=insecure))
+            found.append(_listener(name, address, advertised_as.get(name), protocols, insecure=insecure))
         except ConfigError as problem:
             problems.append(str(problem))
     if problems:
@@ -130,7 +130,7 @@ def parse_listeners(
 
 
 def _listener(
-    name: str, address: Address, told: Address | None, protocols: dict[str, str], *, insecure: bool
+    name: str, address: Address, advertised_as: Address | None, protocols: dict[str, str], *, insecure: bool
 ) -> Listener:
     entry = f"{name}://{address}"
     protocol = protocols.get(name)
@@ -146,17 +146,18 @@ def _listener(
         )
     if not (insecure or address.is_loopback or protocol == SecurityProtocol.SSL):
         raise ConfigError(_unprotected("listeners", entry))
-    if told is None and address.is_every_address:
+    if advertised_as is None and address.is_wildcard:
         raise ConfigError(
             f"listeners = {entry!r}: clients cannot connect to {address.host};"
             " say what they should use with --advertised host:port or advertised.listeners"
         )
-    if told is not None and told.is_every_address:
+    if advertised_as is not None and advertised_as.is_wildcard:
         raise ConfigError(
-            f"advertised.listeners = '{name}://{told}': clients cannot connect to {told.host};"
+            f"advertised.listeners = '{name}://{advertised_as}': clients cannot connect to"
+            f" {advertised_as.host};"
             " name an address or a host"
         )
-    return Listener(name, SecurityProtocol(protocol), *address, *(told or address))
+    return Listener(name, SecurityProtocol(protocol), *address, *(advertised_as or address))
 
 
 def _unprotected(key: str, entry: str) -> str:

@@ -39,11 +39,11 @@ N = TypeVar("N", bound=Named)
 
 def in_kafkas_order(settings: Iterable[N], slots: int) -> list[N]:
     """The settings of one resource, as Kafka would list them. `slots` is a power of two."""
-    return sorted(settings, key=lambda setting: _place(setting.name, slots))
+    return sorted(settings, key=lambda setting: _listing_key(setting.name, slots))
 
 
 @lru_cache(maxsize=1024)
-def _place(name: str, slots: int) -> tuple[int, int]:
+def _listing_key(name: str, slots: int) -> tuple[int, int]:
     value = 0
     for character in name:
         value = (31 * value + ord(character)) & 0xFFFFFFFF

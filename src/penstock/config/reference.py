@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from penstock.config.broker_settings import BROKER_SETTINGS, SECTIONS
-from penstock.config.departures import DEPARTURES, KAFKA_HAS_NOT
-from penstock.config.group_settings import ONE_GROUP_SETTINGS
-from penstock.config.kafka_settings import PROTECTING
+from penstock.config.departures import KAFKA_DIFFERENCES, NOT_IN_KAFKA
+from penstock.config.group_settings import GROUP_OVERRIDE_SETTINGS
+from penstock.config.kafka_settings import PROTECTIVE_SETTINGS
 from penstock.config.setting import ConfigType, Setting
 from penstock.config.topic_settings import IGNORED_TOPIC_SETTINGS, TOPIC_SETTINGS
 
@@ -112,17 +112,17 @@ Each of these can be set for one listener, with the listener's name in lower cas
 
 
 def render() -> str:
-    return "\n".join(chain(_departures(), _topics(), _groups(), _brokers(), _kafkas()))
+    return "\n".join(chain(_kafka_differences(), _topics(), _groups(), _brokers(), _kafkas()))
 
 
-def _departures() -> Iterator[str]:
+def _kafka_differences() -> Iterator[str]:
     yield _INTRODUCTION
     yield "| Setting | Kafka | Penstock | Why |"
     yield "|---|---|---|---|"
     declared = {**BROKER_SETTINGS, **TOPIC_SETTINGS}
-    for name, departure in DEPARTURES.items():
-        ours = departure.ours or _default(declared[name])
-        yield f"| `{name}` | {departure.kafka} | {ours} | {departure.reason} |"
+    for name, difference in KAFKA_DIFFERENCES.items():
+        ours = difference.ours or _default(declared[name])
+        yield f"| `{name}` | {difference.kafka} | {ours} | {difference.reason} |"
     yield ""
 
 
@@ -135,7 +135,7 @@ def _topics() -> Iterator[str]:
 
 def _groups() -> Iterator[str]:
     yield _GROUP_INTRODUCTION
-    yield from _table(ONE_GROUP_SETTINGS.values())
+    yield from _table(GROUP_OVERRIDE_SETTINGS.values())
 
 
 def _brokers() -> Iterator[str]:
@@ -151,7 +151,7 @@ def _kafkas() -> Iterator[str]:
     yield _KAFKA_INTRODUCTION
     yield "| Setting | Why |"
     yield "|---|---|"
-    for name, reason in PROTECTING.items():
+    for name, reason in PROTECTIVE_SETTINGS.items():
         yield f"| `{name}` | {reason} |"
     yield _STOPS_THE_START
 
@@ -160,7 +160,7 @@ def _table(settings: Iterable[Setting]) -> Iterator[str]:
     yield "| Setting | Type | Default | Allowed | Meaning |"
     yield "|---|---|---|---|---|"
     for setting in settings:
-        kind = setting.type.name.lower() + (", *run time*" if setting.reload else "")
+        kind = setting.type.name.lower() + (", *run time*" if setting.dynamic else "")
         cells = (f"`{setting.name}`", kind, _default(setting), _allowed(setting), _meaning(setting))
         yield f"| {' | '.join(cells)} |"
     yield ""
@@ -177,14 +177,14 @@ def _allowed(setting: Setting) -> str:
     plain = setting.rule is None and not setting.allowed and setting.minimum is None
     if plain and setting.type in (ConfigType.STRING, ConfigType.PASSWORD):
         return "any text"
-    return setting.allows_text
+    return setting.allowed_text
 
 
 def _meaning(setting: Setting) -> str:
     parts = [setting.doc]
     if setting.synonyms:
         parts.append("Follows " + ", ".join(f"`{name}`" for name in setting.synonyms) + ".")
-    if setting.name in KAFKA_HAS_NOT:
+    if setting.name in NOT_IN_KAFKA:
         parts.append("Not a setting of Kafka.")
     if setting.effect:
         parts.append(f"**Effect {setting.effect}.**")

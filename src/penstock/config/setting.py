@@ -20,7 +20,7 @@ from penstock.limits import INT_MAX, LONG_MAX, SHORT_MAX
 _PASSWORD = re.compile(r"(?<=://)([^/?@:]*):[^/?]*@")
 """In an address: of the metadata store."""
 
-Value = bool | int | float | str | tuple[str, ...]
+SettingValue = bool | int | float | str | tuple[str, ...]
 
 
 class ConfigType(IntEnum):
@@ -48,11 +48,11 @@ class ConfigSource(IntEnum):
     GROUP = 8
 
 
-class Rule(NamedTuple):
-    """What bounds cannot say. `says` completes the sentence "it must be ..."."""
+class SettingRule(NamedTuple):
+    """What bounds cannot say. `description` completes the sentence "it must be ..."."""
 
-    holds: Callable[[Any], bool]
-    says: str
+    is_satisfied: Callable[[Any], bool]
+    description: str
 
 
 _INTEGERS = {ConfigType.SHORT: SHORT_MAX, ConfigType.INT: INT_MAX, ConfigType.LONG: LONG_MAX}
@@ -66,15 +66,15 @@ _QUOTED_MAX = 250
 class Setting(NamedTuple):
     name: str
     type: ConfigType
-    default: Value | None
+    default: SettingValue | None
     doc: str
     minimum: float | None = None
     maximum: float | None = None
     allowed: tuple[str, ...] | tuple[int, ...] = ()
-    rule: Rule | None = None
+    rule: SettingRule | None = None
     synonyms: tuple[str, ...] = ()
     """Broker settings whose value is taken, in this order, where this one is not set."""
-    reload: bool = False
+    dynamic: bool = False
     """May be changed while the broker runs."""
     effect: str = ""
     """Empty when the setting is honoured; otherwise why setting it changes nothing."""
@@ -83,14 +83,14 @@ class Setting(NamedTuple):
     def sensitive(self) -> bool:
         return self.type is ConfigType.PASSWORD
 
-    def parse(self, text: str) -> Value:
-        value = _READERS[self.type](text.strip())
+    def parse(self, text: str) -> SettingValue:
+        value = _PARSERS[self.type](text.strip())
         if value is None or not self._allows(value):
-            shown = "(hidden)" if self.sensitive else _quoted(without_password(text))
-            raise ConfigError(f"{self.name} = {shown}: must be {self.allows_text}")
+            shown = "(hidden)" if self.sensitive else _quoted(hide_password(text))
+            raise ConfigError(f"{self.name} = {shown}: must be {self.allowed_text}")
         return value
 
-    def render(self, value: Value) -> str:
+    def render(self, value: SettingValue) -> str:
         return render(value)
 
     @property
@@ -98,14 +98,14 @@ class Setting(NamedTuple):
         return None if self.default is None else render(self.default)
 
     @property
-    def allows_text(self) -> str:
+    def allowed_text(self) -> str:
         """What is allowed, as the end of a sentence that begins with "must be"."""
         if self.rule is not None:
-            return self.rule.says
+            return self.rule.description
         if self.allowed:
             choices = ", ".join(str(choice) for choice in self.allowed)
             return f"a list of {choices}" if self.type is ConfigType.LIST else f"one of {choices}"
-        return _NOUNS[self.type] + self._range_text()
+        return _TYPE_DESCRIPTIONS[self.type] + self._range_text()
 
     def _range_text(self) -> str:
         if self.minimum is None:
@@ -114,14 +114,14 @@ class Setting(NamedTuple):
             return f" of at least {self.minimum}"
         return f" from {self.minimum} to {self.maximum}"
 
-    def _allows(self, value: Value) -> bool:
+    def _allows(self, value: SettingValue) -> bool:
         if self.allowed:
-            chosen: Iterable[Value] = value if isinstance(value, tuple) else (value,)
+            chosen: Iterable[SettingValue] = value if isinstance(value, tuple) else (value,)
             if not all(choice in self.allowed for choice in chosen):
                 return False
-        return self._in_range(value) and (self.rule is None or self.rule.holds(value))
+        return self._in_range(value) and (self.rule is None or self.rule.is_satisfied(value))
 
-    def _in_range(self, value: Value) -> bool:
+    def _in_range(self, value: SettingValue) -> bool:
         if isinstance(value, bool | str | tuple):
             return True
         widest = _INTEGERS.get(self.type)
@@ -132,12 +132,12 @@ class Setting(NamedTuple):
         )
 
 
-def without_password(text: str) -> str:
+def hide_password(text: str) -> str:
     """As it may be shown to anybody."""
     return _PASSWORD.sub(r"\1:***@", text) if "@" in text else text
 
 
-def render(value: Value) -> str:
+def render(value: SettingValue) -> str:
     """Kafka's text for a value."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -156,7 +156,7 @@ def by_name(settings: Iterable[Setting]) -> dict[str, Setting]:
     return found
 
 
-def unknown_setting(name: str, known: Iterable[str]) -> str:
+def unknown_setting_message(name: str, known: Iterable[str]) -> str:
     """The sentence that refuses a key nobody declared."""
     # Only a refusal needs it, and it takes longer to load than this whole package.
     from difflib import get_close_matches
@@ -193,7 +193,7 @@ def _read_list(text: str) -> tuple[str, ...] | None:
     return items if all(items) else None
 
 
-_READERS: dict[ConfigType, Callable[[str], Value | None]] = {
+_PARSERS: dict[ConfigType, Callable[[str], SettingValue | None]] = {
     ConfigType.BOOLEAN: _read_boolean,
     ConfigType.STRING: str,
     ConfigType.PASSWORD: str,
@@ -204,7 +204,7 @@ _READERS: dict[ConfigType, Callable[[str], Value | None]] = {
     ConfigType.LIST: _read_list,
 }
 
-_NOUNS = {
+_TYPE_DESCRIPTIONS = {
     ConfigType.BOOLEAN: "true or false",
     ConfigType.STRING: "a text",
     ConfigType.PASSWORD: "a text",

@@ -16,10 +16,15 @@ from typing import Any, NamedTuple
 from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
 from penstock.config.checks import broker_problems, broker_warnings, listener_problems
-from penstock.config.kafka_settings import INSTEAD, PROTECTING, is_without_effect, without_listener
-from penstock.config.layers import Given, value_of
+from penstock.config.kafka_settings import (
+    PROTECTIVE_SETTINGS,
+    REPLACED_BY,
+    is_without_effect,
+    without_listener,
+)
+from penstock.config.layers import GivenSettings, value_of
 from penstock.config.listeners import ADDRESS_FORM, advertise, parse_address
-from penstock.config.setting import render, unknown_setting
+from penstock.config.setting import render, unknown_setting_message
 from penstock.errors import ConfigError
 
 FILE = "the config file"
@@ -39,7 +44,7 @@ _LISTENER_KEYS = {"listeners", "advertised.listeners", "listener.security.protoc
 Flag = str | int | bool | None
 
 
-class _Entry(NamedTuple):
+class _SourceEntry(NamedTuple):
     key: str
     text: str
     origin: str
@@ -66,17 +71,17 @@ def load(
         *_from_flags(flags, problems),
     ]
     warnings: list[str] = []
-    static, refused = _parse(entries, problems, warnings)
-    _apply_advertised(flags.get("advertised"), static, refused, problems)
-    given = Given(MappingProxyType(static))
-    problems += broker_problems(given, refused)
+    static, rejected = _parse(entries, problems, warnings)
+    _apply_advertised(flags.get("advertised"), static, rejected, problems)
+    given = GivenSettings(MappingProxyType(static))
+    problems += broker_problems(given, rejected)
     try:
         config = BrokerConfig.of(given, insecure=flags.get("insecure") is True)
     except ConfigError as problem:
         # With one of them refused already, the rest cannot be judged.
-        problems += [] if refused & _LISTENER_KEYS else [str(problem)]
+        problems += [] if rejected & _LISTENER_KEYS else [str(problem)]
         raise ConfigError("\n".join(problems)) from None
-    if not any(key in _LISTENER_KEYS or "ssl." in key for key in refused):
+    if not any(key in _LISTENER_KEYS or "ssl." in key for key in rejected):
         problems += listener_problems(config)
     if problems:
         raise ConfigError("\n".join(problems))
@@ -84,38 +89,38 @@ def load(
 
 
 def _parse(
-    entries: Sequence[_Entry], problems: list[str], warnings: list[str]
+    entries: Sequence[_SourceEntry], problems: list[str], warnings: list[str]
 ) -> tuple[dict[str, str], set[str]]:
     static: dict[str, str] = {}
-    refused: set[str] = set()
+    rejected: set[str] = set()
     listeners = next((entry.text for entry in reversed(entries) if entry.key == "listeners"), "PLAINTEXT://")
     for key, text, origin in entries:
         setting = find_setting(key)
         if setting is None and is_without_effect(key, text, listeners):
-            instead = f": {INSTEAD[key]}" if key in INSTEAD else ""
+            instead = f": {REPLACED_BY[key]}" if key in REPLACED_BY else ""
             warnings.append(f"{key}: a setting of Kafka without effect here{instead} (from {origin})")
             continue
         if setting is None:
             problems.append(f"{_unknown(key)} (from {origin})")
-            refused.add(key)
+            rejected.add(key)
             continue
         try:
             static[key] = render(setting.parse(text))
         except ConfigError as problem:
             problems.append(f"{problem} (from {origin})")
-            refused.add(key)
-    return static, refused
+            rejected.add(key)
+    return static, rejected
 
 
 def _unknown(key: str) -> str:
-    protection = PROTECTING.get(without_listener(key))
+    protection = PROTECTIVE_SETTINGS.get(without_listener(key))
     if protection is not None:
         return f"{key}: a setting of Kafka that this broker does not have: {protection}; leave it out"
-    said = unknown_setting(key, BROKER_SETTINGS)
-    return said if said.endswith("?") else f"{said}; `python -m penstock.config.reference` lists all"
+    message = unknown_setting_message(key, BROKER_SETTINGS)
+    return message if message.endswith("?") else f"{message}; `python -m penstock.config.reference` lists all"
 
 
-def _from_flags(flags: Mapping[str, Flag], problems: list[str]) -> Iterator[_Entry]:
+def _from_flags(flags: Mapping[str, Flag], problems: list[str]) -> Iterator[_SourceEntry]:
     for flag, key in _FLAGS.items():
         given = flags.get(flag)
         origin = "--" + flag.replace("_", "-")
@@ -124,31 +129,31 @@ def _from_flags(flags: Mapping[str, Flag], problems: list[str]) -> Iterator[_Ent
         if flag in _ADDRESS_FLAGS and parse_address(str(given)) is None:
             problems.append(f"{origin} {str(given)!r}: must be {ADDRESS_FORM}")
         else:
-            yield _Entry(key, _ADDRESS_FLAGS.get(flag, "") + str(given), origin)
+            yield _SourceEntry(key, _ADDRESS_FLAGS.get(flag, "") + str(given), origin)
 
 
-def _apply_advertised(flag: Flag, static: dict[str, str], refused: set[str], problems: list[str]) -> None:
+def _apply_advertised(flag: Flag, static: dict[str, str], rejected: set[str], problems: list[str]) -> None:
     """`--advertised` names no listener, so it can only be read once the listeners are known."""
     if flag is None:
         return
     try:
-        listeners = value_of("listeners", Given(static))
+        listeners = value_of("listeners", GivenSettings(static))
         static["advertised.listeners"] = advertise(str(flag), listeners)
     except ConfigError as problem:
         problems.append(str(problem))
-        refused.add("advertised.listeners")
+        rejected.add("advertised.listeners")
 
 
-def _from_sets(sets: Sequence[str], origin: str, problems: list[str]) -> Iterator[_Entry]:
+def _from_sets(sets: Sequence[str], origin: str, problems: list[str]) -> Iterator[_SourceEntry]:
     for item in sets:
         key, separator, text = item.partition("=")
         if separator:
-            yield _Entry(key.strip(), text, origin)
+            yield _SourceEntry(key.strip(), text, origin)
         else:
             problems.append(f"{origin} {item!r}: must be key=value")
 
 
-def _from_file(file: bytes | None, problems: list[str]) -> Iterator[_Entry]:
+def _from_file(file: bytes | None, problems: list[str]) -> Iterator[_SourceEntry]:
     if file is None:
         return
     # Most brokers start without a file and need no reader for one.
@@ -173,7 +178,7 @@ def _from_file(file: bytes | None, problems: list[str]) -> Iterator[_Entry]:
         elif (text := _text_of(value)) is None:
             problems.append(f"{key}: must be a text, a number, true, false or a list of texts (from {FILE})")
         else:
-            yield _Entry(key, text, FILE)
+            yield _SourceEntry(key, text, FILE)
 
 
 def _text_of(value: Any) -> str | None:

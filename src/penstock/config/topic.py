@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.config.layers import NOTHING, Given, topic_value_of
-from penstock.config.setting import Value
+from penstock.config.layers import NO_SETTINGS, GivenSettings, topic_value_of
+from penstock.config.setting import SettingValue
 from penstock.config.topic_settings import TOPIC_SETTINGS
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ class TopicConfig(NamedTuple):
         return broker.topic_defaults._replace(**own)
 
     @classmethod
-    def defaults(cls, given: Given) -> "TopicConfig":
+    def defaults(cls, given: GivenSettings) -> "TopicConfig":
         """What a topic without settings of its own obeys on a broker that was given these."""
-        values = {field: topic_value_of(name, NOTHING, given) for name, field in _FIELDS.items()}
+        values = {field: topic_value_of(name, NO_SETTINGS, given) for name, field in _FIELDS.items()}
         return cls(**{field: _typed(field, value) for field, value in values.items()})
 
     @property
@@ -131,7 +131,7 @@ _ENUMS: dict[str, type[StrEnum]] = {
 }
 
 
-def _typed(field: str, value: Value) -> Any:
+def _typed(field: str, value: SettingValue) -> Any:
     if isinstance(value, tuple):
         return frozenset(CleanupPolicy(item) for item in value)
     return _ENUMS[field](value) if isinstance(value, str) else value

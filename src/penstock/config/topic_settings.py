@@ -7,7 +7,7 @@ because tools set it and read it back; its `effect` says so.
 
 import re
 
-from penstock.config.setting import ConfigType, Rule, Setting, by_name
+from penstock.config.setting import ConfigType, Setting, SettingRule, by_name
 from penstock.limits import (
     BATCH_BYTES_MAX,
     DAY_MS,
@@ -27,7 +27,7 @@ ALL_ADDED = "none: every replica that a reassignment adds is held to the rate of
 
 _THROTTLED = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 
-THROTTLED_REPLICAS = Rule(
+THROTTLED_REPLICAS = SettingRule(
     lambda items: items == ("*",) or all(_THROTTLED.fullmatch(item) for item in items),
     "'*' or a comma-separated list of partition:broker pairs",
 )

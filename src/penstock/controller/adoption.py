@@ -2,7 +2,7 @@
 
 Everything that its own file says is written under the same keys, and then the key that says which cluster
 the store holds. Nothing there counts before that last one, and nothing of it counts for the broker
-before its data directory says so (`log.data_directory.become_member`), which is not decided here.
+before its data directory says so (`log.data_directory.set_membership`), which is not decided here.
 
 Rule 1: the store must be empty, or hold what an earlier try has left and nobody has used since.
 Rule 2: what is written is what was read, but for the broker's registration, which gets an incarnation
@@ -19,13 +19,13 @@ from penstock.host.metadata_store import ABSENT, Compare, Delete, DeleteAll, Put
 from penstock.metadata.documents import BrokerValue, decode
 from penstock.metadata.facts import ClusterImage
 from penstock.metadata.image import image_of
-from penstock.metadata.keys import CLUSTER_ID_KEY, BrokerKey, ControllerKey, Keys, LiveKey
+from penstock.metadata.keys import CLUSTER_ID_KEY, BrokerKey, BrokerSessionKey, ClusterKeys, ControllerKey
 
-EVERYTHING = "/penstock/"
+STORE_PREFIX = "/penstock/"
 """What a cluster keeps in a store begins so, whichever it is."""
 
 
-class Member(NamedTuple):
+class AdoptedBroker(NamedTuple):
     """The broker that is to be a member."""
 
     cluster_id: str
@@ -33,7 +33,9 @@ class Member(NamedTuple):
     directory_id: str
 
 
-def facts_of(own: Snapshot, member: Member, incarnation: str) -> tuple[ClusterImage, dict[str, bytes]]:
+def shared_facts(
+    own: Snapshot, member: AdoptedBroker, incarnation: str
+) -> tuple[ClusterImage, dict[str, bytes]]:
     """What the broker's own store says, as it is and as a shared one is to say it."""
     image = image_of(own, member.cluster_id)
     facts = {key: entry.value for key, entry in own.entries.items()}
@@ -43,7 +45,7 @@ def facts_of(own: Snapshot, member: Member, incarnation: str) -> tuple[ClusterIm
     return image, facts
 
 
-def writing(facts: dict[str, bytes], cluster_id: str, changes_max: int) -> Iterator[Decision]:
+def import_transactions(facts: dict[str, bytes], cluster_id: str, changes_max: int) -> Iterator[Decision]:
     """The transactions that fill an empty store, in their order. The last makes the others count."""
     nobody_came = Compare(CLUSTER_ID_KEY, ABSENT)
     # Partitions come before their topics in this order, too.
@@ -55,14 +57,14 @@ def writing(facts: dict[str, bytes], cluster_id: str, changes_max: int) -> Itera
     yield Decision((nobody_came,), (Put(CLUSTER_ID_KEY, cluster_id.encode()),))
 
 
-def clearing(found: Snapshot, member: Member) -> Decision | None:
+def cleanup_transaction(found: Snapshot, member: AdoptedBroker) -> Decision | None:
     """How what an earlier try has left is taken away; None if the store is empty.
 
     `found`: EVERYTHING in it. ConfigError if there is more than that.
     """
     if not found.entries:
         return None
-    keys = Keys(member.cluster_id)
+    keys = ClusterKeys(member.cluster_id)
     held = found.entries.get(CLUSTER_ID_KEY)
     strangers = [key for key in found.entries if key != CLUSTER_ID_KEY and not key.startswith(keys.prefix)]
     if strangers or (held is not None and held.value != member.cluster_id.encode()):
@@ -87,21 +89,21 @@ def clearing(found: Snapshot, member: Member) -> Decision | None:
     )
 
 
-def _users(keys: Keys, key: str, value: bytes, member: Member) -> Iterator[str]:
+def _users(keys: ClusterKeys, key: str, value: bytes, member: AdoptedBroker) -> Iterator[str]:
     """Who has been there, as this key shows."""
     if key == CLUSTER_ID_KEY:
         return
     match keys.parse(key):
         case ControllerKey():
             yield "a controller"
-        case LiveKey(broker_id):
+        case BrokerSessionKey(broker_id):
             yield f"broker {broker_id}"
         case BrokerKey(broker_id):
             if broker_id != member.node_id or decode(BrokerValue, key, value).admitted_epoch != ABSENT:
                 yield f"broker {broker_id}"
 
 
-def require_written(found: Snapshot, facts: dict[str, bytes]) -> None:
+def verify_written(found: Snapshot, facts: dict[str, bytes]) -> None:
     """CorruptData unless the store holds all of it, and nothing else."""
     if {key: entry.value for key, entry in found.entries.items()} != facts:
         raise CorruptData("the metadata store does not hold what was written to it: run the command again")

@@ -20,47 +20,47 @@ from typing import NamedTuple
 from zlib import crc32
 
 from penstock.controller.partitions import Partition, every_partition
-from penstock.controller.placement import Replicas, placeable, safe_factor
+from penstock.controller.placement import Replicas, default_replication_factor, placement_candidates
 from penstock.controller.reassignment import Reassignment
-from penstock.metadata.facts import Broker, ClusterImage, Topic
+from penstock.metadata.facts import BrokerRegistration, ClusterImage, Topic
 
-Counts = dict[int, int]
+ReplicaCounts = dict[int, int]
 """Of replicas, by the broker that holds them."""
 
 
-class _Share(NamedTuple):
+class _FairShare(NamedTuple):
     least: int
     most: int
 
     @classmethod
-    def of(cls, counts: Counts) -> "_Share":
+    def of(cls, counts: ReplicaCounts) -> "_FairShare":
         total, brokers = sum(counts.values()), len(counts)
         return cls(total // brokers, -(-total // brokers))
 
-    def is_kept(self, counts: Counts) -> bool:
+    def is_met(self, counts: ReplicaCounts) -> bool:
         return min(counts.values()) >= self.least and max(counts.values()) <= self.most
 
-    def is_nearer(self, counts: Counts, from_: int, to: int) -> bool:
+    def is_improved_by(self, counts: ReplicaCounts, from_: int, to: int) -> bool:
         """Whether one less here and one more there is nearer to it."""
         return counts[from_] - counts[to] > 1 and (counts[from_] > self.most or counts[to] < self.least)
 
 
-class _Load:
+class _BrokerLoads:
     """What each broker that may be given replicas holds and is preferred to lead."""
 
     def __init__(self, image: ClusterImage) -> None:
-        self._nobody = {broker.id: 0 for broker in placeable(image)}
+        self._nobody = {broker.id: 0 for broker in placement_candidates(image)}
         self.held = self._nobody.copy()
         self.led = self._nobody.copy()
-        self._of_topics: dict[str, Counts] = {}
+        self._of_topics: dict[str, ReplicaCounts] = {}
         self._racks = _racks(image.brokers.values())
         for topic, state in every_partition(image):
             self.count(topic, state.target, 1)
 
-    def of_topic(self, topic: Topic) -> Counts:
+    def of_topic(self, topic: Topic) -> ReplicaCounts:
         return self._of_topics.setdefault(topic.name, self._nobody.copy())
 
-    def leave_out(self, node: int) -> None:
+    def exclude(self, node: int) -> None:
         for counts in (self._nobody, self.held, self.led, *self._of_topics.values()):
             counts.pop(node, None)
 
@@ -77,7 +77,7 @@ class _Load:
         self.count(topic, replicas, -1)
         self.count(topic, target, 1)
 
-    def lightest(self, topic: Topic, apart_from: Replicas) -> int | None:
+    def least_loaded(self, topic: Topic, apart_from: Replicas) -> int | None:
         """Who should hold one replica more of a partition; None: nobody can.
 
         Racks that hold fewest of the partition go first, then who holds least of the topic.
@@ -86,7 +86,7 @@ class _Load:
         crowd = {node: used.count(self.rack(node)) for node in self.held if node not in apart_from}
         return min(crowd, key=lambda node: (crowd[node], of_topic[node], self.held[node], node), default=None)
 
-    def successor(self, topic: Topic, replicas: Replicas, to: int, counts: Counts) -> int | None:
+    def replacement(self, topic: Topic, replicas: Replicas, to: int, counts: ReplicaCounts) -> int | None:
         """Who should hold it instead of one of the replicas, by these counts; None: nobody.
 
         Only racks count that then hold no more of the partition than that one's did, and only who
@@ -107,9 +107,9 @@ class _Load:
         return self._racks.get(node, f"broker {node}")
 
 
-def even_out(image: ClusterImage, moves_max: int) -> list[Reassignment]:
+def balancing_moves(image: ClusterImage, moves_max: int) -> list[Reassignment]:
     """Towards brokers that hold as much of each topic as others, then in all, and then lead as much."""
-    load = _Load(image)
+    load = _BrokerLoads(image)
     if not load.held:
         return []
     return (
@@ -119,36 +119,36 @@ def even_out(image: ClusterImage, moves_max: int) -> list[Reassignment]:
     )
 
 
-def empty_out(image: ClusterImage, broker_id: int, moves_max: int) -> list[Reassignment]:
+def evacuation_moves(image: ClusterImage, broker_id: int, moves_max: int) -> list[Reassignment]:
     """Away from one broker, wherever another can take its place."""
-    load = _Load(image)
-    load.leave_out(broker_id)
+    load = _BrokerLoads(image)
+    load.exclude(broker_id)
     plan: list[Reassignment] = []
     for topic, state in every_partition(image):
         if len(plan) == moves_max:
             break
         if state.is_reassigning or broker_id not in state.replicas:
             continue
-        new = load.lightest(topic, without_node(state.replicas, broker_id))
+        new = load.least_loaded(topic, without_node(state.replicas, broker_id))
         if new is not None:
             plan.append(_replaced(load, topic, state.index, state.replicas, broker_id, new))
     return plan
 
 
-def raise_factor(image: ClusterImage, moves_max: int) -> list[Reassignment]:
+def replication_factor_moves(image: ClusterImage, moves_max: int) -> list[Reassignment]:
     """More replicas for internal topics that were made when there were fewer brokers."""
-    factor = safe_factor(image)
-    load: _Load | None = None
+    factor = default_replication_factor(image)
+    load: _BrokerLoads | None = None
     plan: list[Reassignment] = []
-    for topic, state in _of_internal_topics(image):
+    for topic, state in _internal_partitions(image):
         if len(plan) == moves_max:
             break
         if state.is_reassigning or len(state.replicas) >= factor:
             continue
-        load = load or _Load(image)
+        load = load or _BrokerLoads(image)
         target = state.replicas
         while len(target) < factor:
-            new = load.lightest(topic, target)
+            new = load.least_loaded(topic, target)
             if new is None:
                 break
             target = (*target, new)
@@ -163,40 +163,40 @@ def without_node(replicas: Replicas, node: int) -> Replicas:
 
 
 def _moves(
-    image: ClusterImage, load: _Load, counts_for: Callable[[Topic], Counts], moves_max: int
+    image: ClusterImage, load: _BrokerLoads, counts_for: Callable[[Topic], ReplicaCounts], moves_max: int
 ) -> list[Reassignment]:
     plan: list[Reassignment] = []
-    shares: dict[int, _Share] = {}
+    shares: dict[int, _FairShare] = {}
     """Of counts, by identity. A move changes neither their sum nor their number."""
     even: set[int] = set()
     """Counts that are: nothing moves by them, so they stay so."""
-    for topic, state in _mixed(image):
+    for topic, state in _interleaved_partitions(image):
         if len(plan) == moves_max:
             break
         counts = counts_for(topic)
         if id(counts) in even:
             continue
-        share = shares.get(id(counts)) or shares.setdefault(id(counts), _Share.of(counts))
-        if share.is_kept(counts):
+        share = shares.get(id(counts)) or shares.setdefault(id(counts), _FairShare.of(counts))
+        if share.is_met(counts):
             even.add(id(counts))
             continue
         # Preferred leaders stay where they are if another replica can move.
         for node in reversed(state.replicas):
             if node not in counts:
                 continue
-            new = load.successor(topic, state.replicas, node, counts)
-            if new is not None and share.is_nearer(counts, node, new):
+            new = load.replacement(topic, state.replicas, node, counts)
+            if new is not None and share.is_improved_by(counts, node, new):
                 plan.append(_replaced(load, topic, state.index, state.replicas, node, new))
                 break
     return plan
 
 
-def _reorderings(image: ClusterImage, load: _Load, moves_max: int) -> list[Reassignment]:
-    share = _Share.of(load.led)
+def _reorderings(image: ClusterImage, load: _BrokerLoads, moves_max: int) -> list[Reassignment]:
+    share = _FairShare.of(load.led)
     plan: list[Reassignment] = []
-    if share.is_kept(load.led):
+    if share.is_met(load.led):
         return plan
-    for topic, state in _mixed(image):
+    for topic, state in _interleaved_partitions(image):
         if len(plan) == moves_max:
             break
         first = state.replicas[0]
@@ -204,7 +204,7 @@ def _reorderings(image: ClusterImage, load: _Load, moves_max: int) -> list[Reass
         if not others or first not in load.led:
             continue
         new = min(others, key=lambda node: (load.led[node], node))
-        if share.is_nearer(load.led, first, new):
+        if share.is_improved_by(load.led, first, new):
             target = (new, *without_node(state.replicas, new))
             load.led[first] -= 1
             load.led[new] += 1
@@ -212,26 +212,28 @@ def _reorderings(image: ClusterImage, load: _Load, moves_max: int) -> list[Reass
     return plan
 
 
-def _replaced(load: _Load, topic: Topic, index: int, replicas: Replicas, old: int, new: int) -> Reassignment:
+def _replaced(
+    load: _BrokerLoads, topic: Topic, index: int, replicas: Replicas, old: int, new: int
+) -> Reassignment:
     target = tuple(new if node == old else node for node in replicas)
     load.replace(topic, replicas, target)
     return Reassignment(topic.name, index, target)
 
 
-def _mixed(image: ClusterImage) -> Iterable[Partition]:
+def _interleaved_partitions(image: ClusterImage) -> Iterable[Partition]:
     """Every partition that is not being reassigned, so that neighbours are seldom of one topic."""
     found = ((topic, state) for topic, state in every_partition(image) if not state.is_reassigning)
     return sorted(found, key=lambda partition: crc32(partition[0].id, partition[1].index))
 
 
-def _of_internal_topics(image: ClusterImage) -> Iterator[Partition]:
+def _internal_partitions(image: ClusterImage) -> Iterator[Partition]:
     for topic in image.topics.values():
         if topic.internal:
             for state in topic.partitions:
                 yield topic, state
 
 
-def _racks(brokers: Iterable[Broker]) -> dict[int, str]:
+def _racks(brokers: Iterable[BrokerRegistration]) -> dict[int, str]:
     """Racks count only if every broker has one."""
     racks = {broker.id: broker.rack for broker in brokers}
     if any(rack is None for rack in racks.values()):

@@ -3,7 +3,7 @@
 A broker registers itself: one transaction says where it listens (a lasting key) and that it is there (a
 key that ends with its session, and whose revision is the broker's epoch). The controller admits it: it
 writes that epoch into the lasting key. Until then the broker leads nothing and is in sync nowhere.
-Fencing deletes the key of the session; what follows from it is `elections.settled`.
+Fencing deletes the key of the session; what follows from it is `elections.repaired`.
 
 Admission comes after everything that rested on what the broker had is put right. Its log may lack
 records that it once acknowledged: because the disk is another one, or an older copy of it; because the
@@ -29,21 +29,27 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.controller.decision import NOTHING_TO_DO, Decision, term_of
-from penstock.controller.elections import settled
-from penstock.controller.partitions import Partition, decided, every_partition, with_isr
+from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_term
+from penstock.controller.elections import repaired
+from penstock.controller.partitions import Partition, change_partition, every_partition, with_isr
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, Put, SessionId
 from penstock.limits import BROKERS_MAX
 from penstock.metadata import levels
-from penstock.metadata.documents import BrokerValue, ControllerValue, EndpointValue, LiveValue, encode
-from penstock.metadata.durability import eligible, has_lost_copy, kept_its_records
-from penstock.metadata.facts import Broker, ClusterImage, Endpoint, PartitionState, Topic, without
-from penstock.metadata.keys import Keys
+from penstock.metadata.documents import (
+    BrokerSessionValue,
+    BrokerValue,
+    ControllerValue,
+    EndpointValue,
+    encode,
+)
+from penstock.metadata.durability import eligible_leaders, has_acknowledged_records, has_lost_copy
+from penstock.metadata.facts import BrokerRegistration, ClusterImage, Endpoint, PartitionState, Topic, without
+from penstock.metadata.keys import ClusterKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class RegistrationRequest:
     """What a process says of itself when it joins."""
 
     broker_id: int
@@ -69,7 +75,7 @@ class Registration:
 
 
 def register(
-    image: ClusterImage, wanted: Registration, session: SessionId, *, is_first: bool = False
+    image: ClusterImage, request: RegistrationRequest, session: SessionId, *, is_first: bool = False
 ) -> Decision:
     """Join the cluster. Compares that nobody is there under this id, and the registration it replaces.
 
@@ -77,21 +83,21 @@ def register(
     with the lock that it has now is dead, and is not waited for. Whoever had another lock may live: the
     directory of one of the two is a copy.
     """
-    assert wanted.incarnation
-    assert wanted.directory_id
-    keys = Keys(image.cluster_id)
-    live = image.sessions.get(wanted.broker_id)
+    assert request.incarnation
+    assert request.directory_id
+    keys = ClusterKeys(image.cluster_id)
+    live = image.sessions.get(request.broker_id)
     if live is not None:
-        if live.incarnation == wanted.incarnation:
+        if live.incarnation == request.incarnation:
             return NOTHING_TO_DO
-        if not is_first or not wanted.lock or live.lock != wanted.lock:
+        if not is_first or not request.lock or live.lock != request.lock:
             detail = (
-                f"Broker {wanted.broker_id} is there already: "
+                f"Broker {request.broker_id} is there already: "
                 "another process has this id, or had it just now."
             )
             raise ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, detail)
-    _require_level(image, wanted)
-    known = image.brokers.get(wanted.broker_id)
+    _require_level(image, request)
+    known = image.brokers.get(request.broker_id)
     if known is None and len(image.brokers) >= BROKERS_MAX:
         detail = (
             f"The cluster has {len(image.brokers)} brokers, and takes {BROKERS_MAX}: "
@@ -99,10 +105,10 @@ def register(
         )
         raise ApiError(ErrorCode.POLICY_VIOLATION, detail)
     value = BrokerValue(
-        rack=wanted.rack,
-        endpoints={name: EndpointValue(at.host, at.port) for name, at in wanted.endpoints.items()},
-        incarnation=wanted.incarnation,
-        features=dict(wanted.features),
+        rack=request.rack,
+        endpoints={name: EndpointValue(at.host, at.port) for name, at in request.endpoints.items()},
+        incarnation=request.incarnation,
+        features=dict(request.features),
         # These say what the last admission knew: whether that still holds is seen by comparing.
         admitted_epoch=known.admitted_epoch if known else ABSENT,
         directory_id=known.directory_id if known else "",
@@ -110,17 +116,17 @@ def register(
         is_new=known.is_new if known else True,
         start_id=known.start_id if known else "",
     )
-    presence = LiveValue(
-        wanted.incarnation,
-        wanted.directory_id,
-        wanted.clean_epoch,
-        wanted.flushes_before_ack,
-        start_id=wanted.start_ids[-1] if wanted.start_ids else "",
-        lock=wanted.lock,
-        has_lost_all=wanted.has_lost_all or is_older_copy(known, wanted.start_ids),
-        lost=dict(wanted.lost),
+    presence = BrokerSessionValue(
+        request.incarnation,
+        request.directory_id,
+        request.clean_epoch,
+        request.flushes_before_ack,
+        start_id=request.start_ids[-1] if request.start_ids else "",
+        lock=request.lock,
+        has_lost_all=request.has_lost_all or is_stale_disk_copy(known, request.start_ids),
+        lost=dict(request.lost),
     )
-    broker_key, live_key = keys.broker(wanted.broker_id), keys.live(wanted.broker_id)
+    broker_key, live_key = keys.broker(request.broker_id), keys.live(request.broker_id)
     return Decision(
         (
             Compare(broker_key, known.revision if known else ABSENT),
@@ -132,60 +138,62 @@ def register(
     )
 
 
-def is_older_copy(known: Broker | None, start_ids: tuple[str, ...]) -> bool:
+def is_stale_disk_copy(known: BrokerRegistration | None, start_ids: tuple[str, ...]) -> bool:
     """Whether a disk that knows of these processes was left before the last admission of its broker."""
     return known is not None and bool(known.start_id) and known.start_id not in start_ids
 
 
-def _require_level(image: ClusterImage, wanted: Registration) -> None:
-    known = wanted.features.get(levels.FEATURE, levels.OLDEST)
+def _require_level(image: ClusterImage, request: RegistrationRequest) -> None:
+    known = request.features.get(levels.FEATURE, levels.OLDEST)
     if known < image.level:
         detail = f"The cluster is at level {image.level}, and this broker knows {known} at most: upgrade it."
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, detail)
 
 
-def claim_control(image: ClusterImage, broker_id: int, session: SessionId) -> Decision:
+def become_controller(image: ClusterImage, broker_id: int, session: SessionId) -> Decision:
     """Become the controller. Compares that there is none, and the broker's own presence."""
     if image.controller is not None:
         detail = f"Broker {image.controller.broker_id} is the controller."
         raise ApiError(ErrorCode.NOT_CONTROLLER, detail)
     broker = _registered(image, broker_id)
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     return Decision(
         (Compare(keys.controller, ABSENT), Compare(keys.live(broker_id), _epoch(broker))),
         (Put(keys.controller, encode(ControllerValue(broker_id)), session),),
     )
 
 
-def resign_control(image: ClusterImage, broker_id: int) -> Decision:
+def resign_controller(image: ClusterImage, broker_id: int) -> Decision:
     """Stop being the controller, if it is this broker. Compares the term."""
     if image.controller is None or image.controller.broker_id != broker_id:
         return NOTHING_TO_DO
-    key = Keys(image.cluster_id).controller
+    key = ClusterKeys(image.cluster_id).controller
     return Decision((Compare(key, image.controller.term),), (Delete(key),))
 
 
-def awaits_admission(broker: Broker) -> bool:
+def awaits_admission(broker: BrokerRegistration) -> bool:
     """Its session is that of the process which said where it listens, and is not admitted."""
     live = broker.live
     return live is not None and not broker.is_admitted and live.incarnation == broker.incarnation
 
 
-def make_ready(image: ClusterImage, broker: Broker, partition: Partition) -> Decision | None:
+def prepare_admission(
+    image: ClusterImage, broker: BrokerRegistration, partition: Partition
+) -> Decision | None:
     """Put right what rests on records that a returning broker may lack; None: this is right."""
     topic, state = partition
     if broker.id not in (state.leader, *state.isr, *state.elr, *state.last_known_elr):
         return None
-    draft = _readied(image, broker, topic, settled(image, topic, state))
-    return None if draft == state else decided(image, topic, state, draft, *term_of(image))
+    draft = _prepared_for_admission(image, broker, topic, repaired(image, topic, state))
+    return None if draft == state else change_partition(image, topic, state, draft, *compare_term(image))
 
 
-def admit(image: ClusterImage, broker: Broker) -> Decision:
+def admit(image: ClusterImage, broker: BrokerRegistration) -> Decision:
     """Let it lead and be in sync. Compares its presence, its registration and the term."""
     assert awaits_admission(broker)
     assert broker.live is not None
     for partition in every_partition(image):
-        assert make_ready(image, broker, partition) is None, "first all is put right"
+        assert prepare_admission(image, broker, partition) is None, "first all is put right"
     admitted = msgspec.structs.replace(
         broker,
         admitted_epoch=broker.live.epoch,
@@ -193,7 +201,7 @@ def admit(image: ClusterImage, broker: Broker) -> Decision:
         flushes_before_ack=broker.live.flushes_before_ack,
         start_id=broker.live.start_id,
     )
-    return _rewritten(image, admitted, *term_of(image), _present(image, broker))
+    return _put_registration(image, admitted, *compare_term(image), _compare_session(image, broker))
 
 
 def fence(image: ClusterImage, broker_id: int, epoch: int) -> Decision:
@@ -203,13 +211,13 @@ def fence(image: ClusterImage, broker_id: int, epoch: int) -> Decision:
     """
     broker = _registered(image, broker_id)
     if _epoch(broker) != epoch:
-        detail = f"Broker {broker_id} is in epoch {broker.live_epoch}, not {epoch}."
+        detail = f"Broker {broker_id} is in epoch {broker.broker_epoch}, not {epoch}."
         raise ApiError(ErrorCode.STALE_BROKER_EPOCH, detail)
-    presence = _present(image, broker)
-    return Decision((*term_of(image), presence), (Delete(presence.key),))
+    presence = _compare_session(image, broker)
+    return Decision((*compare_term(image), presence), (Delete(presence.key),))
 
 
-def depose(image: ClusterImage, broker_id: int, epoch: int) -> Decision:
+def depose_controller(image: ClusterImage, broker_id: int, epoch: int) -> Decision:
     """End the presence and the term of a controller that is found to be gone. Anybody may.
 
     Compares that it is the same epoch and the same term. It is no more than what the end of its session
@@ -218,7 +226,7 @@ def depose(image: ClusterImage, broker_id: int, epoch: int) -> Decision:
     fenced = fence(image, broker_id, epoch)
     if image.controller is None or image.controller.broker_id != broker_id:
         raise ApiError(ErrorCode.NOT_CONTROLLER, f"Broker {broker_id} is not the controller.")
-    return fenced._replace(changes=(*fenced.changes, Delete(Keys(image.cluster_id).controller)))
+    return fenced._replace(changes=(*fenced.changes, Delete(ClusterKeys(image.cluster_id).controller)))
 
 
 def drain(image: ClusterImage, broker_id: int, *, is_draining: bool = True) -> Decision:
@@ -233,10 +241,10 @@ def drain(image: ClusterImage, broker_id: int, *, is_draining: bool = True) -> D
         detail = f"Broker {broker_id} is not there: it leads nothing that could be taken."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
     drained = msgspec.structs.replace(broker, is_draining=is_draining)
-    return _rewritten(image, drained, _present(image, broker))
+    return _put_registration(image, drained, _compare_session(image, broker))
 
 
-def drain_on_request(image: ClusterImage, broker_id: int) -> Decision:
+def drain_by_operator(image: ClusterImage, broker_id: int) -> Decision:
     """The same for a person. Refused where nobody would be left to lead and to be given replicas."""
     others = [node for node in image.admitted if node != broker_id and not image.brokers[node].is_draining]
     if not others and not _registered(image, broker_id).is_draining:
@@ -249,9 +257,9 @@ def undrain(image: ClusterImage, broker_id: int) -> Decision:
     return drain(image, broker_id, is_draining=False)
 
 
-def settle_in(image: ClusterImage, broker: Broker) -> Decision:
+def finish_joining(image: ClusterImage, broker: BrokerRegistration) -> Decision:
     """It has its share of partitions. What people move from now on stays where they put it."""
-    return _rewritten(image, msgspec.structs.replace(broker, is_new=False), *term_of(image))
+    return _put_registration(image, msgspec.structs.replace(broker, is_new=False), *compare_term(image))
 
 
 def adopt(image: ClusterImage, broker_id: int, *, incarnation: str, directory_id: str) -> Decision:
@@ -265,7 +273,7 @@ def adopt(image: ClusterImage, broker_id: int, *, incarnation: str, directory_id
     assert incarnation
     assert directory_id
     adopted = msgspec.structs.replace(broker, incarnation=incarnation, directory_id=directory_id)
-    return _rewritten(image, adopted)
+    return _put_registration(image, adopted)
 
 
 def is_drained(image: ClusterImage, broker_id: int) -> bool:
@@ -288,18 +296,20 @@ def unregister(image: ClusterImage, broker_id: int) -> Decision:
     if held:
         detail = f"Broker {broker_id} holds {held} replicas. Assign them to other brokers first."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     registered = Compare(keys.broker(broker_id), broker.revision)
     changes = (Delete(registered.key), Delete(keys.broker_config(broker_id)))
-    return Decision((*term_of(image), registered, _present(image, broker)), changes)
+    return Decision((*compare_term(image), registered, _compare_session(image, broker)), changes)
 
 
-def _readied(image: ClusterImage, broker: Broker, topic: Topic, draft: PartitionState) -> PartitionState:
-    """An ISR with an admitted member has lost this broker in `settled`."""
-    if kept_its_records(image, topic, draft.index, broker):
+def _prepared_for_admission(
+    image: ClusterImage, broker: BrokerRegistration, topic: Topic, draft: PartitionState
+) -> PartitionState:
+    """An ISR with an admitted member has lost this broker in `repaired`."""
+    if has_acknowledged_records(image, topic, draft.index, broker):
         return draft
     node, is_gone = broker.id, has_lost_copy(broker, topic, draft.index)
-    others = without((*draft.isr, *eligible(image, topic, draft)), (node,))
+    others = without((*draft.isr, *eligible_leaders(image, topic, draft)), (node,))
     if not others and not is_gone:
         return draft
     if node in draft.isr:
@@ -314,24 +324,24 @@ def _readied(image: ClusterImage, broker: Broker, topic: Topic, draft: Partition
     )
 
 
-def _registered(image: ClusterImage, broker_id: int) -> Broker:
+def _registered(image: ClusterImage, broker_id: int) -> BrokerRegistration:
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id}.")
     return broker
 
 
-def _epoch(broker: Broker) -> int:
+def _epoch(broker: BrokerRegistration) -> int:
     if broker.live is None:
         raise ApiError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker.id} has no session.")
     return broker.live.epoch
 
 
-def _present(image: ClusterImage, broker: Broker) -> Compare:
-    return Compare(Keys(image.cluster_id).live(broker.id), broker.live_epoch)
+def _compare_session(image: ClusterImage, broker: BrokerRegistration) -> Compare:
+    return Compare(ClusterKeys(image.cluster_id).live(broker.id), broker.broker_epoch)
 
 
-def _rewritten(image: ClusterImage, broker: Broker, *rests_on: Compare) -> Decision:
+def _put_registration(image: ClusterImage, broker: BrokerRegistration, *extra_compares: Compare) -> Decision:
     value = BrokerValue(
         rack=broker.rack,
         endpoints={name: EndpointValue(at.host, at.port) for name, at in broker.endpoints.items()},
@@ -344,5 +354,5 @@ def _rewritten(image: ClusterImage, broker: Broker, *rests_on: Compare) -> Decis
         is_new=broker.is_new,
         start_id=broker.start_id,
     )
-    key = Keys(image.cluster_id).broker(broker.id)
-    return Decision((*rests_on, Compare(key, broker.revision)), (Put(key, encode(value)),))
+    key = ClusterKeys(image.cluster_id).broker(broker.id)
+    return Decision((*extra_compares, Compare(key, broker.revision)), (Put(key, encode(value)),))

@@ -9,31 +9,31 @@ not, they go first, in pieces.
 
 Rule 1: every piece compares all that the decision rests on. So nothing is prepared for a decision
         that can no longer be committed, and a straggler never overwrites what another made count.
-Rule 2: in a cluster, what the controller decides compares the controller's term (`term_of`). A
+Rule 2: in a cluster, what the controller decides compares the controller's term (`compare_term`). A
         broker that was controller can then no longer write, however long it slept.
-Rule 3: a broker that is to lead or to be in sync is compared by its live key (`alive`): it is still
-        the process that the image shows.
+Rule 3: a broker that is to lead or to be in sync is compared by its live key (`compare_sessions`): it is
+        still the process that the image shows.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.host.metadata_store import Change, Compare, Put
+from penstock.host.metadata_store import Compare, Put, StoreChange
 from penstock.metadata.facts import ClusterImage
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 
 
 class Decision(NamedTuple):
     compares: tuple[Compare, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[StoreChange, ...]
     prepared: tuple[Put, ...] = ()
     """They mean nothing until `changes` are made, and may be written before."""
     is_partial: bool = False
     """Some of what was asked for is refused or done already, for which no compared revision speaks."""
 
     @property
-    def everything(self) -> tuple[Change, ...]:
+    def all_changes(self) -> tuple[StoreChange, ...]:
         return self.prepared + self.changes
 
 
@@ -45,7 +45,7 @@ class NoController(ApiError):
         super().__init__(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
 
 
-def pieces(decision: Decision, changes_max: int) -> list[Decision]:
+def transactions_of(decision: Decision, changes_max: int) -> list[Decision]:
     """The transactions that carry out a decision, one after the other. The last makes it count.
 
     ApiError: it rests on, or changes, more than one transaction takes.
@@ -54,8 +54,8 @@ def pieces(decision: Decision, changes_max: int) -> list[Decision]:
     if keys > changes_max:
         detail = f"This concerns {keys} keys at once, and the metadata store takes {changes_max}."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
-    if len(decision.everything) <= changes_max:
-        return [Decision(decision.compares, decision.everything)]
+    if len(decision.all_changes) <= changes_max:
+        return [Decision(decision.compares, decision.all_changes)]
     prepared = decision.prepared
     first = [
         Decision(decision.compares, prepared[start : start + changes_max])
@@ -64,10 +64,10 @@ def pieces(decision: Decision, changes_max: int) -> list[Decision]:
     return [*first, Decision(decision.compares, decision.changes)]
 
 
-def together(decisions: Iterable[Decision]) -> Decision:
+def merged(decisions: Iterable[Decision]) -> Decision:
     """One decision that is all of these. They change different keys."""
     compares: dict[Compare, None] = {}
-    changes: list[Change] = []
+    changes: list[StoreChange] = []
     prepared: list[Put] = []
     for decision in decisions:
         compares.update(dict.fromkeys(decision.compares))
@@ -76,10 +76,10 @@ def together(decisions: Iterable[Decision]) -> Decision:
     return Decision(tuple(compares), tuple(changes), tuple(prepared))
 
 
-def packed(decisions: Iterable[Decision], changes_max: int) -> Iterator[list[Decision]]:
+def batched(decisions: Iterable[Decision], changes_max: int) -> Iterator[list[Decision]]:
     """Decisions about different keys, as many in a row as one transaction holds.
 
-    If `together` of such a group meets a conflict, each of them is tried alone: only those that the
+    If `merged` of such a group meets a conflict, each of them is tried alone: only those that the
     conflict was about have to be decided again.
     """
     group: list[Decision] = []
@@ -100,19 +100,19 @@ def packed(decisions: Iterable[Decision], changes_max: int) -> Iterator[list[Dec
         yield group
 
 
-def term_of(image: ClusterImage) -> tuple[Compare, ...]:
+def compare_term(image: ClusterImage) -> tuple[Compare, ...]:
     """That the controller is still the one whose image this is. An embedded broker needs none."""
     if image.is_embedded:
         return ()
     if image.controller is None:
         raise NoController
-    return (Compare(Keys(image.cluster_id).controller, image.controller.term),)
+    return (Compare(ClusterKeys(image.cluster_id).controller, image.controller.term),)
 
 
-def alive(image: ClusterImage, broker_ids: Iterable[int]) -> tuple[Compare, ...]:
+def compare_sessions(image: ClusterImage, broker_ids: Iterable[int]) -> tuple[Compare, ...]:
     """That these brokers are still the processes the image shows. Embedded ones have no session."""
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     known = (image.brokers[broker_id] for broker_id in broker_ids)
     return tuple(
-        Compare(keys.live(broker.id), broker.live_epoch) for broker in known if not broker.is_embedded
+        Compare(keys.live(broker.id), broker.broker_epoch) for broker in known if not broker.is_embedded
     )

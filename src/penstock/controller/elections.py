@@ -1,6 +1,6 @@
 """Who leads, and who is out of sync because its broker is gone.
 
-`settled` is the one rule, for fencing and for electing: of the in-sync replicas those count whose
+`repaired` is the one rule, for fencing and for electing: of the in-sync replicas those count whose
 brokers are admitted, and the first of them leads, in the order of the assignment. If none is left, an
 eligible leader is (`metadata/durability.py`); if none of those, nobody leads, and the in-sync replicas
 stay as they are: one of them has to come back. Where the topic allows it, anybody else may lead then,
@@ -21,10 +21,10 @@ from enum import IntEnum
 
 import msgspec
 
-from penstock.controller.decision import Decision, alive, term_of
-from penstock.controller.partitions import Partition, decided, existing_partition, with_isr
+from penstock.controller.decision import Decision, compare_sessions, compare_term
+from penstock.controller.partitions import Partition, change_partition, existing_partition, with_isr
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.durability import allows_unclean_election, eligible, kept_its_records
+from penstock.metadata.durability import allows_unclean_election, eligible_leaders, has_acknowledged_records
 from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic, without
 
 
@@ -35,30 +35,32 @@ class ElectionType(IntEnum):
     UNCLEAN = 1
 
 
-def is_settled(image: ClusterImage, state: PartitionState) -> bool:
-    """Quick, and right for almost all partitions almost always. Otherwise see `settled`."""
+def has_live_leader_and_isr(image: ClusterImage, state: PartitionState) -> bool:
+    """Quick, and right for almost all partitions almost always. Otherwise see `repaired`."""
     return state.leader in image.admitted and image.admitted.issuperset(state.isr)
 
 
-def settled(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
+def repaired(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
     """The draft of a partition as it should be, given who is admitted; the same if it is so."""
     present = [node for node in state.isr if node in image.admitted]
     if not present:
-        return _without_isr(image, topic, state)
-    draft = state if len(present) == len(state.isr) else _shrunk(image, topic, state, present)
-    return draft if state.leader in present else _led_by(draft, _first(image, draft, present))
+        return _elect_outside_isr(image, topic, state)
+    draft = state if len(present) == len(state.isr) else _with_shrunk_isr(image, topic, state, present)
+    return (
+        draft if state.leader in present else _with_leader(draft, _first_in_assignment(image, draft, present))
+    )
 
 
-def settle(image: ClusterImage, partition: Partition) -> Decision | None:
+def repair_leadership(image: ClusterImage, partition: Partition) -> Decision | None:
     """None: it is as it should be, or nothing can be done."""
     topic, state = partition
-    if is_settled(image, state):
+    if has_live_leader_and_isr(image, state):
         return None
-    draft = settled(image, topic, state)
-    return None if draft == state else decided(image, topic, state, draft, *term_of(image))
+    draft = repaired(image, topic, state)
+    return None if draft == state else change_partition(image, topic, state, draft, *compare_term(image))
 
 
-def is_needed(image: ClusterImage, state: PartitionState, election: ElectionType) -> bool:
+def is_election_needed(image: ClusterImage, state: PartitionState, election: ElectionType) -> bool:
     """Whether ElectLeaders has anything to do; not whether it can be done."""
     if election is ElectionType.PREFERRED:
         return state.leader != state.replicas[0]
@@ -71,20 +73,20 @@ def elect(image: ClusterImage, name: str, index: int, election: ElectionType) ->
     if election is ElectionType.PREFERRED:
         draft = _preferred(image, name, state)
     else:
-        draft = _anybody(image, topic, state)
-    return decided(image, topic, state, draft, *term_of(image))
+        draft = _unclean_election(image, topic, state)
+    return change_partition(image, topic, state, draft, *compare_term(image))
 
 
-def prefer(image: ClusterImage, partition: Partition) -> Decision | None:
+def elect_preferred_leader(image: ClusterImage, partition: Partition) -> Decision | None:
     """Give a partition back to its preferred leader; None: it has it, or cannot."""
     topic, state = partition
     preferred = state.replicas[0]
     if state.leader == preferred or preferred not in state.isr or not _may_lead(image, preferred):
         return None
-    return decided(image, topic, state, _led_by(state, preferred), *term_of(image))
+    return change_partition(image, topic, state, _with_leader(state, preferred), *compare_term(image))
 
 
-def relieve(image: ClusterImage, partition: Partition) -> Decision | None:
+def replace_draining_leader(image: ClusterImage, partition: Partition) -> Decision | None:
     """Take a partition from a leader that is being drained; None: it is not, or nobody else can lead."""
     topic, state = partition
     broker = image.brokers.get(state.leader)
@@ -93,7 +95,13 @@ def relieve(image: ClusterImage, partition: Partition) -> Decision | None:
     others = [node for node in state.isr if _may_lead(image, node)]
     if not others:
         return None
-    return decided(image, topic, state, _led_by(state, _first(image, state, others)), *term_of(image))
+    return change_partition(
+        image,
+        topic,
+        state,
+        _with_leader(state, _first_in_assignment(image, state, others)),
+        *compare_term(image),
+    )
 
 
 def withdraw(
@@ -115,18 +123,18 @@ def withdraw(
     if state.leader == broker_id:
         others = [node for node in state.isr if node in able]
         if not others:
-            may_lead = [node for node in eligible(image, topic, state) if node in able]
+            may_lead = [node for node in eligible_leaders(image, topic, state) if node in able]
             if not may_lead:
                 return None
-            others = [_first(image, state, may_lead)]
-        draft = _led_by(state, _first(image, state, others))
+            others = [_first_in_assignment(image, state, may_lead)]
+        draft = _with_leader(state, _first_in_assignment(image, state, others))
     elif state.leader in able:
         others = list(without(state.isr, (broker_id,)))
         draft = state
     else:
         return None  # the controller is about to elect somebody
     if broker_id in state.isr:
-        draft = with_isr(image, topic, draft, others, barred=frozenset({broker_id}))
+        draft = with_isr(image, topic, draft, others, ineligible=frozenset({broker_id}))
     elr = without(draft.elr, (broker_id,))
     draft = msgspec.structs.replace(
         draft,
@@ -136,7 +144,9 @@ def withdraw(
     )
     if draft == state and state.leader_epoch > fetched_epoch:
         return None
-    return decided(image, topic, state, draft, *alive(image, (broker_id,)), begins_epoch=True)
+    return change_partition(
+        image, topic, state, draft, *compare_sessions(image, (broker_id,)), bumps_leader_epoch=True
+    )
 
 
 def is_withdrawn(image: ClusterImage, state: PartitionState, broker_id: int, *, fetched_epoch: int) -> bool:
@@ -150,50 +160,52 @@ def is_withdrawn(image: ClusterImage, state: PartitionState, broker_id: int, *, 
 
 def _preferred(image: ClusterImage, name: str, state: PartitionState) -> PartitionState:
     preferred = state.replicas[0]
-    if not is_needed(image, state, ElectionType.PREFERRED):
+    if not is_election_needed(image, state, ElectionType.PREFERRED):
         detail = f"Broker {preferred} leads partition {state.index} of topic {name} already."
         raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, detail)
     if preferred not in state.isr or not _may_lead(image, preferred):
         detail = f"Broker {preferred} is not in sync, or not there, or being drained."
         raise ApiError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, detail)
-    return _led_by(state, preferred)
+    return _with_leader(state, preferred)
 
 
-def _anybody(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
-    if not is_needed(image, state, ElectionType.UNCLEAN):
+def _unclean_election(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
+    if not is_election_needed(image, state, ElectionType.UNCLEAN):
         detail = f"Partition {state.index} of topic {topic.name} is led by broker {state.leader}."
         raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, detail)
-    clean = settled(image, topic, state)
+    clean = repaired(image, topic, state)
     if clean.leader != NO_NODE:
         return clean
     there = [node for node in state.replicas if node in image.admitted]
     if not there:
         detail = f"None of brokers {list(state.replicas)} is there to lead."
         raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, detail)
-    return _unclean(image, state, there)
+    return _with_unclean_leader(image, state, there)
 
 
-def _without_isr(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
+def _elect_outside_isr(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
     """Nobody who is in sync is admitted."""
-    may_lead = [node for node in eligible(image, topic, state) if node in image.admitted]
+    may_lead = [node for node in eligible_leaders(image, topic, state) if node in image.admitted]
     if may_lead:
-        leader = _first(image, state, may_lead)
-        return _led_by(_shrunk(image, topic, state, [leader]), leader)
+        leader = _first_in_assignment(image, state, may_lead)
+        return _with_leader(_with_shrunk_isr(image, topic, state, [leader]), leader)
     there = [node for node in state.replicas if node in image.admitted]
-    if there and allows_unclean_election(image, topic) and not _somebody_waits(image, topic, state):
-        return _unclean(image, state, there)
-    return _led_by(state, NO_NODE)
+    if there and allows_unclean_election(image, topic) and not _has_returning_leader(image, topic, state):
+        return _with_unclean_leader(image, state, there)
+    return _with_leader(state, NO_NODE)
 
 
-def _shrunk(image: ClusterImage, topic: Topic, state: PartitionState, isr: list[int]) -> PartitionState:
-    barred = frozenset(node for node in state.isr if _has_lost_records(image, topic, state.index, node))
-    return with_isr(image, topic, state, isr, barred=barred)
+def _with_shrunk_isr(
+    image: ClusterImage, topic: Topic, state: PartitionState, isr: list[int]
+) -> PartitionState:
+    ineligible = frozenset(node for node in state.isr if _has_lost_records(image, topic, state.index, node))
+    return with_isr(image, topic, state, isr, ineligible=ineligible)
 
 
-def _unclean(image: ClusterImage, state: PartitionState, there: list[int]) -> PartitionState:
+def _with_unclean_leader(image: ClusterImage, state: PartitionState, there: list[int]) -> PartitionState:
     """Somebody leads who may lack what was acknowledged: best who had it all when last known."""
     known = [node for node in there if node in state.last_known_elr]
-    leader = _first(image, state, known or there)
+    leader = _first_in_assignment(image, state, known or there)
     return msgspec.structs.replace(
         state,
         leader=leader,
@@ -205,11 +217,11 @@ def _unclean(image: ClusterImage, state: PartitionState, there: list[int]) -> Pa
     )
 
 
-def _led_by(draft: PartitionState, leader: int) -> PartitionState:
+def _with_leader(draft: PartitionState, leader: int) -> PartitionState:
     return msgspec.structs.replace(draft, leader=leader)
 
 
-def _first(image: ClusterImage, state: PartitionState, candidates: Iterable[int]) -> int:
+def _first_in_assignment(image: ClusterImage, state: PartitionState, candidates: Iterable[int]) -> int:
     chosen = set(candidates)
     in_order = [node for node in state.replicas if node in chosen]
     return min(in_order, key=lambda node: image.brokers[node].is_draining)
@@ -224,11 +236,11 @@ def _has_lost_records(image: ClusterImage, topic: Topic, index: int, node: int) 
     broker = image.brokers.get(node)
     if broker is None or node in image.admitted or broker.live is None:
         return False
-    return not kept_its_records(image, topic, index, broker)
+    return not has_acknowledged_records(image, topic, index, broker)
 
 
-def _somebody_waits(image: ClusterImage, topic: Topic, state: PartitionState) -> bool:
-    for node in (*state.isr, *eligible(image, topic, state)):
+def _has_returning_leader(image: ClusterImage, topic: Topic, state: PartitionState) -> bool:
+    for node in (*state.isr, *eligible_leaders(image, topic, state)):
         broker = image.brokers.get(node)
         if broker is None or broker.live is None:
             continue

@@ -1,12 +1,12 @@
 """Raising the level of the cluster, when every broker of it knows the next one."""
 
-from penstock.controller.decision import NOTHING_TO_DO, Decision, term_of
+from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_term
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare, Put
 from penstock.metadata import levels
 from penstock.metadata.documents import FeaturesValue, encode
 from penstock.metadata.facts import ClusterImage
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 
 
 def upgrade(image: ClusterImage, level: int, *, newest: int = levels.NEWEST) -> Decision:
@@ -21,11 +21,11 @@ def upgrade(image: ClusterImage, level: int, *, newest: int = levels.NEWEST) -> 
         detail = f"The cluster is at level {image.level}, and there is no way back to {level}."
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)
     _require_known(image, level, newest=newest)
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     registered = (Compare(keys.broker(broker.id), broker.revision) for broker in image.brokers.values())
     value = FeaturesValue({**image.features.levels, levels.FEATURE: level})
     return Decision(
-        (*term_of(image), Compare(keys.features, image.features.revision), *registered),
+        (*compare_term(image), Compare(keys.features, image.features.revision), *registered),
         (Put(keys.features, encode(value)),),
     )
 

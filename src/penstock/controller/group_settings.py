@@ -8,7 +8,7 @@ from penstock.host.metadata_store import ABSENT, Compare, Delete, Put
 from penstock.limits import GROUPS_WITH_SETTINGS_MAX
 from penstock.metadata.documents import GroupConfigValue, encode
 from penstock.metadata.facts import ClusterImage
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 
 
 def alter_group_config(
@@ -25,6 +25,6 @@ def alter_group_config(
     if is_new and len(image.group_overrides) >= groups_max:
         detail = f"At most {groups_max} groups have settings of their own."
         raise ApiError(ErrorCode.POLICY_VIOLATION, detail)
-    key = Keys(image.cluster_id).group_config(group_id)
+    key = ClusterKeys(image.cluster_id).group_config(group_id)
     change = Put(key, encode(GroupConfigValue(dict(overrides)))) if overrides else Delete(key)
     return Decision((Compare(key, revision),), (change,))

@@ -11,7 +11,7 @@ from penstock.metadata.facts import GROUP_TOPIC, INTERNAL_TOPICS
 _COMPACT = "compact"
 
 
-def internal_problem(name: str) -> ApiError | None:
+def internal_topic_error(name: str) -> ApiError | None:
     """Why a client may not create, grow or delete this topic; None if it may."""
     if name not in INTERNAL_TOPICS:
         return None
@@ -19,7 +19,7 @@ def internal_problem(name: str) -> ApiError | None:
     return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
 
 
-def check_internal_settings(name: str, overrides: Mapping[str, str]) -> None:
+def validate_internal_settings(name: str, overrides: Mapping[str, str]) -> None:
     if name == GROUP_TOPIC and overrides.get("cleanup.policy") != _COMPACT:
         detail = f"{name} must have cleanup.policy={_COMPACT}: retention would delete the places of groups."
         raise ApiError(ErrorCode.INVALID_CONFIG, detail)

@@ -15,15 +15,15 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.controller.decision import Decision
-from penstock.controller.partitions import decided, minimum, with_isr
+from penstock.controller.partitions import change_partition, compare_min_isr, with_isr
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare
 from penstock.metadata.facts import ClusterImage, PartitionState, Topic
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 from penstock.types import TopicId
 
 
-class InSync(NamedTuple):
+class IsrMember(NamedTuple):
     broker_id: int
     broker_epoch: int
     """As it was in the fetch that made it eligible."""
@@ -32,26 +32,26 @@ class InSync(NamedTuple):
 class IsrProposal(NamedTuple):
     topic_id: TopicId
     partition: int
-    leader: InSync
+    leader: IsrMember
     """Who proposes."""
     leader_epoch: int
     partition_epoch: int
-    isr: tuple[InSync, ...]
+    isr: tuple[IsrMember, ...]
     """All of them, the leader too. Of those that were in sync before, the epoch does not matter."""
 
 
 def change_isr(image: ClusterImage, proposal: IsrProposal) -> Decision:
     """No changes if the in-sync replicas are as proposed already."""
     topic, state = _current(image, proposal)
-    wanted = {member.broker_id: member.broker_epoch for member in proposal.isr}
-    _require_possible(state, proposal, wanted)
+    proposed = {member.broker_id: member.broker_epoch for member in proposal.isr}
+    _validate_proposal(state, proposal, proposed)
     added = [member for member in proposal.isr if member.broker_id not in state.isr]
-    draft = msgspec.structs.replace(with_isr(image, topic, state, wanted), is_recovering=False)
+    draft = msgspec.structs.replace(with_isr(image, topic, state, proposed), is_recovering=False)
     if draft == state:
         return Decision((), ())
     joining = [compare for member in added for compare in _require_eligible(image, member)]
-    own = Compare(Keys(image.cluster_id).live(state.leader), proposal.leader.broker_epoch)
-    return decided(image, topic, state, draft, own, *joining, *minimum(image, topic))
+    own = Compare(ClusterKeys(image.cluster_id).live(state.leader), proposal.leader.broker_epoch)
+    return change_partition(image, topic, state, draft, own, *joining, *compare_min_isr(image, topic))
 
 
 def _current(image: ClusterImage, proposal: IsrProposal) -> tuple[Topic, PartitionState]:
@@ -73,32 +73,32 @@ def _current(image: ClusterImage, proposal: IsrProposal) -> tuple[Topic, Partiti
         detail = f"Partition epoch {proposal.partition_epoch} is over; it is {state.partition_epoch}."
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)
     leader = image.brokers.get(state.leader)
-    if leader is None or not leader.is_admitted or leader.live_epoch != proposal.leader.broker_epoch:
+    if leader is None or not leader.is_admitted or leader.broker_epoch != proposal.leader.broker_epoch:
         detail = f"Broker epoch {proposal.leader.broker_epoch} of broker {state.leader} is over."
         raise ApiError(ErrorCode.STALE_BROKER_EPOCH, detail)
     return topic, state
 
 
-def _require_possible(state: PartitionState, proposal: IsrProposal, wanted: dict[int, int]) -> None:
-    if len(wanted) != len(proposal.isr) or state.leader not in wanted:
+def _validate_proposal(state: PartitionState, proposal: IsrProposal, proposed: dict[int, int]) -> None:
+    if len(proposed) != len(proposal.isr) or state.leader not in proposed:
         detail = "The in-sync replicas must hold the leader, and nobody twice."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
-    strangers = wanted.keys() - set(state.replicas)
+    strangers = proposed.keys() - set(state.replicas)
     if strangers:
         detail = f"Brokers {sorted(strangers)} hold no replica."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
 
 
-def _require_eligible(image: ClusterImage, member: InSync) -> tuple[Compare, Compare]:
+def _require_eligible(image: ClusterImage, member: IsrMember) -> tuple[Compare, Compare]:
     broker = image.brokers.get(member.broker_id)
-    if broker is None or not broker.is_admitted or broker.live_epoch != member.broker_epoch:
+    if broker is None or not broker.is_admitted or broker.broker_epoch != member.broker_epoch:
         detail = f"Broker {member.broker_id} is not admitted in epoch {member.broker_epoch}."
         raise ApiError(ErrorCode.INELIGIBLE_REPLICA, detail)
     if broker.is_draining:
         detail = f"Broker {member.broker_id} is being drained."
         raise ApiError(ErrorCode.INELIGIBLE_REPLICA, detail)
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     return (
-        Compare(keys.live(broker.id), broker.live_epoch),
+        Compare(keys.live(broker.id), broker.broker_epoch),
         Compare(keys.broker(broker.id), broker.revision),
     )

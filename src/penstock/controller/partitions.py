@@ -1,7 +1,7 @@
 """How the state of one partition changes, whoever decides it.
 
 Strategy: a draft is the state as somebody wants it, with its epochs as they were. `with_isr` keeps the
-eligible leaders right when the in-sync replicas change, and `decided` makes a draft a decision: it
+eligible leaders right when the in-sync replicas change, and `change_partition` makes a draft a decision: it
 counts the epochs up and says what is compared. So no file that decides writes an epoch or an ELR.
 
 Rule 1: the partition epoch grows by one with every change, the leader epoch with every change of the
@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from penstock.controller.decision import Decision, alive
+from penstock.controller.decision import Decision, compare_sessions
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare, Put
 from penstock.metadata.documents import PartitionValue, encode
-from penstock.metadata.durability import eligible, min_isr, min_isr_changes
+from penstock.metadata.durability import eligible_leaders, min_isr, min_isr_changes
 from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 
 Partition = tuple[Topic, PartitionState]
 
@@ -50,16 +50,16 @@ def with_isr(
     draft: PartitionState,
     isr: Iterable[int],
     *,
-    barred: frozenset[int] = frozenset(),
+    ineligible: frozenset[int] = frozenset(),
 ) -> PartitionState:
-    """The draft with other in-sync replicas. Who is `barred` has lost records: he is not eligible."""
+    """The draft with other in-sync replicas. Who is `ineligible` has lost records: he is not eligible."""
     wanted = set(isr)
     in_sync = tuple(node for node in draft.replicas if node in wanted)
     if len(in_sync) >= max(1, min_isr(image, topic, draft)):
         return msgspec.structs.replace(draft, isr=in_sync, elr=(), last_known_elr=(), min_isr_changes=0)
-    candidates = dict.fromkeys((*eligible(image, topic, draft), *draft.isr))
+    candidates = dict.fromkeys((*eligible_leaders(image, topic, draft), *draft.isr))
     out = [node for node in candidates if node not in wanted and node in draft.replicas]
-    elr = tuple(node for node in out if node not in barred)
+    elr = tuple(node for node in out if node not in ineligible)
     known = dict.fromkeys((*draft.last_known_elr, *draft.elr, *out))
     last_known = tuple(
         node for node in known if node not in elr and node not in wanted and node in draft.replicas
@@ -73,24 +73,24 @@ def with_isr(
     )
 
 
-def decided(
+def change_partition(
     image: ClusterImage,
     topic: Topic,
     before: PartitionState,
     draft: PartitionState,
-    *rests_on: Compare,
-    begins_epoch: bool = False,
+    *extra_compares: Compare,
+    bumps_leader_epoch: bool = False,
 ) -> Decision:
     """To make `before` what the draft says, if that and all that it rests on is still so."""
-    assert draft != before or begins_epoch, "a decision decides something"
+    assert draft != before or bumps_leader_epoch, "a decision decides something"
     has_new_leader = draft.leader != before.leader
-    has_new_epoch = begins_epoch or has_new_leader or not set(before.replicas).issubset(draft.replicas)
+    has_new_epoch = bumps_leader_epoch or has_new_leader or not set(before.replicas).issubset(draft.replicas)
     elected = (draft.leader,) if has_new_leader and draft.leader != NO_NODE else ()
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     key = keys.partition(topic.id, before.index)
-    compares = [*rests_on, Compare(key, before.revision), *alive(image, elected)]
+    compares = [*extra_compares, Compare(key, before.revision), *compare_sessions(image, elected)]
     if before.elr or draft.elr:
-        compares += minimum(image, topic)
+        compares += compare_min_isr(image, topic)
     value = PartitionValue(
         replicas=draft.replicas,
         leader=draft.leader,
@@ -107,9 +107,9 @@ def decided(
     return Decision(tuple(dict.fromkeys(compares)), (Put(key, encode(value)),))
 
 
-def minimum(image: ClusterImage, topic: Topic) -> tuple[Compare, Compare]:
+def compare_min_isr(image: ClusterImage, topic: Topic) -> tuple[Compare, Compare]:
     """That min.insync.replicas of the topic is still what the image says."""
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     return (
         Compare(keys.topic(topic.name), topic.revision),
         Compare(keys.broker_config(None), image.overrides_of_broker(None).revision),

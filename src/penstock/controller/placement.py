@@ -26,8 +26,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.durability import REPLICATION_FACTOR_SAFE
-from penstock.metadata.facts import Broker, ClusterImage
+from penstock.metadata.durability import REPLICATION_FACTOR_DEFAULT
+from penstock.metadata.facts import BrokerRegistration, ClusterImage
 
 _SHOWN_MAX = 20
 
@@ -35,12 +35,12 @@ Replicas = tuple[int, ...]
 """Broker ids, the preferred leader first."""
 
 
-def placeable(image: ClusterImage) -> list[Broker]:
+def placement_candidates(image: ClusterImage) -> list[BrokerRegistration]:
     """Brokers whose replicas can be in sync at once: admitted, and not being drained."""
     return [image.brokers[id_] for id_ in sorted(image.admitted) if not image.brokers[id_].is_draining]
 
 
-def reserves(image: ClusterImage) -> tuple[list[Broker], list[Broker]]:
+def fallback_brokers(image: ClusterImage) -> tuple[list[BrokerRegistration], list[BrokerRegistration]]:
     """The other registered brokers, in the order in which new partitions fall back on them.
 
     A broker that is gone or not admitted yet comes back undrained and then copies what it was given. A
@@ -52,14 +52,14 @@ def reserves(image: ClusterImage) -> tuple[list[Broker], list[Broker]]:
     return fenced, draining
 
 
-def safe_factor(image: ClusterImage) -> int:
+def default_replication_factor(image: ClusterImage) -> int:
     """The replicas of a topic whose request does not say how many: three, or as many as there are registered
     brokers. Brokers that are down count: the topic has all its replicas when they are back.
     """
-    return min(REPLICATION_FACTOR_SAFE, max(1, len(image.brokers)))
+    return min(REPLICATION_FACTOR_DEFAULT, max(1, len(image.brokers)))
 
 
-def require_placeable(image: ClusterImage, assigned: Iterable[Replicas], *, size: int) -> None:
+def validate_replicas(image: ClusterImage, assigned: Iterable[Replicas], *, size: int) -> None:
     """ApiError INVALID_REPLICA_ASSIGNMENT unless brokers could hold these."""
     for replicas in assigned:
         if not replicas:
@@ -80,14 +80,14 @@ def require_placeable(image: ClusterImage, assigned: Iterable[Replicas], *, size
                 raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
 
 
-def place(
-    brokers: Iterable[Broker],
+def place_replicas(
+    brokers: Iterable[BrokerRegistration],
     *,
     count: int,
     replication_factor: int,
     existing: Sequence[Replicas] = (),
     start: int = 0,
-    fallback: Iterable[Sequence[Broker]] = (),
+    fallback: Iterable[Sequence[BrokerRegistration]] = (),
 ) -> tuple[Replicas, ...]:
     """Replicas for `count` partitions to be added to those that the topic has.
 
@@ -101,22 +101,22 @@ def place(
             break
         known += group
         rank |= dict.fromkeys((broker.id for broker in group), number)
-    ballot = _Ballot(known, rank, start)
+    placer = _Placer(known, rank, start)
     assert count >= 1
-    assert 1 <= replication_factor <= ballot.size, "the caller checked that it can be done"
-    if ballot.size == 1:
+    assert 1 <= replication_factor <= placer.size, "the caller checked that it can be done"
+    if placer.size == 1:
         # The embedded broker: nothing to weigh, and ten thousand partitions cost nothing.
         return (tuple(broker.id for broker in known),) * count
     for replicas in existing:
-        ballot.count(replicas)
+        placer.count(replicas)
     first = len(existing)
-    return tuple(ballot.choose(index, replication_factor) for index in range(first, first + count))
+    return tuple(placer.choose(index, replication_factor) for index in range(first, first + count))
 
 
-class _Ballot:
+class _Placer:
     """The brokers, and what each holds of the topic so far."""
 
-    def __init__(self, brokers: Sequence[Broker], rank: Mapping[int, int], start: int) -> None:
+    def __init__(self, brokers: Sequence[BrokerRegistration], rank: Mapping[int, int], start: int) -> None:
         racks_known = all(broker.rack is not None for broker in brokers)
         self._start = start
         self._rank = rank
@@ -140,39 +140,46 @@ class _Ballot:
                 self._held[broker_id] += 1
 
     def choose(self, index: int, replication_factor: int) -> Replicas:
-        ahead = self._turns(index)
+        ahead = self._turns_until_leading(index)
         able = [broker_id for broker_id in ahead if not self._rank[broker_id]]
         chosen = [min(able, key=lambda broker_id: (self._led[broker_id], ahead[broker_id]))]
         in_rack = dict.fromkeys(self._rack.values(), 0)
         while len(chosen) < replication_factor:
             in_rack[self._rack[chosen[-1]]] += 1
             del ahead[chosen[-1]]
-            chosen.append(min(ahead, key=lambda broker_id: self._burden(broker_id, in_rack, ahead)))
+            chosen.append(min(ahead, key=lambda broker_id: self._placement_cost(broker_id, in_rack, ahead)))
         replicas = tuple(chosen)
         self.count(replicas)
         return replicas
 
-    def _turns(self, index: int) -> dict[int, int]:
+    def _turns_until_leading(self, index: int) -> dict[int, int]:
         """How many turns each broker is away from leading."""
         if index // self.size != self._round:
             self._round = index // self.size
-            self._circle = _arranged(self._rack, self._round)
+            self._circle = _alternating_racks(self._rack, self._round)
         turn = self._start + index
         return {broker_id: (at - turn) % self.size for at, broker_id in enumerate(self._circle)}
 
-    def _burden(self, broker_id: int, in_rack: dict[str, int], ahead: dict[int, int]) -> tuple[int, ...]:
+    def _placement_cost(
+        self, broker_id: int, in_rack: dict[str, int], ahead: dict[int, int]
+    ) -> tuple[int, ...]:
         in_same_rack = in_rack[self._rack[broker_id]]
         return self._rank[broker_id], in_same_rack, self._held[broker_id], -ahead[broker_id]
 
 
-def _arranged(rack_of: dict[int, str], round_number: int) -> list[int]:
+def _alternating_racks(rack_of: dict[int, str], round_number: int) -> list[int]:
     """One broker of each rack, then the next of each, and so on; another order in every round."""
     in_rack: dict[str, list[int]] = {}
     for broker_id, rack in rack_of.items():
         in_rack.setdefault(rack, []).append(broker_id)
     racks = _strided(list(in_rack.values()), round_number)
-    turned = [_turned(ids, round_number * number) for number, ids in enumerate(racks)]
-    return [ids[place] for place in range(max(map(len, turned))) for ids in turned if place < len(ids)]
+    turned = [_rotated(ids, round_number * number) for number, ids in enumerate(racks)]
+    return [
+        ids[place_replicas]
+        for place_replicas in range(max(map(len, turned)))
+        for ids in turned
+        if place_replicas < len(ids)
+    ]
 
 
 def _strided(racks: list[list[int]], round_number: int) -> list[list[int]]:
@@ -183,6 +190,6 @@ def _strided(racks: list[list[int]], round_number: int) -> list[list[int]]:
     return [racks[number * stride % count] for number in range(count)]
 
 
-def _turned(ids: list[int], by: int) -> list[int]:
+def _rotated(ids: list[int], by: int) -> list[int]:
     by %= len(ids)
     return ids[by:] + ids[:by]

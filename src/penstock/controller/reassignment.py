@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.controller.decision import NOTHING_TO_DO, Decision, term_of
-from penstock.controller.elections import settled
+from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_term
+from penstock.controller.elections import repaired
 from penstock.controller.partitions import (
     Partition,
-    decided,
+    change_partition,
     every_partition,
     existing_partition,
     with_isr,
 )
-from penstock.controller.placement import Replicas, require_placeable
+from penstock.controller.placement import Replicas, validate_replicas
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic, without
 
@@ -34,15 +34,17 @@ class Reassignment(NamedTuple):
     target: Replicas
 
 
-def reassign(image: ClusterImage, wanted: Reassignment, *, allow_factor_change: bool = True) -> Decision:
+def reassign(
+    image: ClusterImage, reassignment: Reassignment, *, allow_factor_change: bool = True
+) -> Decision:
     """AlterPartitionReassignments with replicas. No changes if they are as wanted."""
-    topic, state = existing_partition(image, wanted.topic, wanted.partition)
-    require_placeable(image, [wanted.target], size=len(wanted.target))
+    topic, state = existing_partition(image, reassignment.topic, reassignment.partition)
+    validate_replicas(image, [reassignment.target], size=len(reassignment.target))
     before = without(state.replicas, state.adding)
-    if not allow_factor_change and len(wanted.target) != len(before):
-        detail = f"The partition has {len(before)} replicas; {len(wanted.target)} were given."
+    if not allow_factor_change and len(reassignment.target) != len(before):
+        detail = f"The partition has {len(before)} replicas; {len(reassignment.target)} were given."
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
-    return _towards(image, (topic, state), wanted.target)
+    return _reassign_to(image, (topic, state), reassignment.target)
 
 
 def cancel(image: ClusterImage, name: str, index: int) -> Decision:
@@ -52,7 +54,7 @@ def cancel(image: ClusterImage, name: str, index: int) -> Decision:
         detail = f"Partition {index} of topic {name} is not being reassigned."
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, detail)
     before = without(state.replicas, state.adding)
-    return _towards(image, (topic, state), before)
+    return _reassign_to(image, (topic, state), before)
 
 
 def complete(image: ClusterImage, partition: Partition) -> Decision | None:
@@ -61,27 +63,29 @@ def complete(image: ClusterImage, partition: Partition) -> Decision | None:
     if not state.is_reassigning:
         return None
     draft = _completed(image, topic, state)
-    return None if draft is state else decided(image, topic, state, draft, *term_of(image))
+    return None if draft is state else change_partition(image, topic, state, draft, *compare_term(image))
 
 
-def under_way(image: ClusterImage) -> list[Partition]:
+def reassigning_partitions(image: ClusterImage) -> list[Partition]:
     return [(topic, state) for topic, state in every_partition(image) if state.is_reassigning]
 
 
-def _towards(image: ClusterImage, partition: Partition, target: Replicas) -> Decision:
+def _reassign_to(image: ClusterImage, partition: Partition, target: Replicas) -> Decision:
     topic, state = partition
     before = without(state.replicas, state.adding)
     removing = without(before, target)
     draft = msgspec.structs.replace(
         state, replicas=(*target, *removing), adding=without(target, before), removing=removing
     )
-    draft = _completed(image, topic, _kept(image, topic, state, draft))
+    draft = _completed(image, topic, _without_cancelled_additions(image, topic, state, draft))
     if draft == state:
         return NOTHING_TO_DO
-    return decided(image, topic, state, draft, *term_of(image))
+    return change_partition(image, topic, state, draft, *compare_term(image))
 
 
-def _kept(image: ClusterImage, topic: Topic, state: PartitionState, draft: PartitionState) -> PartitionState:
+def _without_cancelled_additions(
+    image: ClusterImage, topic: Topic, state: PartitionState, draft: PartitionState
+) -> PartitionState:
     """The draft without those who were being added and are no longer to be."""
     isr = [node for node in draft.replicas if node in state.isr]
     has_leader = state.leader in image.admitted
@@ -90,7 +94,7 @@ def _kept(image: ClusterImage, topic: Topic, state: PartitionState, draft: Parti
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
     draft = with_isr(image, topic, draft, isr)
     if draft.leader != NO_NODE and draft.leader not in isr:
-        draft = settled(image, topic, draft)
+        draft = repaired(image, topic, draft)
     return draft
 
 
@@ -103,4 +107,4 @@ def _completed(image: ClusterImage, topic: Topic, state: PartitionState) -> Part
         return state
     draft = msgspec.structs.replace(state, replicas=target, adding=(), removing=())
     draft = with_isr(image, topic, draft, target)
-    return draft if state.leader in target else settled(image, topic, draft)
+    return draft if state.leader in target else repaired(image, topic, draft)

@@ -13,33 +13,33 @@ from typing import NamedTuple
 
 from penstock.controller.partitions import Partition, every_partition
 from penstock.metadata.durability import MIN_ISR, min_isr
-from penstock.metadata.facts import NO_NODE, Broker, ClusterImage, PartitionState, Topic, without
+from penstock.metadata.facts import NO_NODE, BrokerRegistration, ClusterImage, PartitionState, Topic, without
 
 
-class Load(NamedTuple):
+class BrokerLoad(NamedTuple):
     leads: int
     holds: int
 
 
-class AtRisk(NamedTuple):
+class TopicAtRisk(NamedTuple):
     topic: str
     reason: str
 
 
-class Survey(NamedTuple):
-    loads: dict[int, Load]
+class ClusterSummary(NamedTuple):
+    loads: dict[int, BrokerLoad]
     """Of every broker that is registered, or holds something."""
     offline: list[Partition]
     under_replicated: list[Partition]
     unbalanced: list[Partition]
     reassigning: list[Partition]
-    at_risk: list[AtRisk]
+    at_risk: list[TopicAtRisk]
 
 
-def survey(image: ClusterImage) -> Survey:
+def survey(image: ClusterImage) -> ClusterSummary:
     led = dict.fromkeys(image.brokers, 0)
     held = dict.fromkeys(image.brokers, 0)
-    found = Survey({}, [], [], [], [], topics_at_risk(image))
+    found = ClusterSummary({}, [], [], [], [], topics_at_risk(image))
     for partition in every_partition(image):
         state = partition[1]
         for node in state.replicas:
@@ -54,7 +54,7 @@ def survey(image: ClusterImage) -> Survey:
             found.unbalanced.append(partition)
         if state.is_reassigning:
             found.reassigning.append(partition)
-    found.loads.update({node: Load(led.get(node, 0), held[node]) for node in sorted(held)})
+    found.loads.update({node: BrokerLoad(led.get(node, 0), held[node]) for node in sorted(held)})
     return found
 
 
@@ -62,9 +62,9 @@ def is_under_replicated(state: PartitionState) -> bool:
     return not set(without(state.replicas, state.adding)) <= set(state.isr)
 
 
-def topics_at_risk(image: ClusterImage) -> list[AtRisk]:
+def topics_at_risk(image: ClusterImage) -> list[TopicAtRisk]:
     found = ((name, _risk(image, image.topics[name])) for name in sorted(image.topics))
-    return [AtRisk(name, reason) for name, reason in found if reason is not None]
+    return [TopicAtRisk(name, reason) for name, reason in found if reason is not None]
 
 
 def _risk(image: ClusterImage, topic: Topic) -> str | None:
@@ -75,7 +75,7 @@ def _risk(image: ClusterImage, topic: Topic) -> str | None:
     return None
 
 
-def state_of(broker: Broker) -> str:
+def broker_state(broker: BrokerRegistration) -> str:
     """In one word: admitted, draining, fenced (there, and not let in yet) or gone."""
     if not broker.is_alive:
         return "gone"

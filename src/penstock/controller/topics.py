@@ -29,14 +29,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.controller.decision import NOTHING_TO_DO, Decision, alive, term_of
+from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_sessions, compare_term
 from penstock.controller.placement import (
     Replicas,
-    place,
-    placeable,
-    require_placeable,
-    reserves,
-    safe_factor,
+    default_replication_factor,
+    fallback_brokers,
+    place_replicas,
+    placement_candidates,
+    validate_replicas,
 )
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, DeleteAll, Put
@@ -59,7 +59,7 @@ from penstock.metadata.documents import (
 )
 from penstock.metadata.durability import changes_min_isr
 from penstock.metadata.facts import ClusterImage, Endpoint, PartitionState, Topic, metric_name
-from penstock.metadata.keys import Keys, acceptable_topic_id, topic_id_text
+from penstock.metadata.keys import ClusterKeys, acceptable_topic_id, topic_id_text
 from penstock.types import ProducerId, TopicId
 
 BROKER_DEFAULT = -1
@@ -79,7 +79,7 @@ class TopicDefaults(NamedTuple):
     """BROKER_DEFAULT: three, or as many as there are registered brokers."""
 
 
-class Assignment(NamedTuple):
+class ReplicaAssignment(NamedTuple):
     """Replicas of one partition, chosen by the client."""
 
     partition: int
@@ -91,12 +91,12 @@ class TopicRequest:
     name: str
     partitions: int = BROKER_DEFAULT
     replication_factor: int = BROKER_DEFAULT
-    assignments: Sequence[Assignment] = ()
+    assignments: Sequence[ReplicaAssignment] = ()
     overrides: Mapping[str, str] = field(default_factory=dict)
     internal: bool = False
 
 
-class NewTopic(NamedTuple):
+class NewTopicFacts(NamedTuple):
     """The facts of a topic that are not in the request."""
 
     topic_id: TopicId
@@ -128,7 +128,7 @@ def require_legal_name(name: str) -> None:
 def create_topic(
     image: ClusterImage,
     request: TopicRequest,
-    new: NewTopic,
+    new: NewTopicFacts,
     *,
     defaults: TopicDefaults,
     validate_overrides: ValidateOverrides,
@@ -138,7 +138,7 @@ def create_topic(
     _require_new_name(image, request.name)
     validate_overrides(request.overrides)
     replicas = _replicas_for(image, request, new.topic_id, defaults)
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     value = TopicValue(
         topic_id=topic_id_text(new.topic_id),
         partitions=len(replicas),
@@ -148,7 +148,7 @@ def create_topic(
     )
     topic_key = keys.topic(request.name)
     return Decision(
-        (*term_of(image), Compare(topic_key, ABSENT), *_still_registered(image, replicas)),
+        (*compare_term(image), Compare(topic_key, ABSENT), *_compare_brokers(image, replicas)),
         (Put(topic_key, encode(value)),),
         _new_partitions(image, new.topic_id, 0, replicas),
     )
@@ -161,16 +161,16 @@ def grow_topic(
 
     `assignments` are the replicas of the added partitions, or None to have them placed.
     """
-    topic = _existing(image, name)
+    topic = _existing_topic(image, name)
     before = len(topic.partitions)
     if count <= before:
-        detail = f"Topic {name} has {_counted(before, 'partition')}; {count} would not be an increase."
+        detail = f"Topic {name} has {_pluralized(before, 'partition')}; {count} would not be an increase."
         raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
     _require_within_limits(image, before=before, after=count)
     replicas = _replicas_for_growth(image, topic, count - before, assignments)
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     return Decision(
-        (*term_of(image), _compare_topic(keys, topic), *_still_registered(image, replicas)),
+        (*compare_term(image), _compare_topic(keys, topic), *_compare_brokers(image, replicas)),
         (_put_topic(keys, topic, count=count),),
         _new_partitions(image, topic.id, before, replicas),
     )
@@ -188,10 +188,10 @@ def delete_topic(
         raise ApiError(ErrorCode.INVALID_REQUEST, "Give either the name or the id of the topic to delete.")
     if not deletion_enabled:
         raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false on this broker.")
-    topic = _existing(image, name) if name is not None else _existing_id(image, topic_id)
-    keys = Keys(image.cluster_id)
+    topic = _existing_topic(image, name) if name is not None else _existing_topic_by_id(image, topic_id)
+    keys = ClusterKeys(image.cluster_id)
     changes = (Delete(keys.topic(topic.name)), DeleteAll(keys.partitions(topic.id)))
-    return Decision((*term_of(image), _compare_topic(keys, topic)), changes)
+    return Decision((*compare_term(image), _compare_topic(keys, topic)), changes)
 
 
 def alter_topic_config(
@@ -199,11 +199,11 @@ def alter_topic_config(
 ) -> Decision:
     """`overrides` is the whole new set."""
     require_legal_name(name)
-    topic = _existing(image, name)
+    topic = _existing_topic(image, name)
     validate_overrides(overrides)
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     changes = (_put_topic(keys, topic, overrides=overrides),)
-    return Decision((*term_of(image), _compare_topic(keys, topic)), changes)
+    return Decision((*compare_term(image), _compare_topic(keys, topic)), changes)
 
 
 def alter_broker_config(
@@ -216,7 +216,7 @@ def alter_broker_config(
     if broker_id is not None and broker_id not in image.brokers:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no broker {broker_id}.")
     validate_overrides(overrides)
-    key = Keys(image.cluster_id).broker_config(broker_id)
+    key = ClusterKeys(image.cluster_id).broker_config(broker_id)
     before = image.overrides_of_broker(broker_id)
     counted = before.min_isr_changes + changes_min_isr(before.overrides, overrides)
     if not overrides and before.revision == ABSENT:
@@ -224,14 +224,14 @@ def alter_broker_config(
     # Never deleted: leaders compare that it is absent, which must not become true again once it was not. And
     # what was counted must not be counted from zero again.
     change = Put(key, encode(BrokerConfigValue(dict(overrides), counted)))
-    return Decision((*term_of(image), Compare(key, before.revision)), (change,))
+    return Decision((*compare_term(image), Compare(key, before.revision)), (change,))
 
 
 def register_broker(
     image: ClusterImage, broker_id: int, *, rack: str | None, endpoints: Mapping[str, Endpoint]
 ) -> Decision:
     """Make an embedded broker known, or say anew where it listens. Others: `brokers.register`."""
-    key = Keys(image.cluster_id).broker(broker_id)
+    key = ClusterKeys(image.cluster_id).broker(broker_id)
     known = image.brokers.get(broker_id)
     value = BrokerValue(
         rack,
@@ -248,13 +248,13 @@ def bump_leader_epochs(image: ClusterImage) -> Decision:
     epoch it read them in finds out by asking where that epoch ended.
     """
     assert image.is_embedded, "in a cluster the controller does, one by one"
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     compares, changes = [], []
     for topic in image.topics.values():
         for state in topic.partitions:
             key = keys.partition(topic.id, state.index)
             compares.append(Compare(key, state.revision))
-            changes.append(Put(key, encode(_in_next_epoch(state))))
+            changes.append(Put(key, encode(_with_bumped_epoch(state))))
     return Decision(tuple(compares), tuple(changes))
 
 
@@ -263,7 +263,7 @@ def next_producer_id_block(image: ClusterImage) -> ProducerIdBlock:
     known = image.producer_ids
     next_id = known.next_id + PRODUCER_IDS_PER_BLOCK
     assert next_id <= LONG_MAX, "at a block a microsecond this takes 292 years"
-    key = Keys(image.cluster_id).producer_ids
+    key = ClusterKeys(image.cluster_id).producer_ids
     decision = Decision((Compare(key, known.revision),), (Put(key, encode(ProducerIdsValue(next_id))),))
     return ProducerIdBlock(ProducerId(known.next_id), PRODUCER_IDS_PER_BLOCK, decision)
 
@@ -284,12 +284,12 @@ def _replicas_for(
     if request.assignments:
         _require_no_counts(request)
         _require_within_limits(image, before=0, after=len(request.assignments))
-        replicas = _in_order(request.assignments)
-        require_placeable(image, replicas, size=len(replicas[0]))
+        replicas = _replicas_in_order(request.assignments)
+        validate_replicas(image, replicas, size=len(replicas[0]))
         return replicas
     factor = request.replication_factor
     factor = defaults.replication_factor if factor == BROKER_DEFAULT else factor
-    factor = safe_factor(image) if factor == BROKER_DEFAULT else factor
+    factor = default_replication_factor(image) if factor == BROKER_DEFAULT else factor
     _require_enough_brokers(image, factor)
     partitions = defaults.partitions if request.partitions == BROKER_DEFAULT else request.partitions
     if partitions < 1:
@@ -297,12 +297,12 @@ def _replicas_for(
     _require_within_limits(image, before=0, after=partitions)
     # Random but fixed for the topic: small topics begin at different brokers.
     start = int.from_bytes(topic_id[-4:], "big")
-    return place(
-        placeable(image),
+    return place_replicas(
+        placement_candidates(image),
         count=partitions,
         replication_factor=factor,
         start=start,
-        fallback=reserves(image),
+        fallback=fallback_brokers(image),
     )
 
 
@@ -316,18 +316,18 @@ def _replicas_for_growth(
                 f"The partitions added would be {added}, and those assigned to brokers {len(assignments)}."
             )
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
-        require_placeable(image, assignments, size=factor)
+        validate_replicas(image, assignments, size=factor)
         return assignments
     _require_enough_brokers(image, factor)
     existing = [state.target for state in topic.partitions]
     start = int.from_bytes(topic.id[-4:], "big")
-    return place(
-        placeable(image),
+    return place_replicas(
+        placement_candidates(image),
         count=added,
         replication_factor=factor,
         existing=existing,
         start=start,
-        fallback=reserves(image),
+        fallback=fallback_brokers(image),
     )
 
 
@@ -337,7 +337,7 @@ def _require_no_counts(request: TopicRequest) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
 
 
-def _in_order(assignments: Sequence[Assignment]) -> list[Replicas]:
+def _replicas_in_order(assignments: Sequence[ReplicaAssignment]) -> list[Replicas]:
     ordered = sorted(assignments, key=lambda assignment: assignment.partition)
     if [assignment.partition for assignment in ordered] != list(range(len(ordered))):
         detail = f"The assigned partitions must be 0 to {len(ordered) - 1}, each once."
@@ -353,7 +353,7 @@ def _require_enough_brokers(image: ClusterImage, factor: int) -> None:
         registered = "1 is" if brokers == 1 else f"{brokers} are"
         detail = f"Replication factor {factor} needs {factor} brokers; {registered} registered."
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
-    if not placeable(image):
+    if not placement_candidates(image):
         detail = "Every broker is gone, not admitted yet, or being drained: none can lead a new partition."
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
 
@@ -368,18 +368,18 @@ def _require_within_limits(image: ClusterImage, *, before: int, after: int) -> N
         raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
 
 
-def _counted(count: int, noun: str) -> str:
+def _pluralized(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _existing(image: ClusterImage, name: str) -> Topic:
+def _existing_topic(image: ClusterImage, name: str) -> Topic:
     topic = image.topics.get(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.")
     return topic
 
 
-def _existing_id(image: ClusterImage, topic_id: TopicId | None) -> Topic:
+def _existing_topic_by_id(image: ClusterImage, topic_id: TopicId | None) -> Topic:
     assert topic_id is not None
     topic = image.topics_by_id.get(topic_id)
     if topic is None:
@@ -391,12 +391,12 @@ def unknown_topic_id(topic_id: TopicId) -> ApiError:
     return ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id_text(topic_id)}.")
 
 
-def _compare_topic(keys: Keys, topic: Topic) -> Compare:
+def _compare_topic(keys: ClusterKeys, topic: Topic) -> Compare:
     return Compare(keys.topic(topic.name), topic.revision)
 
 
 def _put_topic(
-    keys: Keys, topic: Topic, *, count: int | None = None, overrides: Mapping[str, str] | None = None
+    keys: ClusterKeys, topic: Topic, *, count: int | None = None, overrides: Mapping[str, str] | None = None
 ) -> Put:
     overrides = topic.overrides if overrides is None else overrides
     value = TopicValue(
@@ -410,13 +410,13 @@ def _put_topic(
     return Put(keys.topic(topic.name), encode(value))
 
 
-def _still_registered(image: ClusterImage, replicas: Iterable[Replicas]) -> tuple[Compare, ...]:
+def _compare_brokers(image: ClusterImage, replicas: Iterable[Replicas]) -> tuple[Compare, ...]:
     """That brokers which are there are still the same processes, and that the others are still known."""
     used = {node for nodes in replicas for node in nodes}
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     fenced = (image.brokers[node] for node in sorted(used - image.admitted))
     return (
-        *alive(image, sorted(used & image.admitted)),
+        *compare_sessions(image, sorted(used & image.admitted)),
         *(Compare(keys.broker(broker.id), broker.revision) for broker in fenced),
     )
 
@@ -425,7 +425,7 @@ def _new_partitions(
     image: ClusterImage, topic_id: TopicId, first: int, replicas: Iterable[Replicas]
 ) -> tuple[Put, ...]:
     """Every replica whose broker can be in sync at once is: the partition is empty."""
-    keys = Keys(image.cluster_id)
+    keys = ClusterKeys(image.cluster_id)
     # Most partitions have one of a few lists of replicas.
     values: dict[Replicas, bytes] = {}
     made = []
@@ -448,7 +448,7 @@ def _new_partition(image: ClusterImage, replicas: Replicas) -> PartitionValue:
     return PartitionValue(replicas, leader=isr[0], leader_epoch=0, isr=isr, partition_epoch=0)
 
 
-def _in_next_epoch(state: PartitionState) -> PartitionValue:
+def _with_bumped_epoch(state: PartitionState) -> PartitionValue:
     """Of an embedded broker: it is the only replica."""
     return PartitionValue(
         replicas=state.replicas,

@@ -9,9 +9,9 @@ others; brokers that want in; reassignments that are done; leaders that want out
 nothing else, what makes the cluster safer and more even; and at last what was left behind.
 
 Rule 1: what is returned is a list of decisions about different keys, not more than fit a few
-        transactions, most urgent first. `decision.packed` groups them; any of them may fail alone.
+        transactions, most urgent first. `decision.batched` groups them; any of them may fail alone.
 Rule 2: looking costs one look at every partition that is given. Which ones have to be looked at again
-        is `suspects`: those that changed, or all if a broker or the controller did.
+        is `partitions_to_check`: those that changed, or all if a broker or the controller did.
 Rule 3: what copies data is held back while as much is under way as is allowed.
 """
 
@@ -20,33 +20,38 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from penstock.controller.balance import even_out, raise_factor
-from penstock.controller.brokers import admit, awaits_admission, make_ready, settle_in
-from penstock.controller.decision import Decision, term_of
-from penstock.controller.elections import is_settled, prefer, relieve, settle
+from penstock.controller.balance import balancing_moves, replication_factor_moves
+from penstock.controller.brokers import admit, awaits_admission, finish_joining, prepare_admission
+from penstock.controller.decision import Decision, compare_term
+from penstock.controller.elections import (
+    elect_preferred_leader,
+    has_live_leader_and_isr,
+    repair_leadership,
+    replace_draining_leader,
+)
 from penstock.controller.partitions import Partition, every_partition
 from penstock.controller.reassignment import complete, reassign
 from penstock.host.metadata_store import Compare, Delete
 from penstock.limits import REASSIGNMENTS_AT_ONCE, UPKEEP_DECISIONS_MAX
-from penstock.metadata.facts import NO_NODE, Broker, ClusterImage
+from penstock.metadata.facts import NO_NODE, BrokerRegistration, ClusterImage
 from penstock.metadata.image_changes import changed_partitions, changed_topics
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 
 
 class Task(StrEnum):
-    SETTLE = "settle"
-    MAKE_READY = "make ready"
+    REPAIR_LEADERSHIP = "repair_leadership"
+    PREPARE_ADMISSION = "make ready"
     ADMIT = "admit"
     COMPLETE = "complete"
-    RELIEVE = "relieve"
+    REPLACE_DRAINING_LEADER = "replace_draining_leader"
     RAISE_FACTOR = "raise factor"
     BALANCE = "balance"
-    SETTLE_IN = "settle in"
-    PREFER = "prefer"
-    SWEEP = "sweep"
+    FINISH_JOINING = "settle in"
+    ELECT_PREFERRED = "elect_preferred_leader"
+    DELETE_STALE = "sweep"
 
 
-class Work(NamedTuple):
+class UpkeepStep(NamedTuple):
     task: Task
     decisions: list[Decision]
 
@@ -60,7 +65,7 @@ class UpkeepSettings:
     reassignments_at_once: int = REASSIGNMENTS_AT_ONCE
 
 
-def suspects(before: ClusterImage, after: ClusterImage) -> list[Partition] | None:
+def partitions_to_check(before: ClusterImage, after: ClusterImage) -> list[Partition] | None:
     """The partitions to look at again; None: all of them."""
     if (
         before.brokers is not after.brokers
@@ -78,78 +83,80 @@ def suspects(before: ClusterImage, after: ClusterImage) -> list[Partition] | Non
     ]
 
 
-def urgent(image: ClusterImage, partitions: Iterable[Partition] | None = None) -> Work | None:
+def urgent_work(image: ClusterImage, partitions: Iterable[Partition] | None = None) -> UpkeepStep | None:
     """What cannot wait, as far as it concerns these partitions (all, for None)."""
     looked_at = list(every_partition(image) if partitions is None else partitions)
     return (
-        _settling(image, looked_at)
-        or _admitting(image)
+        _leadership_repairs(image, looked_at)
+        or _admissions(image)
         or _each(Task.COMPLETE, (complete(image, partition) for partition in looked_at))
-        or _relieving(image, looked_at)
+        or _draining_leader_replacements(image, looked_at)
     )
 
 
-def idle(image: ClusterImage, settings: UpkeepSettings) -> Work | None:
+def deferrable_work(image: ClusterImage, settings: UpkeepSettings) -> UpkeepStep | None:
     """What can wait. Looks at every partition: the shell calls it now and then, when nothing is urgent."""
     room = settings.reassignments_at_once - sum(state.is_reassigning for _, state in every_partition(image))
     if room > 0:
-        safer = [reassign(image, wanted) for wanted in raise_factor(image, room)]
+        safer = [reassign(image, wanted) for wanted in replication_factor_moves(image, room)]
         if safer:
-            return Work(Task.RAISE_FACTOR, safer)
-        evener = _shares(image, room) if settings.auto_balance else []
+            return UpkeepStep(Task.RAISE_FACTOR, safer)
+        evener = _balancing_decisions(image, room) if settings.auto_balance else []
         if evener:
-            return Work(Task.BALANCE, evener)
+            return UpkeepStep(Task.BALANCE, evener)
     if settings.auto_leader_rebalance:
-        work = _preferring(image, settings.imbalance_percentage_max)
+        work = _preferred_elections(image, settings.imbalance_percentage_max)
         if work is not None:
             return work
-    return _sweeping(image) or (_settling_in(image) if settings.auto_balance else None)
+    return _stale_deletions(image) or (_finished_joins(image) if settings.auto_balance else None)
 
 
-def _settling(image: ClusterImage, partitions: Sequence[Partition]) -> Work | None:
-    unsettled = [partition for partition in partitions if not is_settled(image, partition[1])]
+def _leadership_repairs(image: ClusterImage, partitions: Sequence[Partition]) -> UpkeepStep | None:
+    unsettled = [partition for partition in partitions if not has_live_leader_and_isr(image, partition[1])]
     if not unsettled:
         return None
     # Whoever has no leader that is there can neither be written nor read.
     unsettled.sort(key=lambda partition: partition[1].leader in image.admitted)
-    return _each(Task.SETTLE, (settle(image, partition) for partition in unsettled))
+    return _each(Task.REPAIR_LEADERSHIP, (repair_leadership(image, partition) for partition in unsettled))
 
 
-def _admitting(image: ClusterImage) -> Work | None:
+def _admissions(image: ClusterImage) -> UpkeepStep | None:
     for broker in sorted(image.brokers.values(), key=lambda broker: broker.id):
         if not awaits_admission(broker):
             continue
         first = _each(
-            Task.MAKE_READY,
-            (make_ready(image, broker, partition) for partition in every_partition(image)),
+            Task.PREPARE_ADMISSION,
+            (prepare_admission(image, broker, partition) for partition in every_partition(image)),
         )
-        return first or Work(Task.ADMIT, [admit(image, broker)])
+        return first or UpkeepStep(Task.ADMIT, [admit(image, broker)])
     return None
 
 
-def _relieving(image: ClusterImage, partitions: Iterable[Partition]) -> Work | None:
+def _draining_leader_replacements(image: ClusterImage, partitions: Iterable[Partition]) -> UpkeepStep | None:
     if not any(broker.is_draining for broker in image.brokers.values()):
         return None
-    return _each(Task.RELIEVE, (relieve(image, partition) for partition in partitions))
+    return _each(
+        Task.REPLACE_DRAINING_LEADER, (replace_draining_leader(image, partition) for partition in partitions)
+    )
 
 
-def _new(image: ClusterImage) -> list[Broker]:
+def _new_brokers(image: ClusterImage) -> list[BrokerRegistration]:
     return [image.brokers[node] for node in sorted(image.admitted) if image.brokers[node].is_new]
 
 
-def _shares(image: ClusterImage, room: int) -> list[Decision]:
+def _balancing_decisions(image: ClusterImage, room: int) -> list[Decision]:
     """Of brokers that have joined. Once they have them people decide: what they move is not moved back."""
-    return [reassign(image, wanted) for wanted in even_out(image, room)] if _new(image) else []
+    return [reassign(image, wanted) for wanted in balancing_moves(image, room)] if _new_brokers(image) else []
 
 
-def _settling_in(image: ClusterImage) -> Work | None:
+def _finished_joins(image: ClusterImage) -> UpkeepStep | None:
     """All is even, and nothing is on its way to them."""
     if any(state.is_reassigning for _, state in every_partition(image)):
         return None
-    return _each(Task.SETTLE_IN, (settle_in(image, broker) for broker in _new(image)))
+    return _each(Task.FINISH_JOINING, (finish_joining(image, broker) for broker in _new_brokers(image)))
 
 
-def _preferring(image: ClusterImage, percentage_max: int) -> Work | None:
+def _preferred_elections(image: ClusterImage, percentage_max: int) -> UpkeepStep | None:
     wanted: dict[int, int] = {}
     missing: dict[int, int] = {}
     for _, state in every_partition(image):
@@ -161,32 +168,32 @@ def _preferring(image: ClusterImage, percentage_max: int) -> Work | None:
     if not uneven:
         return None
     theirs = (partition for partition in every_partition(image) if partition[1].replicas[0] in uneven)
-    return _each(Task.PREFER, (prefer(image, partition) for partition in theirs))
+    return _each(Task.ELECT_PREFERRED, (elect_preferred_leader(image, partition) for partition in theirs))
 
 
-def _sweeping(image: ClusterImage) -> Work | None:
+def _stale_deletions(image: ClusterImage) -> UpkeepStep | None:
     """Delete partitions that were prepared under an earlier term: nobody can make them count any more.
 
     Compares each of them, and the term.
     """
     if image.controller is None:
         return None
-    keys, term = Keys(image.cluster_id), image.controller.term
+    keys, term = ClusterKeys(image.cluster_id), image.controller.term
     stale = (
         Compare(keys.partition(topic_id, index), state.revision)
         for topic_id, states in image.prepared.items()
         for index, state in states.items()
         if state.revision < term
     )
-    compares = term_of(image)
-    return _each(Task.SWEEP, (Decision((*compares, found), (Delete(found.key),)) for found in stale))
+    compares = compare_term(image)
+    return _each(Task.DELETE_STALE, (Decision((*compares, found), (Delete(found.key),)) for found in stale))
 
 
-def _each(task: Task, found: Iterable[Decision | None]) -> Work | None:
+def _each(task: Task, found: Iterable[Decision | None]) -> UpkeepStep | None:
     decisions: list[Decision] = []
     for decision in found:
         if decision is not None:
             decisions.append(decision)
             if len(decisions) == UPKEEP_DECISIONS_MAX:
                 break
-    return Work(task, decisions) if decisions else None
+    return UpkeepStep(task, decisions) if decisions else None

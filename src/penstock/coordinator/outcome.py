@@ -28,26 +28,26 @@ class StateRecord(NamedTuple):
         return _RECORD_BYTES + len(self.key) + len(self.value or b"")
 
 
-class Pending:
+class WaitingRequest:
     """A client that waits for an answer; it gets exactly one."""
 
-    __slots__ = ("_finish", "_give_up", "_refusal")
+    __slots__ = ("_cancel", "_finish", "_rejection")
 
     def __init__(
         self,
         finish: Callable[[Any], None],
-        refusal: Callable[[ErrorCode, str], Any],
-        give_up: Callable[[], None] = lambda: None,
+        rejection: Callable[[ErrorCode, str], Any],
+        cancel: Callable[[], None] = lambda: None,
     ) -> None:
-        """`refusal` makes the reply that carries an error and its detail, in the form of its API.
+        """`rejection` makes the reply that carries an error and its detail, in the form of its API.
 
-        `give_up` ends the wait of somebody to whom not even that can be said.
+        `cancel` ends the wait of somebody to whom not even that can be said.
         """
         self._finish: Callable[[Any], None] | None = finish
-        self._refusal = refusal
-        self._give_up = give_up
+        self._rejection = rejection
+        self._cancel = cancel
 
-    def answer(self, reply: Any) -> None:
+    def complete(self, reply: Any) -> None:
         """What `finish` raises is passed on, and the client waits as before."""
         finish, self._finish = self._finish, None
         assert finish is not None, "a client is answered once"
@@ -57,28 +57,28 @@ class Pending:
             self._finish = finish
             raise
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         self._finish = None
-        self._give_up()
+        self._cancel()
 
-    def refuse(self, code: ErrorCode, detail: str = "") -> None:
-        self.answer(self._refusal(code, detail))
+    def reject(self, code: ErrorCode, detail: str = "") -> None:
+        self.complete(self._rejection(code, detail))
 
-    def refusal(self, code: ErrorCode, detail: str = "") -> "Reply":
+    def rejection(self, code: ErrorCode, detail: str = "") -> "Reply":
         """For an outcome: this client's answer is an error."""
-        return Reply(self, self._refusal(code, detail))
+        return Reply(self, self._rejection(code, detail))
 
     @property
-    def is_answered(self) -> bool:
+    def is_completed(self) -> bool:
         return self._finish is None
 
 
 class Reply(NamedTuple):
-    pending: Pending
+    pending: WaitingRequest
     content: Any
 
 
-class Outcome(NamedTuple):
+class CommandOutcome(NamedTuple):
     records: Sequence[StateRecord] = ()
     """All of them are kept, or none."""
     replies: Sequence[Reply] = ()
@@ -86,7 +86,7 @@ class Outcome(NamedTuple):
     """Each record may be kept without those behind it: they need not fit one batch together."""
 
     @property
-    def batch_bytes(self) -> int:
+    def batch_bytes_min(self) -> int:
         """What must fit a batch at the least, and a little more."""
         sizes = (record.size_bytes for record in self.records)
         return HEADER_BYTES + (max(sizes, default=0) if self.is_divisible else sum(sizes))
@@ -96,14 +96,14 @@ class Outcome(NamedTuple):
         return sum(record.size_bytes for record in self.records)
 
     @property
-    def batch_records(self) -> int:
+    def batch_records_min(self) -> int:
         """How many records must be in one batch at the least."""
         return min(1, len(self.records)) if self.is_divisible else len(self.records)
 
-    def __add__(self, other: object) -> "Outcome":
-        assert isinstance(other, Outcome), "outcomes are joined with outcomes"
+    def __add__(self, other: object) -> "CommandOutcome":
+        assert isinstance(other, CommandOutcome), "outcomes are joined with outcomes"
         is_divisible = all(part.is_divisible for part in (self, other) if part.records)
-        return Outcome((*self.records, *other.records), (*self.replies, *other.replies), is_divisible)
+        return CommandOutcome((*self.records, *other.records), (*self.replies, *other.replies), is_divisible)
 
 
-NOTHING = Outcome()
+EMPTY_OUTCOME = CommandOutcome()

@@ -24,7 +24,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Generic, Protocol, Self, TypeVar
 
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply, StateRecord
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, StateRecord, WaitingRequest
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
 from penstock.limits import (
     RECORDS_CHECKED_MAX,
@@ -49,29 +49,29 @@ class StateMachine(Protocol):
         """What it could not read, so that people can find it."""
         ...
 
-    def while_full(self) -> Self:
+    def read_only_view(self) -> Self:
         """The same state, for commands while nothing can be written: no outcome has records."""
         ...
 
-    def loaded(self, now: Now) -> Iterable[Outcome]:
+    def on_loaded(self, now: Now) -> Iterable[CommandOutcome]:
         """Everything in the log has been replayed: timers may begin."""
         ...
 
-    def due(self) -> float | None:
+    def next_deadline(self) -> float | None:
         """The monotonic time at which `expire` has something to do; None if there is none."""
         ...
 
-    def expire(self, now: Now) -> Iterable[Outcome]:
+    def expire(self, now: Now) -> Iterable[CommandOutcome]:
         """What time brings, in pieces that do not depend on each other."""
         ...
 
-    def parked(self) -> Iterable[Pending]:
+    def parked(self) -> Iterable[WaitingRequest]:
         """Clients whose answer depends on something that has not happened yet."""
         ...
 
 
 State = TypeVar("State", bound=StateMachine)
-Command = Callable[[State, Now], Outcome]
+Command = Callable[[State, Now], CommandOutcome]
 
 
 class Phase(Enum):
@@ -85,24 +85,24 @@ class Phase(Enum):
 
 TOO_LARGE = ErrorCode.UNKNOWN_SERVER_ERROR
 """As Kafka answers a coordinator's write that fits no batch."""
-REFUSALS = {
+REJECTION_CODES = {
     Phase.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     Phase.BROKEN: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     Phase.ENDED: ErrorCode.NOT_COORDINATOR,
 }
 
 
-class Shell(Protocol):
+class ShardHost(Protocol):
     """What a shard needs from whoever runs it."""
 
     def now(self) -> Now: ...
 
-    def due_changed(self, due: float | None) -> None:
+    def deadline_changed(self, next_deadline: float | None) -> None:
         """Call `tick` at this time, and not at the one said before."""
         ...
 
-    def broken(self, reason: Exception) -> None:
-        """The state is gone; load it again. If there was no room, say `room_again` when there is."""
+    def append_failed(self, reason: Exception) -> None:
+        """The state is gone; load it again. If there was no room, say `resume_writes` when there is."""
         ...
 
     def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
@@ -115,20 +115,20 @@ class Shell(Protocol):
 
 
 class Shard(Generic[State]):
-    def __init__(self, partition: Partition, new_state: Callable[[], State], shell: Shell) -> None:
+    def __init__(self, partition: Partition, new_state: Callable[[], State], host: ShardHost) -> None:
         self.partition = partition
         self.phase = Phase.LOADING
         self.is_full = False
         """There was no room for the last append, and none has been seen since."""
-        self.wanted_bytes = 0
+        self.needed_bytes = 0
         """What there was no room for, the last time."""
         self._new_state = new_state
-        self._shell = shell
+        self._host = host
         self._state = new_state()
-        self._due: float | None = None
-        self._gathered: list[Outcome] = []
+        self._next_deadline: float | None = None
+        self._unappended: list[CommandOutcome] = []
         """Replayed, and not yet appended."""
-        self._written: list[Reply] = []
+        self._unconfirmed: list[Reply] = []
         """Of commands whose records are in the log and not yet safe."""
         self._wait: ProduceWait | None = None
         """For them; None while nothing is on its way to the disk."""
@@ -149,7 +149,7 @@ class Shard(Generic[State]):
 
     def end_loading(self) -> None:
         self.phase = Phase.ACTIVE
-        self._take_all(self._state.loaded(self._shell.now()))
+        self._apply_all(self._state.on_loaded(self._host.now()))
 
     def end(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """The partition is gone, or another's."""
@@ -157,177 +157,179 @@ class Shard(Generic[State]):
 
     # Commands
 
-    def execute(self, command: Command[State], pending: Pending) -> None:
+    def execute(self, command: Command[State], pending: WaitingRequest) -> None:
         """Decide now; `pending` is answered when the decision is safe, or later if it says so."""
         if self.phase is not Phase.ACTIVE:
-            pending.refuse(REFUSALS[self.phase])
+            pending.reject(REJECTION_CODES[self.phase])
             return
         can_write = self._can_write
         try:
-            outcome = command(self._state if can_write else self._state.while_full(), self._shell.now())
-        except ApiError as refusal:
-            outcome = Outcome(replies=(pending.refusal(refusal.code, refusal.detail),))
+            outcome = command(self._state if can_write else self._state.read_only_view(), self._host.now())
+        except ApiError as rejection:
+            outcome = CommandOutcome(replies=(pending.rejection(rejection.code, rejection.detail),))
         assert can_write or not outcome.records, "nothing is decided that cannot be written"
-        self._take(outcome)
+        self._apply(outcome)
 
     @property
     def _can_write(self) -> bool:
-        return not self.is_full and self.partition.too_few is None
+        return not self.is_full and self.partition.min_isr_error is None
 
     def tick(self) -> None:
-        """The time that `due_changed` named has come."""
+        """The time that `deadline_changed` named has come."""
         if self.phase is not Phase.ACTIVE or self.is_full:
             return
-        if self.partition.too_few is None:
-            self._due = None
-            self._take_all(self._state.expire(self._shell.now()))
+        if self.partition.min_isr_error is None:
+            self._next_deadline = None
+            self._apply_all(self._state.expire(self._host.now()))
         else:
-            self._due = self._shell.now().monotonic + TOO_FEW_PAUSE_MS / 1000
-            self._shell.due_changed(self._due)
+            self._next_deadline = self._host.now().monotonic + TOO_FEW_PAUSE_MS / 1000
+            self._host.deadline_changed(self._next_deadline)
 
-    def room_again(self) -> None:
+    def resume_writes(self) -> None:
         """The disk is not full any more. What became due meanwhile is done now."""
         self.is_full = False
         self.tick()
 
-    def _take_all(self, outcomes: Iterable[Outcome]) -> None:
+    def _apply_all(self, outcomes: Iterable[CommandOutcome]) -> None:
         for outcome in outcomes:
-            self._take(outcome)
+            self._apply(outcome)
             if self.phase is not Phase.ACTIVE:
                 return
-        self._announce_due()
+        self._update_deadline()
 
-    def _take(self, outcome: Outcome) -> None:
+    def _apply(self, outcome: CommandOutcome) -> None:
         if outcome.records:
-            outcome = self._if_it_fits(outcome)
-        now_ms = self._shell.now().wall_ms if outcome.records else 0
+            outcome = self._reject_if_too_large(outcome)
+        now_ms = self._host.now().wall_ms if outcome.records else 0
         for record in outcome.records:
             self._state.replay(record, now_ms)
-        self._gathered.append(outcome)
+        self._unappended.append(outcome)
         if self._wait is None:
             self._write()
         if self.phase is Phase.ACTIVE:
-            self._announce_due()
+            self._update_deadline()
 
-    def _if_it_fits(self, outcome: Outcome) -> Outcome:
+    def _reject_if_too_large(self, outcome: CommandOutcome) -> CommandOutcome:
         """The same, or its refusal if the log would not take it: that must not be found out later."""
         limit_bytes, size_bytes, records = (
             self.partition.config.batch_bytes_max,
-            outcome.batch_bytes,
-            outcome.batch_records,
+            outcome.batch_bytes_min,
+            outcome.batch_records_min,
         )
         if size_bytes <= limit_bytes and records <= RECORDS_CHECKED_MAX:
             return outcome
-        self._shell.too_large(size_bytes, records, limit_bytes)
+        self._host.too_large(size_bytes, records, limit_bytes)
         detail = (
             f"this takes {size_bytes} bytes and {records} records of the log at once; "
             f"{limit_bytes} and {RECORDS_CHECKED_MAX} are allowed"
         )
-        return Outcome(replies=[pending.refusal(TOO_LARGE, detail) for pending, _ in outcome.replies])
+        return CommandOutcome(
+            replies=[pending.rejection(TOO_LARGE, detail) for pending, _ in outcome.replies]
+        )
 
-    def _announce_due(self) -> None:
-        due = self._state.due()
-        if due != self._due:
-            self._due = due
-            self._shell.due_changed(due)
+    def _update_deadline(self) -> None:
+        next_deadline = self._state.next_deadline()
+        if next_deadline != self._next_deadline:
+            self._next_deadline = next_deadline
+            self._host.deadline_changed(next_deadline)
 
     # Becoming safe
 
     def _write(self) -> None:
         """Append what has gathered, and wait for the disk; answer at once what needs no disk."""
-        while self._gathered and self._wait is None:
-            gathered = self._next_gathered()
-            self._written = [reply for outcome in gathered for reply in outcome.replies]
+        while self._unappended and self._wait is None:
+            gathered = self._take_unappended()
+            self._unconfirmed = [reply for outcome in gathered for reply in outcome.replies]
             end = NO_OFFSET
             try:
                 for records in _in_batches(gathered, self.partition.config.batch_bytes_max):
                     end = self._append(records)
             except (ApiError, StorageFull, StorageFailed) as failure:
-                self.wanted_bytes = sum(outcome.size_bytes for outcome in gathered)
-                self._break(failure)
+                self.needed_bytes = sum(outcome.size_bytes for outcome in gathered)
+                self._fail(failure)
                 return
             if end > self.partition.high_watermark:
-                self._wait = ProduceWait(float("inf"), self._wait_over)
+                self._wait = ProduceWait(float("inf"), self._append_confirmed)
                 self.partition.produce_waits.add(end, self._wait, 0)
             else:
-                self._answer()
+                self._send_replies()
 
-    def _next_gathered(self) -> list[Outcome]:
+    def _take_unappended(self) -> list[CommandOutcome]:
         """As much of what has gathered as is written for one flush; at least one outcome."""
         records = size_bytes = count = 0
-        for outcome in self._gathered:
+        for outcome in self._unappended:
             count += 1
             if outcome.records:
                 records += len(outcome.records)
                 size_bytes += outcome.size_bytes
             if records >= STATE_RECORDS_PER_FLUSH or size_bytes >= STATE_BYTES_PER_FLUSH:
                 break
-        gathered, self._gathered = self._gathered[:count], self._gathered[count:]
+        gathered, self._unappended = self._unappended[:count], self._unappended[count:]
         return gathered
 
     def _append(self, records: list[StateRecord]) -> Offset:
-        now_ms = self._shell.now().wall_ms
+        now_ms = self._host.now().wall_ms
         batch = build_batch(Record(NO_OFFSET, now_ms, record.key, record.value) for record in records)
         return self.partition.append(memoryview(bytearray(batch)), now_ms).end_offset
 
-    def _wait_over(self, wait: ProduceWait) -> None:
+    def _append_confirmed(self, wait: ProduceWait) -> None:
         if wait is not self._wait:
             return  # that state was thrown away meanwhile
         if wait.errors:
-            self._break(ApiError(next(iter(wait.errors.values()))))
+            self._fail(ApiError(next(iter(wait.errors.values()))))
             return
         self._wait = None
-        self._answer()
+        self._send_replies()
         self._write()
 
-    def _answer(self) -> None:
-        written, self._written = self._written, []
+    def _send_replies(self) -> None:
+        written, self._unconfirmed = self._unconfirmed, []
         for pending, content in written:
-            self._give(pending, partial(pending.answer, content))
+            self._deliver(pending, partial(pending.complete, content))
 
-    def _give(self, pending: Pending, answer: Callable[[], None]) -> None:
+    def _deliver(self, pending: WaitingRequest, complete: Callable[[], None]) -> None:
         """What happens to an answer on its way to the client is that client's affair alone."""
         try:
-            answer()
+            complete()
         except Exception as failure:
-            self._shell.unanswered(failure)
-            self._apologise(pending)
+            self._host.unanswered(failure)
+            self._report_undelivered(pending)
 
-    def _apologise(self, pending: Pending) -> None:
+    def _report_undelivered(self, pending: WaitingRequest) -> None:
         try:
-            pending.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "there is an answer that cannot be told")
+            pending.reject(ErrorCode.UNKNOWN_SERVER_ERROR, "there is an answer that cannot be told")
         except Exception as failure:
-            self._shell.unanswered(failure)
-            pending.give_up()
+            self._host.unanswered(failure)
+            pending.cancel()
 
     # Failing
 
-    def _break(self, failure: ApiError | StorageFull | StorageFailed) -> None:
+    def _fail(self, failure: ApiError | StorageFull | StorageFailed) -> None:
         self.is_full = isinstance(failure, StorageFull)
-        self._discard(Phase.BROKEN, _refusal_for(failure))
-        self._shell.broken(failure)
+        self._discard(Phase.BROKEN, _rejection_code(failure))
+        self._host.append_failed(failure)
 
     def _discard(self, phase: Phase, code: ErrorCode) -> None:
-        waiting = [reply.pending for reply in self._written]
-        waiting += [reply.pending for outcome in self._gathered for reply in outcome.replies]
+        waiting = [reply.pending for reply in self._unconfirmed]
+        waiting += [reply.pending for outcome in self._unappended for reply in outcome.replies]
         waiting += self._state.parked()
         self.phase = phase
         self._state = self._new_state()
-        self._written, self._gathered = [], []
+        self._unconfirmed, self._unappended = [], []
         self._wait = None
-        self._due = None
-        self._shell.due_changed(None)
+        self._next_deadline = None
+        self._host.deadline_changed(None)
         for pending in waiting:
-            if not pending.is_answered:
-                self._give(pending, partial(pending.refuse, code))
+            if not pending.is_completed:
+                self._deliver(pending, partial(pending.reject, code))
 
 
-def _in_batches(outcomes: Iterable[Outcome], limit_bytes: int) -> Iterable[list[StateRecord]]:
+def _in_batches(outcomes: Iterable[CommandOutcome], limit_bytes: int) -> Iterable[list[StateRecord]]:
     """The records of these outcomes; those of one together, unless it is divisible."""
     room = min(STATE_BATCH_BYTES_MAX, limit_bytes) - HEADER_BYTES
     batch: list[StateRecord] = []
     size = 0
-    for piece in _pieces(outcomes):
+    for piece in _indivisible_parts(outcomes):
         added = sum(record.size_bytes for record in piece)
         is_full = size + added > room or len(batch) + len(piece) > STATE_RECORDS_PER_FLUSH
         if batch and is_full:
@@ -339,7 +341,7 @@ def _in_batches(outcomes: Iterable[Outcome], limit_bytes: int) -> Iterable[list[
         yield batch
 
 
-def _pieces(outcomes: Iterable[Outcome]) -> Iterator[Sequence[StateRecord]]:
+def _indivisible_parts(outcomes: Iterable[CommandOutcome]) -> Iterator[Sequence[StateRecord]]:
     """What must not be torn apart."""
     for outcome in outcomes:
         if outcome.is_divisible:
@@ -348,7 +350,7 @@ def _pieces(outcomes: Iterable[Outcome]) -> Iterator[Sequence[StateRecord]]:
             yield outcome.records
 
 
-def _refusal_for(failure: ApiError | StorageFull | StorageFailed) -> ErrorCode:
+def _rejection_code(failure: ApiError | StorageFull | StorageFailed) -> ErrorCode:
     """What clients of a coordinator understand: to look for it again."""
     if isinstance(failure, ApiError) and failure.code is ErrorCode.MESSAGE_TOO_LARGE:
         return ErrorCode.UNKNOWN_SERVER_ERROR

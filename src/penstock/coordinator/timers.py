@@ -9,45 +9,45 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic, TypeVar
 
-Key = TypeVar("Key", bound=Hashable)
+TimerKeyType = TypeVar("TimerKeyType", bound=Hashable)
 
 _STALE_ENTRIES_MIN = 1_000
 """Below this many, entries of cancelled timers are not worth collecting."""
 
 
-class Timers(Generic[Key]):
+class Timers(Generic[TimerKeyType]):
     __slots__ = ("_deadlines", "_heap", "_number")
 
     def __init__(self) -> None:
-        self._deadlines: dict[Key, float] = {}
-        self._heap: list[tuple[float, int, Key]] = []
+        self._deadlines: dict[TimerKeyType, float] = {}
+        self._heap: list[tuple[float, int, TimerKeyType]] = []
         self._number = 0
         """Breaks ties, so that keys are never compared."""
 
     def __len__(self) -> int:
         return len(self._deadlines)
 
-    def set(self, key: Key, deadline: float) -> None:
+    def set(self, key: TimerKeyType, deadline: float) -> None:
         known = self._deadlines.get(key)
         self._deadlines[key] = deadline
         if known is None or deadline < known:
             self._push(key, deadline)
 
-    def cancel(self, key: Key) -> None:
+    def cancel(self, key: TimerKeyType) -> None:
         self._deadlines.pop(key, None)
         self._bound_heap()
 
-    def deadline(self, key: Key) -> float | None:
+    def deadline(self, key: TimerKeyType) -> float | None:
         return self._deadlines.get(key)
 
-    def due(self) -> float | None:
+    def next_deadline(self) -> float | None:
         """When to look again; None if there is nothing to wait for. Never later than the truth."""
         heap, deadlines = self._heap, self._deadlines
         while heap and heap[0][2] not in deadlines:
             heappop(heap)
         return heap[0][0] if heap else None
 
-    def take_expired(self, now: float, looks_max: float = inf) -> list[Key]:
+    def pop_expired(self, now: float, scan_max: float = inf) -> list[TimerKeyType]:
         """The keys whose time has come, earliest first; they are timers no longer.
 
         Looks at so many deadlines at the most. What is left stays due.
@@ -55,7 +55,7 @@ class Timers(Generic[Key]):
         expired = []
         deadlines = self._deadlines
         looks = 0
-        while looks < looks_max and self._heap and self._heap[0][0] <= now:
+        while looks < scan_max and self._heap and self._heap[0][0] <= now:
             looks += 1
             _, _, key = heappop(self._heap)
             deadline = deadlines.get(key)
@@ -68,7 +68,7 @@ class Timers(Generic[Key]):
                 self._push(key, deadline)
         return expired
 
-    def _push(self, key: Key, deadline: float) -> None:
+    def _push(self, key: TimerKeyType, deadline: float) -> None:
         self._number += 1
         heappush(self._heap, (deadline, self._number, key))
         self._bound_heap()

@@ -5,9 +5,9 @@ from typing import Final, NamedTuple
 
 from penstock.config.groups import ConsumerConfig, GroupConfig
 from penstock.coordinator.timers import Timers
-from penstock.groups.consumer.regex import TURN_UNITS_MAX
-from penstock.groups.offsets.consume_rate import Rates
-from penstock.groups.offsets.expiry import SteadyClock
+from penstock.groups.consumer.regex import REGEX_CHUNK_WORK_MAX
+from penstock.groups.offsets.consume_rate import ConsumeRates
+from penstock.groups.offsets.expiry import TrustedClock
 from penstock.limits import (
     GROUP_METADATA_BYTES_MAX,
     GROUP_RATE_PARTITIONS_MAX,
@@ -25,67 +25,67 @@ class TimerKey(NamedTuple):
     member_id: str = ""
 
 
-class Topics(NamedTuple):
+class TopicsImage(NamedTuple):
     """The topics there are."""
 
     by_name: Mapping[str, Topic]
     by_id: Mapping[TopicId, Topic]
 
 
-class Client(NamedTuple):
+class ClientInfo(NamedTuple):
     """Who asks, as far as members are shown to people."""
 
     client_id: str
     host: str
 
 
-class GroupLimits(NamedTuple):
+class GroupStateLimits(NamedTuple):
     """How much groups may take, all together and one of them, and how long one of them may compute."""
 
     state_bytes_max: int = GROUP_STATE_BYTES_MAX
     metadata_bytes_max: int = GROUP_METADATA_BYTES_MAX
-    regex_turn_units_max: int = TURN_UNITS_MAX
+    regex_chunk_work_max: int = REGEX_CHUNK_WORK_MAX
 
 
-GROUP_LIMITS: Final = GroupLimits()
+GROUP_STATE_LIMITS: Final = GroupStateLimits()
 
 
-class Surroundings:
+class GroupContext:
     __slots__ = (
         "config",
-        "draw_member_id",
+        "generate_member_id",
+        "group_overrides",
         "limits",
-        "overrides_of",
         "rates",
-        "steady_clock",
         "timers",
         "topics",
+        "trusted_clock",
     )
 
     def __init__(
         self,
         config: Callable[[], GroupConfig],
-        topics: Callable[[], Topics],
-        draw_member_id: Callable[[], str],
-        rates: Rates | None = None,
-        steady_clock: SteadyClock | None = None,
-        limits: GroupLimits = GROUP_LIMITS,
+        topics: Callable[[], TopicsImage],
+        generate_member_id: Callable[[], str],
+        rates: ConsumeRates | None = None,
+        trusted_clock: TrustedClock | None = None,
+        limits: GroupStateLimits = GROUP_STATE_LIMITS,
     ) -> None:
         self.config = config
         """As it is now: it can be changed while groups live."""
         self.topics = topics
-        self.draw_member_id = draw_member_id
+        self.generate_member_id = generate_member_id
         """A text that nobody can guess, as a UUID."""
-        self.rates = rates or Rates(GROUP_RATE_WINDOW_MS, GROUP_RATE_PARTITIONS_MAX)
+        self.rates = rates or ConsumeRates(GROUP_RATE_WINDOW_MS, GROUP_RATE_PARTITIONS_MAX)
         """One for all shards, which share its bound."""
-        self.steady_clock = steady_clock or SteadyClock()
+        self.trusted_clock = trusted_clock or TrustedClock()
         """One for as long as the broker runs: a shard that is loaded again must not forget a jump."""
-        self.overrides_of: Callable[[str], Mapping[str, str]] = lambda group_id: {}
+        self.group_overrides: Callable[[str], Mapping[str, str]] = lambda group_id: {}
         """The settings that a group was given for itself, as they are now."""
         self.limits = limits
         self.timers: Timers[TimerKey] = Timers()
 
     def consumer_config(self, group_id: str) -> ConsumerConfig:
         """What a group of the new protocol obeys."""
-        config, overrides = self.config().consumer, self.overrides_of(group_id)
+        config, overrides = self.config().consumer, self.group_overrides(group_id)
         return config.of_group(overrides) if overrides else config

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from penstock.coordinator.outcome import Now
 from penstock.groups.consumer_protocol import decode_assignment
-from penstock.groups.offsets.committed_offsets import Committed
-from penstock.groups.rebalance_history import Rebalances
+from penstock.groups.offsets.committed_offsets import OffsetAndMetadata
+from penstock.groups.rebalance_history import RebalanceHistory
 from penstock.protocol.messages.consumer_group_describe import DescribedConsumerGroup
 from penstock.protocol.messages.describe_groups import DescribedGroup
 from penstock.types import TopicPartition
@@ -17,7 +17,7 @@ class MemberStatus(NamedTuple):
     instance_id: str | None
     client_id: str
     host: str
-    holds: Sequence[TopicPartition] | None
+    assigned: Sequence[TopicPartition] | None
     """None: what it was given is not in a form that is known here."""
 
 
@@ -33,9 +33,9 @@ class RebalanceStatus(NamedTuple):
     """For how long it has been; None if the group is at rest."""
 
 
-class Position(NamedTuple):
+class OffsetStatus(NamedTuple):
     partition: TopicPartition
-    committed: Committed
+    committed: OffsetAndMetadata
     rate: float
 
 
@@ -47,18 +47,18 @@ class GroupStatus(NamedTuple):
     """Or the classic protocol that the members agreed on; empty if none yet."""
     members: Sequence[MemberStatus]
     rebalances: RebalanceStatus
-    positions: Sequence[Position]
+    positions: Sequence[OffsetStatus]
 
 
-def rebalance_status(rebalances: Rebalances, now: Now) -> RebalanceStatus:
+def rebalance_status(rebalances: RebalanceHistory, now: Now) -> RebalanceStatus:
     under_way_ms = None
-    if rebalances.is_under_way and rebalances.began is not None:
-        under_way_ms = round((now.monotonic - rebalances.began) * 1000)
+    if rebalances.is_under_way and rebalances.began_at is not None:
+        under_way_ms = round((now.monotonic - rebalances.began_at) * 1000)
     return RebalanceStatus(rebalances.count, rebalances.reason, rebalances.duration_ms, under_way_ms)
 
 
 def classic_status(
-    group: DescribedGroup, rebalances: RebalanceStatus, positions: Sequence[Position]
+    group: DescribedGroup, rebalances: RebalanceStatus, positions: Sequence[OffsetStatus]
 ) -> GroupStatus:
     members = [
         MemberStatus(
@@ -66,7 +66,7 @@ def classic_status(
             member.group_instance_id,
             member.client_id,
             member.client_host,
-            _held(member.member_assignment),
+            _decode_assigned(member.member_assignment),
         )
         for member in group.members
     ]
@@ -76,7 +76,7 @@ def classic_status(
 
 
 def consumer_status(
-    group: DescribedConsumerGroup, rebalances: RebalanceStatus, positions: Sequence[Position]
+    group: DescribedConsumerGroup, rebalances: RebalanceStatus, positions: Sequence[OffsetStatus]
 ) -> GroupStatus:
     members = [
         MemberStatus(
@@ -97,7 +97,7 @@ def consumer_status(
     )
 
 
-def _held(assignment: bytes) -> list[TopicPartition] | None:
+def _decode_assigned(assignment: bytes) -> list[TopicPartition] | None:
     if not assignment:
         return []
     decoded = decode_assignment(assignment)

@@ -14,18 +14,18 @@ from penstock.errors import ApiError, CorruptData, ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup
 from penstock.groups.consumer.consumer_group import CONSUMER_KEYS, ConsumerGroup
 from penstock.groups.migration import Group
-from penstock.groups.offsets.committed_offsets import Offsets
+from penstock.groups.offsets.committed_offsets import CommittedOffsets
 from penstock.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
-    Key,
     LegacyOffsetCommitKey,
     OffsetCommitKey,
+    RecordKey,
     UnknownKey,
     decode_key,
     decode_value,
 )
-from penstock.groups.unreadable_records import Unreadable, group_of
+from penstock.groups.unreadable_records import UnreadableRecords, group_id_of
 from penstock.protocol.schema import Struct
 from penstock.types import NO_TIMESTAMP, TopicPartition
 
@@ -33,19 +33,27 @@ _GROUP_BYTES: Final = 2_000
 """What a group takes in memory beside its members."""
 
 
-class Book:
-    __slots__ = ("_weights", "groups", "is_living", "newest_ms", "offsets", "unreadable", "weight_bytes")
+class GroupStore:
+    __slots__ = (
+        "_memory_by_group",
+        "groups",
+        "is_active",
+        "last_timestamp_ms",
+        "memory_bytes",
+        "offsets",
+        "unreadable",
+    )
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
-        self.offsets = Offsets()
-        self.is_living = False
+        self.offsets = CommittedOffsets()
+        self.is_active = False
         """The log has been read: what is replayed from now on was just decided."""
-        self.unreadable = Unreadable()
-        self.newest_ms = NO_TIMESTAMP
+        self.unreadable = UnreadableRecords()
+        self.last_timestamp_ms = NO_TIMESTAMP
         """The time of the newest record."""
-        self._weights: dict[str, int] = {}
-        self.weight_bytes = 0
+        self._memory_by_group: dict[str, int] = {}
+        self.memory_bytes = 0
         """About what all groups take in memory, offsets aside."""
 
     def find(self, group_id: str) -> Group:
@@ -57,11 +65,11 @@ class Book:
     # The log
 
     def replay(self, record: StateRecord, timestamp_ms: int) -> None:
-        self.newest_ms = max(self.newest_ms, timestamp_ms)
+        self.last_timestamp_ms = max(self.last_timestamp_ms, timestamp_ms)
         try:
             key = decode_key(record.key)
         except CorruptData as problem:
-            self.unreadable.note_key(record.key, problem)
+            self.unreadable.add_key(record.key, problem)
             return
         if isinstance(key, UnknownKey):
             return
@@ -69,11 +77,11 @@ class Book:
             self._replay(key, record.value, timestamp_ms)
             self.unreadable.settle(key)
         except CorruptData as problem:
-            self.unreadable.note(key, problem)
-        self._keep_holder(group_of(key))
-        self.weigh(group_of(key))
+            self.unreadable.add_record(key, problem)
+        self._keep_group_with_offsets(group_id_of(key))
+        self.update_memory_bytes(group_id_of(key))
 
-    def _replay(self, key: Key[Struct], data: bytes | None, timestamp_ms: int) -> None:
+    def _replay(self, key: RecordKey[Struct], data: bytes | None, timestamp_ms: int) -> None:
         if isinstance(key, OffsetCommitKey | LegacyOffsetCommitKey):
             self.offsets.replay(key, data)
         elif isinstance(key, GroupMetadataKey):
@@ -92,7 +100,7 @@ class Book:
             group = self._add_classic(group_id)
         group.restore(value)
 
-    def _replay_consumer(self, key: Key[Struct], value: Struct | None, timestamp_ms: int) -> None:
+    def _replay_consumer(self, key: RecordKey[Struct], value: Struct | None, timestamp_ms: int) -> None:
         group_id: str = key.group_id  # type: ignore[attr-defined]  # every key of these has it
         group = self.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
@@ -110,19 +118,19 @@ class Book:
         """Those that cannot be read are offsets too."""
         return self.offsets.has_any(group_id) or bool(self.unreadable.offsets_of(group_id))
 
-    def places(self, group_id: str) -> Iterator[TopicPartition]:
+    def partitions_with_offsets(self, group_id: str) -> Iterator[TopicPartition]:
         """The partitions in which a group has an offset."""
         for partition, _ in self.offsets.partitions(group_id):
             yield partition
         yield from self.unreadable.offsets_of(group_id)
 
-    def _keep_holder(self, group_id: str) -> None:
+    def _keep_group_with_offsets(self, group_id: str) -> None:
         if group_id not in self.groups and self.has_offsets(group_id):
             self._add_classic(group_id)
 
     def _add_classic(self, group_id: str) -> ClassicGroup:
         group = self.groups[group_id] = ClassicGroup(group_id)
-        group.is_living = self.is_living
+        group.is_active = self.is_active
         return group
 
     # Between records
@@ -130,19 +138,19 @@ class Book:
     def settle(self, group: Group) -> None:
         """The group is this one from now on; the records that say so are being written."""
         self.groups[group.group_id] = group
-        self.weigh(group.group_id)
+        self.update_memory_bytes(group.group_id)
 
-    def weigh(self, group_id: str) -> None:
+    def update_memory_bytes(self, group_id: str) -> None:
         """The group has changed, or is gone."""
         group = self.groups.get(group_id)
-        after = 0 if group is None else _GROUP_BYTES + group.kept_bytes
-        self.weight_bytes += after - self._weights.pop(group_id, 0)
+        after = 0 if group is None else _GROUP_BYTES + group.memory_bytes
+        self.memory_bytes += after - self._memory_by_group.pop(group_id, 0)
         if after:
-            self._weights[group_id] = after
+            self._memory_by_group[group_id] = after
 
-    def forget_if_unused(self, group: Group) -> None:
+    def remove_if_unused(self, group: Group) -> None:
         """Of a client that asked for an id and never came back nothing stays."""
         is_unused = isinstance(group, ClassicGroup) and group.is_unused
         if is_unused and not self.has_offsets(group.group_id):
             self.groups.pop(group.group_id, None)
-        self.weigh(group.group_id)
+        self.update_memory_bytes(group.group_id)

@@ -9,53 +9,53 @@ that it did not name before is taken to add to what is remembered.
 
 from penstock.groups.classic.classic_group import ClassicGroup
 from penstock.groups.consumer.consumer_group import ConsumerGroup
-from penstock.groups.consumer.consumer_member import JOINING_EPOCH, About
+from penstock.groups.consumer.consumer_member import JOIN_GROUP_EPOCH, ConsumerMemberMetadata
 from penstock.groups.migration import Group
 from penstock.groups.offsets.commit import CommitRequest
-from penstock.groups.offsets.committed_offsets import Offsets
+from penstock.groups.offsets.committed_offsets import CommittedOffsets
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.protocol.messages.join_group import JoinGroupRequest
 from penstock.protocol.messages.sync_group import SyncGroupRequest
 
-_NOTE_BYTES = 100
+_METADATA_GROWTH_BYTES = 100
 """Notes may grow by so much: they often tell a time or a number."""
 _ASSIGNMENT_BYTES = 1_000
 """What a member may always be given. It takes more in memory itself."""
 
 
-def does_commit_grow(offsets: Offsets, request: CommitRequest) -> bool:
+def commit_needs_memory(offsets: CommittedOffsets, request: CommitRequest) -> bool:
     for partition, committed in request.commits:
         before = offsets.find(request.group_id, *partition)
-        if before is None or len(committed.metadata) > len(before.metadata) + _NOTE_BYTES:
+        if before is None or len(committed.metadata) > len(before.metadata) + _METADATA_GROWTH_BYTES:
             return True
     return False
 
 
-def does_join_grow(group: Group | None, request: JoinGroupRequest) -> bool:
-    said = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
+def join_needs_memory(group: Group | None, request: JoinGroupRequest) -> bool:
+    protocol_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
     if isinstance(group, ClassicGroup) and request.member_id in group.members:
-        return said > group.members[request.member_id].weight_bytes
+        return protocol_bytes > group.members[request.member_id].metadata_bytes
     if isinstance(group, ConsumerGroup) and request.member_id in group.members:
         member = group.members[request.member_id]
-        return said > member.about.weigh(group.group_id, member.member_id)
+        return protocol_bytes > member.metadata.weigh(group.group_id, member.member_id)
     return True
 
 
-def does_sync_grow(group: Group | None, request: SyncGroupRequest) -> bool:
+def sync_needs_memory(group: Group | None, request: SyncGroupRequest) -> bool:
     """Only the leader of a classic group hands anything in, and in every generation something else."""
     if not isinstance(group, ClassicGroup):
         return False
     given = sum(len(each.assignment) for each in request.assignments)
-    return given > max(group.held_bytes, _ASSIGNMENT_BYTES * len(group.members))
+    return given > max(group.assignment_bytes, _ASSIGNMENT_BYTES * len(group.members))
 
 
-def does_heartbeat_grow(group: Group | None, request: ConsumerGroupHeartbeatRequest) -> bool:
+def heartbeat_needs_memory(group: Group | None, request: ConsumerGroupHeartbeatRequest) -> bool:
     if isinstance(group, ConsumerGroup) and request.member_id in group.members:
-        return _says_more(group.members[request.member_id].about, request)
-    return request.member_epoch == JOINING_EPOCH
+        return _subscribes_to_more(group.members[request.member_id].metadata, request)
+    return request.member_epoch == JOIN_GROUP_EPOCH
 
 
-def _says_more(known: About, request: ConsumerGroupHeartbeatRequest) -> bool:
+def _subscribes_to_more(known: ConsumerMemberMetadata, request: ConsumerGroupHeartbeatRequest) -> bool:
     names, regex = known.subscription
     is_other_regex = request.subscribed_topic_regex not in (None, "", regex)
     is_other_rack = request.rack_id not in (None, known.rack_id)

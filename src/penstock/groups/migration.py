@@ -16,7 +16,7 @@ Rule 2: the new group replaces the old one in the books before its records are r
 
 from typing import Final, NamedTuple
 
-from penstock.coordinator.outcome import Now, Outcome, Reply, StateRecord
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, StateRecord
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic import classic_timers
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
@@ -26,26 +26,26 @@ from penstock.groups.consumer import consumer_timers
 from penstock.groups.consumer.assignment import (
     EMPTY,
     Assignment,
-    in_order,
-    joined,
+    difference,
     overlaps,
-    without,
+    sorted_topics,
+    union,
 )
 from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_member import (
-    About,
-    ClassicSide,
+    ClassicMembership,
     ConsumerMember,
+    ConsumerMemberMetadata,
+    MemberAssignment,
     MemberState,
-    Position,
     Subscription,
 )
 from penstock.groups.consumer.consumer_records import (
-    about_record,
     assignment_epoch_record,
+    current_assignment_record,
     epoch_record,
     group_tombstones,
-    position_record,
+    member_metadata_record,
     target_record,
 )
 from penstock.groups.consumer.target_assignment import topics_hash
@@ -59,20 +59,20 @@ from penstock.groups.consumer_protocol import (
     decode_version,
     encode_assignment,
 )
-from penstock.groups.group_context import Surroundings, Topics
+from penstock.groups.group_context import GroupContext, TopicsImage
 from penstock.groups.records import GroupMetadataKey, UnknownKey, decode_key, decode_value, encode_key
 from penstock.types import TopicId
 
 Group = ClassicGroup | ConsumerGroup
 
-_OF_NO_TOPICS: Final = 0
+_NO_TOPICS_HASH: Final = 0
 """The hash that a new consumer group begins with."""
 
 
-class Settled(NamedTuple):
+class GroupTransition(NamedTuple):
     group: Group
     """The group from now on: the same, or what it became."""
-    outcome: Outcome
+    outcome: CommandOutcome
 
 
 # From classic to consumer
@@ -83,20 +83,20 @@ class Upgrade(NamedTuple):
     records: list[StateRecord]
 
 
-def upgraded(surroundings: Surroundings, classic: ClassicGroup, now: Now) -> Upgrade:
+def plan_upgrade(context: GroupContext, classic: ClassicGroup, now: Now) -> Upgrade:
     """The consumer group that the classic one can become, which is not touched yet."""
     group = ConsumerGroup(classic.group_id)
     group.rebalances = classic.rebalances
     records = [StateRecord(encode_key(GroupMetadataKey(classic.group_id)), None)]
     if not classic.is_empty:
-        _check_upgrade(surroundings, classic)
-        members = _upgraded_members(classic, surroundings.topics())
-        records += _upgrade_records(classic, members, surroundings.topics(), now)
+        _check_upgrade(context, classic)
+        members = _upgraded_members(classic, context.topics())
+        records += _upgrade_records(classic, members, context.topics(), now)
         # The group must be complete for whoever joins it now. Replaying them again changes nothing.
         for record in records[1:]:
             replay(group, record, now.wall_ms)
-        if group.weight_bytes > surroundings.limits.metadata_bytes_max:
-            raise _cannot(classic, "its members say too much")
+        if group.metadata_bytes > context.limits.metadata_bytes_max:
+            raise _upgrade_rejected(classic, "its members say too much")
     return Upgrade(group, records)
 
 
@@ -106,73 +106,81 @@ def replay(group: ConsumerGroup, record: StateRecord, timestamp_ms: int) -> None
     group.replay(key, decode_value(key, record.value), timestamp_ms)
 
 
-def _check_upgrade(surroundings: Surroundings, classic: ClassicGroup) -> None:
-    config = surroundings.config().consumer
+def _check_upgrade(context: GroupContext, classic: ClassicGroup) -> None:
+    config = context.config().consumer
     if not config.upgrade_allowed:
-        raise _cannot(classic, "the migration policy does not allow it")
+        raise _upgrade_rejected(classic, "the migration policy does not allow it")
     if classic.state is ClassicState.DEAD:
-        raise _cannot(classic, "it was deleted")
+        raise _upgrade_rejected(classic, "it was deleted")
     if not classic.uses_consumer_protocol:
-        raise _cannot(classic, f"its protocol is {classic.protocol_type}")
+        raise _upgrade_rejected(classic, f"its protocol is {classic.protocol_type}")
     if len(classic.members) > config.members_max:
-        raise _cannot(classic, f"it has more than {config.members_max} members")
+        raise _upgrade_rejected(classic, f"it has more than {config.members_max} members")
 
 
-def _cannot(classic: ClassicGroup, reason: str) -> ApiError:
+def _upgrade_rejected(classic: ClassicGroup, reason: str) -> ApiError:
     detail = f"{classic.group_id} is a classic group and cannot become a consumer group: {reason}"
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
 
 
-class _Last(NamedTuple):
+class _MemberBefore(NamedTuple):
     """What a classic member said last, and what it was given last."""
 
     member: ClassicMember
     subscription: ConsumerProtocolSubscription
-    given: Assignment
+    assigned_before: Assignment
 
 
-def _upgraded_members(classic: ClassicGroup, topics: Topics) -> list[ConsumerMember]:
-    lasts = [_last(classic, member, topics) for member in classic.members.values()]
+def _upgraded_members(classic: ClassicGroup, topics: TopicsImage) -> list[ConsumerMember]:
+    members_before = [_member_before(classic, member, topics) for member in classic.members.values()]
     taken: Assignment = EMPTY
-    for last in lasts:
-        if overlaps(taken, last.given):
-            raise _cannot(classic, "a partition is assigned twice")
-        taken = joined(taken, last.given)
+    for member_before in members_before:
+        if overlaps(taken, member_before.assigned_before):
+            raise _upgrade_rejected(classic, "a partition is assigned twice")
+        taken = union(taken, member_before.assigned_before)
     members: list[ConsumerMember] = []
-    for last in lasts:
+    for member_before in members_before:
         # One that was told to give something up reads it until it has heard of that. Kafka forgets
         # this, and what was given in a generation that a later one interrupted.
-        unreleased = without(by_id(last.subscription.owned_partitions, topics), taken)
-        taken = joined(taken, unreleased)
-        members.append(_upgraded_member(classic, last, joined(last.given, unreleased)))
+        unreleased = difference(by_id(member_before.subscription.owned_partitions, topics), taken)
+        taken = union(taken, unreleased)
+        members.append(
+            _upgraded_member(classic, member_before, union(member_before.assigned_before, unreleased))
+        )
     return members
 
 
-def _last(classic: ClassicGroup, member: ClassicMember, topics: Topics) -> _Last:
+def _member_before(classic: ClassicGroup, member: ClassicMember, topics: TopicsImage) -> _MemberBefore:
     protocols = sorted(member.protocols, key=lambda protocol: protocol.name != classic.protocol_name)
     subscription = decode_subscription(protocols[0].metadata)
-    assignment = decode_assignment(member.held) if member.held else ConsumerProtocolAssignment()
+    assignment = (
+        decode_assignment(member.last_assigned) if member.last_assigned else ConsumerProtocolAssignment()
+    )
     if subscription is None or assignment is None:
-        raise _cannot(classic, f"what {member.member_id} said cannot be read")
-    return _Last(member, subscription, by_id(assignment.assigned_partitions, topics))
+        raise _upgrade_rejected(classic, f"what {member.member_id} said cannot be read")
+    return _MemberBefore(member, subscription, by_id(assignment.assigned_partitions, topics))
 
 
-def _upgraded_member(classic: ClassicGroup, last: _Last, assigned: Assignment) -> ConsumerMember:
-    member, subscription, _ = last
-    about = About(
+def _upgraded_member(
+    classic: ClassicGroup, member_before: _MemberBefore, assigned: Assignment
+) -> ConsumerMember:
+    member, subscription, _ = member_before
+    metadata = ConsumerMemberMetadata(
         member.instance_id,
         subscription.rack_id,
         member.client,
         Subscription.of(subscription.topics, None),
         member.timeouts.rebalance_ms,
         None,
-        ClassicSide(member.timeouts.session_ms, member.protocols),
+        ClassicMembership(member.timeouts.session_ms, member.protocols),
     )
     epoch = classic.generation
-    return ConsumerMember(member.member_id, about, Position(epoch, epoch, MemberState.STABLE, assigned))
+    return ConsumerMember(
+        member.member_id, metadata, MemberAssignment(epoch, epoch, MemberState.STABLE, assigned)
+    )
 
 
-def by_id(named: list[ConsumerTopicPartitions], topics: Topics) -> Assignment:
+def by_id(named: list[ConsumerTopicPartitions], topics: TopicsImage) -> Assignment:
     """What consumers say by name; what does not exist is left out."""
     assignment: dict[TopicId, frozenset[int]] = {}
     for each in named:
@@ -186,50 +194,53 @@ def by_id(named: list[ConsumerTopicPartitions], topics: Topics) -> Assignment:
 
 
 def _upgrade_records(
-    classic: ClassicGroup, members: list[ConsumerMember], topics: Topics, now: Now
+    classic: ClassicGroup, members: list[ConsumerMember], topics: TopicsImage, now: Now
 ) -> list[StateRecord]:
     group_id, epoch = classic.group_id, classic.generation
-    names = {name for member in members for name in member.about.subscription.names}
+    names = {name for member in members for name in member.metadata.subscription.names}
     # Who was about to be given something shall not wait for the next change: a group that was not at
     # rest begins with a new epoch even if the first of the new protocol only takes a member's place.
-    is_at_rest = classic.state is ClassicState.STABLE and not classic.is_unsettled
+    is_at_rest = classic.state is ClassicState.STABLE and not classic.needs_rebalance
     return [
-        *(about_record(group_id, member) for member in members),
-        epoch_record(group_id, epoch, topics_hash(names, topics) if is_at_rest else _OF_NO_TOPICS),
-        *(target_record(group_id, member.member_id, member.position.assigned) for member in members),
+        *(member_metadata_record(group_id, member) for member in members),
+        epoch_record(group_id, epoch, topics_hash(names, topics) if is_at_rest else _NO_TOPICS_HASH),
+        *(
+            target_record(group_id, member.member_id, member.current_assignment.assigned)
+            for member in members
+        ),
         assignment_epoch_record(group_id, epoch, now.wall_ms),
-        *(position_record(group_id, member) for member in members),
+        *(current_assignment_record(group_id, member) for member in members),
     ]
 
 
-def begin_upgraded(
-    surroundings: Surroundings, classic: ClassicGroup, group: ConsumerGroup, now: Now
+def apply_upgrade(
+    context: GroupContext, classic: ClassicGroup, group: ConsumerGroup, now: Now
 ) -> list[Reply]:
     """Nothing was refused: the classic group ends, and its members are timed as those of the new one."""
     parked = list(classic.parked())
     classic.joining.clear()
     classic.syncing.clear()
-    classic_timers.end(surroundings, classic, now)
+    classic_timers.end(context, classic, now)
     for member in group.members.values():
-        consumer_timers.refresh_session(surroundings, group, member, now)
-    return [pending.refusal(ErrorCode.REBALANCE_IN_PROGRESS) for pending in parked]
+        consumer_timers.refresh_session(context, group, member, now)
+    return [pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS) for pending in parked]
 
 
 # From consumer to classic
 
 
-def can_downgrade(surroundings: Surroundings, group: ConsumerGroup, leaving: set[str]) -> bool:
+def can_downgrade(context: GroupContext, group: ConsumerGroup, leaving: set[str]) -> bool:
     """Whether those who remain all speak the classic protocol, and may go back to it."""
     remaining = [member for member_id, member in group.members.items() if member_id not in leaving]
-    config = surroundings.config()
+    config = context.config()
     return (
         config.consumer.downgrade_allowed
         and 0 < len(remaining) <= config.classic.members_max
-        and all(member.about.classic is not None for member in remaining)
+        and all(member.metadata.classic is not None for member in remaining)
     )
 
 
-def emptied(group: ConsumerGroup, now: Now) -> tuple[ClassicGroup, list[StateRecord]]:
+def convert_empty_group(group: ConsumerGroup, now: Now) -> tuple[ClassicGroup, list[StateRecord]]:
     """The empty classic group that an empty consumer group becomes.
 
     Whoever asked for it may never join, and the group's offsets are still kept from when it became
@@ -245,8 +256,8 @@ def emptied(group: ConsumerGroup, now: Now) -> tuple[ClassicGroup, list[StateRec
     return classic, [*group_tombstones(group), classic.record()]
 
 
-def downgraded(
-    surroundings: Surroundings, group: ConsumerGroup, members: list[ConsumerMember], now: Now
+def downgrade(
+    context: GroupContext, group: ConsumerGroup, members: list[ConsumerMember], now: Now
 ) -> tuple[ClassicGroup, list[StateRecord]]:
     """The classic group of these members, which is Stable; the consumer group has ended."""
     classic = ClassicGroup.new(group.group_id, now)
@@ -256,46 +267,49 @@ def downgraded(
     classic.generation = group.epoch
     classic.protocol_name = classic.chosen_protocol()
     classic.state = ClassicState.STABLE
-    classic.is_unsettled = True
-    for member_id, assignment in _divided(group, members).items():
+    classic.needs_rebalance = True
+    for member_id, assignment in _downgraded_assignments(group, members).items():
         metadata = classic.members[member_id].metadata(classic.protocol_name)
-        classic.members[member_id].assign(classic_assignment(assignment, metadata, surroundings.topics()))
-    consumer_timers.end(surroundings, group)
+        classic.members[member_id].assign(classic_assignment(assignment, metadata, context.topics()))
+    consumer_timers.end(context, group)
     for member in members:
-        refresh_classic_session(surroundings, classic, member.member_id, now)
+        refresh_classic_session(context, classic, member.member_id, now)
     return classic, [*group_tombstones(group), classic.record()]
 
 
-def _divided(group: ConsumerGroup, members: list[ConsumerMember]) -> dict[str, Assignment]:
+def _downgraded_assignments(group: ConsumerGroup, members: list[ConsumerMember]) -> dict[str, Assignment]:
     """What each may read by now, and what it shall read where no other may.
 
     Kafka writes down what they shall read. But they have not come to that, and if a member of the
     consumer protocol joins next, what they read still would be given to it.
     """
-    held = {
-        member.member_id: joined(member.position.assigned, member.position.revoking) for member in members
+    last_assigned = {
+        member.member_id: union(member.current_assignment.assigned, member.current_assignment.revoking)
+        for member in members
     }
     taken: Assignment = EMPTY
-    for assignment in held.values():
-        taken = joined(taken, assignment)
+    for assignment in last_assigned.values():
+        taken = union(taken, assignment)
     return {
-        member_id: joined(assignment, without(group.target_of(member_id), taken))
-        for member_id, assignment in held.items()
+        member_id: union(assignment, difference(group.target_of(member_id), taken))
+        for member_id, assignment in last_assigned.items()
     }
 
 
 def _downgraded_member(member: ConsumerMember) -> ClassicMember:
-    about = member.about
-    assert about.classic is not None, f"{member.member_id} does not speak the classic protocol"
-    timeouts = ClassicTimeouts(about.classic.session_ms, about.rebalance_ms)
-    return ClassicMember(member.member_id, about.instance_id, about.client, about.classic.protocols, timeouts)
+    metadata = member.metadata
+    assert metadata.classic is not None, f"{member.member_id} does not speak the classic protocol"
+    timeouts = ClassicTimeouts(metadata.classic.session_ms, metadata.rebalance_ms)
+    return ClassicMember(
+        member.member_id, metadata.instance_id, metadata.client, metadata.classic.protocols, timeouts
+    )
 
 
-def classic_assignment(assignment: Assignment, metadata: bytes, topics: Topics) -> bytes:
+def classic_assignment(assignment: Assignment, metadata: bytes, topics: TopicsImage) -> bytes:
     """As the client who said this can read it; topics that are gone are left out."""
     named = [
         ConsumerTopicPartitions(topics.by_id[topic_id].name, partitions)
-        for topic_id, partitions in in_order(assignment)
+        for topic_id, partitions in sorted_topics(assignment)
         if topic_id in topics.by_id
     ]
     return encode_assignment(ConsumerProtocolAssignment(named), decode_version(metadata) or 0)

@@ -47,13 +47,13 @@ from penstock.types import NO_TIMESTAMP, NO_TOPIC_ID, Buffer
 
 _PREFIX: Final = Layout(">h")
 _KEY_VERSION: Final = 0
-OUR_TAG: Final = 10_000
+PENSTOCK_TAG: Final = 10_000
 """Of a field that Kafka has not. Its own tags count from zero."""
 
 Value_co = TypeVar("Value_co", bound=Struct, covariant=True)
 
 
-class Key(FrozenStruct, Generic[Value_co], frozen=True):
+class RecordKey(FrozenStruct, Generic[Value_co], frozen=True):
     """A key, by the class of the values that it can have. Keys are hashable."""
 
 
@@ -72,7 +72,7 @@ class LegacyOffsetCommitValue(Struct):
     commit_timestamp_ms: Int64 = 0
 
 
-class LegacyOffsetCommitKey(Key[LegacyOffsetCommitValue], frozen=True):
+class LegacyOffsetCommitKey(RecordKey[LegacyOffsetCommitValue], frozen=True):
     group: String = ""
     topic: String = ""
     partition: Int32 = 0
@@ -85,12 +85,12 @@ class OffsetCommitValue(Struct):
     commit_timestamp_ms: Int64 = 0
     expire_timestamp_ms: Annotated[Int64, versions(1, 1)] = NO_TIMESTAMP
     topic_id: Annotated[TopicUuid, versions(4), tagged(0)] = NO_TOPIC_ID
-    kept_until_ms: Annotated[Int64, versions(4), tagged(OUR_TAG)] = NO_TIMESTAMP
+    kept_until_ms: Annotated[Int64, versions(4), tagged(PENSTOCK_TAG)] = NO_TIMESTAMP
     """The expiry that a client asked for, beside the topic id. Kafka, which passes over tags that it does
     not know, has only version 1 for it, and forgets there which topic is meant."""
 
 
-class OffsetCommitKey(Key[OffsetCommitValue], frozen=True):
+class OffsetCommitKey(RecordKey[OffsetCommitValue], frozen=True):
     group: String = ""
     topic: String = ""
     partition: Int32 = 0
@@ -119,7 +119,7 @@ class GroupMetadataValue(Struct):
     members: list[MemberMetadata] = []
 
 
-class GroupMetadataKey(Key[GroupMetadataValue], frozen=True):
+class GroupMetadataKey(RecordKey[GroupMetadataValue], frozen=True):
     group: String = ""
 
 
@@ -131,7 +131,7 @@ class ConsumerGroupMetadataValue(Struct):
     metadata_hash: Annotated[Int64, tagged(0)] = 0
 
 
-class ConsumerGroupMetadataKey(Key[ConsumerGroupMetadataValue], frozen=True):
+class ConsumerGroupMetadataKey(RecordKey[ConsumerGroupMetadataValue], frozen=True):
     group_id: String = ""
 
 
@@ -151,7 +151,7 @@ class ConsumerGroupPartitionMetadataValue(Struct):
     topics: list[SubscribedTopicMetadata] = []
 
 
-class ConsumerGroupPartitionMetadataKey(Key[ConsumerGroupPartitionMetadataValue], frozen=True):
+class ConsumerGroupPartitionMetadataKey(RecordKey[ConsumerGroupPartitionMetadataValue], frozen=True):
     group_id: String = ""
 
 
@@ -180,7 +180,7 @@ class ConsumerGroupMemberMetadataValue(Struct):
     """Always told, because to Kafka a record without it is that of a classic member without protocols."""
 
 
-class ConsumerGroupMemberMetadataKey(Key[ConsumerGroupMemberMetadataValue], frozen=True):
+class ConsumerGroupMemberMetadataKey(RecordKey[ConsumerGroupMemberMetadataValue], frozen=True):
     group_id: String = ""
     member_id: String = ""
 
@@ -190,7 +190,9 @@ class ConsumerGroupTargetAssignmentMetadataValue(Struct):
     assignment_timestamp_ms: Annotated[Int64, tagged(0)] = 0
 
 
-class ConsumerGroupTargetAssignmentMetadataKey(Key[ConsumerGroupTargetAssignmentMetadataValue], frozen=True):
+class ConsumerGroupTargetAssignmentMetadataKey(
+    RecordKey[ConsumerGroupTargetAssignmentMetadataValue], frozen=True
+):
     group_id: String = ""
 
 
@@ -203,7 +205,9 @@ class ConsumerGroupTargetAssignmentMemberValue(Struct):
     topic_partitions: list[TargetTopicPartitions] = []
 
 
-class ConsumerGroupTargetAssignmentMemberKey(Key[ConsumerGroupTargetAssignmentMemberValue], frozen=True):
+class ConsumerGroupTargetAssignmentMemberKey(
+    RecordKey[ConsumerGroupTargetAssignmentMemberValue], frozen=True
+):
     group_id: String = ""
     member_id: String = ""
 
@@ -223,7 +227,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Struct):
     partitions_pending_revocation: list[CurrentTopicPartitions] = []
 
 
-class ConsumerGroupCurrentMemberAssignmentKey(Key[ConsumerGroupCurrentMemberAssignmentValue], frozen=True):
+class ConsumerGroupCurrentMemberAssignmentKey(
+    RecordKey[ConsumerGroupCurrentMemberAssignmentValue], frozen=True
+):
     group_id: String = ""
     member_id: String = ""
 
@@ -234,7 +240,7 @@ class ConsumerGroupRegularExpressionValue(Struct):
     timestamp_ms: Int64 = 0
 
 
-class ConsumerGroupRegularExpressionKey(Key[ConsumerGroupRegularExpressionValue], frozen=True):
+class ConsumerGroupRegularExpressionKey(RecordKey[ConsumerGroupRegularExpressionValue], frozen=True):
     group_id: String = ""
     regular_expression: String = ""
 
@@ -243,7 +249,7 @@ class RecordType(msgspec.Struct, frozen=True):
     """One row of the table above: what is read, and from which version of the value on it is flexible."""
 
     number: int
-    key: type[Key[Struct]]
+    key: type[RecordKey[Struct]]
     value: type[Struct]
     version_max: int = 0
     flexible: int | None = 0
@@ -271,7 +277,7 @@ _BY_VALUE: Final[dict[type, RecordType]] = {row.value: row for row in RECORD_TYP
 
 
 @cache
-def _key_encoder(kind: type[Key[Struct]]) -> tuple[bytes, Encoder[Key[Struct]]]:
+def _key_encoder(kind: type[RecordKey[Struct]]) -> tuple[bytes, Encoder[RecordKey[Struct]]]:
     return _PREFIX.pack(_BY_KEY[kind].number), encoder(kind, _KEY_VERSION, False)
 
 
@@ -282,7 +288,7 @@ def _value_encoder(kind: type[Struct], version: int) -> tuple[bytes, Encoder[Str
     return _PREFIX.pack(version), encoder(kind, version, row.is_flexible(version))
 
 
-def encode_key(key: Key[Struct]) -> bytes:
+def encode_key(key: RecordKey[Struct]) -> bytes:
     prefix, encode = _key_encoder(type(key))
     return prefix + cast(bytes, encode(key)[0])
 
@@ -303,7 +309,7 @@ def version_to_write(value: Struct) -> int:
     return 0
 
 
-def decode_key(data: Buffer) -> Key[Struct] | UnknownKey:
+def decode_key(data: Buffer) -> RecordKey[Struct] | UnknownKey:
     number = _prefix(data, "key")
     row = _BY_NUMBER.get(number)
     if row is None:
@@ -311,7 +317,7 @@ def decode_key(data: Buffer) -> Key[Struct] | UnknownKey:
     return _decode(row.key, _KEY_VERSION, False, data)
 
 
-def decode_value(key: Key[Value_co], data: Buffer | None) -> Value_co | None:
+def decode_value(key: RecordKey[Value_co], data: Buffer | None) -> Value_co | None:
     """The value that belongs to `key`. None is a tombstone."""
     if data is None:
         return None

@@ -15,22 +15,22 @@ from collections.abc import Collection, Iterator
 from typing import TypeVar
 
 from penstock.errors import CorruptData
-from penstock.groups.records import Key, LegacyOffsetCommitKey, OffsetCommitKey
+from penstock.groups.records import LegacyOffsetCommitKey, OffsetCommitKey, RecordKey
 from penstock.protocol.schema import Struct
 from penstock.types import TopicPartition
 
 _NO_OFFSETS: dict[TopicPartition, str] = {}
-_NO_MEMBERS: dict[Key[Struct], str] = {}
-What = TypeVar("What")
+_NO_MEMBERS: dict[RecordKey[Struct], str] = {}
+EntryKey = TypeVar("EntryKey")
 
 
-class Unreadable:
+class UnreadableRecords:
     __slots__ = ("_keys", "_members", "_offsets")
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[TopicPartition, str]] = {}
         """Why, by group and partition."""
-        self._members: dict[str, dict[Key[Struct], str]] = {}
+        self._members: dict[str, dict[RecordKey[Struct], str]] = {}
         """Why, by group and record."""
         self._keys: list[str] = []
         """Of records whose very key cannot be read."""
@@ -46,43 +46,43 @@ class Unreadable:
                 yield f"the offset of {group_id} in {partition}: {reason}"
         for group_id, members in self._members.items():
             for key, reason in members.items():
-                yield f"{type(key).__name__.removesuffix('Key')} of {group_id}: {reason}"
+                yield f"{type(key).__name__.removesuffix('RecordKey')} of {group_id}: {reason}"
         yield from self._keys
 
     def offsets_of(self, group_id: str) -> Collection[TopicPartition]:
         return self._offsets.get(group_id, _NO_OFFSETS)
 
-    def members_of(self, group_id: str) -> Collection[Key[Struct]]:
+    def members_of(self, group_id: str) -> Collection[RecordKey[Struct]]:
         """The keys of records about the group itself."""
         return self._members.get(group_id, _NO_MEMBERS)
 
     # Keeping the books
 
-    def note(self, key: Key[Struct], problem: CorruptData) -> None:
+    def add_record(self, key: RecordKey[Struct], problem: CorruptData) -> None:
         if isinstance(key, OffsetCommitKey | LegacyOffsetCommitKey):
             partition = TopicPartition(key.topic, key.partition)
             self._offsets.setdefault(key.group, {})[partition] = str(problem)
         else:
-            self._members.setdefault(group_of(key), {})[key] = str(problem)
+            self._members.setdefault(group_id_of(key), {})[key] = str(problem)
 
-    def note_key(self, key: bytes, problem: CorruptData) -> None:
+    def add_key(self, key: bytes, problem: CorruptData) -> None:
         self._keys.append(f"the record with the key {key[:100].hex()}: {problem}")
 
-    def settle(self, key: Key[Struct]) -> None:
+    def settle(self, key: RecordKey[Struct]) -> None:
         """A later record of that key could be read."""
         if isinstance(key, OffsetCommitKey | LegacyOffsetCommitKey):
             _drop(self._offsets, key.group, TopicPartition(key.topic, key.partition))
         else:
-            _drop(self._members, group_of(key), key)
+            _drop(self._members, group_id_of(key), key)
 
 
-def group_of(key: Key[Struct]) -> str:
+def group_id_of(key: RecordKey[Struct]) -> str:
     """Every key names a group, in one field or the other."""
     name: str = key.group if hasattr(key, "group") else key.group_id  # type: ignore[attr-defined]
     return name
 
 
-def _drop(noted: dict[str, dict[What, str]], group_id: str, what: What) -> None:
+def _drop(noted: dict[str, dict[EntryKey, str]], group_id: str, what: EntryKey) -> None:
     reasons = noted.get(group_id)
     if reasons is not None and reasons.pop(what, None) is not None and not reasons:
         del noted[group_id]

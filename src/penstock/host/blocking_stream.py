@@ -34,7 +34,7 @@ class TlsFiles(NamedTuple):
         return context
 
 
-class MakesContext(Protocol):
+class TlsContextSource(Protocol):
     def context(self) -> ssl.SSLContext: ...
 
 
@@ -80,7 +80,9 @@ class BlockingStream:
         self.close()
 
 
-def open_stream(host: str, port: int, *, timeout_s: float, tls: MakesContext | None = None) -> BlockingStream:
+def open_stream(
+    host: str, port: int, *, timeout_s: float, tls: TlsContextSource | None = None
+) -> BlockingStream:
     """Raises OSError, of which ssl.SSLError is one kind and TimeoutError another."""
     connection = socket.create_connection((host, port), timeout_s)
     try:
@@ -112,7 +114,7 @@ def _joined(buffers: Sequence[Buffer]) -> list[Buffer]:
 class TcpNetwork:
     """Connections, and the time that passes between the attempts to get one."""
 
-    def __init__(self, tls: MakesContext | None = None) -> None:
+    def __init__(self, tls: TlsContextSource | None = None) -> None:
         self._tls = tls
 
     def connect(self, host: str, port: int, *, timeout_s: float) -> BlockingStream:

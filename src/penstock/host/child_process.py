@@ -3,7 +3,7 @@
 It runs a module of ours and is asked through its standard input and answers on its standard output, one
 question at a time: four bytes of length, then the message. It is started by the first question.
 
-Rule 1: it ends when its input does (`serve_questions`), so it never outlives whoever started it, not
+Rule 1: it ends when its input does (`serve_requests`), so it never outlives whoever started it, not
         even one that was killed.
 Rule 2: a message beyond the agreed size is refused on both sides.
 """
@@ -27,21 +27,21 @@ class ChildDied(Exception):
     """The process ended without an answer: it was killed, or ran out of memory."""
 
 
-class Asking:
+class RequestHandle:
     """One question, as seen by whoever wants the answer."""
 
     def __init__(self) -> None:
-        self.is_over = False
+        self.is_cancelled = False
         """Nobody wants it any more. Set before `kill`: one of the two meets the process."""
 
 
 class ChildProcess:
-    """`ask` and `stop` block and belong to one worker thread; `kill` may be called from anywhere."""
+    """`send_request` and `stop` block and belong to one worker thread; `kill` may be called from anywhere."""
 
     def __init__(self, module: str) -> None:
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
         """Held while a process is started, so that none comes to be after it was to be killed."""
 
     @property
@@ -49,16 +49,16 @@ class ChildProcess:
         """None while it does not run."""
         return None if self._process is None else self._process.pid
 
-    def ask(self, question: bytes, asking: Asking | None = None) -> bytes:
+    def send_request(self, request: bytes, handle: RequestHandle | None = None) -> bytes:
         """Raises ChildDied. A question that is over before a process was started starts none."""
-        with self._starting:
-            if asking is not None and asking.is_over:
+        with self._start_lock:
+            if handle is not None and handle.is_cancelled:
                 raise ChildDied(f"nobody waits for the process of {self._module} any more")
             process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            _send(process.stdin, question)
+            _send(process.stdin, request)
             answer = _receive(process.stdout)
         except OSError as error:
             answer, reason = None, str(error)
@@ -92,24 +92,24 @@ class ChildProcess:
 
     def kill(self) -> None:
         """Whoever waits for an answer is told that it died. Waits for a process that is being started."""
-        with self._starting:
+        with self._start_lock:
             if (process := self._process) is not None:
                 process.kill()
 
 
-def serve_questions(answer: Callable[[bytes], bytes], *, niceness: int) -> None:
+def serve_requests(answer: Callable[[bytes], bytes], *, niceness: int) -> None:
     """The other side. Returns never: the process ends when its input does."""
     os.nice(niceness)
-    questions: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_read_questions, args=(questions,), daemon=True).start()
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     while True:
-        _send(sys.stdout.buffer, answer(questions.get()))
+        _send(sys.stdout.buffer, answer(requests.get()))
 
 
-def _read_questions(questions: "SimpleQueue[bytes]") -> None:
+def _read_requests(requests: "SimpleQueue[bytes]") -> None:
     """In a thread of its own, so that the end of the input is noticed in the middle of an answer."""
-    while (question := _receive(sys.stdin.buffer)) is not None:
-        questions.put(question)
+    while (request := _receive(sys.stdin.buffer)) is not None:
+        requests.put(request)
     os._exit(0)
 
 

@@ -50,7 +50,7 @@ class File(Protocol):
     def release(self) -> None: ...
 
 
-class Stored(NamedTuple):
+class SmallFile(NamedTuple):
     """A small file to be replaced whole, atomically and durably."""
 
     path: str
@@ -102,15 +102,15 @@ class Disk(Protocol):
         """Make the content of `files` and the entries of `folders` durable, or raise StorageFailed."""
         ...
 
-    def hold(self, path: str, threads: int) -> None:
+    def open_sync_descriptors(self, path: str, threads: int) -> None:
         """Keep the file system of this folder within reach of so many threads, so that no sync of
         theirs fails for want of a descriptor. Call it before anything is written."""
         ...
 
-    def let_go(self) -> None:
+    def close_sync_descriptors(self) -> None:
         """Of what is held."""
         ...
 
-    def store(self, writes: Sequence[Stored]) -> None:
+    def store(self, writes: Sequence[SmallFile]) -> None:
         """Replace each file atomically: after a crash it is the old one or the new one, never a mix."""
         ...

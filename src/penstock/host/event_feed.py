@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 
-from penstock.host.metadata_store import Event, HistoryGone
+from penstock.host.metadata_store import Event, HistoryCompacted
 from penstock.limits import METADATA_EVENTS_KEPT_MAX
 
 
@@ -41,7 +41,7 @@ class EventFeed:
     def _after(self, revision: int) -> Event | None:
         """The first event after `revision`, if it has happened."""
         if revision < self._begins_after:
-            raise HistoryGone(
+            raise HistoryCompacted(
                 f"events after revision {revision} are gone; {self._begins_after} is the oldest"
             )
         # Watchers are usually at the end.

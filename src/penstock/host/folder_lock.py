@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.errors import StorageFailed
-from penstock.host.os_disk import named_by_what_failed
+from penstock.host.os_disk import translate_os_errors
 
 LOCK_FILE = ".lock"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -22,7 +22,7 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
-class InUse(StorageFailed):
+class DirectoryInUse(StorageFailed):
     """Somebody else has the folder."""
 
     def __init__(self, folder: str, owner: str) -> None:
@@ -37,7 +37,7 @@ class FolderLock:
 
     def __init__(self, folder: str) -> None:
         path = f"{folder}/{LOCK_FILE}"
-        with named_by_what_failed("lock", path):
+        with translate_os_errors("lock", path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o640)
             try:
                 self._take(folder)
@@ -50,7 +50,7 @@ class FolderLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
-            raise InUse(folder, owner) from None
+            raise DirectoryInUse(folder, owner) from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 

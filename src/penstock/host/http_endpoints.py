@@ -30,16 +30,16 @@ from penstock.limits import (
     ENDPOINT_SILENCE_MS_MAX,
 )
 
-_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-_NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError)
+_CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_REQUEST_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 
 
-class Answer(NamedTuple):
+class HttpReply(NamedTuple):
     status: int
     body: bytes
 
 
-class NoAnswer(Exception):
+class HttpUnavailable(Exception):
     """Nobody answered."""
 
     def __init__(self, reason: str, *, may_be_received: bool) -> None:
@@ -66,7 +66,7 @@ class HttpEndpoints:
     def current(self) -> str:
         return self._urls[self._current]
 
-    def leave(self, url: str) -> None:
+    def fail_over_from(self, url: str) -> None:
         """Ask the next one from now on, unless somebody has moved on already."""
         if self.current == url:
             self._current = (self._current + 1) % len(self._urls)
@@ -79,16 +79,16 @@ class HttpEndpoints:
 
     async def post(
         self, url: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
-    ) -> Answer:
+    ) -> HttpReply:
         """NoAnswer if there is none in time."""
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=ENDPOINT_CONNECT_MS_MAX / 1000)
         try:
             # A long body is sent a piece at a time, so that others get their turn.
             data = body if len(body) <= ENDPOINT_PIECE_BYTES else io.BytesIO(body)
             async with self._session.post(url + path, data=data, headers=headers, timeout=timeout) as answer:
-                return Answer(answer.status, await answer.read())
-        except _NO_ANSWER as problem:
-            raise _no_answer(url, problem) from problem
+                return HttpReply(answer.status, await answer.read())
+        except _REQUEST_ERRORS as problem:
+            raise _unavailable(url, problem) from problem
 
     async def stream(
         self,
@@ -97,7 +97,7 @@ class HttpEndpoints:
         body: bytes,
         headers: Mapping[str, str],
         is_alive: Callable[[], Awaitable[None]],
-    ) -> AsyncGenerator[Answer, None]:
+    ) -> AsyncGenerator[HttpReply, None]:
         """Each line of an answer that does not end. Its first bytes must come at once.
 
         `is_alive` is asked whenever nothing has come for a while; if it raises, that is the end.
@@ -107,8 +107,8 @@ class HttpEndpoints:
         try:
             async with asyncio.timeout(2 * connecting):
                 answer = await self._session.post(url + path, data=body, headers=headers, timeout=timeout)
-        except _NO_ANSWER as problem:
-            raise _no_answer(url, problem) from problem
+        except _REQUEST_ERRORS as problem:
+            raise _unavailable(url, problem) from problem
         try:
             held = bytearray()
             while chunk := await self._next(url, answer, is_alive):
@@ -117,13 +117,13 @@ class HttpEndpoints:
                     *lines, rest = bytes(held).split(b"\n")
                     held = bytearray(rest)
                     for line in filter(None, lines):
-                        yield Answer(answer.status, line)
+                        yield HttpReply(answer.status, line)
                 if len(held) > ENDPOINT_LINE_BYTES_MAX:
-                    raise NoAnswer(f"{url} sends a line without end", may_be_received=True)
+                    raise HttpUnavailable(f"{url} sends a line without end", may_be_received=True)
             if held:
-                yield Answer(answer.status, bytes(held))
+                yield HttpReply(answer.status, bytes(held))
         finally:
-            _break_off(answer)
+            _abort(answer)
 
     async def _next(
         self, url: str, answer: aiohttp.ClientResponse, is_alive: Callable[[], Awaitable[None]]
@@ -135,8 +135,8 @@ class HttpEndpoints:
                     return await answer.content.readany()
             except TimeoutError:
                 await is_alive()
-            except _NO_ANSWER as problem:
-                raise _no_answer(url, problem) from problem
+            except _REQUEST_ERRORS as problem:
+                raise _unavailable(url, problem) from problem
 
     async def close(self) -> None:
         await self._session.close()
@@ -154,18 +154,20 @@ def client_tls(ca_path: str | None, certificate_path: str | None, key_path: str 
     return context
 
 
-def _break_off(answer: aiohttp.ClientResponse) -> None:
+def _abort(answer: aiohttp.ClientResponse) -> None:
     """End an answer that has no end. Over TLS, `close` would say goodbye, and nobody would wait for that."""
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
     answer.close()
 
 
-def _no_answer(url: str, problem: BaseException) -> NoAnswer:
-    return NoAnswer(_said_of(url, problem), may_be_received=not isinstance(problem, _NOT_SENT))
+def _unavailable(url: str, problem: BaseException) -> HttpUnavailable:
+    return HttpUnavailable(
+        _describe_failure(url, problem), may_be_received=not isinstance(problem, _CONNECT_ERRORS)
+    )
 
 
-def _said_of(url: str, problem: BaseException) -> str:
+def _describe_failure(url: str, problem: BaseException) -> str:
     """In words of our own, for whoever runs it: those of the library are about its parts."""
     match problem:
         case aiohttp.ClientConnectorCertificateError(

@@ -18,11 +18,11 @@ from penstock.host.worker import Worker
 from penstock.limits import INSPECTIONS_PER_PARTITION_MAX
 
 Result = TypeVar("Result")
-SHARES: Final = 4
+KEY_SHARE_DIVISOR: Final = 4
 """A key may use one of so many parts of the room, so that one cannot keep all others out."""
 
 
-class Job:
+class KeyedJob:
     """What waits for its turn. Compared by identity."""
 
     __slots__ = ("done", "function", "is_dropped", "key", "size_bytes")
@@ -47,16 +47,16 @@ class _Queue:
     __slots__ = ("jobs", "size_bytes")
 
     def __init__(self) -> None:
-        self.jobs: dict[Job, None] = {}
+        self.jobs: dict[KeyedJob, None] = {}
         """In the order they came; the first is with the worker."""
         self.size_bytes = 0
 
     @property
-    def first(self) -> Job:
+    def first(self) -> KeyedJob:
         return next(iter(self.jobs))
 
 
-class Turns:
+class KeyedJobQueue:
     def __init__(
         self,
         start_worker: Callable[[], Worker],
@@ -83,7 +83,7 @@ class Turns:
         queue = self._waiting.get(key)
         return queue is None or (
             len(queue.jobs) < self._jobs_per_key_max
-            and queue.size_bytes + size_bytes <= self._bytes_max // SHARES
+            and queue.size_bytes + size_bytes <= self._bytes_max // KEY_SHARE_DIVISOR
         )
 
     def add(
@@ -92,14 +92,14 @@ class Turns:
         size_bytes: int,
         function: Callable[[], Result],
         done: Callable[[Result | None, BaseException | None], None],
-    ) -> Job | None:
+    ) -> KeyedJob | None:
         """Run `function` when its turn comes, then `done(result, error)` on the loop.
 
         None: too much waits already, or the thread was stopped.
         """
         if not self.has_room(key, size_bytes):
             return None
-        job = Job(key, size_bytes, function, done)
+        job = KeyedJob(key, size_bytes, function, done)
         queue = self._waiting.setdefault(key, _Queue())
         queue.jobs[job] = None
         queue.size_bytes += size_bytes
@@ -108,7 +108,7 @@ class Turns:
             self._begin(job)
         return job
 
-    def drop(self, job: Job) -> bool:
+    def drop(self, job: KeyedJob) -> bool:
         """The job is not run, unless it is being run, and not reported. False: it was, or is dropped."""
         queue = self._waiting.get(job.key)
         if queue is None or job.is_dropped or job not in queue.jobs:
@@ -118,12 +118,12 @@ class Turns:
             self._remove(queue, job)
         return True
 
-    def _remove(self, queue: _Queue, job: Job) -> None:
+    def _remove(self, queue: _Queue, job: KeyedJob) -> None:
         del queue.jobs[job]
         queue.size_bytes -= job.size_bytes
         self._bytes -= job.size_bytes
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: KeyedJob) -> None:
         if self._worker is None:
             self._worker = self._start_worker()
         self._worker.submit(
@@ -131,7 +131,7 @@ class Turns:
             lambda result, error: self._end(job, result, error),
         )
 
-    def _end(self, job: Job, result: Any, error: BaseException | None) -> None:
+    def _end(self, job: KeyedJob, result: Any, error: BaseException | None) -> None:
         if self._is_stopped:
             return
         queue = self._waiting[job.key]

@@ -9,7 +9,7 @@ A key may be tied to a session. A session that its owner no longer keeps alive i
 are deleted as by a transaction.
 
 Rule 1: a transaction happens whole or not at all, also across a crash.
-Rule 2: `Committed` means durable.
+Rule 2: `CommittedTransaction` means durable.
 Rule 3: a key appears at most once among the changes of a transaction.
 Rule 4: a watcher sees whole transactions, in the order of their revisions, each once.
 Rule 5: silence is not an answer. A store that does not answer in time raises StoreAway, and then
@@ -26,7 +26,7 @@ ABSENT = 0
 SessionId = NewType("SessionId", int)
 
 
-class Entry(NamedTuple):
+class StoreEntry(NamedTuple):
     value: bytes
     revision: int
     """Of the transaction that last wrote this key."""
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 class Snapshot(NamedTuple):
     revision: int
     """Of the whole store at the moment of reading."""
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, StoreEntry]
 
 
 class Compare(NamedTuple):
@@ -64,7 +64,7 @@ class DeleteAll(NamedTuple):
     prefix: str
 
 
-Change = Put | Delete | DeleteAll
+StoreChange = Put | Delete | DeleteAll
 
 
 class Event(NamedTuple):
@@ -76,7 +76,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedTransaction:
     revision: int
     """Of the store after the transaction: new if anything changed, as it was otherwise."""
     has_changed: bool = True
@@ -91,11 +91,11 @@ class Conflict:
     """From this revision on a watcher sees why; None: that is not known, read again."""
 
 
-class StoreAway(Exception):
+class StoreUnavailable(Exception):
     """Nobody answered in time: whether a transaction happened is unknown."""
 
 
-class StoreFull(StoreAway):
+class StoreFull(StoreUnavailable):
     """The store has no room, which it may have found out after it had made the changes.
 
     It answers questions and keeps sessions; changes may be tried again. Our own disk is another matter:
@@ -103,11 +103,11 @@ class StoreFull(StoreAway):
     """
 
 
-class StoreRefuses(Exception):
+class StoreRejected(Exception):
     """The store answers that it will not do this, and nothing was changed. The message says what to do."""
 
 
-class HistoryGone(Exception):
+class HistoryCompacted(Exception):
     """The watch asks for events that the store no longer has: read again."""
 
 
@@ -127,7 +127,9 @@ class MetadataStore(Protocol):
         """
         ...
 
-    async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+    async def transact(
+        self, compares: Sequence[Compare], changes: Sequence[StoreChange]
+    ) -> CommittedTransaction | Conflict:
         """Make all changes if all comparisons hold.
 
         StoreFull: whether it was done is unknown, as with every StoreAway.
@@ -149,7 +151,7 @@ class MetadataStore(Protocol):
         """A session that ends at the earliest `ttl_ms` after it was last kept."""
         ...
 
-    async def keep_session(self, session: SessionId) -> bool:
+    async def renew_session(self, session: SessionId) -> bool:
         """False: it is over."""
         ...
 
@@ -160,13 +162,15 @@ class MetadataStore(Protocol):
     async def close(self) -> None: ...
 
 
-def beyond(prefix: str) -> str:
+def prefix_end(prefix: str) -> str:
     """The first key after all that begin with `prefix`."""
     assert prefix
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
-def require_well_formed(compares: Sequence[Compare], changes: Sequence[Change], changes_max: int) -> None:
+def require_well_formed(
+    compares: Sequence[Compare], changes: Sequence[StoreChange], changes_max: int
+) -> None:
     """Mistakes of ours that some stores would accept and others would not."""
     assert len(compares) <= changes_max, f"{len(compares)} comparisons in one transaction"
     assert len(changes) <= changes_max, f"{len(changes)} changes in one transaction"

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from penstock.errors import StorageFailed, StorageFull
-from penstock.host.disk import File, Space, Stored, TooManyOpenFiles
+from penstock.host.disk import File, SmallFile, Space, TooManyOpenFiles
 from penstock.limits import OPEN_FILES_MAX, SYNC_FILES_BEFORE_SYNCFS
 from penstock.types import Buffer
 
@@ -40,7 +40,7 @@ _F_FULLFSYNC = 51  # macOS: fsync alone leaves data in the drive's cache
 
 
 @contextmanager
-def named_by_what_failed(action: str, path: str) -> Iterator[None]:
+def translate_os_errors(action: str, path: str) -> Iterator[None]:
     """Turn the operating system's errors into ours, saying which file and what was tried."""
     try:
         yield
@@ -95,7 +95,7 @@ class OsFile:
         return os.fstat(self._descriptor).st_size
 
     def read(self, position: int, length: int) -> bytes:
-        with named_by_what_failed("read", self._path):
+        with translate_os_errors("read", self._path):
             first = os.pread(self._descriptor, length, position)
             if len(first) in (0, length):
                 return first
@@ -130,7 +130,7 @@ class OsFile:
             raise (StorageFull if error.errno in FULL else StorageFailed)(sentence) from error
 
     def truncate(self, size: int) -> None:
-        with named_by_what_failed("truncate", self._path):
+        with translate_os_errors("truncate", self._path):
             os.ftruncate(self._descriptor, size)
 
     @property
@@ -168,12 +168,12 @@ class OsDisk:
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        with named_by_what_failed("open", path):
+        with translate_os_errors("open", path):
             return OsFile(path, os.open(path, flags, 0o640))
 
     def exists(self, path: str) -> bool:
         # os.path.lexists says False of whatever it cannot look at, after an I/O error too.
-        with named_by_what_failed("look at", path):
+        with translate_os_errors("look at", path):
             try:
                 os.lstat(path)
             except (FileNotFoundError, NotADirectoryError):
@@ -181,35 +181,35 @@ class OsDisk:
             return True
 
     def list_folder(self, path: str) -> list[str]:
-        with named_by_what_failed("list", path):
+        with translate_os_errors("list", path):
             return sorted(os.listdir(path))
 
     def make_folder(self, path: str) -> None:
-        with named_by_what_failed("create", path):
+        with translate_os_errors("create", path):
             os.makedirs(path, mode=0o750, exist_ok=True)
 
     def read_file(self, path: str) -> bytes:
-        with named_by_what_failed("read", path), open(path, "rb") as file:
+        with translate_os_errors("read", path), open(path, "rb") as file:
             return file.read()
 
     def size_of(self, path: str) -> int:
-        with named_by_what_failed("look at", path):
+        with translate_os_errors("look at", path):
             return os.stat(path, follow_symlinks=False).st_size
 
     def rename(self, source: str, target: str) -> None:
-        with named_by_what_failed("rename", source):
+        with translate_os_errors("rename", source):
             os.rename(source, target)
 
     def remove(self, path: str) -> None:
-        with named_by_what_failed("remove", path), suppress(FileNotFoundError):
+        with translate_os_errors("remove", path), suppress(FileNotFoundError):
             os.unlink(path)
 
     def remove_folder(self, path: str) -> None:
-        with named_by_what_failed("remove", path), suppress(FileNotFoundError):
+        with translate_os_errors("remove", path), suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def space(self, path: str) -> Space:
-        with named_by_what_failed("look at", path):
+        with translate_os_errors("look at", path):
             usage = shutil.disk_usage(path)
             return Space(total_bytes=usage.total, usable_bytes=usage.free)
 
@@ -234,13 +234,13 @@ class OsDisk:
                 self._sync_file_system(syncfs, files, ())
                 return
 
-    def hold(self, path: str, threads: int) -> None:
-        self.let_go()
+    def open_sync_descriptors(self, path: str, threads: int) -> None:
+        self.close_sync_descriptors()
         for _ in range(threads):
-            with named_by_what_failed("open", path):
+            with translate_os_errors("open", path):
                 self._free.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
 
-    def let_go(self) -> None:
+    def close_sync_descriptors(self) -> None:
         descriptors = [*self._free, *self._held.values()]
         self._free, self._held = [], {}
         for descriptor in descriptors:
@@ -253,7 +253,7 @@ class OsDisk:
             self._held[thread] = self._free.pop()
         return self._held.get(thread)
 
-    def store(self, writes: Sequence[Stored]) -> None:
+    def store(self, writes: Sequence[SmallFile]) -> None:
         temporaries = [write.path + TEMPORARY_SUFFIX for write in writes]
         try:
             files = []
@@ -289,7 +289,7 @@ class OsDisk:
             return
         if (found := next(filter(self.exists, folders), None)) is None:
             return
-        with named_by_what_failed("open", found):
+        with translate_os_errors("open", found):
             descriptor = os.open(found, os.O_RDONLY)
         try:
             self._call_syncfs(syncfs, descriptor)
@@ -303,7 +303,7 @@ class OsDisk:
 
     def _sync_path(self, path: str) -> None:
         try:
-            with named_by_what_failed("open", path):
+            with translate_os_errors("open", path):
                 descriptor = os.open(path, os.O_RDONLY)
         except StorageFailed:
             if self.exists(path):

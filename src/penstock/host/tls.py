@@ -22,7 +22,7 @@ from penstock.errors import ConfigError
 _BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
 _CERTIFICATES: Final = (b"CERTIFICATE", b"TRUSTED CERTIFICATE", b"X509 CERTIFICATE")
 _KEY: Final = b"PRIVATE KEY"
-_TOGETHER: Final = "put the private key and the certificate chain into one file: cat key.pem chain.pem"
+_COMBINE_REMEDY: Final = "put the private key and the certificate chain into one file: cat key.pem chain.pem"
 
 MINIMUM_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -91,15 +91,15 @@ class ClientTls(NamedTuple):
             raise ConfigError(
                 f"the private key in {self.key} has no certificate; give its certificate as well"
             )
-        context = self._trusting()
+        context = self._context_with_authorities()
         context.check_hostname = self.check_hostname
         if self.identity_text is not None:
-            self._show_text(context, self.identity_text)
+            self._load_identity_text(context, self.identity_text)
         elif self.certificate is not None:
-            self._show(context, self.certificate, self.key)
+            self._load_identity(context, self.certificate, self.key)
         return context
 
-    def _trusting(self) -> ssl.SSLContext:
+    def _context_with_authorities(self) -> ssl.SSLContext:
         if self.ca is not None and (problem := authorities_problem(self.ca)):
             raise ConfigError(problem)
         try:
@@ -109,18 +109,18 @@ class ClientTls(NamedTuple):
                 "the text of the certificates to trust is not PEM; give whole blocks"
             ) from error
 
-    def _show(self, context: ssl.SSLContext, path: str, key_path: str | None) -> None:
+    def _load_identity(self, context: ssl.SSLContext, path: str, key_path: str | None) -> None:
         if problem := identity_problem(path, key_path, self.key_password):
             raise ConfigError(problem)
         context.load_cert_chain(path, key_path, self.key_password or _no_password)
 
-    def _show_text(self, context: ssl.SSLContext, text: str) -> None:
+    def _load_identity_text(self, context: ssl.SSLContext, text: str) -> None:
         """OpenSSL reads identities from files only; this one is the user's alone and gone at once."""
         with tempfile.NamedTemporaryFile("w", prefix="penstock-", suffix=".pem") as file:
             file.write(text)
             file.flush()
             try:
-                self._show(context, file.name, None)
+                self._load_identity(context, file.name, None)
             except ConfigError as error:
                 raise ConfigError(str(error).replace(file.name, "the text of the certificate")) from None
 
@@ -164,7 +164,9 @@ def identity_problem(path: str, key_path: str | None = None, password: str | Non
         blocks, keys = _blocks(path), _blocks(holder)
     except ConfigError as problem:
         return str(problem)
-    remedy = _TOGETHER if key_path is None else "give the certificate in one file and its key in the other"
+    remedy = (
+        _COMBINE_REMEDY if key_path is None else "give the certificate in one file and its key in the other"
+    )
     if found := _certificates_problem(path, blocks, remedy):
         return found
     if not any(label.endswith(_KEY) for label, _ in keys):

@@ -13,26 +13,26 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 Result = TypeVar("Result")
-Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
+WorkerJob = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
-GIVE_WAY_S: Final = 0.0002
+YIELD_GIL_S: Final = 0.0002
 """Longer than the event loop takes to wake up: it would find the interpreter taken again after less."""
 
 
-def give_way() -> None:
+def yield_gil() -> None:
     """Let other threads run Python code for a moment.
 
     A thread that computes keeps the interpreter for a whole switch interval, 5 ms unless set otherwise,
     and the event loop waits as long for every turn. Code that computes for long in a worker thread calls
     this every half a millisecond or so.
     """
-    time.sleep(GIVE_WAY_S)
+    time.sleep(YIELD_GIL_S)
 
 
 class Worker:
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[WorkerJob | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 

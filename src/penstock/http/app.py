@@ -13,9 +13,9 @@ import socket
 
 from aiohttp import web
 
-from penstock.http.change_access import ChangeAccess, requiring_access
+from penstock.http.change_access import ChangeAccess, access_middleware
 from penstock.http.cluster import ClusterPages
-from penstock.http.errors import refusals_as_json
+from penstock.http.errors import errors_as_json
 from penstock.http.groups import GroupPages
 from penstock.http.metrics import MetricsPage
 from penstock.http.readiness import Readiness
@@ -23,11 +23,11 @@ from penstock.http.sources import Sources
 from penstock.limits import HTTP_REQUEST_BYTES_MAX
 
 
-async def answer(listening: socket.socket, readiness: Readiness, sources: Sources) -> web.AppRunner:
+async def start_serving(listening: socket.socket, readiness: Readiness, sources: Sources) -> web.AppRunner:
     """Answer requests that come to a socket, until the runner is cleaned up."""
     access = ChangeAccess(listening, sources.tokens_path, sources.log)
     app = web.Application(
-        client_max_size=HTTP_REQUEST_BYTES_MAX, middlewares=[refusals_as_json, requiring_access(access)]
+        client_max_size=HTTP_REQUEST_BYTES_MAX, middlewares=[errors_as_json, access_middleware(access)]
     )
     health = _Health(readiness)
     app.router.add_get("/health/live", health.live)

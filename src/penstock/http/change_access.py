@@ -25,7 +25,7 @@ from aiohttp.typedefs import Middleware
 
 from penstock.config.listeners import Address
 from penstock.errors import ConfigError
-from penstock.http.errors import Handler, Refusal
+from penstock.http.errors import HttpError, HttpHandler
 from penstock.http.tokens import Token, read_tokens
 from penstock.observability.logs import Log
 
@@ -44,13 +44,13 @@ class ChangeAccess:
         """Refusal unless whoever asks may change something."""
         if request.content_type != "application/json":
             detail = "Send Content-Type: application/json with what changes something."
-            raise Refusal(415, "not_json", detail)
+            raise HttpError(415, "not_json", detail)
         if self._tokens_path is not None:
             token = await self._known_token(request, self._tokens_path)
             self._log.info("http.change", by=token.name, method=request.method, path=request.path)
             return
         if not self._is_loopback:
-            raise Refusal(
+            raise HttpError(
                 403,
                 "no_tokens",
                 "Other machines reach this listener, so changes need a token, and this broker has none: name "
@@ -67,21 +67,21 @@ class ChangeAccess:
             detail = (
                 "The file of tokens cannot be used, so nothing can be changed. The broker's log says why."
             )
-            raise Refusal(503, "tokens_unreadable", detail) from problem
+            raise HttpError(503, "tokens_unreadable", detail) from problem
         given = request.headers.get("Authorization", "")
         if given[: len(_BEARER)].lower() != _BEARER:
-            raise Refusal(401, "token_required", f"Changes need a token. {_REMEDY}.")
+            raise HttpError(401, "token_required", f"Changes need a token. {_REMEDY}.")
         digest = hashlib.sha256(given[len(_BEARER) :].strip().encode(errors="surrogateescape")).hexdigest()
         # All are compared, and each in constant time: how long it takes tells nothing about any of them.
         found = [token for token in tokens if hmac.compare_digest(token.digest, digest)]
         if not found:
-            raise Refusal(401, "token_unknown", f"This broker does not know the token. {_REMEDY}.")
+            raise HttpError(401, "token_unknown", f"This broker does not know the token. {_REMEDY}.")
         return found[0]
 
 
-def requiring_access(access: ChangeAccess) -> Middleware:
+def access_middleware(access: ChangeAccess) -> Middleware:
     @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def middleware(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         # What is not there, or takes another method, changes nothing and is answered as such.
         if request.method not in _READING and request.match_info.http_exception is None:
             await access.require(request)
@@ -100,14 +100,14 @@ def _require_no_browser(request: web.Request) -> None:
     # Browsers send an Origin with every POST. No other client has a reason to.
     if "Origin" in request.headers:
         detail = "A request with an Origin comes from a page in a browser, which may change nothing here."
-        raise Refusal(403, "from_a_page", detail)
+        raise HttpError(403, "from_a_page", detail)
     host = _host_of(request.host)
     if not Address(host, 0).is_loopback:
         detail = (
             f"The request names the host {host!r}. Name the broker by 127.0.0.1, [::1] or localhost, or give "
             "it tokens with http.tokens.file."
         )
-        raise Refusal(403, "wrong_host", detail)
+        raise HttpError(403, "wrong_host", detail)
 
 
 def _host_of(text: str) -> str:

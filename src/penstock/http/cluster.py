@@ -16,21 +16,21 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from penstock.broker.cluster.metadata_change import Changing
-from penstock.broker.cluster.metadata_service import Cluster, Decide
-from penstock.controller.balance import empty_out, even_out
-from penstock.controller.brokers import drain_on_request, is_drained, undrain
+from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_service import Decide, MetadataService
+from penstock.controller.balance import balancing_moves, evacuation_moves
+from penstock.controller.brokers import drain_by_operator, is_drained, undrain
 from penstock.controller.partitions import Partition
 from penstock.controller.reassignment import Reassignment, reassign
-from penstock.controller.survey import Survey, state_of, survey
+from penstock.controller.survey import ClusterSummary, broker_state, survey
 from penstock.errors import ApiError, ErrorCode
-from penstock.http.errors import Refusal, json_reply
+from penstock.http.errors import HttpError, json_reply
 from penstock.limits import BALANCE_MOVES_MAX, HTTP_PARTITIONS_LISTED_MAX, INT_MAX, PARTITION_CHANGES_AT_ONCE
 from penstock.metadata.facts import NO_NODE, ClusterImage
 from penstock.replication.partition import Partition as Replica
 
-Document = dict[str, Any]
-Answer = TypeVar("Answer")
+JsonObject = dict[str, Any]
+T = TypeVar("T")
 
 _STATUS = {
     ErrorCode.BROKER_ID_NOT_REGISTERED: (404, "broker_not_found"),
@@ -40,7 +40,7 @@ _STATUS = {
 
 
 class ClusterPages:
-    def __init__(self, cluster: Cluster, replicas: Iterable[Replica]) -> None:
+    def __init__(self, cluster: MetadataService, replicas: Iterable[Replica]) -> None:
         """`replicas`: those that this broker has, whenever they are asked for."""
         self._cluster = cluster
         self._replicas = replicas
@@ -53,19 +53,19 @@ class ClusterPages:
         router.add_post("/v1/cluster/brokers/{id}/undrain", self.undrain)
 
     async def show(self, request: web.Request) -> web.Response:
-        shown = document(self._cluster.image, self._cluster.store_away_reason_now)
+        shown = document(self._cluster.image, self._cluster.current_store_unavailable_reason)
         return json_reply(shown | {"damaged_here": _damaged(self._replicas)})
 
     async def drain(self, request: web.Request) -> web.Response:
         broker_id = _id(request.match_info["id"])
-        return await self._changed_broker(broker_id, lambda image: drain_on_request(image, broker_id))
+        return await self._changed_broker(broker_id, lambda image: drain_by_operator(image, broker_id))
 
     async def undrain(self, request: web.Request) -> web.Response:
         broker_id = _id(request.match_info["id"])
         return await self._changed_broker(broker_id, lambda image: undrain(image, broker_id))
 
     async def _changed_broker(self, broker_id: int, decide: Decide) -> web.Response:
-        image = await _told(Changing(self._cluster).make(decide))
+        image = await _raising_http_error(MetadataChange(self._cluster).commit(decide))
         return json_reply(_broker(image, survey(image), broker_id))
 
     async def plan_balance(self, request: web.Request) -> web.Response:
@@ -75,7 +75,7 @@ class ClusterPages:
     async def balance(self, request: web.Request) -> web.Response:
         image = self._cluster.image
         plan = _plan(image, request)
-        outcomes = await Changing(self._cluster).make_each(
+        outcomes = await MetadataChange(self._cluster).commit_each(
             [_reassignment(wanted) for wanted in plan], independent=True, at_once=PARTITION_CHANGES_AT_ONCE
         )
         moves = [
@@ -85,7 +85,7 @@ class ClusterPages:
         return json_reply({"moves": moves})
 
 
-def document(image: ClusterImage, store_away: str | None) -> Document:
+def document(image: ClusterImage, store_away: str | None) -> JsonObject:
     found = survey(image)
     controller = image.controller_id
     return {
@@ -103,12 +103,12 @@ def document(image: ClusterImage, store_away: str | None) -> Document:
     }
 
 
-def _broker(image: ClusterImage, found: Survey, broker_id: int) -> Document:
+def _broker(image: ClusterImage, found: ClusterSummary, broker_id: int) -> JsonObject:
     broker, load = image.brokers[broker_id], found.loads[broker_id]
     return {
         "id": broker.id,
         "rack": broker.rack,
-        "state": state_of(broker),
+        "state": broker_state(broker),
         "addresses": {name: f"{at.host}:{at.port}" for name, at in broker.endpoints.items()},
         "leads": load.leads,
         "holds": load.holds,
@@ -116,13 +116,13 @@ def _broker(image: ClusterImage, found: Survey, broker_id: int) -> Document:
     }
 
 
-def _listed(partitions: list[Partition]) -> Document:
+def _listed(partitions: list[Partition]) -> JsonObject:
     """How many, and the first of them."""
     first = partitions[:HTTP_PARTITIONS_LISTED_MAX]
     return {"count": len(partitions), "partitions": [_partition(partition) for partition in first]}
 
 
-def _damaged(replicas: Iterable[Replica]) -> Document:
+def _damaged(replicas: Iterable[Replica]) -> JsonObject:
     """No other broker knows of these: the cluster knows only who is not in sync."""
     found = [
         {"topic": each.name.topic, "partition": each.name.partition, "reason": str(each.offline)}
@@ -132,7 +132,7 @@ def _damaged(replicas: Iterable[Replica]) -> Document:
     return {"count": len(found), "partitions": found[:HTTP_PARTITIONS_LISTED_MAX]}
 
 
-def _partition(partition: Partition) -> Document:
+def _partition(partition: Partition) -> JsonObject:
     topic, state = partition
     return {
         "topic": topic.name,
@@ -148,14 +148,14 @@ def _partition(partition: Partition) -> Document:
 def _plan(image: ClusterImage, request: web.Request) -> list[Reassignment]:
     away_from = request.query.get("away_from")
     if away_from is None:
-        return even_out(image, BALANCE_MOVES_MAX)
+        return balancing_moves(image, BALANCE_MOVES_MAX)
     broker_id = _id(away_from)
     if broker_id not in image.brokers:
-        raise _refusal(ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id}."))
-    return empty_out(image, broker_id, BALANCE_MOVES_MAX)
+        raise _http_error(ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id}."))
+    return evacuation_moves(image, broker_id, BALANCE_MOVES_MAX)
 
 
-def _move(image: ClusterImage, wanted: Reassignment) -> Document:
+def _move(image: ClusterImage, wanted: Reassignment) -> JsonObject:
     state = image.topics[wanted.topic].partitions[wanted.partition]
     return {
         "topic": wanted.topic,
@@ -169,20 +169,20 @@ def _reassignment(wanted: Reassignment) -> Decide:
     return lambda image: reassign(image, wanted)
 
 
-async def _told(change: Awaitable[Answer]) -> Answer:
+async def _raising_http_error(change: Awaitable[T]) -> T:
     try:
         return await change
     except ApiError as problem:
-        raise _refusal(problem) from problem
+        raise _http_error(problem) from problem
 
 
-def _refusal(problem: ApiError) -> Refusal:
+def _http_error(problem: ApiError) -> HttpError:
     status, code = _STATUS.get(problem.code, (409, problem.code.name.lower()))
-    return Refusal(status, code, problem.detail or problem.code.name)
+    return HttpError(status, code, problem.detail or problem.code.name)
 
 
 def _id(text: str) -> int:
     is_number = text.isascii() and text.isdigit() and len(text) <= len(str(INT_MAX))
     if not is_number or int(text) > INT_MAX:
-        raise Refusal(400, "bad_broker_id", "The id of a broker is a number.")
+        raise HttpError(400, "bad_broker_id", "The id of a broker is a number.")
     return int(text)

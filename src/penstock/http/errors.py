@@ -9,18 +9,18 @@ from aiohttp import web
 from penstock.broker.groups.cluster_groups import GroupsUnavailable
 from penstock.errors import ApiError, ErrorCode
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _JSON: Final = "application/json"
 _UNAUTHORISED: Final = 401
-_TRY_AGAIN: Final = (
+_RETRIABLE: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
 
 
-class Refusal(Exception):
+class HttpError(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -32,29 +32,29 @@ def json_reply(content: object, status: int = 200) -> web.Response:
 
 
 @web.middleware
-async def refusals_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def errors_as_json(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except Refusal as refusal:
-        return _refused(refusal.status, refusal.code, str(refusal))
+    except HttpError as refusal:
+        return _error_reply(refusal.status, refusal.code, str(refusal))
     except ApiError as refusal:
-        if refusal.code not in _TRY_AGAIN:
+        if refusal.code not in _RETRIABLE:
             raise
         sentence = "The groups are being loaded from the log. Try again in a moment."
-        return _refused(503, "loading", sentence)
+        return _error_reply(503, "loading", sentence)
     except GroupsUnavailable as problem:
-        return _refused(503, "coordinator_unavailable", str(problem))
+        return _error_reply(503, "coordinator_unavailable", str(problem))
     except web.HTTPNotFound:
-        return _refused(404, "not_found", f"There is nothing at {request.path}. See docs/http.md.")
+        return _error_reply(404, "not_found", f"There is nothing at {request.path}. See docs/http.md.")
     except web.HTTPMethodNotAllowed as refusal:
         allowed = ", ".join(sorted(refusal.allowed_methods))
         sentence = f"{request.path} takes {allowed}, not {request.method}."
-        reply = _refused(405, "method_not_allowed", sentence)
+        reply = _error_reply(405, "method_not_allowed", sentence)
         reply.headers["Allow"] = allowed
         return reply
 
 
-def _refused(status: int, code: str, message: str) -> web.Response:
+def _error_reply(status: int, code: str, message: str) -> web.Response:
     reply = json_reply({"error": {"code": code, "message": message}}, status)
     if status == _UNAUTHORISED:
         reply.headers["WWW-Authenticate"] = "Bearer"

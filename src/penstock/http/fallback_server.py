@@ -17,12 +17,12 @@ ANSWER_SECONDS_MAX: Final = 5.0
 _LIVE: Final = b"/health/live"
 
 
-class Excuse:
+class FallbackHttpServer:
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
         self._server: asyncio.Server | None = None
 
-    async def answer(self, listening: socket.socket) -> None:
+    async def start_serving(self, listening: socket.socket) -> None:
         self._server = await asyncio.start_server(self._answer, sock=listening, limit=HEAD_BYTES_MAX)
 
     async def stop(self) -> None:

@@ -12,11 +12,11 @@ from penstock.broker.groups.cluster_groups import ClusterGroups
 from penstock.broker.groups.group_lag import GroupReport, PartitionReport
 from penstock.groups.group_status import MemberStatus, RebalanceStatus
 from penstock.groups.offsets.lag import PartitionLag
-from penstock.http.errors import Refusal, json_reply
+from penstock.http.errors import HttpError, json_reply
 from penstock.limits import HTTP_GROUPS_LISTED_DEFAULT, HTTP_GROUPS_LISTED_MAX
 from penstock.types import TopicPartition
 
-Document = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 class GroupPages:
@@ -38,7 +38,7 @@ class GroupPages:
         name = request.match_info["group"]
         report = await self._reports.one(name)
         if report is None:
-            raise Refusal(
+            raise HttpError(
                 404,
                 "group_not_found",
                 f"There is no group {name}. A group exists once it has members or committed offsets.",
@@ -51,11 +51,11 @@ def _limit(request: web.Request) -> int:
     # More digits than the bound has are no number that could be meant.
     is_number = text.isascii() and text.isdigit() and len(text) <= len(str(HTTP_GROUPS_LISTED_MAX))
     if not is_number or not 1 <= int(text) <= HTTP_GROUPS_LISTED_MAX:
-        raise Refusal(400, "bad_limit", f"limit must be a number from 1 to {HTTP_GROUPS_LISTED_MAX}.")
+        raise HttpError(400, "bad_limit", f"limit must be a number from 1 to {HTTP_GROUPS_LISTED_MAX}.")
     return int(text)
 
 
-def summary(report: GroupReport) -> Document:
+def summary(report: GroupReport) -> JsonObject:
     status, totals = report.status, report.totals
     return {
         "group": status.group_id,
@@ -69,7 +69,7 @@ def summary(report: GroupReport) -> Document:
     }
 
 
-def document(report: GroupReport) -> Document:
+def document(report: GroupReport) -> JsonObject:
     status, totals = report.status, report.totals
     return summary(report) | {
         "assignor": status.assignor or None,
@@ -81,18 +81,18 @@ def document(report: GroupReport) -> Document:
     }
 
 
-def _member(member: MemberStatus) -> Document:
-    holds = member.holds
+def _member(member: MemberStatus) -> JsonObject:
+    assigned = member.assigned
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,
         "client_id": member.client_id,
         "host": member.host,
-        "partitions": None if holds is None else [_named(name) for name in sorted(holds)],
+        "partitions": None if assigned is None else [_named(name) for name in sorted(assigned)],
     }
 
 
-def _rebalances(rebalances: RebalanceStatus) -> Document:
+def _rebalances(rebalances: RebalanceStatus) -> JsonObject:
     return {
         "total": rebalances.total,
         "last_reason": rebalances.reason or None,
@@ -101,7 +101,7 @@ def _rebalances(rebalances: RebalanceStatus) -> Document:
     }
 
 
-def _partition(entry: PartitionReport) -> Document:
+def _partition(entry: PartitionReport) -> JsonObject:
     lag = entry.lag
     return _named(entry.partition) | {
         "standing": str(lag.standing),
@@ -117,10 +117,10 @@ def _partition(entry: PartitionReport) -> Document:
     }
 
 
-def _named(name: TopicPartition) -> Document:
+def _named(name: TopicPartition) -> JsonObject:
     return {"topic": name.topic, "partition": name.partition}
 
 
-def _span(lag: PartitionLag) -> Document:
+def _span(lag: PartitionLag) -> JsonObject:
     start, end = lag.span or (None, None)
     return {"log_start_offset": start, "log_end_offset": end}

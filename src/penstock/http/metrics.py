@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from aiohttp import web
 
 from penstock import __version__
-from penstock.broker.groups.coordinator_runtime import Troubles
-from penstock.broker.groups.group_lag import GroupReport, PartitionReport, Survey
+from penstock.broker.groups.coordinator_runtime import CoordinatorErrors
+from penstock.broker.groups.group_lag import GroupLagSurvey, GroupReport, PartitionReport
 from penstock.broker.storage.compaction import Compaction
-from penstock.http.prometheus import CONTENT_TYPE, COUNTER, GAUGE, Metric, Series, counter, gauge, lines
+from penstock.http.prometheus import CONTENT_TYPE, COUNTER, GAUGE, Metric, Sample, counter, gauge, lines
 from penstock.http.readiness import Readiness
 from penstock.http.replication_metrics import ReplicationSums, cluster_metrics
 from penstock.http.sources import Sources
@@ -25,7 +25,7 @@ from penstock.limits import (
     METRICS_PARTITIONS_PER_TURN,
     METRICS_TOPICS_MAX,
 )
-from penstock.log.producers import ProducerRoll
+from penstock.log.producers import ProducerRegistry
 from penstock.replication.partition import Partition
 
 
@@ -39,22 +39,22 @@ class MetricsPage:
 
     async def metrics(self, request: web.Request) -> web.Response:
         survey = await self._sources.own_groups.survey(METRICS_GROUP_PARTITIONS_MAX)
-        sizes, replication = await _summed(self._sources.storage.partitions)
-        text = await _written(
+        sizes, replication = await _partition_sums(self._sources.storage.partitions)
+        text = await _rendered(
             [
                 *self._broker(),
                 *sizes.metrics(),
                 *replication.metrics(),
                 *cluster_metrics(self._sources.cluster, asyncio.get_running_loop().time()),
                 *group_metrics(survey),
-                *trouble_metrics(self._sources.own_groups.troubles()),
+                *coordinator_error_metrics(self._sources.own_groups.coordinator_errors()),
             ]
         )
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     def _broker(self) -> Iterator[Metric]:
         storage, server = self._sources.storage, self._sources.server
-        yield Metric("penstock_info", GAUGE, "Which version runs.", ("version",), [Series((__version__,), 1)])
+        yield Metric("penstock_info", GAUGE, "Which version runs.", ("version",), [Sample((__version__,), 1)])
         yield gauge("penstock_ready", "1 when clients can be served.", int(self._readiness() is None))
         yield gauge(
             "penstock_storage_failed",
@@ -62,11 +62,11 @@ class MetricsPage:
             int(storage.partitions.failure is not None),
         )
         yield gauge("penstock_connections", "Clients that are connected.", server.connection_count)
-        yield from producer_metrics(storage.partitions.producer_roll)
-        yield from _cleanings(self._sources.compaction)
+        yield from producer_metrics(storage.partitions.producer_registry)
+        yield from _compaction_metrics(self._sources.compaction)
 
 
-def producer_metrics(roll: ProducerRoll) -> Iterator[Metric]:
+def producer_metrics(roll: ProducerRegistry) -> Iterator[Metric]:
     yield gauge(
         "penstock_producers",
         "Idempotent producers that are remembered, each counted for every partition it wrote to.",
@@ -79,7 +79,7 @@ def producer_metrics(roll: ProducerRoll) -> Iterator[Metric]:
     )
 
 
-def _cleanings(compaction: Compaction) -> Iterator[Metric]:
+def _compaction_metrics(compaction: Compaction) -> Iterator[Metric]:
     yield counter(
         "penstock_compaction_cleanings_total", "Cleanings that came to their end.", compaction.cleanings
     )
@@ -87,11 +87,11 @@ def _cleanings(compaction: Compaction) -> Iterator[Metric]:
     yield gauge(
         "penstock_compaction_set_aside",
         "Logs whose last cleaning failed and that wait for another.",
-        len(compaction.setbacks) + len(compaction.uncleanable),
+        len(compaction.postponed_cleanings) + len(compaction.uncleanable),
     )
 
 
-async def _written(metrics: Iterable[Metric]) -> str:
+async def _rendered(metrics: Iterable[Metric]) -> str:
     parts: list[str] = []
     for line in lines(metrics):
         parts.append(line)
@@ -127,18 +127,18 @@ class _TopicSizes:
             COUNTER,
             "Bytes of record batches written since the broker started.",
             ("topic",),
-            [Series((topic,), self.appended_bytes[topic]) for topic in shown],
+            [Sample((topic,), self.appended_bytes[topic]) for topic in shown],
         )
         yield Metric(
             "penstock_topic_size_bytes",
             GAUGE,
             "Bytes of record batches kept.",
             ("topic",),
-            [Series((topic,), self.kept_bytes[topic]) for topic in shown],
+            [Sample((topic,), self.kept_bytes[topic]) for topic in shown],
         )
 
 
-async def _summed(partitions: Iterable[Partition]) -> tuple[_TopicSizes, ReplicationSums]:
+async def _partition_sums(partitions: Iterable[Partition]) -> tuple[_TopicSizes, ReplicationSums]:
     sizes, replication = _TopicSizes(), ReplicationSums()
     for number, partition in enumerate(tuple(partitions), 1):
         sizes.add(partition)
@@ -148,7 +148,7 @@ async def _summed(partitions: Iterable[Partition]) -> tuple[_TopicSizes, Replica
     return sizes, replication
 
 
-def group_metrics(survey: Survey) -> Iterator[Metric]:
+def group_metrics(survey: GroupLagSurvey) -> Iterator[Metric]:
     groups = survey.groups
     yield gauge(
         "penstock_groups", "Consumer groups that this broker coordinates.", len(groups) + survey.left_out
@@ -168,32 +168,32 @@ def group_metrics(survey: Survey) -> Iterator[Metric]:
         GAUGE,
         "1 for the state that the group is in.",
         ("group", "type", "state"),
-        (Series((each.status.group_id, each.status.type, each.status.state), 1) for each in groups),
+        (Sample((each.status.group_id, each.status.type, each.status.state), 1) for each in groups),
     )
     yield from _members_and_rebalances(groups)
-    yield from _lags(groups)
+    yield from _lag_metrics(groups)
 
 
-def trouble_metrics(troubles: Troubles) -> Iterator[Metric]:
+def coordinator_error_metrics(coordinator_errors: CoordinatorErrors) -> Iterator[Metric]:
     yield gauge(
         "penstock_coordinators_full",
         "Partitions of the offsets topic that cannot be written for want of space.",
-        troubles.full,
+        coordinator_errors.full,
     )
     yield gauge(
         "penstock_coordinator_records_unreadable",
         "Records of the offsets topic that hold what groups need and cannot be read.",
-        troubles.unreadable,
+        coordinator_errors.unreadable,
     )
     yield counter(
         "penstock_coordinator_answers_failed_total",
         "Clients that could not be given their answer.",
-        troubles.unanswered,
+        coordinator_errors.unanswered,
     )
     yield counter(
         "penstock_coordinator_decisions_too_large_total",
         "Requests that were refused because no batch holds what they ask for.",
-        troubles.too_large,
+        coordinator_errors.too_large,
     )
 
 
@@ -204,14 +204,14 @@ def _members_and_rebalances(groups: Iterable[GroupReport]) -> Iterator[Metric]:
         GAUGE,
         "Members of the group.",
         label,
-        (Series((each.status.group_id,), len(each.status.members)) for each in groups),
+        (Sample((each.status.group_id,), len(each.status.members)) for each in groups),
     )
     yield Metric(
         "penstock_group_rebalances_total",
         COUNTER,
         "Rebalances since this broker leads the group.",
         label,
-        (Series((each.status.group_id,), each.status.rebalances.total) for each in groups),
+        (Sample((each.status.group_id,), each.status.rebalances.total) for each in groups),
     )
     yield Metric(
         "penstock_group_rebalance_duration_seconds",
@@ -219,7 +219,7 @@ def _members_and_rebalances(groups: Iterable[GroupReport]) -> Iterator[Metric]:
         "How long the last rebalance took, or the one under way has taken.",
         label,
         (
-            Series((each.status.group_id,), duration_ms / 1000)
+            Sample((each.status.group_id,), duration_ms / 1000)
             for each in groups
             if (duration_ms := _rebalance_ms(each)) is not None
         ),
@@ -231,7 +231,7 @@ def _rebalance_ms(report: GroupReport) -> int | None:
     return rebalances.duration_ms if rebalances.under_way_ms is None else rebalances.under_way_ms
 
 
-def _lags(groups: Iterable[GroupReport]) -> Iterator[Metric]:
+def _lag_metrics(groups: Iterable[GroupReport]) -> Iterator[Metric]:
     labels = ("group", "topic", "partition")
 
     def each() -> Iterator[tuple[tuple[str, ...], PartitionReport]]:
@@ -245,33 +245,33 @@ def _lags(groups: Iterable[GroupReport]) -> Iterator[Metric]:
         GAUGE,
         "Records from the committed offset to the end of the log.",
         labels,
-        (Series(values, entry.lag.behind) for values, entry in each() if entry.lag.behind is not None),
+        (Sample(values, entry.lag.behind) for values, entry in each() if entry.lag.behind is not None),
     )
     yield Metric(
         "penstock_group_lag_age_seconds",
         GAUGE,
         "How long the oldest record that waits has waited.",
         labels,
-        (Series(values, entry.lag.age_ms / 1000) for values, entry in each() if entry.lag.age_ms is not None),
+        (Sample(values, entry.lag.age_ms / 1000) for values, entry in each() if entry.lag.age_ms is not None),
     )
     yield Metric(
         "penstock_group_lost_records",
         GAUGE,
         "Records deleted before the group had read them.",
         labels,
-        (Series(values, entry.lag.lost) for values, entry in each() if entry.lag.lost),
+        (Sample(values, entry.lag.lost) for values, entry in each() if entry.lag.lost),
     )
     yield Metric(
         "penstock_group_partitions_unknown",
         GAUGE,
         "Partitions of the group without series: they are offline, or their leader did not answer.",
         ("group",),
-        (Series((group.status.group_id,), group.totals.unknown) for group in groups if group.totals.unknown),
+        (Sample((group.status.group_id,), group.totals.unknown) for group in groups if group.totals.unknown),
     )
     yield Metric(
         "penstock_group_consumption_rate",
         GAUGE,
         "Records a second, by the commits of the last minute.",
         labels,
-        (Series(values, entry.lag.rate) for values, entry in each() if entry.lag.behind is not None),
+        (Sample(values, entry.lag.rate) for values, entry in each() if entry.lag.behind is not None),
     )

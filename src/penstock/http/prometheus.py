@@ -16,15 +16,15 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 GAUGE: Final = "gauge"
 COUNTER: Final = "counter"
 
-Value = int | float
+SampleValue = int | float
 _IN_LABELS: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _NOT_FINITE: Final = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
-class Series(NamedTuple):
+class Sample(NamedTuple):
     labels: tuple[str, ...]
     """Values, in the order of the metric's label names."""
-    value: Value
+    value: SampleValue
 
 
 class Metric(NamedTuple):
@@ -32,15 +32,15 @@ class Metric(NamedTuple):
     kind: str
     help: str
     label_names: tuple[str, ...]
-    series: Iterable[Series]
+    series: Iterable[Sample]
 
 
-def gauge(name: str, help_text: str, value: Value) -> Metric:
-    return Metric(name, GAUGE, help_text, (), (Series((), value),))
+def gauge(name: str, help_text: str, value: SampleValue) -> Metric:
+    return Metric(name, GAUGE, help_text, (), (Sample((), value),))
 
 
-def counter(name: str, help_text: str, value: Value) -> Metric:
-    return Metric(name, COUNTER, help_text, (), (Series((), value),))
+def counter(name: str, help_text: str, value: SampleValue) -> Metric:
+    return Metric(name, COUNTER, help_text, (), (Sample((), value),))
 
 
 def lines(metrics: Iterable[Metric]) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     return "{" + ",".join(f'{name}="{value.translate(_IN_LABELS)}"' for name, value in pairs) + "}"
 
 
-def _number(value: Value) -> str:
+def _number(value: SampleValue) -> str:
     if isinstance(value, int):
         return str(value)
     return repr(value) if isfinite(value) else _NOT_FINITE[str(value)]

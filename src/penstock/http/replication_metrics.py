@@ -6,8 +6,8 @@ Sums over partitions: of a cluster with thousands of them an alert needs to know
 
 from collections.abc import Iterator
 
-from penstock.broker.cluster.metadata_service import Cluster
-from penstock.http.prometheus import GAUGE, Metric, Series, gauge
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.http.prometheus import GAUGE, Metric, Sample, gauge
 from penstock.replication.partition import Partition
 
 
@@ -26,7 +26,7 @@ class ReplicationSums:
         self.leading += partition.following is None
         if (leading := partition.leading) is not None:
             self.under_replicated += leading.is_under_replicated
-            self.below_minimum += not leading.has_enough
+            self.below_minimum += not leading.meets_min_isr
             behind = leading.records_behind(partition.log.log_end_offset)
             self.records_behind_max = max(self.records_behind_max, behind)
 
@@ -50,7 +50,7 @@ class ReplicationSums:
         )
 
 
-def cluster_metrics(cluster: Cluster, now: float) -> Iterator[Metric]:
+def cluster_metrics(cluster: MetadataService, now: float) -> Iterator[Metric]:
     """`now` on the loop's clock."""
     image = cluster.image
     brokers = image.brokers.values()
@@ -64,7 +64,7 @@ def cluster_metrics(cluster: Cluster, now: float) -> Iterator[Metric]:
         GAUGE,
         "Brokers that the cluster knows, by what it thinks of them.",
         ("state",),
-        [Series((state,), count) for state, count in states.items()],
+        [Sample((state,), count) for state, count in states.items()],
     )
     is_ours = image.controller_id == cluster.config.node.node_id
     yield gauge("penstock_controller", "1 on the broker that is the controller.", int(is_ours))
@@ -73,7 +73,7 @@ def cluster_metrics(cluster: Cluster, now: float) -> Iterator[Metric]:
         "Partitions of the whole cluster that nobody leads.",
         sum(state.leader < 0 for topic in image.topics.values() for state in topic.partitions),
     )
-    away = cluster.store_away_since
+    away = cluster.store_unavailable_since
     yield gauge(
         "penstock_metadata_store_away_seconds",
         "How long the metadata store has not answered. Meanwhile brokers serve, and nothing can be changed.",

@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.config.listeners import Address
 from penstock.errors import ConfigError
-from penstock.http.fallback_server import Excuse
+from penstock.http.fallback_server import FallbackHttpServer
 from penstock.http.readiness import Readiness
 from penstock.http.sources import Sources
 from penstock.http.tokens import read_tokens
@@ -31,7 +31,7 @@ class HttpServer:
         self._readiness = readiness
         self._sources = sources
         self._runner: Any = None
-        self._excuse: Excuse | None = None
+        self._fallback: FallbackHttpServer | None = None
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
             self._socket = socket.create_server(
@@ -47,18 +47,18 @@ class HttpServer:
     async def serve(self) -> None:
         """Returns when requests are being answered."""
         app = await asyncio.to_thread(import_module, "penstock.http.app")
-        self._runner = await app.answer(self._socket, self._readiness, self._sources)
+        self._runner = await app.start_serving(self._socket, self._readiness, self._sources)
 
-    async def excuse(self) -> None:
+    async def serve_fallback(self) -> None:
         """Answer that the broker is not ready, after `serve` failed."""
-        self._excuse = Excuse(self._readiness)
-        await self._excuse.answer(self._socket)
+        self._fallback = FallbackHttpServer(self._readiness)
+        await self._fallback.start_serving(self._socket)
 
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
-        if self._excuse is not None:
-            await self._excuse.stop()
+        if self._fallback is not None:
+            await self._fallback.stop()
         self._socket.close()
 
 

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.groups.cluster_groups import ClusterGroups
-from penstock.broker.groups.group_lag import GroupReports
+from penstock.broker.groups.group_lag import GroupLagReporter
 from penstock.broker.network.server import Server
 from penstock.broker.storage.compaction import Compaction
 from penstock.broker.storage.storage import Storage
@@ -13,11 +13,11 @@ from penstock.observability.logs import Log
 
 class Sources(NamedTuple):
     groups: ClusterGroups
-    own_groups: GroupReports
+    own_groups: GroupLagReporter
     storage: Storage
     server: Server
     compaction: Compaction
-    cluster: Cluster
+    cluster: MetadataService
     log: Log
     tokens_path: str | None = None
     """The file with the tokens of those who may change something; None: there are no tokens."""

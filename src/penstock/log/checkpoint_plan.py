@@ -8,7 +8,7 @@ counts that the plan holds, so the loop goes on appending meanwhile.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.host.disk import Stored
+from penstock.host.disk import SmallFile
 from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
@@ -55,17 +55,17 @@ class Checkpoint(NamedTuple):
     small files. The snapshot's name is what makes the recovery point true, so it comes last."""
 
     indexes: IndexPlan
-    small_files: Sequence[Stored]
+    small_files: Sequence[SmallFile]
     producers: Sequence[Producer]
     snapshot_path: str
     recovery_point: Offset
     log_start: Offset
     """What the start file says once the small files are on disk."""
 
-    def render_stored(self) -> list[Stored]:
+    def render_stored(self) -> list[SmallFile]:
         """What is replaced, in the order it must become durable. Takes long: not for the loop."""
-        rebuilt = [Stored(write.path, write.render()) for write in self.indexes.rebuilt]
-        return [*rebuilt, *self.small_files, Stored(self.snapshot_path, render_snapshot(self.producers))]
+        rebuilt = [SmallFile(write.path, write.render()) for write in self.indexes.rebuilt]
+        return [*rebuilt, *self.small_files, SmallFile(self.snapshot_path, render_snapshot(self.producers))]
 
 
 def plan_indexes(segments: Sequence[Segment], rebuilt: Sequence[Segment]) -> IndexPlan:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock.limits import DISK_RESERVE_FREE_BYTES
 
 
-class RoomForCopies(NamedTuple):
+class CopySpaceNeeds(NamedTuple):
     """What copies are known to need, beside the size of the damaged one."""
 
     copy_bytes_min: int = 0
@@ -18,13 +18,13 @@ class RoomForCopies(NamedTuple):
     """Copies of other partitions that are under way will take this much of what is free now."""
 
 
-class GivenUp(NamedTuple):
+class DiscardedCopy(NamedTuple):
     size_bytes: int
     moved_to: str | None
     """None: its files were removed."""
 
 
-def fits_beside(room: RoomForCopies, *, size_bytes: int, usable_bytes: int) -> bool:
+def fits_beside(room: CopySpaceNeeds, *, size_bytes: int, usable_bytes: int) -> bool:
     """Whether a copy fits beside a damaged one of `size_bytes`, and leaves room for the broker's reserve."""
     copy_bytes = max(size_bytes, room.copy_bytes_min)
     return usable_bytes - room.claimed_bytes - copy_bytes >= DISK_RESERVE_FREE_BYTES

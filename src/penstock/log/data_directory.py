@@ -26,10 +26,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from penstock.errors import CorruptData, StorageFull
-from penstock.host.disk import Disk, Stored
+from penstock.host.disk import Disk, SmallFile
 from penstock.host.randomness import Randomness
 from penstock.limits import DISK_RESERVE_BYTES, DISK_RESERVE_FREE_BYTES, FILE_NAME_BYTES_MAX
-from penstock.log.damaged_copies import GivenUp, RoomForCopies, fits_beside
+from penstock.log.damaged_copies import CopySpaceNeeds, DiscardedCopy, fits_beside
 from penstock.types import NodeId, TopicPartition
 
 FORMAT_VERSION: Final = 1
@@ -59,17 +59,17 @@ IGNORED_WHEN_EMPTY: Final = frozenset(
 )
 
 _PARTITION_FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
-DOOMED_SUFFIX: Final = ".deleted"
+DELETED_SUFFIX: Final = ".deleted"
 DAMAGED_SUFFIX: Final = ".damaged"
 STRAY_NAME_BYTES_MAX: Final = FILE_NAME_BYTES_MAX - 12
 """Without a suffix: `.damaged`, or a number of up to eleven digits."""
 NO_BROKER_EPOCH: Final = 0
 Inventory = dict[str, list[int]]
 """Partitions, by the id of their topic as text."""
-Small = TypeVar("Small")
+Content = TypeVar("Content")
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DirectoryIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: int
     cluster_id: str
     node_id: int
@@ -80,7 +80,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The folder of the logs says whose it is. Data directories from before that are marked once."""
 
 
-class SeenStore(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoreProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a broker has followed the metadata store of its cluster."""
 
     revision: int
@@ -89,13 +89,13 @@ class SeenStore(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DataDirectory:
-    def __init__(self, disk: Disk, path: str, identity: Identity) -> None:
+    def __init__(self, disk: Disk, path: str, identity: DirectoryIdentity) -> None:
         self.disk = disk
         self.path = path
         self.identity = identity
         self.broker_epoch = NO_BROKER_EPOCH
         """As which this broker was last admitted to its cluster, for the mark of a clean stop."""
-        self.seen = SeenStore(0)
+        self.store_progress = StoreProgress(0)
         self.lock_mark = ""
         """Names the lock that this process has on it. Empty: it cannot be named."""
 
@@ -124,47 +124,49 @@ class DataDirectory:
         self.disk.remove(path)
         return True
 
-    def keep_reserve(self) -> None:
+    def refill_reserve(self) -> None:
         """Set space aside again, when there is plenty. Blocks."""
         path = f"{self.path}/{RESERVE_FILE}"
         if not self.disk.exists(path) and self.disk.space(self.path).usable_bytes > DISK_RESERVE_FREE_BYTES:
-            self.disk.store([Stored(path, bytes(DISK_RESERVE_BYTES))])
+            self.disk.store([SmallFile(path, bytes(DISK_RESERVE_BYTES))])
 
-    def doom(self, gone: Iterable[tuple[TopicPartition, str]]) -> list[str]:
+    def mark_deleted(self, gone: Iterable[tuple[TopicPartition, str]]) -> list[str]:
         """Give folders names under which they are no partition's any more, for good. Blocks.
 
         Returns the new names. Each partition comes with a mark that tells it from others of its name.
         """
-        doomed = [path for partition, mark in gone if (path := self._doomed(partition, mark)) is not None]
-        self._keep_names(doomed)
-        return doomed
+        pending_deletion = [
+            path for partition, mark in gone if (path := self._mark_deleted(partition, mark)) is not None
+        ]
+        self._sync_deleted_names(pending_deletion)
+        return pending_deletion
 
-    def _doomed(self, partition: TopicPartition, mark: str) -> str | None:
+    def _mark_deleted(self, partition: TopicPartition, mark: str) -> str | None:
         folder = self.folder_of(partition)
         if not self.disk.exists(folder):
             return None
-        doomed = self._doomed_path(partition, mark)
-        self.disk.remove_folder(doomed)
-        self.disk.rename(folder, doomed)
-        return doomed
+        pending_deletion = self._deleted_path(partition, mark)
+        self.disk.remove_folder(pending_deletion)
+        self.disk.rename(folder, pending_deletion)
+        return pending_deletion
 
-    def _doomed_path(self, partition: TopicPartition, mark: str) -> str:
-        return f"{self.logs_path}/{partition.partition}.{mark}{DOOMED_SUFFIX}"
+    def _deleted_path(self, partition: TopicPartition, mark: str) -> str:
+        return f"{self.logs_path}/{partition.partition}.{mark}{DELETED_SUFFIX}"
 
-    def _keep_names(self, doomed: Sequence[str]) -> None:
+    def _sync_deleted_names(self, pending_deletion: Sequence[str]) -> None:
         """A loss of power could bring the old names back: that must not be with some files gone.
 
         What is left of a partition without its first segment is a log that starts later.
         """
-        if doomed:
+        if pending_deletion:
             self.disk.sync((), [self.logs_path])
 
-    def remove_doomed(self, folders: Iterable[str]) -> None:
+    def remove_deleted(self, folders: Iterable[str]) -> None:
         """Blocks."""
         for folder in folders:
             self.disk.remove_folder(folder)
 
-    def set_aside(self, partition: TopicPartition) -> str:
+    def move_to_strays(self, partition: TopicPartition) -> str:
         """Move a folder that belongs to no known partition to where nothing looks but people."""
         strays, base = f"{self.path}/{STRAYS_FOLDER}", _stray_name(partition)
         self.disk.make_folder(strays)
@@ -173,7 +175,7 @@ class DataDirectory:
         self.disk.rename(self.folder_of(partition), f"{strays}/{base}.{number}")
         return f"{strays}/{base}.{number}"
 
-    def set_aside_damaged(self, partition: TopicPartition) -> str:
+    def move_damaged_to_strays(self, partition: TopicPartition) -> str:
         """Move a folder that cannot be used there, in place of an earlier one of the same name. Blocks.
 
         Repeatable: an attempt that failed may have moved it already.
@@ -186,27 +188,27 @@ class DataDirectory:
         self.disk.sync((), [self.path, self.logs_path, f"{self.path}/{STRAYS_FOLDER}"])
         return target
 
-    def give_up_damaged(self, partition: TopicPartition, mark: str, room: RoomForCopies) -> GivenUp:
+    def discard_damaged(self, partition: TopicPartition, mark: str, room: CopySpaceNeeds) -> DiscardedCopy:
         """Free the folder of a damaged copy on which nobody counts. Blocks.
 
         Its files are moved to where people look if a copy fits beside them, else removed. Repeatable, as
-        `set_aside_damaged`. `mark`: as for `doom`.
+        `move_damaged_to_strays`. `mark`: as for `mark_deleted`.
         """
         folder, stray = self.folder_of(partition), self._damaged_stray(partition)
         if not self.disk.exists(folder):
-            doomed = self._doomed_path(partition, mark)
-            if self.disk.exists(doomed):
-                size_bytes = self._folder_bytes(doomed)
-                self.remove_doomed([doomed])
-                return GivenUp(size_bytes, None)
-            return GivenUp(self._folder_bytes(stray), self.set_aside_damaged(partition))
+            pending_deletion = self._deleted_path(partition, mark)
+            if self.disk.exists(pending_deletion):
+                size_bytes = self._folder_bytes(pending_deletion)
+                self.remove_deleted([pending_deletion])
+                return DiscardedCopy(size_bytes, None)
+            return DiscardedCopy(self._folder_bytes(stray), self.move_damaged_to_strays(partition))
         size_bytes = self._folder_bytes(folder)
         # The stray of an earlier time is replaced, so that its room counts as free.
         usable_bytes = self.disk.space(self.logs_path).usable_bytes + self._folder_bytes(stray)
         if fits_beside(room, size_bytes=size_bytes, usable_bytes=usable_bytes):
-            return GivenUp(size_bytes, self.set_aside_damaged(partition))
-        self.remove_doomed(self.doom([(partition, mark)]))
-        return GivenUp(size_bytes, None)
+            return DiscardedCopy(size_bytes, self.move_damaged_to_strays(partition))
+        self.remove_deleted(self.mark_deleted([(partition, mark)]))
+        return DiscardedCopy(size_bytes, None)
 
     def _damaged_stray(self, partition: TopicPartition) -> str:
         return f"{self.path}/{STRAYS_FOLDER}/{_stray_name(partition)}{DAMAGED_SUFFIX}"
@@ -217,14 +219,14 @@ class DataDirectory:
             return 0
         return sum(self.disk.size_of(f"{folder}/{name}") for name in self.disk.list_folder(folder))
 
-    def note_damage(self, partition: TopicPartition, reason: str) -> None:
+    def record_damage(self, partition: TopicPartition, reason: str) -> None:
         """Keep in mind, for the next start, that a copy is damaged where no start looks. Blocks.
 
         The note is in the folder of the partition, so that it goes where that goes.
         """
         if not self.disk.exists(self.folder_of(partition)):
             return
-        note = Stored(self.damage_note(partition), reason.encode())
+        note = SmallFile(self.damage_file(partition), reason.encode())
         try:
             self.disk.store([note])
         except StorageFull:
@@ -232,36 +234,36 @@ class DataDirectory:
                 raise
             self.disk.store([note])
 
-    def noted_damage(self, partition: TopicPartition) -> str | None:
+    def recorded_damage(self, partition: TopicPartition) -> str | None:
         """Why an earlier process found the copy damaged; None if none did. Blocks."""
-        path = self.damage_note(partition)
+        path = self.damage_file(partition)
         return self.disk.read_file(path).decode(errors="replace") if self.disk.exists(path) else None
 
-    def damage_note(self, partition: TopicPartition) -> str:
+    def damage_file(self, partition: TopicPartition) -> str:
         return f"{self.folder_of(partition)}/{DAMAGE_FILE}"
 
-    def doomed_folders(self) -> list[str]:
+    def deleted_folders(self) -> list[str]:
         """Partitions that were being removed when the last process ended, under names that stay. Blocks."""
         names = self.disk.list_folder(self.logs_path)
-        doomed = [f"{self.logs_path}/{name}" for name in names if name.endswith(DOOMED_SUFFIX)]
-        self._keep_names(doomed)
-        return doomed
+        pending_deletion = [f"{self.logs_path}/{name}" for name in names if name.endswith(DELETED_SUFFIX)]
+        self._sync_deleted_names(pending_deletion)
+        return pending_deletion
 
     def inventory(self) -> Inventory:
         """The partitions that had a folder here when the broker last was a member of its cluster."""
         return _small_file(self.disk, f"{self.path}/{INVENTORY_FILE}", Inventory) or {}
 
-    def inventory_file(self, inventory: Inventory) -> Stored:
-        return Stored(f"{self.path}/{INVENTORY_FILE}", msgspec.json.encode(inventory))
+    def inventory_file(self, inventory: Inventory) -> SmallFile:
+        return SmallFile(f"{self.path}/{INVENTORY_FILE}", msgspec.json.encode(inventory))
 
-    def seen_before(self) -> SeenStore:
+    def load_store_progress(self) -> StoreProgress:
         """How far a process before this one has followed the metadata store."""
-        return _small_file(self.disk, f"{self.path}/{REVISION_FILE}", SeenStore) or SeenStore(0)
+        return _small_file(self.disk, f"{self.path}/{REVISION_FILE}", StoreProgress) or StoreProgress(0)
 
-    def seen_file(self) -> Stored:
-        return Stored(f"{self.path}/{REVISION_FILE}", msgspec.json.encode(self.seen))
+    def store_progress_file(self) -> SmallFile:
+        return SmallFile(f"{self.path}/{REVISION_FILE}", msgspec.json.encode(self.store_progress))
 
-    def begin_start(self, start_id: str, admitted: str) -> tuple[str, ...]:
+    def record_start(self, start_id: str, admitted: str) -> tuple[str, ...]:
         """Note that a process begins, before others know of it. Blocks.
 
         Returns those noted here, this one last. `admitted`: the last one that the cluster admitted; those
@@ -275,10 +277,10 @@ class DataDirectory:
         else:
             known = known[-START_IDS_MAX:]
         known.append(start_id)
-        self.disk.store([Stored(path, msgspec.json.encode(known))])
+        self.disk.store([SmallFile(path, msgspec.json.encode(known))])
         return tuple(known)
 
-    def take_clean_mark(self) -> bool:
+    def consume_clean_shutdown_mark(self) -> bool:
         """Whether the last process stopped cleanly. From now on this one has not, until it says so."""
         path = f"{self.path}/{CLEAN_FILE}"
         was_clean = self.disk.exists(path)
@@ -293,10 +295,10 @@ class DataDirectory:
         text = self.disk.read_file(path) if self.disk.exists(path) else b""
         return int(text) if text.isdigit() else NO_BROKER_EPOCH
 
-    def leave_clean_mark(self) -> None:
+    def write_clean_shutdown_mark(self) -> None:
         """Call when every log is closed and synced."""
         text = b"%d" % self.broker_epoch if self.broker_epoch != NO_BROKER_EPOCH else b""
-        self.disk.store([Stored(f"{self.path}/{CLEAN_FILE}", text)])
+        self.disk.store([SmallFile(f"{self.path}/{CLEAN_FILE}", text)])
 
 
 def _stray_name(partition: TopicPartition) -> str:
@@ -312,7 +314,7 @@ def _stray_name(partition: TopicPartition) -> str:
     return partition.topic[: STRAY_NAME_BYTES_MAX - len(end)] + end
 
 
-def refuse_strangers(disk: Disk, path: str) -> None:
+def reject_foreign_folder(disk: Disk, path: str) -> None:
     """CorruptData if the folder holds something else than ours. Changes nothing."""
     if not disk.exists(path) or disk.exists(f"{path}/{IDENTITY_FILE}"):
         return
@@ -326,11 +328,11 @@ def refuse_strangers(disk: Disk, path: str) -> None:
 
 def cluster_of(disk: Disk, path: str, node_id: NodeId) -> str | None:
     """The cluster that a data directory belongs to; None if it has yet to be made. Blocks."""
-    refuse_strangers(disk, path)
+    reject_foreign_folder(disk, path)
     return _read_identity(disk, path, node_id).cluster_id if disk.exists(f"{path}/{IDENTITY_FILE}") else None
 
 
-def refuse_other_store(disk: Disk, path: str, *, alone: bool) -> None:
+def reject_other_metadata_store(disk: Disk, path: str, *, alone: bool) -> None:
     """CorruptData if the facts of the cluster are kept elsewhere than where they would be looked for."""
     if not disk.exists(f"{path}/{IDENTITY_FILE}"):
         return
@@ -347,12 +349,12 @@ def refuse_other_store(disk: Disk, path: str, *, alone: bool) -> None:
         )
 
 
-def become_member(disk: Disk, path: str, *, is_member: bool) -> None:
+def set_membership(disk: Disk, path: str, *, is_member: bool) -> None:
     """Say where the facts of the cluster are from now on. Blocks; atomic."""
     if is_member and disk.exists(f"{path}/{REVISION_FILE}"):
         disk.remove(f"{path}/{REVISION_FILE}")  # of a store that it belonged to before; alone it asks none
     identity = msgspec.structs.replace(identity_in(disk, path), is_member=is_member)
-    disk.store([Stored(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
+    disk.store([SmallFile(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
 
 
 def open_directory(
@@ -362,9 +364,9 @@ def open_directory(
 
     `cluster_id`: of a cluster that is there already; None for a broker that is one by itself.
     """
-    refuse_strangers(disk, path)
+    reject_foreign_folder(disk, path)
     if not disk.exists(f"{path}/{IDENTITY_FILE}"):
-        identity = Identity(
+        identity = DirectoryIdentity(
             format=FORMAT_VERSION,
             cluster_id=cluster_id or new_id(randomness),
             node_id=node_id,
@@ -384,17 +386,17 @@ def open_directory(
     return DataDirectory(disk, path, identity)
 
 
-def _mark_logs(disk: Disk, path: str, identity: Identity) -> Identity:
+def _mark_logs(disk: Disk, path: str, identity: DirectoryIdentity) -> DirectoryIdentity:
     """Whatever is there now, are the logs of this directory. They are marked before it says so."""
     logs = f"{path}/{LOGS_FOLDER}"
     disk.make_folder(logs)
-    disk.store([Stored(f"{logs}/{MOUNT_FILE}", identity.directory_id.encode())])
+    disk.store([SmallFile(f"{logs}/{MOUNT_FILE}", identity.directory_id.encode())])
     identity = msgspec.structs.replace(identity, logs_are_marked=True)
-    disk.store([Stored(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
+    disk.store([SmallFile(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
     return identity
 
 
-def _require_logs(disk: Disk, path: str, identity: Identity) -> None:
+def _require_logs(disk: Disk, path: str, identity: DirectoryIdentity) -> None:
     mark = f"{path}/{LOGS_FOLDER}/{MOUNT_FILE}"
     if not disk.exists(mark):
         raise CorruptData(
@@ -408,7 +410,7 @@ def _require_logs(disk: Disk, path: str, identity: Identity) -> None:
         )
 
 
-def _small_file(disk: Disk, path: str, kind: type[Small]) -> Small | None:
+def _small_file(disk: Disk, path: str, kind: type[Content]) -> Content | None:
     """None if there is none."""
     if not disk.exists(path):
         return None
@@ -420,10 +422,10 @@ def _small_file(disk: Disk, path: str, kind: type[Small]) -> Small | None:
         ) from error
 
 
-def identity_in(disk: Disk, path: str) -> Identity:
+def identity_in(disk: Disk, path: str) -> DirectoryIdentity:
     """Of a data directory that is there. CorruptData if it is none of ours, or of a later format."""
     try:
-        identity = msgspec.json.decode(disk.read_file(f"{path}/{IDENTITY_FILE}"), type=Identity)
+        identity = msgspec.json.decode(disk.read_file(f"{path}/{IDENTITY_FILE}"), type=DirectoryIdentity)
     except msgspec.DecodeError as error:
         raise CorruptData(f"{path}/{IDENTITY_FILE} cannot be read: {error}") from error
     if identity.format != FORMAT_VERSION:
@@ -434,7 +436,7 @@ def identity_in(disk: Disk, path: str) -> Identity:
     return identity
 
 
-def _read_identity(disk: Disk, path: str, node_id: NodeId) -> Identity:
+def _read_identity(disk: Disk, path: str, node_id: NodeId) -> DirectoryIdentity:
     identity = identity_in(disk, path)
     if identity.node_id != node_id:
         raise CorruptData(

@@ -1,6 +1,6 @@
 """Looking into a batch: the checks that need its records, and the forms that its topic prescribes.
 
-Most batches are judged by their header. Where a topic asks for more, an `Inspection` says what must
+Most batches are judged by their header. Where a topic asks for more, an `DeepValidation` says what must
 be done; one that takes long is run by a worker thread, on a copy that is its own.
 """
 
@@ -18,7 +18,7 @@ from penstock.types import NO_TIMESTAMP
 COMPACT: Final = CleanupPolicy.COMPACT
 
 
-class Inspected(NamedTuple):
+class ValidatedBatch(NamedTuple):
     """A batch as it may be appended."""
 
     batch: bytearray | memoryview
@@ -26,14 +26,14 @@ class Inspected(NamedTuple):
     log_append_time_ms: int
 
 
-class Inspection(NamedTuple):
+class DeepValidation(NamedTuple):
     """A batch whose header is sound."""
 
     batch: memoryview
     header: BatchHeader
     config: TopicConfig
     now_ms: int
-    is_opened: bool
+    requires_record_checks: bool
     """Whether its records are looked at one by one."""
 
     @property
@@ -43,7 +43,7 @@ class Inspection(NamedTuple):
         Two kilobytes of zstd may hold 64 MiB, so that no compressed batch is known to be short.
         """
         header = self.header
-        if not (self.is_opened or _must_recompress(header, self.config)):
+        if not (self.requires_record_checks or _must_recompress(header, self.config)):
             return False
         return (
             header.codec != Codec.NONE
@@ -51,14 +51,14 @@ class Inspection(NamedTuple):
             or len(self.batch) > INSPECTED_BYTES_ON_LOOP_MAX
         )
 
-    def copied(self) -> "Inspection":
+    def copied(self) -> "DeepValidation":
         """For whoever runs it when the request is no longer there."""
         return self._replace(batch=memoryview(bytearray(self.batch)))
 
-    def run(self) -> Inspected:
+    def run(self) -> ValidatedBatch:
         """ApiError: the batch is refused. May take long."""
         config, header = self.config, self.header
-        if self.is_opened:
+        if self.requires_record_checks:
             check_records(self.batch, header, config, self.now_ms)
         batch: bytearray | memoryview = self.batch
         if _must_recompress(header, config):
@@ -66,19 +66,19 @@ class Inspection(NamedTuple):
         append_time = NO_TIMESTAMP
         if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
             batch, append_time = with_log_append_time(bytearray(batch), self.now_ms), self.now_ms
-        return Inspected(batch, header if batch is self.batch else parse_header(batch), append_time)
+        return ValidatedBatch(batch, header if batch is self.batch else parse_header(batch), append_time)
 
 
-def is_inspected(config: TopicConfig) -> bool:
+def needs_deep_validation(config: TopicConfig) -> bool:
     """Whether every batch of a topic is looked into."""
     return (
-        is_opened(config)
+        requires_record_checks(config)
         or config.timestamp_type is TimestampType.LOG_APPEND_TIME
         or config.compression_type is not CompressionType.PRODUCER
     )
 
 
-def is_opened(config: TopicConfig) -> bool:
+def requires_record_checks(config: TopicConfig) -> bool:
     """Whether the records of every batch of a topic are looked at one by one."""
     bounds_age = (
         config.timestamp_before_max_ms != LONG_MAX

@@ -15,12 +15,12 @@ Rule 3: an epoch never falls from batch to batch.
 from penstock.errors import CorruptData, StorageFull
 from penstock.log.compaction.batch_filter import gap_batch, gap_of, is_gap
 from penstock.log.partition_log import PartitionLog
-from penstock.log.reading.cold_reading import check_stored, out_of_place
+from penstock.log.reading.cold_reading import validate_stored_batch, wrong_offset_error
 from penstock.protocol.batches import BatchHeader, parse_header, split_batches
 from penstock.types import LeaderEpoch
 
 
-def append_as_follower(log: PartitionLog, batches: memoryview, fetched_under: LeaderEpoch) -> int:
+def append_as_follower(log: PartitionLog, batches: memoryview, fetch_epoch: LeaderEpoch) -> int:
     """Append the whole batches of a fetch. Returns how many were new. Writes into `batches`.
 
     CorruptData: something in it is not what a leader can have stored; what came before that is
@@ -30,8 +30,8 @@ def append_as_follower(log: PartitionLog, batches: memoryview, fetched_under: Le
     appended = 0
     for position, header in split_batches(batches):
         where = f"what was fetched for {log.folder} at {position}"
-        check_stored(batches, header, position, where)
-        if header.leader_epoch > fetched_under:
+        validate_stored_batch(batches, header, position, where)
+        if header.leader_epoch > fetch_epoch:
             break
         if header.next_offset <= log.log_end_offset:
             continue  # a fetch begins with the batch that holds the offset
@@ -41,18 +41,18 @@ def append_as_follower(log: PartitionLog, batches: memoryview, fetched_under: Le
         if header.base_offset == log.log_end_offset:
             log.append(batch, header, header.leader_epoch)
         elif header.base_offset > log.log_end_offset:
-            raise out_of_place(where, header, log.log_end_offset)
-        elif log.is_bare:
-            _begin_within(log, batch, header)
+            raise wrong_offset_error(where, header, log.log_end_offset)
+        elif log.is_empty:
+            _start_inside_batch(log, batch, header)
         elif is_gap(header):
             _append_rest_of_gap(log, header)
         else:
-            raise out_of_place(where, header, log.log_end_offset)
+            raise wrong_offset_error(where, header, log.log_end_offset)
         appended += 1
     return appended
 
 
-def _begin_within(log: PartitionLog, batch: memoryview, header: BatchHeader) -> None:
+def _start_inside_batch(log: PartitionLog, batch: memoryview, header: BatchHeader) -> None:
     """The leader's log starts inside of this batch, and so does ours."""
     start = log.log_end_offset
     log.rebase(header.base_offset)

@@ -21,24 +21,24 @@ CLOSED_WHEN_SHORT: Final = 16
 
 
 class OpenFiles:
-    __slots__ = ("_all_unsynced", "_most", "_open", "synced_births", "unsynced_births")
+    __slots__ = ("_all_unsynced", "_files_max", "_open", "synced_new_files", "unsynced_new_files")
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, files_max: int) -> None:
+        self._files_max = files_max
         self._open: OrderedDict[Segment, None] = OrderedDict()
-        self.unsynced_births = 0
+        self.unsynced_new_files = 0
         """Files beside the segments that are open until the first flush of their partition."""
-        self.synced_births = 0
+        self.synced_new_files = 0
         """How many of them were closed by a flush, ever."""
         self._all_unsynced = False
         """That was so when it was last looked at, and no flush has ended since."""
 
     def __len__(self) -> int:
-        return len(self._open) + self.unsynced_births
+        return len(self._open) + self.unsynced_new_files
 
     def open(self, disk: Disk, path: str, *, create: bool) -> File:
         """Open one more. TooManyOpenFiles: not before others are synced or closed."""
-        while len(self) >= self._most:
+        while len(self) >= self._files_max:
             if not self._close_synced(1):
                 raise TooManyOpenFiles(f"cannot open {path}: {len(self)} files must be synced first")
         try:
@@ -70,8 +70,8 @@ class OpenFiles:
     def closed(self, segment: Segment) -> None:
         self._open.pop(segment, None)
 
-    def synced(self, births: int) -> None:
+    def synced(self, new_partition_files: int) -> None:
         """A flush has ended, and with it so many births were closed."""
-        self.unsynced_births -= births
-        self.synced_births += births
+        self.unsynced_new_files -= new_partition_files
+        self.synced_new_files += new_partition_files
         self._all_unsynced = False

@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.errors import StorageFailed, StorageFull
-from penstock.host.disk import Disk, File, Stored, TooManyOpenFiles
+from penstock.host.disk import Disk, File, SmallFile, TooManyOpenFiles
 from penstock.limits import SEGMENT_OFFSETS_MAX
 from penstock.log import epochs as epoch_file
 from penstock.log.checkpoint import render_rows
@@ -33,10 +33,10 @@ from penstock.log.checkpoint_plan import Checkpoint, plan_indexes
 from penstock.log.epochs import LeaderEpochs
 from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.producers import Producers
-from penstock.log.reading.cold_reading import ColdRead, Found, Loaded, SegmentView
+from penstock.log.reading.cold_reading import BatchesRead, ColdRead, LoadedIndexes, SegmentView
 from penstock.log.reading.warm_reading import WarmReads
 from penstock.log.segment import LOG_SUFFIX, Segment, segment_name
-from penstock.log.shared_bounds import SharedBounds
+from penstock.log.shared_bounds import SharedLogResources
 from penstock.protocol.batches import BatchHeader, stamp_in_place
 from penstock.types import LeaderEpoch, Offset
 
@@ -63,9 +63,9 @@ class Flush(NamedTuple):
     folders: Sequence[str]
     end_offset: Offset
     appended_bytes: int
-    births: int
+    new_partition_files: int
     """How many of the files are none of a segment."""
-    cuts: int
+    truncation_count: int
     """How often the log had been cut: what is synced of a log that was cut since says nothing of it."""
 
 
@@ -91,8 +91,8 @@ class PartitionLog:
         """The first dirty offset of a compacted log; None: nothing is known to be clean."""
         self.snapshots: list[Offset] = []
         """Ascending offsets of the producer snapshots on disk; the last is the recovery point."""
-        self.shared: SharedBounds | None = None
-        self.birth: Stored | None = None
+        self.shared: SharedLogResources | None = None
+        self.metadata_file: SmallFile | None = None
         """A file to write when the folder is made, saying whose it is."""
         self.is_swapping = False
         """A cleaned segment was decided on and those it stands for are still here: none may go."""
@@ -103,7 +103,7 @@ class PartitionLog:
         """The start file is being written, or about to be (broker/storage/log_start_writer.py)."""
         self.is_truncating = False
         """A worker cuts the files (log/truncation.py): nothing is appended or made durable meanwhile."""
-        self.cuts = 0
+        self.truncation_count = 0
         """How often records were taken off its end."""
         self._generation = 0
         """How often segments were rewritten or cut since the log was opened."""
@@ -155,8 +155,8 @@ class PartitionLog:
         except StorageFull:
             if segment.is_open:
                 segment.file.truncate(position)
-                segment.cut_unsynced = not segment.dirty
-            self._take_back_birth()
+                segment.has_unsynced_truncation = not segment.dirty
+            self._undo_new_folder()
             raise
         if position == 0 or not segment.dirty:
             self.mark_dirty(segment, is_new=position == 0)
@@ -190,12 +190,12 @@ class PartitionLog:
         """Begin a new segment at the end of the log."""
         sealed = self.segments[-1]
         assert sealed.size_bytes > 0, "an empty segment is never rolled"
-        if sealed.cut_unsynced:
+        if sealed.has_unsynced_truncation:
             # What a full disk left of a batch would be there again after a crash, behind the end.
             sealed.file.truncate(sealed.size_bytes)
             self.mark_dirty(sealed, is_new=False)
         following = Segment(self.disk, self.folder, self.log_end_offset)
-        following.shelf = sealed.shelf
+        following.open_files = sealed.open_files
         following.file.truncate(0)  # makes it, so that the end is known even if nothing follows
         sealed.seal()
         self.segments.append(following)
@@ -213,39 +213,39 @@ class PartitionLog:
         self.disk.make_folder(self.folder)
         self._folder_is_ours = True
         self._dirty_folders.add(self.folder.rpartition("/")[0])
-        if self.birth is not None:
-            self._write_birth(self.birth)
+        if self.metadata_file is not None:
+            self._write_metadata_file(self.metadata_file)
         self._folder_made = True
 
-    def _write_birth(self, birth: Stored) -> None:
+    def _write_metadata_file(self, metadata_file: SmallFile) -> None:
         if self.shared is None:
-            file = self.disk.open(birth.path, create=True)
+            file = self.disk.open(metadata_file.path, create=True)
         else:
-            file = self.shared.files.open(self.disk, birth.path, create=True)
-            self.shared.files.unsynced_births += 1
+            file = self.shared.files.open(self.disk, metadata_file.path, create=True)
+            self.shared.files.unsynced_new_files += 1
         self._new_files.append(file)
         try:
-            file.write(0, birth.content)
+            file.write(0, metadata_file.content)
         except StorageFull:
-            self._release_births()
+            self._release_new_files()
             raise
 
-    def _take_back_birth(self) -> None:
+    def _undo_new_folder(self) -> None:
         """The first batch was refused: no flush will come for its folder. The next makes it again."""
         if not self._dirty and (self._new_files or not self._folder_made):
-            self._release_births()
+            self._release_new_files()
             self._dirty_folders.clear()
             self._folder_made = False
 
-    def _release_births(self) -> None:
+    def _release_new_files(self) -> None:
         if self.shared is not None:
-            self.shared.files.unsynced_births -= len(self._new_files)
+            self.shared.files.unsynced_new_files -= len(self._new_files)
         for file in self._new_files:
             file.release()
         self._new_files.clear()
 
     def mark_dirty(self, segment: Segment, *, is_new: bool) -> None:
-        segment.cut_unsynced = False
+        segment.has_unsynced_truncation = False
         if not segment.dirty:
             segment.dirty = True
             self._dirty.append(segment)
@@ -254,18 +254,18 @@ class PartitionLog:
 
     # Opening (log/recovery.py drives this)
 
-    def share(self, shared: SharedBounds) -> None:
+    def share(self, shared: SharedLogResources) -> None:
         """Count what this log holds among what all logs hold."""
         self.shared = shared
         self.producers.share(shared.producers)
         for segment in self.segments:
-            segment.shelf = shared.files
+            segment.open_files = shared.files
 
-    def adopt_folder(self) -> None:
+    def use_existing_folder(self) -> None:
         """The folder is on disk already."""
         self._folder_made = self._folder_is_ours = True
 
-    def claim_folder(self) -> None:
+    def resync_folder(self) -> None:
         """Without a snapshot nothing says that the folder, its name and whose it is are durable.
 
         The process that made it may have been killed before its first flush: ours covers them again.
@@ -278,7 +278,7 @@ class PartitionLog:
         """The next checkpoint replaces the epochs on disk if they are not those of the log."""
         self._epochs_changed = stored != self.epochs.to_bytes()
 
-    def account_recovered(self, header: BatchHeader, *, replay: bool) -> None:
+    def apply_recovered(self, header: BatchHeader, *, replay: bool) -> None:
         """A sound batch was found at the end. `replay`: no snapshot accounts for its producer."""
         self.log_end_offset = header.next_offset
         if replay and header.producer_id >= 0:
@@ -291,14 +291,14 @@ class PartitionLog:
 
     def read(
         self, offset: Offset, end_offset: Offset, bytes_max: int, *, at_least_one: bool
-    ) -> Found | ColdRead:
+    ) -> BatchesRead | ColdRead:
         """Whole batches from the one that holds `offset`, below `end_offset`.
 
         At most `bytes_max`, but at least one batch if asked. A ColdRead is for a worker thread.
         """
         assert self.log_start_offset <= offset <= end_offset <= self.log_end_offset
         if offset == end_offset:
-            return Found(b"", offset, 0)
+            return BatchesRead(b"", offset, 0)
         start = self._warm.start_at(offset)
         segment = start[0] if start else self.segment_holding(offset)
         found = None
@@ -335,7 +335,7 @@ class PartitionLog:
             and segment.size_bytes >= view.size_bytes  # less: the log was cut and opened again
         )
 
-    def keep_indexes(self, loaded: Loaded) -> None:
+    def keep_indexes(self, loaded: LoadedIndexes) -> None:
         """Indexes that a worker thread loaded, for the next reader of the same segment."""
         segment = self.segment_holding(loaded.segment.base_offset)
         if not self.is_current(loaded.segment):
@@ -344,9 +344,9 @@ class PartitionLog:
             segment.install_indexes(loaded.indexes)
             if not segment.indexes_stored:
                 self._rebuilt[segment] = None
-        self._put_on_shelf(segment)
+        self._cache_indexes(segment)
 
-    def _put_on_shelf(self, segment: Segment) -> None:
+    def _cache_indexes(self, segment: Segment) -> None:
         if segment is not self.active and self.shared is not None:
             self.shared.indexes.keep(segment)
 
@@ -355,9 +355,9 @@ class PartitionLog:
     def begin_flush(self) -> Flush:
         """Everything that is not on disk yet. The caller must end or fail it."""
         if self.is_truncating:  # which syncs whatever stays
-            return Flush((), (), self.flushed_end_offset, self.flushed_bytes, 0, self.cuts)
+            return Flush((), (), self.flushed_end_offset, self.flushed_bytes, 0, self.truncation_count)
         files, self._new_files = self._new_files, []
-        births = len(files)
+        new_partition_files = len(files)
         for segment in self._dirty:
             segment.dirty = False
             segment.file.retain()
@@ -365,15 +365,22 @@ class PartitionLog:
         folders = sorted(self._dirty_folders)
         self._dirty.clear()
         self._dirty_folders.clear()
-        return Flush(files, folders, self.log_end_offset, self.appended_bytes, births, self.cuts)
+        return Flush(
+            files,
+            folders,
+            self.log_end_offset,
+            self.appended_bytes,
+            new_partition_files,
+            self.truncation_count,
+        )
 
     def end_flush(self, flush: Flush) -> None:
         """The sync succeeded."""
         for file in flush.files:
             file.release()
         if self.shared is not None:
-            self.shared.files.synced(flush.births)
-        if flush.cuts != self.cuts:
+            self.shared.files.synced(flush.new_partition_files)
+        if flush.truncation_count != self.truncation_count:
             return
         self.flushed_end_offset = max(self.flushed_end_offset, min(flush.end_offset, self.log_end_offset))
         self.flushed_bytes = max(self.flushed_bytes, flush.appended_bytes)
@@ -388,7 +395,7 @@ class PartitionLog:
             start = self.log_start_offset
             small_files.append(self.start_file(start))  # before the epochs, which begin there
         if self._epochs_changed:
-            small_files.append(Stored(f"{self.folder}/{epoch_file.FILE_NAME}", self.epochs.to_bytes()))
+            small_files.append(SmallFile(f"{self.folder}/{epoch_file.FILE_NAME}", self.epochs.to_bytes()))
             self._epochs_changed = False
         self.bytes_since_checkpoint = 0
         return Checkpoint(
@@ -411,7 +418,7 @@ class PartitionLog:
         for segment, entries, time_entries in checkpoint.indexes.covered:
             segment.indexes_were_stored(entries, time_entries)
             self._rebuilt.pop(segment, None)
-            self._put_on_shelf(segment)
+            self._cache_indexes(segment)
         self.recovery_point = checkpoint.recovery_point
         self.stored_start = max(self.stored_start, checkpoint.log_start)
         if self.recovery_point not in self.snapshots:
@@ -445,11 +452,11 @@ class PartitionLog:
     def drop_segments(self, count: int) -> list[str]:
         """Forget the oldest segments. Returns the files to remove."""
         assert count < len(self.segments), "the active segment stays"
-        doomed, self.segments = self.segments[:count], self.segments[count:]
-        for segment in doomed:
+        dropped, self.segments = self.segments[:count], self.segments[count:]
+        for segment in dropped:
             self._forget(segment)
         self.advance_start(max(self.log_start_offset, self.segments[0].base_offset))
-        return [path for segment in doomed for path in segment.paths()]
+        return [path for segment in dropped for path in segment.paths()]
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Segment) -> None:
         """Compaction rewrote these neighbours into one that covers the same offsets."""
@@ -482,53 +489,53 @@ class PartitionLog:
     # Cutting (log/truncation.py drives this)
 
     @property
-    def is_bare(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no record was written since it began here."""
         return len(self.segments) == 1 and self.active.size_bytes == 0
 
     @property
-    def is_at_rest(self) -> bool:
+    def has_stable_segments(self) -> bool:
         """Whether segments may go: none is being replaced or cut."""
         return not (self.is_swapping or self.is_truncating)
 
     @property
-    def form(self) -> tuple[int, Offset]:
+    def files_version(self) -> tuple[int, Offset]:
         """Another value after segments were replaced, cut or removed. What is appended does not change it."""
         return self._generation, self.segments[0].base_offset
 
-    def is_still(self, form: tuple[int, Offset]) -> bool:
+    def is_unchanged_since(self, files_version: tuple[int, Offset]) -> bool:
         """Whether its files have been those of this form all the time. While some are replaced or cut, nobody
         can say."""
-        return self.is_at_rest and not self.is_closed and self.form == form
+        return self.has_stable_segments and not self.is_closed and self.files_version == files_version
 
     @property
     def is_busy(self) -> bool:
         """Whether somebody is at its files who would bring back what is cut."""
-        return self.is_checkpointing or self.is_storing_start or not self.is_at_rest
+        return self.is_checkpointing or self.is_storing_start or not self.has_stable_segments
 
-    def adopt(self, left: "PartitionLog") -> None:
+    def adopt_truncated(self, truncated: "PartitionLog") -> None:
         """Go on with what a cut has left, which is on disk and nobody else's."""
         for segment in self.segments:
             self._forget(segment)
         self.producers.share(None)
-        self.segments, self.producers, self.epochs = left.segments, left.producers, left.epochs
-        self.snapshots, self.recovery_point = left.snapshots, left.recovery_point
-        self.clean_to = left.clean_to
-        self.log_start_offset, self.log_end_offset = left.log_start_offset, left.log_end_offset
-        self.stored_start = left.stored_start
-        self.flushed_end_offset, self.flushed_bytes = left.log_end_offset, self.appended_bytes
+        self.segments, self.producers, self.epochs = truncated.segments, truncated.producers, truncated.epochs
+        self.snapshots, self.recovery_point = truncated.snapshots, truncated.recovery_point
+        self.clean_to = truncated.clean_to
+        self.log_start_offset, self.log_end_offset = truncated.log_start_offset, truncated.log_end_offset
+        self.stored_start = truncated.stored_start
+        self.flushed_end_offset, self.flushed_bytes = truncated.log_end_offset, self.appended_bytes
         self._epochs_changed = True
-        self._folder_made = self._folder_is_ours = left._folder_made
+        self._folder_made = self._folder_is_ours = truncated._folder_made
         self._generation += 1
         for segment in self.segments:
             segment.generation = self._generation
-        self.cuts += 1
+        self.truncation_count += 1
         if self.shared is not None:
             self.share(self.shared)
 
     def rebase(self, base_offset: Offset) -> None:
         """Of a log without records: the batch that comes next begins here, which may be before its start."""
-        assert self.is_bare, "a batch in the middle would be out of its place"
+        assert self.is_empty, "a batch in the middle would be out of its place"
         assert not self.is_busy, "a checkpoint would account for what is not there"
         # They claim to account for producers up to the start, and the batch is not among them yet.
         for path in (*map(self.snapshot_path, self.snapshots), *self.active.paths()):
@@ -537,16 +544,16 @@ class PartitionLog:
         self.recovery_point = Offset(0)
         self._forget(self.active)
         segment = Segment(self.disk, self.folder, base_offset)
-        segment.shelf = self.shared.files if self.shared is not None else None
+        segment.open_files = self.shared.files if self.shared is not None else None
         self.segments = [segment]
         self._generation += 1
         segment.generation = self._generation
         self._dirty_folders.add(self.folder)
         self.log_end_offset = base_offset
 
-    def start_file(self, offset: Offset) -> Stored:
+    def start_file(self, offset: Offset) -> SmallFile:
         """The file that makes the log begin at `offset` after a restart, if not later."""
-        return Stored(f"{self.folder}/{LOG_START_FILE}", render_rows([str(offset)]))
+        return SmallFile(f"{self.folder}/{LOG_START_FILE}", render_rows([str(offset)]))
 
     def _forget(self, segment: Segment) -> None:
         if segment in self._dirty:
@@ -573,7 +580,7 @@ class PartitionLog:
         """Let go of the files and of what is shared with other logs."""
         for segment in self.segments:
             self._forget(segment)
-        self._release_births()
+        self._release_new_files()
         self.producers.share(None)
 
     def __repr__(self) -> str:

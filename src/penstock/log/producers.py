@@ -72,7 +72,7 @@ class Producer:
         return self.batches[-1]
 
 
-class ProducerRoll:
+class ProducerRegistry:
     """The producers of all partitions together, in the order of their last batch.
 
     Beyond the most there may be, the longest idle is forgotten, wherever it wrote: the same that
@@ -81,10 +81,10 @@ class ProducerRoll:
     twice, so evictions are counted and reported (`Storage`).
     """
 
-    __slots__ = ("_most", "_owners", "evicted", "last_evicted_from", "per_partition_max")
+    __slots__ = ("_owners", "_producers_max", "evicted", "last_evicted_from", "per_partition_max")
 
     def __init__(self, limits: ProducerLimits = PRODUCER_LIMITS) -> None:
-        self._most = limits.total_max
+        self._producers_max = limits.total_max
         self.per_partition_max = limits.per_partition_max
         self._owners: dict[Producer, Producers] = {}
         self.evicted = 0
@@ -96,7 +96,7 @@ class ProducerRoll:
 
     def enter(self, producer: Producer, owner: "Producers") -> None:
         self._owners[producer] = owner
-        if len(self._owners) > self._most:
+        if len(self._owners) > self._producers_max:
             self.evict(next(iter(self._owners)))
 
     def evict(self, producer: Producer) -> None:
@@ -111,24 +111,24 @@ class ProducerRoll:
 
 
 class Producers:
-    __slots__ = ("_by_id", "_most", "_roll")
+    __slots__ = ("_by_id", "_producers_max", "_registry")
 
     def __init__(self, most: int = PRODUCERS_PER_PARTITION_MAX) -> None:
-        self._most = most
+        self._producers_max = most
         # In order of last use: the first is the one to forget when there are too many.
         self._by_id: dict[ProducerId, Producer] = {}
-        self._roll: ProducerRoll | None = None
+        self._registry: ProducerRegistry | None = None
 
-    def share(self, roll: ProducerRoll | None) -> None:
+    def share(self, registry: ProducerRegistry | None) -> None:
         """Count these producers among those of all partitions; None: they are gone from there."""
-        if self._roll is not None:
+        if self._registry is not None:
             for producer in self._by_id.values():
-                self._roll.leave(producer)
-        self._roll = roll
-        if roll is not None:
-            self._most = roll.per_partition_max
+                self._registry.leave(producer)
+        self._registry = registry
+        if registry is not None:
+            self._producers_max = registry.per_partition_max
             for producer in tuple(self._by_id.values()):
-                roll.enter(producer, self)
+                registry.enter(producer, self)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -142,7 +142,7 @@ class Producers:
         if producer is None:
             return None
         if header.producer_epoch == producer.epoch:
-            return _repeated_or_next(producer, header)
+            return _duplicate_or_next(producer, header)
         if header.producer_epoch < producer.epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -172,21 +172,21 @@ class Producers:
             known = before.batches[1 - PRODUCER_WINDOW_BATCHES :]
             producer = Producer(producer_id, before.epoch, (*known, batch))
         self._by_id[producer_id] = producer
-        if self._roll is not None:
+        if self._registry is not None:
             if before is not None:
-                self._roll.leave(before)
-            self._roll.enter(producer, self)
-        while len(self._by_id) > self._most:
+                self._registry.leave(before)
+            self._registry.enter(producer, self)
+        while len(self._by_id) > self._producers_max:
             oldest = next(iter(self._by_id.values()))
-            if self._roll is None:  # a start replays what was forgotten before: that is no news
+            if self._registry is None:  # a start replays what was forgotten before: that is no news
                 self.forget(oldest)
             else:
-                self._roll.evict(oldest)
+                self._registry.evict(oldest)
 
     def forget(self, producer: Producer) -> None:
         del self._by_id[producer.id]
-        if self._roll is not None:
-            self._roll.leave(producer)
+        if self._registry is not None:
+            self._registry.leave(producer)
 
     def expire(self, *, now_ms: int, idle_ms_max: int) -> None:
         """Forget who has written nothing for so long. Called now and then.
@@ -194,13 +194,13 @@ class Producers:
         Counted from the first call after a producer's last batch, not from the timestamps of its
         records: those are whatever the client says, and may be years old.
         """
-        doomed = []
+        expired = []
         for producer in self._by_id.values():
             if producer.idle_since_ms is None:
                 producer.idle_since_ms = now_ms
             elif now_ms - producer.idle_since_ms > idle_ms_max:
-                doomed.append(producer)
-        for producer in doomed:
+                expired.append(producer)
+        for producer in expired:
             self.forget(producer)
 
     def snapshot(self) -> tuple[Producer, ...]:
@@ -258,7 +258,7 @@ def sequence_plus(sequence: int, steps: int) -> int:
     return (sequence + steps) % (SEQUENCE_MAX + 1)
 
 
-def _repeated_or_next(producer: Producer, header: BatchHeader) -> WrittenBatch | None:
+def _duplicate_or_next(producer: Producer, header: BatchHeader) -> WrittenBatch | None:
     first, last = header.base_sequence, header.last_sequence
     expected = sequence_plus(producer.last.last_sequence, 1)
     if first == expected:

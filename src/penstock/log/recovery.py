@@ -30,7 +30,7 @@ from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
 from penstock.log.producers import Producers
-from penstock.log.reading.cold_reading import Indexes, check_stored, is_dense, out_of_place
+from penstock.log.reading.cold_reading import Indexes, is_dense, validate_stored_batch, wrong_offset_error
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.types import Buffer, Offset
@@ -43,15 +43,18 @@ class Recovered(NamedTuple):
     """How much of a torn tail was removed."""
 
 
-def open_log(disk: Disk, folder: str, settings: LogSettings, *, after_us: bool = False) -> Recovered:
+def open_log(
+    disk: Disk, folder: str, settings: LogSettings, *, written_by_this_process: bool = False
+) -> Recovered:
     """Blocks. Raises CorruptData if what was once safe is not there any more.
 
-    `after_us`: this process wrote it, and no sync has failed since: what is in memory reaches the disk.
+    `written_by_this_process`: this process wrote it, and no sync has failed since: what is in memory reaches
+    the disk.
     """
     log = PartitionLog(disk, folder, settings)
     if not disk.exists(folder):
         return Recovered(log, 0, 0)
-    log.adopt_folder()
+    log.use_existing_folder()
     finish_swaps(disk, folder)
     names = disk.list_folder(folder)
     for name in names:
@@ -62,13 +65,13 @@ def open_log(disk: Disk, folder: str, settings: LogSettings, *, after_us: bool =
         Segment(disk, folder, base, disk.size_of(f"{folder}/{segment_name(base)}{LOG_SUFFIX}"))
         for base in offsets_named(names, LOG_SUFFIX)
     ]
-    log.claim_folder()
-    scanned, cut = _scan(log, scan_from, rewrite_from=None if after_us else log.recovery_point)
+    log.resync_folder()
+    scanned, cut = _scan(log, scan_from, rewrite_from=None if written_by_this_process else log.recovery_point)
     if cut:
         # Before anything is appended: what was cut off must not come back behind it.
         files = [segment.file for segment in log.segments[-1:]]
         disk.sync(files, [folder])
-    _settle_start(log)
+    _reconcile_log_start(log)
     log.clean_to = load_clean_to(disk, folder, log.log_end_offset)
     has_epochs = epoch_file.FILE_NAME in names
     log.compare_epochs(
@@ -116,9 +119,9 @@ def _scan(log: PartitionLog, scan_from: Offset, rewrite_from: Offset | None) -> 
     for number in range(first, len(log.segments)):
         segment = log.segments[number]
         if number > first and segment.base_offset != log.log_end_offset:
-            if log.log_end_offset < _needed_to(log):
-                raise _missing(log, log.segments[number - 1].path())
-            cut += sum(_remove_segment(log.disk, doomed) for doomed in log.segments[number:])
+            if log.log_end_offset < _required_end(log):
+                raise _missing_records(log, log.segments[number - 1].path())
+            cut += sum(_remove_segment(log.disk, removed) for removed in log.segments[number:])
             del log.segments[number:]
             break
         log.log_end_offset = segment.base_offset
@@ -142,36 +145,36 @@ def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset, rewrit
         try:
             header, batch = reader.batch_at(position, expected, path)
         except CorruptData:
-            if log.log_end_offset < _needed_to(log):
+            if log.log_end_offset < _required_end(log):
                 raise
             break
         if rewrite_from is not None and header.base_offset >= rewrite_from:
-            _write_again(segment.file, position, batch)
+            _rewrite(segment.file, position, batch)
         segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
-        log.account_recovered(header, replay=header.base_offset >= scan_from)
+        log.apply_recovered(header, replay=header.base_offset >= scan_from)
         expected = header.next_offset
         position += header.size
-    if log.log_end_offset < _needed_to(log) and segment is log.segments[-1]:
-        raise _missing(log, path)
+    if log.log_end_offset < _required_end(log) and segment is log.segments[-1]:
+        raise _missing_records(log, path)
     if position > start:
         log.mark_dirty(segment, is_new=True)
     return position - start
 
 
-def _needed_to(log: PartitionLog) -> Offset:
+def _required_end(log: PartitionLog) -> Offset:
     """Whatever lies below must be there. Of a log that starts at its recovery point that is nothing: a
     follower may have begun it inside of a batch, all of which was then on its way to the disk."""
     return log.recovery_point if log.recovery_point > log.log_start_offset else Offset(0)
 
 
-def _missing(log: PartitionLog, path: str) -> CorruptData:
+def _missing_records(log: PartitionLog, path: str) -> CorruptData:
     return CorruptData(
         f"{path} ends at offset {log.log_end_offset}; "
         f"records below {log.recovery_point} were safe and are missing"
     )
 
 
-def _write_again(file: File, position: int, batch: Buffer) -> None:
+def _rewrite(file: File, position: int, batch: Buffer) -> None:
     """Make the page cache owe these bytes to the disk once more.
 
     After a failed sync the kernel shows them as if they were written. A process that finds them so
@@ -192,8 +195,8 @@ def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
     else:
         stored.by_offset.truncate(scan_from)
         stored.by_time.truncate(scan_from)
-        _cut_file(log.disk, segment.path(INDEX_SUFFIX), len(stored.by_offset) * INDEX_ENTRY_BYTES)
-        _cut_file(log.disk, segment.path(TIME_INDEX_SUFFIX), len(stored.by_time) * TIME_ENTRY_BYTES)
+        _truncate_file(log.disk, segment.path(INDEX_SUFFIX), len(stored.by_offset) * INDEX_ENTRY_BYTES)
+        _truncate_file(log.disk, segment.path(TIME_INDEX_SUFFIX), len(stored.by_time) * TIME_ENTRY_BYTES)
     size_found = segment.size_bytes
     position = segment.resume(stored)
     if position > 0 and size_found >= HEADER_BYTES:
@@ -202,7 +205,7 @@ def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
     return position
 
 
-def _cut_file(disk: Disk, path: str, size_bytes: int) -> None:
+def _truncate_file(disk: Disk, path: str, size_bytes: int) -> None:
     """Entries past those that are trusted would otherwise follow the new ones."""
     if disk.size_of(path) > size_bytes:
         file = disk.open(path)
@@ -227,9 +230,9 @@ class _BatchReader:
         if position + header.size > self._size:
             raise CorruptData(f"{path} ends inside the batch at {position}")
         if expected is not None and header.base_offset != expected:
-            raise out_of_place(f"{path} at {position}", header, expected)
+            raise wrong_offset_error(f"{path} at {position}", header, expected)
         data, at = self._bytes_at(position, header.size)
-        check_stored(data, header, at, f"{path} at {position}")
+        validate_stored_batch(data, header, at, f"{path} at {position}")
         return header, memoryview(data)[at : at + header.size]
 
     def _bytes_at(self, position: int, length: int) -> tuple[bytes, int]:
@@ -242,7 +245,7 @@ class _BatchReader:
         return self._chunk, at
 
 
-def _settle_start(log: PartitionLog) -> None:
+def _reconcile_log_start(log: PartitionLog) -> None:
     if not log.segments or log.log_start_offset > log.log_end_offset:
         # The start was moved past records that were never synced and are lost. Going back behind it
         # would show offsets again that were declared gone.

@@ -30,7 +30,7 @@ def segment_name(base_offset: Offset) -> str:
     return f"{base_offset:020d}"
 
 
-class FileShelf(Protocol):
+class OpenFileTracker(Protocol):
     def open(self, disk: Disk, path: str, *, create: bool) -> File: ...
 
     def opened(self, segment: "Segment") -> None: ...
@@ -48,13 +48,13 @@ class Segment:
         "_time_index",
         "base_offset",
         "bytes_since_entry",
-        "cut_unsynced",
         "dirty",
         "first_timestamp",
         "folder",
         "generation",
+        "has_unsynced_truncation",
         "index_entries_stored",
-        "shelf",
+        "open_files",
         "size_bytes",
         "time_entries_stored",
         "written_from",
@@ -67,14 +67,14 @@ class Segment:
         self.size_bytes = size_bytes
         self.written_from = size_bytes
         self.dirty = False
-        self.cut_unsynced = False
+        self.has_unsynced_truncation = False
         """What was left of a refused batch was cut off, and nothing was appended since."""
         self.first_timestamp: int | None = None
         self.generation = 0
         """Which rewriting by compaction since the log was opened made it; 0: it was found so or appended."""
         self.index_entries_stored = 0
         self.time_entries_stored = 0
-        self.shelf: FileShelf | None = None
+        self.open_files: OpenFileTracker | None = None
         """Opens every file, and is told when it is closed, so that not too many are open."""
         self._file: File | None = None
         # An empty segment has empty indexes; another's are loaded when asked for.
@@ -98,11 +98,11 @@ class Segment:
         """Opened when first needed; made by the first append."""
         if self._file is None:
             path, create = self.path(), self.size_bytes == 0
-            if self.shelf is None:
+            if self.open_files is None:
                 self._file = self._disk.open(path, create=create)
             else:
-                self._file = self.shelf.open(self._disk, path, create=create)
-                self.shelf.opened(self)
+                self._file = self.open_files.open(self._disk, path, create=create)
+                self.open_files.opened(self)
         return self._file
 
     @property
@@ -123,8 +123,8 @@ class Segment:
         if self._file is not None:
             self._file.release()
             self._file = None
-            if self.shelf is not None:
-                self.shelf.closed(self)
+            if self.open_files is not None:
+                self.open_files.closed(self)
 
     # Indexes
 
@@ -254,7 +254,7 @@ class Segment:
         if self.newest_timestamp != NO_TIMESTAMP:
             self.time_index.add(self.newest_timestamp, self._newest_timestamp_offset)
 
-    def left_memory(self) -> None:
+    def mark_evicted(self) -> None:
         """Bytes of it were not in the page cache any more. Whatever is there later may come from the device:
         a read that misses makes the kernel read ahead, and the next read finds bytes that nobody checked."""
         self.written_from = self.size_bytes

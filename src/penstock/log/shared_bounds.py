@@ -7,16 +7,18 @@ from typing import NamedTuple
 
 from penstock.host.disk import Disk
 from penstock.limits import INDEX_BYTES_KEPT_MAX
-from penstock.log.index.index_cache import IndexShelf
+from penstock.log.index.index_cache import IndexCache
 from penstock.log.open_files import OpenFiles
-from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits, ProducerRoll
+from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits, ProducerRegistry
 
 
-class SharedBounds(NamedTuple):
-    indexes: IndexShelf
+class SharedLogResources(NamedTuple):
+    indexes: IndexCache
     files: OpenFiles
-    producers: ProducerRoll
+    producers: ProducerRegistry
 
     @classmethod
-    def on(cls, disk: Disk, producers: ProducerLimits = PRODUCER_LIMITS) -> "SharedBounds":
-        return cls(IndexShelf(INDEX_BYTES_KEPT_MAX), OpenFiles(disk.open_files_max), ProducerRoll(producers))
+    def on(cls, disk: Disk, producers: ProducerLimits = PRODUCER_LIMITS) -> "SharedLogResources":
+        return cls(
+            IndexCache(INDEX_BYTES_KEPT_MAX), OpenFiles(disk.open_files_max), ProducerRegistry(producers)
+        )

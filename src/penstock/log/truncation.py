@@ -36,8 +36,8 @@ class Truncation:
         assert not log.is_busy, "somebody would bring back what is cut"
         assert log.log_start_offset <= offset
         self._log = log
-        self._holder = log.view(log.segment_holding(offset))
-        self._left: PartitionLog | None = None
+        self._last_segment = log.view(log.segment_holding(offset))
+        self._truncated: PartitionLog | None = None
         self.offset = offset
         log.is_truncating = True
 
@@ -51,20 +51,20 @@ class Truncation:
             if log.log_start_offset > 0:
                 disk.store([log.start_file(log.log_start_offset)])
             _remove_snapshots(disk, folder, past=self.offset)
-            self._cut(disk, folder)
-        self._left = _opened(log)
+            self._truncate_files(disk, folder)
+        self._truncated = _reopened(log)
 
-    def _cut(self, disk: Disk, folder: str) -> None:
+    def _truncate_files(self, disk: Disk, folder: str) -> None:
         for base in offsets_named(disk.list_folder(folder), LOG_SUFFIX):
-            if base > self._holder.base_offset:
+            if base > self._last_segment.base_offset:
                 _remove_segment(disk, folder, base)
-        if not disk.exists(self._holder.log_path):
+        if not disk.exists(self._last_segment.log_path):
             disk.sync((), [folder])
             return
-        file = disk.open(self._holder.log_path)
+        file = disk.open(self._last_segment.log_path)
         try:
-            size = min(self._holder.size_bytes, file.size())
-            index = self._holder.load_indexes(file).by_offset
+            size = min(self._last_segment.size_bytes, file.size())
+            index = self._last_segment.load_indexes(file).by_offset
             file.truncate(find_batch(file, index, self.offset, size))
             # What was dropped must not come back behind what is written in its place.
             disk.sync([file], [folder])
@@ -72,16 +72,16 @@ class Truncation:
             file.release()
 
     def end(self) -> None:
-        _end(self._log, self._left)
+        _end(self._log, self._truncated)
 
 
-class BeginningAnew:
+class FullTruncation:
     """Of one log: every record goes, and it starts at `offset`, wherever that lies."""
 
     def __init__(self, log: PartitionLog, offset: Offset) -> None:
         assert not log.is_busy, "somebody would bring back what is removed"
         self._log = log
-        self._left: PartitionLog | None = None
+        self._truncated: PartitionLog | None = None
         self.offset = offset
         log.is_truncating = True
 
@@ -100,52 +100,52 @@ class BeginningAnew:
             for base in offsets_named(disk.list_folder(folder), LOG_SUFFIX)[part]:
                 _remove_segment(disk, folder, base)
             disk.sync((), [folder])
-        self._left = _opened(log)
+        self._truncated = _reopened(log)
 
     def end(self) -> None:
-        _end(self._log, self._left)
+        _end(self._log, self._truncated)
 
 
 def truncate_to(log: PartitionLog, offset: Offset) -> None:
     """Drop every batch that reaches `offset` or further. Waits for the device."""
     if offset < log.log_end_offset:
-        cut = Truncation(log, offset)
-        cut.run()
-        cut.end()
+        truncation = Truncation(log, offset)
+        truncation.run()
+        truncation.end()
 
 
-def begin_anew(log: PartitionLog, offset: Offset) -> None:
+def truncate_fully_and_start_at(log: PartitionLog, offset: Offset) -> None:
     """Drop every record and start at `offset`. Waits for the device."""
-    anew = BeginningAnew(log, offset)
-    anew.run()
-    anew.end()
+    truncation = FullTruncation(log, offset)
+    truncation.run()
+    truncation.end()
 
 
-def _opened(log: PartitionLog) -> PartitionLog:
+def _reopened(log: PartitionLog) -> PartitionLog:
     """What is left on disk, opened and synced. Nobody else knows of it."""
-    left = open_log(log.disk, log.folder, log.settings, after_us=True).log
-    flush = left.begin_flush()
+    truncated = open_log(log.disk, log.folder, log.settings, written_by_this_process=True).log
+    flush = truncated.begin_flush()
     log.disk.sync(flush.files, flush.folders)
-    left.end_flush(flush)
-    left.close_files()
-    return left
+    truncated.end_flush(flush)
+    truncated.close_files()
+    return truncated
 
 
-def _end(log: PartitionLog, left: PartitionLog | None) -> None:
-    assert left is not None, "it was run"
+def _end(log: PartitionLog, truncated: PartitionLog | None) -> None:
+    assert truncated is not None, "it was run"
     log.is_truncating = False
     if log.is_closed:
         return  # its topic was deleted meanwhile
-    log.adopt(left)
-    log.claim_folder()
+    log.adopt_truncated(truncated)
+    log.resync_folder()
 
 
 def _remove_snapshots(disk: Disk, folder: str, past: Offset) -> None:
     """As they are on disk: one may have got its name from a checkpoint that nobody ended."""
-    doomed = [offset for offset in offsets_named(disk.list_folder(folder), SNAPSHOT_SUFFIX) if offset > past]
-    for offset in doomed:
+    removed = [offset for offset in offsets_named(disk.list_folder(folder), SNAPSHOT_SUFFIX) if offset > past]
+    for offset in removed:
         disk.remove(f"{folder}/{segment_name(offset)}{SNAPSHOT_SUFFIX}")
-    if doomed:
+    if removed:
         disk.sync((), [folder])
 
 

@@ -25,7 +25,7 @@ class TrustedTime:
         self._leaps: list[tuple[float, int]] = []
         """When each was noticed, and how far it went; the last at the end."""
 
-    def look(self, wall_ms: int, monotonic: float) -> None:
+    def observe(self, wall_ms: int, monotonic: float) -> None:
         """To be called often: a leap counts from the moment it is noticed."""
         passed_ms = int((monotonic - self._monotonic) * 1000)
         leap_ms = wall_ms - self._wall_ms - passed_ms

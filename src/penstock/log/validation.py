@@ -1,6 +1,6 @@
 """May this batch be appended? Kafka's checks, in Kafka's order, with Kafka's error codes.
 
-Nearly every batch is fine. `is_plain` finds that out with one comparison after another, against
+Nearly every batch is fine. `passes_fast_checks` finds that out with one comparison after another, against
 limits that were worked out when the topic was configured; `check_batch` takes whatever it doubts,
 and says what is wrong or that nothing is.
 
@@ -47,7 +47,7 @@ BATCH_LENGTH_FIELD = BatchHeader._fields.index("batch_length")
 MAGIC_FIELD = BatchHeader._fields.index("magic")
 
 
-class NotABatch(ApiError):
+class InvalidBatch(ApiError):
     """What a producer sent cannot be read as one record batch; the log was not asked."""
 
 
@@ -64,27 +64,27 @@ def read_batch(payload: memoryview | None) -> tuple[BatchHeader, memoryview]:
 def _read_odd_batch(payload: memoryview | None) -> tuple[BatchHeader, memoryview]:
     """Kafka's checks in Kafka's order, for what is not one whole batch and nothing else."""
     if payload is None or len(payload) < MAGIC_BYTES:
-        raise NotABatch(ErrorCode.INVALID_RECORD, "the request has no record batch for this partition")
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "the request has no record batch for this partition")
     size = _size_at(payload, 0)
     magic = payload[MAGIC_AT]
     if magic != MAGIC:
         code = ErrorCode.INVALID_RECORD if magic in OLD_MAGICS else ErrorCode.CORRUPT_MESSAGE
-        raise NotABatch(code, f"record format {magic} is not accepted; this broker stores format {MAGIC}")
+        raise InvalidBatch(code, f"record format {magic} is not accepted; this broker stores format {MAGIC}")
     if size > len(payload):
-        raise NotABatch(ErrorCode.INVALID_RECORD, f"the batch says {size} bytes and {len(payload)} came")
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"the batch says {size} bytes and {len(payload)} came")
     if size < len(payload):
         _require_only_a_tail(payload, size)
         payload = payload[:size]
     try:
         return parse_header(payload), payload
     except CorruptData as error:
-        raise NotABatch(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
 
 
 def _size_at(payload: memoryview, position: int) -> int:
     (length,) = BATCH_LENGTH.unpack_from(payload, position + BATCH_LENGTH_AT)
     if length < BATCH_LENGTH_MIN:
-        raise NotABatch(ErrorCode.CORRUPT_MESSAGE, f"no record batch has a length of {length}")
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"no record batch has a length of {length}")
     return LOG_OVERHEAD + int(length)
 
 
@@ -93,23 +93,23 @@ def _require_only_a_tail(payload: memoryview, end: int) -> None:
     if len(payload) - end < MAGIC_BYTES:
         return
     if payload[end + MAGIC_AT] > MAGIC:
-        raise NotABatch(ErrorCode.CORRUPT_MESSAGE, "what follows the batch is no part of another")
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "what follows the batch is no part of another")
     if end + _size_at(payload, end) <= len(payload):
-        raise NotABatch(ErrorCode.INVALID_RECORD, "a partition takes exactly one record batch a request")
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "a partition takes exactly one record batch a request")
 
 
-class PlainLimits(msgspec.Struct, frozen=True, gc=False):
+class FastCheckLimits(msgspec.Struct, frozen=True, gc=False):
     """What a batch must keep to be fine without another look."""
 
     batch_bytes_max: int
     timestamp_after_max_ms: int
 
     @classmethod
-    def of(cls, config: TopicConfig) -> "PlainLimits":
+    def of(cls, config: TopicConfig) -> "FastCheckLimits":
         return cls(config.batch_bytes_max, config.timestamp_after_max_ms)
 
 
-def is_plain(batch: memoryview, header: BatchHeader, limits: PlainLimits, now_ms: int) -> bool:
+def passes_fast_checks(batch: memoryview, header: BatchHeader, limits: FastCheckLimits, now_ms: int) -> bool:
     """Whether `check_batch` has nothing against this batch. False: it must be asked."""
     # Taken apart at once: a field of a named tuple costs as much as five local variables.
     base_offset, _, _, _, crc, attributes, delta, _, newest, producer_id, _, sequence, count = header
@@ -145,18 +145,18 @@ def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms:
     _check_shape(header)
     if header.attributes & LOG_APPEND_TIME_BIT:
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set the log append time")
-    return _is_ahead(header, config, now_ms)
+    return _is_in_future(header, config, now_ms)
 
 
 def check_records(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
     """The checks for which a batch must be opened. Takes long for a large one."""
-    if _is_ahead(header, config, now_ms):
-        raise _ahead(batch, header, config, now_ms)
+    if _is_in_future(header, config, now_ms):
+        raise _future_timestamp_error(batch, header, config, now_ms)
     if config.timestamp_before_max_ms != LONG_MAX and config.timestamp_type is not LOG_APPEND_TIME:
-        _require_few(header)
+        _limit_record_count(header)
         _check_oldest(batch, now_ms - config.timestamp_before_max_ms)
     if COMPACT in config.cleanup_policy:
-        _require_few(header)
+        _limit_record_count(header)
         _check_keys(batch)
 
 
@@ -178,7 +178,7 @@ def _check_shape(header: BatchHeader) -> None:
         raise ApiError(ErrorCode.INVALID_TXN_STATE, "this broker does not offer transactions")
 
 
-def _is_ahead(header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
+def _is_in_future(header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
     newest = header.max_timestamp
     return (
         newest - now_ms > config.timestamp_after_max_ms
@@ -187,7 +187,7 @@ def _is_ahead(header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
     )
 
 
-def _ahead(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> ApiError:
+def _future_timestamp_error(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> ApiError:
     """Names the records at fault, unless the batch has more than are looked at one by one."""
     latest = now_ms + config.timestamp_after_max_ms
     few = header.record_count <= RECORDS_CHECKED_MAX
@@ -195,11 +195,11 @@ def _ahead(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int)
         ErrorCode.INVALID_TIMESTAMP,
         f"a timestamp lies {header.max_timestamp - now_ms} ms ahead; "
         f"message.timestamp.after.max.ms is {config.timestamp_after_max_ms}",
-        records=_at_fault(batch, lambda time: time > latest) if few else (),
+        records=_offending_records(batch, lambda time: time > latest) if few else (),
     )
 
 
-def _require_few(header: BatchHeader) -> None:
+def _limit_record_count(header: BatchHeader) -> None:
     """What is done for every record is done while other batches wait for their turn."""
     if header.record_count > RECORDS_CHECKED_MAX:
         raise ApiError(
@@ -210,7 +210,7 @@ def _require_few(header: BatchHeader) -> None:
 
 
 def _check_oldest(batch: Buffer, oldest_allowed: int) -> None:
-    too_old = _at_fault(batch, lambda time: NO_TIMESTAMP != time < oldest_allowed)
+    too_old = _offending_records(batch, lambda time: NO_TIMESTAMP != time < oldest_allowed)
     if too_old:
         raise ApiError(
             ErrorCode.INVALID_TIMESTAMP,
@@ -219,9 +219,9 @@ def _check_oldest(batch: Buffer, oldest_allowed: int) -> None:
         )
 
 
-def _at_fault(batch: Buffer, is_wrong: Callable[[int], bool]) -> tuple[int, ...]:
+def _offending_records(batch: Buffer, is_wrong: Callable[[int], bool]) -> tuple[int, ...]:
     """The numbers of the records with a wrong timestamp."""
-    return tuple(number for number, record in enumerate(_opened(batch)) if is_wrong(record.timestamp))
+    return tuple(number for number, record in enumerate(_read_records(batch)) if is_wrong(record.timestamp))
 
 
 def _check_keys(batch: Buffer) -> None:
@@ -237,7 +237,7 @@ def _check_keys(batch: Buffer) -> None:
         )
 
 
-def _opened(batch: Buffer) -> list[records.Record]:
+def _read_records(batch: Buffer) -> list[records.Record]:
     try:
         return list(records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
     except CorruptData as error:

@@ -3,7 +3,7 @@
 Rule 1: a field is never added, removed or read differently without a new version. An old broker
         that wrote back a document it only half understood would lose the other half.
 Rule 2: what cannot be read is CorruptData naming the key. Nothing is guessed or skipped.
-Rule 3: the newest version is written; older ones are read, as the newest (`_OLDER`).
+Rule 3: the newest version is written; older ones are read, as the newest (`_OLD_VERSION_DECODERS`).
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 NodeOrNone = Annotated[int, msgspec.Meta(ge=-1)]
 Nodes = tuple[Natural, ...]
-Replicas = Annotated[Nodes, msgspec.Meta(min_length=1)]
+NonEmptyNodes = Annotated[Nodes, msgspec.Meta(min_length=1)]
 
 
-class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=1):
+class MetadataValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=1):
     """Of version 1, unless it says otherwise."""
 
 
-class TopicValue(Document, frozen=True, tag=2, omit_defaults=True):
+class TopicValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
     topic_id: str
     partitions: Count
     """Rewritten with every growth, so that a growth and a deletion cannot both succeed."""
@@ -37,8 +37,8 @@ class TopicValue(Document, frozen=True, tag=2, omit_defaults=True):
     """How often min.insync.replicas was changed here. See `PartitionValue.min_isr_changes`."""
 
 
-class PartitionValue(Document, frozen=True, tag=2, omit_defaults=True):
-    replicas: Replicas
+class PartitionValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
+    replicas: NonEmptyNodes
     """While they are being reassigned: those to be, the preferred leader first, then `removing`."""
     leader: NodeOrNone
     leader_epoch: Natural
@@ -61,7 +61,7 @@ class EndpointValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
-class BrokerValue(Document, frozen=True, tag=2, omit_defaults=True):
+class BrokerValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
     rack: str | None
     endpoints: dict[str, EndpointValue]
     """By listener name."""
@@ -81,7 +81,7 @@ class BrokerValue(Document, frozen=True, tag=2, omit_defaults=True):
     """Of the process that had this epoch."""
 
 
-class LiveValue(Document, frozen=True, omit_defaults=True):
+class BrokerSessionValue(MetadataValue, frozen=True, omit_defaults=True):
     """Written once, tied to the broker's session. Its revision is the broker's epoch."""
 
     incarnation: str
@@ -99,129 +99,131 @@ class LiveValue(Document, frozen=True, omit_defaults=True):
     """By topic id: the partitions that it once had, and has not now."""
 
 
-class ControllerValue(Document, frozen=True):
+class ControllerValue(MetadataValue, frozen=True):
     """Tied to a session. Its revision is the controller's term."""
 
     broker_id: Natural
 
 
-class BrokerConfigValue(Document, frozen=True, tag=2, omit_defaults=True):
+class BrokerConfigValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
     overrides: dict[str, str]
     min_isr_changes: Natural = 0
     """Of the default for all brokers, as of a topic."""
 
 
-class GroupConfigValue(Document, frozen=True):
+class GroupConfigValue(MetadataValue, frozen=True):
     overrides: dict[str, str]
 
 
-class ProducerIdsValue(Document, frozen=True):
+class ProducerIdsValue(MetadataValue, frozen=True):
     next_id: Natural
     """No id below this one will be handed out again."""
 
 
-class FeaturesValue(Document, frozen=True):
+class FeaturesValue(MetadataValue, frozen=True):
     levels: dict[str, Count]
     """By feature: what every broker of the cluster understands, and may write."""
 
 
-class _TopicValue1(Document, frozen=True):
+class _TopicValue1(MetadataValue, frozen=True):
     topic_id: str
     partitions: Count
     internal: bool
     created_ms: int
     overrides: dict[str, str]
 
-    def renewed(self) -> TopicValue:
+    def upgraded(self) -> TopicValue:
         return TopicValue(self.topic_id, self.partitions, self.internal, self.created_ms, self.overrides)
 
 
-class _PartitionValue1(Document, frozen=True):
-    replicas: Replicas
+class _PartitionValue1(MetadataValue, frozen=True):
+    replicas: NonEmptyNodes
     leader: NodeOrNone
     leader_epoch: Natural
     isr: Nodes
     partition_epoch: Natural
 
-    def renewed(self) -> PartitionValue:
+    def upgraded(self) -> PartitionValue:
         return PartitionValue(self.replicas, self.leader, self.leader_epoch, self.isr, self.partition_epoch)
 
 
-class _BrokerValue1(Document, frozen=True):
+class _BrokerValue1(MetadataValue, frozen=True):
     rack: str | None
     endpoints: dict[str, EndpointValue]
 
-    def renewed(self) -> BrokerValue:
+    def upgraded(self) -> BrokerValue:
         return BrokerValue(self.rack, self.endpoints)
 
 
-class _BrokerConfigValue1(Document, frozen=True):
+class _BrokerConfigValue1(MetadataValue, frozen=True):
     overrides: dict[str, str]
 
-    def renewed(self) -> BrokerConfigValue:
+    def upgraded(self) -> BrokerConfigValue:
         return BrokerConfigValue(self.overrides)
 
 
-V = TypeVar("V", bound=Document)
-Value = Document
+V = TypeVar("V", bound=MetadataValue)
+Value = MetadataValue
 
 
 class _Versioned(msgspec.Struct):
     version: int
 
 
-class _Reader(NamedTuple):
-    beginning: bytes
+class _VersionDecoder(NamedTuple):
+    prefix: bytes
     """Of every document of this version. The decoder alone would let a missing version pass."""
     read: Callable[[bytes], Any]
 
 
-def _version(kind: type[Document]) -> int:
+def _version(kind: type[MetadataValue]) -> int:
     version = kind.__struct_config__.tag
     assert isinstance(version, int)
     return version
 
 
-def _beginning(kind: type[Document]) -> bytes:
+def _version_prefix(kind: type[MetadataValue]) -> bytes:
     return b'{"version":%d,' % _version(kind)
 
 
-def _older(kind: Any) -> _Reader:
+def _old_version_decoder(kind: Any) -> _VersionDecoder:
     decoder = msgspec.json.Decoder(kind)
-    return _Reader(_beginning(kind), lambda data: decoder.decode(data).renewed())
+    return _VersionDecoder(_version_prefix(kind), lambda data: decoder.decode(data).upgraded())
 
 
-_KINDS: tuple[type[Document], ...] = (
+_KINDS: tuple[type[MetadataValue], ...] = (
     TopicValue,
     PartitionValue,
     BrokerValue,
-    LiveValue,
+    BrokerSessionValue,
     ControllerValue,
     BrokerConfigValue,
     GroupConfigValue,
     ProducerIdsValue,
     FeaturesValue,
 )
-_OLDER: dict[type[Document], _Reader] = {
-    TopicValue: _older(_TopicValue1),
-    PartitionValue: _older(_PartitionValue1),
-    BrokerValue: _older(_BrokerValue1),
-    BrokerConfigValue: _older(_BrokerConfigValue1),
+_OLD_VERSION_DECODERS: dict[type[MetadataValue], _VersionDecoder] = {
+    TopicValue: _old_version_decoder(_TopicValue1),
+    PartitionValue: _old_version_decoder(_PartitionValue1),
+    BrokerValue: _old_version_decoder(_BrokerValue1),
+    BrokerConfigValue: _old_version_decoder(_BrokerConfigValue1),
 }
-_NEWEST = {kind: _Reader(_beginning(kind), msgspec.json.Decoder(kind).decode) for kind in _KINDS}
+_NEWEST_VERSION_DECODERS = {
+    kind: _VersionDecoder(_version_prefix(kind), msgspec.json.Decoder(kind).decode) for kind in _KINDS
+}
 _encoder = msgspec.json.Encoder()
 
 
-def encode(value: Document) -> bytes:
+def encode(value: MetadataValue) -> bytes:
     return _encoder.encode(value)
 
 
 def decode(kind: type[V], key: str, data: bytes) -> V:
     """The value stored under `key`, or CorruptData naming it."""
-    reader = _NEWEST[kind]
+    reader = _NEWEST_VERSION_DECODERS[kind]
     try:
-        if not data.startswith(reader.beginning):
-            reader = _reader_of_older(kind, key, data)
+        if not data.startswith(reader.prefix):
+            reader = _decoder_of_old_version(kind, key, data)
         value = reader.read(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptData(f"metadata key {key}: {error}") from error
@@ -230,10 +232,10 @@ def decode(kind: type[V], key: str, data: bytes) -> V:
 
 
 def topic_id_of(value: TopicValue, key: str) -> TopicId:
-    return parsed_topic_id(value.topic_id, key)
+    return parse_topic_id(value.topic_id, key)
 
 
-def parsed_topic_id(text: str, key: str) -> TopicId:
+def parse_topic_id(text: str, key: str) -> TopicId:
     """As it is written in the value of a key; CorruptData naming that if it is none."""
     try:
         return topic_id_from_text(text)
@@ -241,9 +243,9 @@ def parsed_topic_id(text: str, key: str) -> TopicId:
         raise CorruptData(f"metadata key {key}: {error}") from error
 
 
-def _reader_of_older(kind: type[Document], key: str, data: bytes) -> _Reader:
-    older = _OLDER.get(kind)
-    if older is not None and data.startswith(older.beginning):
+def _decoder_of_old_version(kind: type[MetadataValue], key: str, data: bytes) -> _VersionDecoder:
+    older = _OLD_VERSION_DECODERS.get(kind)
+    if older is not None and data.startswith(older.prefix):
         return older
     version = msgspec.json.decode(data, type=_Versioned).version
     newest = _version(kind)

@@ -10,14 +10,14 @@ from collections.abc import AsyncGenerator, Sequence
 
 from penstock.host.event_feed import EventFeed
 from penstock.host.metadata_store import (
-    Change,
-    Committed,
+    CommittedTransaction,
     Compare,
     Conflict,
     Event,
     SessionId,
     Snapshot,
-    StoreRefuses,
+    StoreChange,
+    StoreRejected,
 )
 from penstock.host.worker import Worker
 from penstock.metadata.sqlite import CHANGES_MAX, SqliteStore
@@ -38,14 +38,16 @@ class EmbeddedStore:
     async def read(self, prefix: str) -> Snapshot:
         return await self._worker.run(lambda: self._file.read(prefix))
 
-    async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+    async def transact(
+        self, compares: Sequence[Compare], changes: Sequence[StoreChange]
+    ) -> CommittedTransaction | Conflict:
         self._require_sessions(changes)
         outcome = await self._worker.run(
             lambda: self._file.commit(compares, changes), on_result=self._publish
         )
         if isinstance(outcome, Conflict):
             return outcome
-        return Committed(outcome.revision, has_changed=bool(outcome.changes))
+        return CommittedTransaction(outcome.revision, has_changed=bool(outcome.changes))
 
     def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Event, None]:
         return self._feed.watch(prefix, after_revision)
@@ -56,7 +58,7 @@ class EmbeddedStore:
         self._sessions.add(self._last_session)
         return self._last_session
 
-    async def keep_session(self, session: SessionId) -> bool:
+    async def renew_session(self, session: SessionId) -> bool:
         return session in self._sessions
 
     async def end_session(self, session: SessionId) -> None:
@@ -70,8 +72,8 @@ class EmbeddedStore:
         if isinstance(outcome, Event) and outcome.changes:
             self._feed.publish(outcome)
 
-    def _require_sessions(self, changes: Sequence[Change]) -> None:
+    def _require_sessions(self, changes: Sequence[StoreChange]) -> None:
         for change in changes:
             session = getattr(change, "session", None)
             if session is not None and session not in self._sessions:
-                raise StoreRefuses(f"session {session} is over; begin a new one")
+                raise StoreRejected(f"session {session} is over; begin a new one")

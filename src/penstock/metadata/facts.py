@@ -32,7 +32,7 @@ class PartitionState(msgspec.Struct, frozen=True, gc=False):
     partition_epoch: int
     revision: int
     elr: tuple[int, ...] = ()
-    """As written. Whether they are still eligible: `durability.eligible`."""
+    """As written. Whether they are still eligible: `durability.eligible_leaders`."""
     last_known_elr: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
@@ -65,7 +65,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     port: int
 
 
-class Live(msgspec.Struct, frozen=True):
+class BrokerSession(msgspec.Struct, frozen=True):
     """A broker's session, as the process said when it began."""
 
     epoch: int
@@ -80,7 +80,7 @@ class Live(msgspec.Struct, frozen=True):
     lost: Mapping[TopicId, tuple[int, ...]] = {}
 
 
-class Broker(msgspec.Struct, frozen=True):
+class BrokerRegistration(msgspec.Struct, frozen=True):
     id: int
     rack: str | None
     endpoints: Mapping[str, Endpoint]
@@ -94,7 +94,7 @@ class Broker(msgspec.Struct, frozen=True):
     flushes_before_ack: bool = True
     is_new: bool = False
     start_id: str = ""
-    live: Live | None = None
+    live: BrokerSession | None = None
 
     @property
     def is_embedded(self) -> bool:
@@ -107,7 +107,7 @@ class Broker(msgspec.Struct, frozen=True):
         return self.features.get(levels.FEATURE, levels.OLDEST)
 
     @property
-    def live_epoch(self) -> int:
+    def broker_epoch(self) -> int:
         return ABSENT if self.live is None else self.live.epoch
 
     @property
@@ -149,7 +149,7 @@ NO_PRODUCER_IDS = ProducerIds(next_id=0, revision=ABSENT)
 NO_FEATURES = Features(levels={}, revision=ABSENT)
 
 
-States = Mapping[int, PartitionState]
+PartitionStates = Mapping[int, PartitionState]
 """By index."""
 
 
@@ -160,7 +160,7 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     topics_by_id: Mapping[TopicId, Topic] = {}
     topics_by_metric_name: Mapping[str, str] = {}
     """Topic names by the name that metrics know them by: two may not share one."""
-    brokers: Mapping[int, Broker] = {}
+    brokers: Mapping[int, BrokerRegistration] = {}
     admitted: frozenset[int] = frozenset()
     """Those brokers that may lead and be in sync."""
     controller: Controller | None = None
@@ -170,9 +170,9 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     producer_ids: ProducerIds = NO_PRODUCER_IDS
     features: Features = NO_FEATURES
     partition_count: int = 0
-    prepared: Mapping[TopicId, States] = {}
+    prepared: Mapping[TopicId, PartitionStates] = {}
     """Partitions that do not count, or not yet."""
-    sessions: Mapping[int, Live] = {}
+    sessions: Mapping[int, BrokerSession] = {}
     """Of every live key, also of one whose broker is not registered."""
 
     @property

@@ -23,48 +23,48 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from penstock.errors import CorruptData
-from penstock.host.metadata_store import Change, DeleteAll, Put, Snapshot
+from penstock.host.metadata_store import DeleteAll, Put, Snapshot, StoreChange
 from penstock.metadata import levels
 from penstock.metadata.documents import (
     BrokerConfigValue,
+    BrokerSessionValue,
     BrokerValue,
     ControllerValue,
     FeaturesValue,
     GroupConfigValue,
-    LiveValue,
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
     decode,
-    parsed_topic_id,
+    parse_topic_id,
     topic_id_of,
 )
 from penstock.metadata.facts import (
     NO_FEATURES,
     NO_NODE,
     NO_PRODUCER_IDS,
-    Broker,
+    BrokerRegistration,
+    BrokerSession,
     ClusterImage,
     Controller,
     Endpoint,
     Features,
-    Live,
     Overrides,
     PartitionState,
+    PartitionStates,
     ProducerIds,
-    States,
     Topic,
     metric_name,
 )
 from penstock.metadata.keys import (
     BrokerConfigKey,
     BrokerKey,
+    BrokerSessionKey,
+    ClusterKeys,
     ControllerKey,
     FeaturesKey,
     GroupConfigKey,
-    Key,
-    Keys,
-    LiveKey,
+    MetadataKey,
     PartitionKey,
     ProducerIdsKey,
     TopicKey,
@@ -82,16 +82,16 @@ def image_of(snapshot: Snapshot, cluster_id: str, newest: int = levels.NEWEST) -
     """
     draft = _Draft(ClusterImage(cluster_id=cluster_id), newest)
     # First of all: what a level means that is not known here, nobody can say.
-    first = snapshot.entries.get(Keys(cluster_id).features)
+    first = snapshot.entries.get(ClusterKeys(cluster_id).features)
     if first is not None:
-        draft.put(Keys(cluster_id).features, first.value, first.revision)
+        draft.put(ClusterKeys(cluster_id).features, first.value, first.revision)
     for key, entry in snapshot.entries.items():
         draft.put(key, entry.value, entry.revision)
     return draft.finish(snapshot.revision)
 
 
 def apply(
-    image: ClusterImage, changes: Iterable[Change], revision: int, *, newest: int = levels.NEWEST
+    image: ClusterImage, changes: Iterable[StoreChange], revision: int, *, newest: int = levels.NEWEST
 ) -> ClusterImage:
     """The image after the transaction that was committed at `revision`."""
     draft = _Draft(image, newest)
@@ -111,11 +111,11 @@ class _Draft:
     def __init__(self, image: ClusterImage, newest: int) -> None:
         self._image = image
         self._newest = newest
-        self._keys = Keys(image.cluster_id)
+        self._keys = ClusterKeys(image.cluster_id)
         self._topics: dict[str, tuple[TopicValue, int] | None] = {}
         self._partitions: dict[TopicId, dict[int, PartitionState | None]] = {}
-        self._brokers: dict[int, Broker | None] = {}
-        self._sessions: dict[int, Live | None] = {}
+        self._brokers: dict[int, BrokerRegistration | None] = {}
+        self._sessions: dict[int, BrokerSession | None] = {}
         self._broker_overrides: dict[int | None, Overrides | None] = {}
         self._group_overrides: dict[str, Overrides | None] = {}
         self._controller = image.controller
@@ -137,12 +137,12 @@ class _Draft:
             case _:
                 self._put_other(parsed, key, data, revision)
 
-    def _put_other(self, parsed: Key, key: str, data: bytes, revision: int) -> None:
+    def _put_other(self, parsed: MetadataKey, key: str, data: bytes, revision: int) -> None:
         match parsed:
             case BrokerKey(broker_id):
                 self._brokers[broker_id] = _broker(broker_id, decode(BrokerValue, key, data), revision)
-            case LiveKey(broker_id):
-                self._sessions[broker_id] = _live(key, decode(LiveValue, key, data), revision)
+            case BrokerSessionKey(broker_id):
+                self._sessions[broker_id] = _live(key, decode(BrokerSessionValue, key, data), revision)
             case ControllerKey():
                 self._controller = Controller(decode(ControllerValue, key, data).broker_id, revision)
             case BrokerConfigKey(broker_id):
@@ -165,7 +165,7 @@ class _Draft:
                 self._topics[name] = None
             case BrokerKey(broker_id):
                 self._brokers[broker_id] = None
-            case LiveKey(broker_id):
+            case BrokerSessionKey(broker_id):
                 self._sessions[broker_id] = None
             case ControllerKey():
                 self._controller = None
@@ -191,8 +191,8 @@ class _Draft:
             before,
             revision=revision,
             controller=self._controller,
-            broker_overrides=_overlaid(before.broker_overrides, self._broker_overrides),
-            group_overrides=_overlaid(before.group_overrides, self._group_overrides),
+            broker_overrides=_merged(before.broker_overrides, self._broker_overrides),
+            group_overrides=_merged(before.group_overrides, self._group_overrides),
             producer_ids=self._producer_ids,
             features=self._features,
         )
@@ -203,8 +203,8 @@ class _Draft:
         return image
 
     def _with_brokers(self, image: ClusterImage) -> ClusterImage:
-        brokers = dict(_overlaid(image.brokers, self._brokers))
-        sessions = _overlaid(image.sessions, self._sessions)
+        brokers = dict(_merged(image.brokers, self._brokers))
+        sessions = _merged(image.sessions, self._sessions)
         for broker_id in self._brokers.keys() | self._sessions.keys():
             if broker_id in brokers:
                 live = sessions.get(broker_id)
@@ -232,19 +232,19 @@ class _Draft:
             topics[name] = by_id[topic.id] = topic
             partition_count += len(topic.partitions)
         if isinstance(metric_names, dict):
-            _rename(metric_names, image.topics, self._topics)
+            _rename_metrics(metric_names, image.topics, self._topics)
         return msgspec.structs.replace(
             image,
             topics=topics,
             topics_by_id=by_id,
             topics_by_metric_name=metric_names,
             partition_count=partition_count,
-            prepared=_overlaid(image.prepared, touched.prepared),
+            prepared=_merged(image.prepared, touched.prepared),
         )
 
-    def _next_topics(self) -> "_Touched":
+    def _next_topics(self) -> "_ChangedTopics":
         topics: dict[str, Topic | None] = {}
-        prepared: dict[TopicId, States | None] = {}
+        prepared: dict[TopicId, PartitionStates | None] = {}
         left = dict.fromkeys(self._partitions)
         for name, put in self._topics.items():
             before = self._image.topics.get(name)
@@ -252,20 +252,20 @@ class _Draft:
                 left[before.id] = None
             topics[name] = None
             if put is not None:
-                topic, aside = self._built(name, *put)
+                topic, aside = self._build_topic(name, *put)
                 topics[name], prepared[topic.id] = topic, aside or None
                 left.pop(topic.id, None)
         for topic_id in left:
             # These were touched in their partitions only, or belong to no topic any more.
             topic_before = self._image.topics_by_id.get(topic_id)
             if topic_before is not None and topic_before.name not in topics:
-                topic, aside = self._repartitioned(topic_before)
+                topic, aside = self._with_changed_partitions(topic_before)
                 topics[topic.name], prepared[topic_id] = topic, aside or None
             else:
                 prepared[topic_id] = self._all_states(topic_id) or None
-        return _Touched(topics, prepared)
+        return _ChangedTopics(topics, prepared)
 
-    def _built(self, name: str, value: TopicValue, revision: int) -> tuple[Topic, States]:
+    def _build_topic(self, name: str, value: TopicValue, revision: int) -> tuple[Topic, PartitionStates]:
         key = self._keys.topic(name)
         topic_id = topic_id_of(value, key)
         before = self._image.topics.get(name)
@@ -278,7 +278,7 @@ class _Draft:
         if before is not None and has_same_partitions:
             partitions, aside = before.partitions, self._image.prepared.get(topic_id, {})
         else:
-            partitions, aside = _counted(key, self._all_states(topic_id), value.partitions)
+            partitions, aside = _split_by_count(key, self._all_states(topic_id), value.partitions)
         return (
             Topic(
                 name,
@@ -293,7 +293,7 @@ class _Draft:
             aside,
         )
 
-    def _repartitioned(self, topic: Topic) -> tuple[Topic, States]:
+    def _with_changed_partitions(self, topic: Topic) -> tuple[Topic, PartitionStates]:
         changes = self._partitions[topic.id]
         count = len(topic.partitions)
         aside = self._image.prepared.get(topic.id, {})
@@ -303,17 +303,17 @@ class _Draft:
                 assert state is not None
                 partitions[index] = state
             return msgspec.structs.replace(topic, partitions=tuple(partitions)), aside
-        shown, aside = _counted(self._keys.topic(topic.name), self._all_states(topic.id), count)
+        shown, aside = _split_by_count(self._keys.topic(topic.name), self._all_states(topic.id), count)
         return msgspec.structs.replace(topic, partitions=shown), aside
 
-    def _all_states(self, topic_id: TopicId) -> States:
+    def _all_states(self, topic_id: TopicId) -> PartitionStates:
         """Every partition stored under this id, whether or not it counts."""
         states: dict[int, PartitionState] = {}
         topic = self._image.topics_by_id.get(topic_id)
         if topic is not None:
             states.update(enumerate(topic.partitions))
         states.update(self._image.prepared.get(topic_id, {}))
-        return _overlaid(states, self._partitions.get(topic_id, {}))
+        return _merged(states, self._partitions.get(topic_id, {}))
 
     def _state(self, key: str, index: int, value: PartitionValue, revision: int) -> PartitionState:
         if value.leader != NO_NODE and value.leader not in value.replicas:
@@ -339,13 +339,15 @@ class _Draft:
         )
 
 
-class _Touched(NamedTuple):
+class _ChangedTopics(NamedTuple):
     topics: dict[str, Topic | None]
     """Every topic that was touched, as it is now; None for those that are gone."""
-    prepared: dict[TopicId, States | None]
+    prepared: dict[TopicId, PartitionStates | None]
 
 
-def _counted(key: str, states: States, count: int) -> tuple[tuple[PartitionState, ...], States]:
+def _split_by_count(
+    key: str, states: PartitionStates, count: int
+) -> tuple[tuple[PartitionState, ...], PartitionStates]:
     """The partitions that a topic shows, and those beyond its count."""
     shown = tuple([state for state in map(states.get, range(count)) if state is not None])
     if len(shown) != count:
@@ -355,15 +357,17 @@ def _counted(key: str, states: States, count: int) -> tuple[tuple[PartitionState
     return shown, {index: state for index, state in states.items() if index >= count}
 
 
-def _rename(names: dict[str, str], before: Mapping[str, Topic], written: Mapping[str, object | None]) -> None:
+def _rename_metrics(
+    names: dict[str, str], before: Mapping[str, Topic], written: Mapping[str, object | None]
+) -> None:
     for name in written:
         if name in before:
             names.pop(metric_name(name), None)
     names.update({metric_name(name): name for name, put in written.items() if put is not None})
 
 
-def _broker(broker_id: int, value: BrokerValue, revision: int) -> Broker:
-    return Broker(
+def _broker(broker_id: int, value: BrokerValue, revision: int) -> BrokerRegistration:
+    return BrokerRegistration(
         broker_id,
         value.rack,
         {name: Endpoint(at.host, at.port) for name, at in value.endpoints.items()},
@@ -389,8 +393,8 @@ def _features(value: FeaturesValue, revision: int, *, newest: int) -> Features:
     return Features(value.levels, revision)
 
 
-def _live(key: str, value: LiveValue, revision: int) -> Live:
-    return Live(
+def _live(key: str, value: BrokerSessionValue, revision: int) -> BrokerSession:
+    return BrokerSession(
         revision,
         value.incarnation,
         value.directory_id,
@@ -399,11 +403,11 @@ def _live(key: str, value: LiveValue, revision: int) -> Live:
         value.start_id,
         value.lock,
         value.has_lost_all,
-        {parsed_topic_id(text, key): indexes for text, indexes in value.lost.items()},
+        {parse_topic_id(text, key): indexes for text, indexes in value.lost.items()},
     )
 
 
-def _overlaid(before: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]:
+def _merged(before: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]:
     if not changes:
         return before
     after = dict(before)

@@ -11,7 +11,7 @@ import msgspec
 from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 
 
-class Grown(msgspec.Struct, frozen=True):
+class GrownTopic(msgspec.Struct, frozen=True):
     topic: Topic
     partitions_before: int
 
@@ -24,7 +24,7 @@ class TopicChanges(msgspec.Struct, frozen=True):
 
     created: tuple[Topic, ...]
     deleted: tuple[Topic, ...]
-    grown: tuple[Grown, ...]
+    grown: tuple[GrownTopic, ...]
     reconfigured: tuple[Topic, ...]
 
 
@@ -38,7 +38,7 @@ def changed_topics(before: ClusterImage, after: ClusterImage) -> TopicChanges:
             created.append(topic)
             continue
         if len(topic.partitions) > len(old.partitions):
-            grown.append(Grown(topic, len(old.partitions)))
+            grown.append(GrownTopic(topic, len(old.partitions)))
         if topic.overrides != old.overrides:
             reconfigured.append(topic)
     if before.topics is not after.topics:

@@ -82,7 +82,7 @@ class BrokerKey(NamedTuple):
     broker_id: int
 
 
-class LiveKey(NamedTuple):
+class BrokerSessionKey(NamedTuple):
     """There as long as the broker's session is."""
 
     broker_id: int
@@ -109,11 +109,11 @@ class FeaturesKey(NamedTuple):
     pass
 
 
-Key = (
+MetadataKey = (
     TopicKey
     | PartitionKey
     | BrokerKey
-    | LiveKey
+    | BrokerSessionKey
     | ControllerKey
     | BrokerConfigKey
     | GroupConfigKey
@@ -122,7 +122,7 @@ Key = (
 )
 
 
-class Keys:
+class ClusterKeys:
     """The keys of one cluster."""
 
     __slots__ = ("_ids", "controller", "features", "prefix", "producer_ids")
@@ -158,7 +158,7 @@ class Keys:
     def group_config(self, group_id: str) -> str:
         return f"{self.prefix}configs/group/{quote(group_id, safe='')}"
 
-    def parse(self, key: str) -> Key | None:
+    def parse(self, key: str) -> MetadataKey | None:
         """What a key stands for, or None if it is of no kind known here."""
         assert key.startswith(self.prefix), f"{key} belongs to another cluster"
         try:
@@ -174,7 +174,7 @@ class Keys:
                 return self._topic_id(topic_id)
         raise AssertionError(f"nothing but the partitions of a topic is deleted by prefix, not {prefix}")
 
-    def _parse_parts(self, parts: list[str]) -> Key | None:
+    def _parse_parts(self, parts: list[str]) -> MetadataKey | None:
         match parts:
             case ["partitions", topic_id, index]:
                 return PartitionKey(self._topic_id(topic_id), _number(index))
@@ -183,7 +183,7 @@ class Keys:
             case ["brokers", broker_id]:
                 return BrokerKey(_number(broker_id))
             case ["live", broker_id]:
-                return LiveKey(_number(broker_id))
+                return BrokerSessionKey(_number(broker_id))
             case ["controller"]:
                 return ControllerKey()
             case ["configs", "broker", broker_id]:

@@ -18,17 +18,17 @@ from contextlib import contextmanager
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.metadata_store import (
     ABSENT,
-    Change,
-    Committed,
+    CommittedTransaction,
     Compare,
     Conflict,
     Delete,
-    Entry,
     Event,
     Put,
     SessionId,
     Snapshot,
-    beyond,
+    StoreChange,
+    StoreEntry,
+    prefix_end,
     require_well_formed,
 )
 
@@ -95,21 +95,23 @@ class SqliteStore:
         self._require_usable()
         with self._errors_translated(), self._transaction("BEGIN"):
             rows = self._select(prefix)
-            entries = {key: Entry(value, revision) for key, value, revision in rows}
+            entries = {key: StoreEntry(value, revision) for key, value, revision in rows}
             return Snapshot(self._revision(), entries)
 
-    def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+    def transact(
+        self, compares: Sequence[Compare], changes: Sequence[StoreChange]
+    ) -> CommittedTransaction | Conflict:
         outcome = self.commit(compares, changes)
         if isinstance(outcome, Conflict):
             return outcome
-        return Committed(outcome.revision, has_changed=bool(outcome.changes))
+        return CommittedTransaction(outcome.revision, has_changed=bool(outcome.changes))
 
-    def commit(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Event | Conflict:
+    def commit(self, compares: Sequence[Compare], changes: Sequence[StoreChange]) -> Event | Conflict:
         """As `transact`, and tells what has really changed."""
         require_well_formed(compares, changes, CHANGES_MAX)
         self._require_usable()
         with self._errors_translated(), self._transaction("BEGIN IMMEDIATE"):
-            if not all(map(self._holds, compares)):
+            if not all(map(self._matches, compares)):
                 # Every revision is an event here, so that of the store shows whatever has moved.
                 return Conflict(self._revision())
             return self._change(changes)
@@ -118,7 +120,7 @@ class SqliteStore:
         """Delete the keys that are tied to it."""
         self._require_usable()
         with self._errors_translated(), self._transaction("BEGIN IMMEDIATE"):
-            return self._change(self._tied("WHERE session = ?", (session,)))
+            return self._change(self._session_deletes("WHERE session = ?", (session,)))
 
     def close(self) -> None:
         """Move the write-ahead log into the file and remove it. Closing twice is harmless.
@@ -140,25 +142,25 @@ class SqliteStore:
         if self._is_new():
             # Outside the transaction that makes the schema, because SQLite insists. A crash between
             # the two leaves a file without tables, which is new the next time as well.
-            self._begin_logging_ahead()
+            self._enable_wal()
             with self._transaction("BEGIN IMMEDIATE"):
                 for statement in _SCHEMA:
                     self._connection.execute(statement)
             return
         self._require_ours()
-        self._begin_logging_ahead()
-        self._require_sound()
+        self._enable_wal()
+        self._require_undamaged()
         self._end_sessions()
 
     def _end_sessions(self) -> None:
         """Of a process that has ended without doing so."""
         if self._value("SELECT count(*) FROM sqlite_master WHERE name = 'session_keys'") == 0:
             self._connection.execute(_SESSIONS)  # the store is older than sessions are
-        if left := self._tied("", ()):
+        if left := self._session_deletes("", ()):
             with self._transaction("BEGIN IMMEDIATE"):
                 self._change(left)
 
-    def _begin_logging_ahead(self) -> None:
+    def _enable_wal(self) -> None:
         mode = self._value("PRAGMA journal_mode = WAL")
         if mode != "wal" and self._path != MEMORY:
             raise StorageFailed(
@@ -178,7 +180,7 @@ class SqliteStore:
             detail = f"was written with schema version {version}; this Penstock knows {SCHEMA_VERSION}"
             raise CorruptData(f"{self._path} {detail}")
 
-    def _require_sound(self) -> None:
+    def _require_undamaged(self) -> None:
         verdict = self._value("PRAGMA quick_check(1)")
         if verdict != "ok":
             raise CorruptData(f"{self._path} is damaged: {verdict}")
@@ -204,28 +206,28 @@ class SqliteStore:
             return self._connection.execute("SELECT key, value, revision FROM entries ORDER BY key")
         return self._connection.execute(
             "SELECT key, value, revision FROM entries WHERE key >= ? AND key < ? ORDER BY key",
-            (prefix, beyond(prefix)),
+            (prefix, prefix_end(prefix)),
         )
 
-    def _holds(self, compare: Compare) -> bool:
+    def _matches(self, compare: Compare) -> bool:
         query = "SELECT revision FROM entries WHERE key = ?"
         row = self._connection.execute(query, (compare.key,)).fetchone()
         return compare.revision == (ABSENT if row is None else row[0])
 
-    def _change(self, changes: Sequence[Change]) -> Event:
+    def _change(self, changes: Sequence[StoreChange]) -> Event:
         revision = self._revision() + 1
         puts = [change for change in changes if isinstance(change, Put)]
-        deletes = self._present(changes)
+        deletes = self._existing_deletes(changes)
         if not puts and not deletes:
             return Event(revision - 1, ())
         self._connection.executemany(_PUT, [(put.key, put.value, revision) for put in puts])
         keys = [(delete.key,) for delete in deletes]
         self._connection.executemany("DELETE FROM entries WHERE key = ?", keys)
-        self._tie(puts, keys)
+        self._record_session_keys(puts, keys)
         self._connection.execute("UPDATE store SET revision = ?", (revision,))
         return Event(revision, (*puts, *deletes))
 
-    def _present(self, changes: Sequence[Change]) -> list[Delete]:
+    def _existing_deletes(self, changes: Sequence[StoreChange]) -> list[Delete]:
         """Every key that the deletions among these are about and that is there."""
         present: list[Delete] = []
         for change in changes:
@@ -237,7 +239,7 @@ class SqliteStore:
                 present += [Delete(key) for key, _, _ in self._select(change.prefix)]
         return present
 
-    def _tie(self, puts: Sequence[Put], deleted: Sequence[tuple[str]]) -> None:
+    def _record_session_keys(self, puts: Sequence[Put], deleted: Sequence[tuple[str]]) -> None:
         """Remember which keys go with which session."""
         if self._value("SELECT count(*) FROM session_keys"):
             untied = [*deleted, *((put.key,) for put in puts)]
@@ -245,7 +247,7 @@ class SqliteStore:
         tied = [(put.key, put.session) for put in puts if put.session is not None]
         self._connection.executemany("INSERT INTO session_keys VALUES (?, ?)", tied)
 
-    def _tied(self, condition: str, values: tuple[int, ...]) -> list[Delete]:
+    def _session_deletes(self, condition: str, values: tuple[int, ...]) -> list[Delete]:
         rows = self._connection.execute(f"SELECT key FROM session_keys {condition}", values)  # noqa: S608
         return [Delete(key) for (key,) in rows.fetchall()]
 

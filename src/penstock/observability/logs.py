@@ -56,7 +56,7 @@ class StreamLog:
             self._lost += 1
 
 
-class Silence:
+class NullLog:
     """For tests and tools that look at results instead."""
 
     def info(self, event: str, **fields: object) -> None:

@@ -90,8 +90,8 @@ ALL: Final[tuple[Api[Struct, Struct], ...]] = (
     DESCRIBE_TOPIC_PARTITIONS,
 )
 
-BETWEEN_BROKERS: Final[tuple[Api[Struct, Struct], ...]] = (GROUP_REPORTS, LOG_POSITIONS)
+INTER_BROKER_APIS: Final[tuple[Api[Struct, Struct], ...]] = (GROUP_REPORTS, LOG_POSITIONS)
 """Penstock's own. ApiVersions does not list them, and their keys are far above those that Kafka gives out."""
 
-APIS: Final[dict[int, Api[Struct, Struct]]] = {api.key: api for api in (*ALL, *BETWEEN_BROKERS)}
-assert len(APIS) == len(ALL) + len(BETWEEN_BROKERS), "two tables share an api key"
+APIS: Final[dict[int, Api[Struct, Struct]]] = {api.key: api for api in (*ALL, *INTER_BROKER_APIS)}
+assert len(APIS) == len(ALL) + len(INTER_BROKER_APIS), "two tables share an api key"

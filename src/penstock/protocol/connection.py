@@ -38,14 +38,14 @@ class FrameReceiver:
     at once, for two that each hold a part and wait for more would wait for each other.
     """
 
-    __slots__ = ("_frame_bytes_max", "_have", "_own", "_size", "_waiting")
+    __slots__ = ("_frame", "_frame_bytes_max", "_received_bytes", "_size", "_waiting")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._own: bytearray | None = None
-        self._have = 0
+        self._frame: bytearray | None = None
+        self._received_bytes = 0
         self._size = FRAME_PREFIX_BYTES
-        """Of the unfinished frame in `_own`, its prefix included; until that is known, the prefix."""
+        """Of the unfinished frame in `_frame`, its prefix included; until that is known, the prefix."""
         self._waiting: memoryview | None = None
         """Bytes that came but were not handed out, because nobody may take them now."""
 
@@ -53,22 +53,22 @@ class FrameReceiver:
     def held_bytes(self) -> int:
         """Memory this connection keeps for itself."""
         waiting = len(self._waiting) if self._waiting is not None else 0
-        return waiting + (len(self._own) if self._own is not None else 0)
+        return waiting + (len(self._frame) if self._frame is not None else 0)
 
     @property
     def is_unfinished(self) -> bool:
         """Whether a frame has begun and not ended."""
-        return self._own is not None
+        return self._frame is not None
 
     @property
     def is_large(self) -> bool:
         """Whether the unfinished frame has all that one of ordinary size may have."""
-        return self._own is not None and len(self._own) >= FRAME_FIRST_BYTES
+        return self._frame is not None and len(self._frame) >= FRAME_FIRST_BYTES
 
     @property
-    def have_bytes(self) -> int:
+    def received_bytes(self) -> int:
         """What has come of the unfinished frame."""
-        return self._have if self._own is not None else 0
+        return self._received_bytes if self._frame is not None else 0
 
     # The shared buffer
 
@@ -92,13 +92,13 @@ class FrameReceiver:
 
     def keep(self, rest: memoryview, granted_bytes: int | None = None) -> None:
         """What has come of an unfinished frame moves to a buffer of its own."""
-        assert self._own is None
+        assert self._frame is None
         if len(rest):
-            self._have = len(rest)
-            known = self._have >= FRAME_PREFIX_BYTES
+            self._received_bytes = len(rest)
+            known = self._received_bytes >= FRAME_PREFIX_BYTES
             self._size = self._checked_size(rest, 0) if known else FRAME_PREFIX_BYTES
-            self._own = bytearray(granted_bytes or self.keep_bytes(rest))
-            self._own[: self._have] = rest
+            self._frame = bytearray(granted_bytes or self.keep_bytes(rest))
+            self._frame[: self._received_bytes] = rest
 
     def hold(self, rest: memoryview) -> None:
         """Bytes that may not be looked at yet. The caller stops reading until they are taken."""
@@ -106,11 +106,11 @@ class FrameReceiver:
         if len(rest):
             self._waiting = memoryview(bytearray(rest))
 
-    def hold_own(self) -> None:
+    def hold_frame(self) -> None:
         """The same for a frame that is whole, in its own buffer."""
         assert self._waiting is None
-        assert self._own is not None
-        self._waiting, self._own = memoryview(self._own), None
+        assert self._frame is not None
+        self._waiting, self._frame = memoryview(self._frame), None
 
     def take_held(self) -> memoryview | None:
         held, self._waiting = self._waiting, None
@@ -118,30 +118,30 @@ class FrameReceiver:
 
     # The own buffer
 
-    def own_buffer(self) -> memoryview:
-        assert self._own is not None
-        return memoryview(self._own)[self._have :]
+    def frame_buffer(self) -> memoryview:
+        assert self._frame is not None
+        return memoryview(self._frame)[self._received_bytes :]
 
-    def received_own(self, count: int) -> memoryview | None:
+    def received_into_frame(self, count: int) -> memoryview | None:
         """`count` bytes came into the own buffer. Returns everything in it once it is full."""
-        assert self._own is not None
-        self._have += count
-        return memoryview(self._own) if self._have == len(self._own) else None
+        assert self._frame is not None
+        self._received_bytes += count
+        return memoryview(self._frame) if self._received_bytes == len(self._frame) else None
 
     @property
     def grow_bytes(self) -> int:
         """How much more memory the frame in the own buffer is given next; 0 if it is whole."""
-        assert self._own is not None
-        size = len(self._own)
+        assert self._frame is not None
+        size = len(self._frame)
         step = self._size if self.is_large else min(size * FRAME_STEP_GROWTH, FRAME_FIRST_BYTES)
         return min(step, self._size) - size
 
     def grow(self) -> None:
-        assert self._own is not None
-        self._own = self._own.ljust(len(self._own) + self.grow_bytes, b"\0")
+        assert self._frame is not None
+        self._frame = self._frame.ljust(len(self._frame) + self.grow_bytes, b"\0")
 
-    def release_own(self) -> None:
-        self._own = None
+    def release_frame(self) -> None:
+        self._frame = None
 
     def _checked_size(self, data: Buffer, position: int) -> int:
         """The size of a frame with its prefix, or ProtocolError if no request can have it."""
@@ -168,7 +168,7 @@ class PendingReply:
         """Called if the client leaves before the reply is finished."""
 
 
-class ReplyOrder:
+class ReplyQueue:
     """Holds finished replies until every earlier one has left."""
 
     __slots__ = ("held_bytes", "pending")
@@ -182,7 +182,7 @@ class ReplyOrder:
     def __len__(self) -> int:
         return len(self.pending)
 
-    def expect(
+    def add_pending(
         self, abandon: Callable[[], None] | None = None, charge_bytes: int = 0, since: float = 0.0
     ) -> PendingReply:
         """A request was accepted; its reply will have this place."""

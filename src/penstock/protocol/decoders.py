@@ -19,7 +19,7 @@ from struct import unpack_from
 import msgspec
 
 from penstock.errors import ProtocolError
-from penstock.protocol.schema import Blob, Field, Fixed, Nested, Text, fields_of
+from penstock.protocol.schema import Blob, FieldSpec, Fixed, Nested, Text, fields_of
 from penstock.protocol.source import Source
 from penstock.types import Buffer
 
@@ -74,13 +74,13 @@ def size_min(message: type[msgspec.Struct], version: int, flexible: bool) -> int
     return sum(_field_size_min(field, version, flexible) for field in fields) + flexible
 
 
-def _field_size_min(field: Field, version: int, flexible: bool) -> int:
+def _field_size_min(field: FieldSpec, version: int, flexible: bool) -> int:
     if field.is_array:
         return 1 if flexible else 4
     return _element_size_min(field, version, flexible, nullable=field.is_nullable(version))
 
 
-def _element_size_min(field: Field, version: int, flexible: bool, nullable: bool = False) -> int:
+def _element_size_min(field: FieldSpec, version: int, flexible: bool, nullable: bool = False) -> int:
     match field.kind:
         case Fixed(size=size):
             return size
@@ -124,16 +124,16 @@ class DecoderWriter:
             with block("except (StructError, IndexError, UnicodeDecodeError) as problem:"):
                 line(f"raise ProtocolError(f'{self._message.__name__}: {{problem}}') from problem")
             with block("if p > limit:"):
-                self._refuse("the message ends too early")
+                self._write_raise("the message ends too early")
             line("return message, p")
         return self.source
 
-    def _refuse(self, reason: str) -> None:
+    def _write_raise(self, reason: str) -> None:
         self.source.line(f"raise ProtocolError({f'{self._message.__name__}: {reason}'!r})")
 
     # Runs of fixed size
 
-    def _expect(self, formats: str, stem: str) -> str:
+    def _add_to_run(self, formats: str, stem: str) -> str:
         """Adds to the run that is read by the next `_flush`; the name may be used after that."""
         name = self.source.variable(stem)
         self._run.append((formats, name))
@@ -167,14 +167,14 @@ class DecoderWriter:
         arguments = [values.get(field.name) or self._default(field) for field in fields]
         return f"{self.source.bind(message.__name__, message)}({', '.join(arguments)})"
 
-    def _default(self, field: Field) -> str:
+    def _default(self, field: FieldSpec) -> str:
         if field.default == []:
             return "[]"
         if isinstance(field.default, msgspec.Struct):
             return self.source.bind(f"DEFAULT_{field.name}", field.default)
         return repr(field.default)
 
-    def _read_field(self, field: Field) -> str:
+    def _read_field(self, field: FieldSpec) -> str:
         nullable = field.is_nullable(self._version)
         if field.is_array:
             return self._read_array(field, nullable)
@@ -182,10 +182,10 @@ class DecoderWriter:
             return self._read_nullable_struct(field, field.kind.message)
         return self._read_value(field, nullable)
 
-    def _read_value(self, field: Field, nullable: bool) -> str:
+    def _read_value(self, field: FieldSpec, nullable: bool) -> str:
         match field.kind:
             case Fixed(format=formats):
-                return self._expect(formats, field.name)
+                return self._add_to_run(formats, field.name)
             case Text():
                 return self._read_text(field.name, nullable)
             case Blob(is_records=is_records):
@@ -193,8 +193,8 @@ class DecoderWriter:
             case Nested(message=message):
                 return self._read_struct(message)
 
-    def _read_nullable_struct(self, field: Field, message: type[msgspec.Struct]) -> str:
-        present, value = self._expect("b", "present"), self.source.variable(field.name)
+    def _read_nullable_struct(self, field: FieldSpec, message: type[msgspec.Struct]) -> str:
+        present, value = self._add_to_run("b", "present"), self.source.variable(field.name)
         self._flush()
         null = f"{present} < 0" if field.tag is None else f"{present} == 0"
         with self.source.block(f"if {null}:"):
@@ -211,7 +211,7 @@ class DecoderWriter:
         Where two bytes are usual (`long`), they are read without a call.
         """
         line, block = self.source.line, self.source.block
-        length = self._expect("B" if self._flexible else classic, "length")
+        length = self._add_to_run("B" if self._flexible else classic, "length")
         self._flush()
         if not self._flexible:
             return length
@@ -248,10 +248,10 @@ class DecoderWriter:
                 line(f"{value} = None")
         if not (nullable and self._flexible):
             with block("else:"):
-                self._refuse(f"{name} is null or has a negative length")
+                self._write_raise(f"{name} is null or has a negative length")
         return value
 
-    def _read_array(self, field: Field, nullable: bool) -> str:
+    def _read_array(self, field: FieldSpec, nullable: bool) -> str:
         line, block = self.source.line, self.source.block
         length, value = self._read_length("i"), self.source.variable(field.name)
         smallest = _element_size_min(field, self._version, self._flexible)
@@ -270,12 +270,12 @@ class DecoderWriter:
             self._read_elements(field, length, value)
         return value
 
-    def _charge(self, field: Field, length: str, impossible: str) -> None:
+    def _charge(self, field: FieldSpec, length: str, impossible: str) -> None:
         self.source.line(f"budget -= {length}")
         with self.source.block(f"if {impossible}:"):
-            self._refuse(f"{field.name} has an impossible length")
+            self._write_raise(f"{field.name} has an impossible length")
 
-    def _read_elements(self, field: Field, length: str, value: str) -> None:
+    def _read_elements(self, field: FieldSpec, length: str, value: str) -> None:
         line = self.source.line
         if isinstance(field.kind, Fixed) and len(field.kind.format) == 1:
             if self._flexible:
@@ -291,9 +291,9 @@ class DecoderWriter:
 
     # Tag sections
 
-    def _read_tags(self, tagged: list[Field]) -> dict[str, str]:
+    def _read_tags(self, tagged: list[FieldSpec]) -> dict[str, str]:
         line, block = self.source.line, self.source.block
-        count = self._expect("B", "tags")
+        count = self._add_to_run("B", "tags")
         self._flush()
         if not tagged:
             with block(f"if {count}:"):
@@ -319,20 +319,20 @@ class DecoderWriter:
         self.source.line("size, p = varint(data, p)")
         self.source.line(f"{after} = p + size")
         with self.source.block(f"if {after} > limit:"):
-            self._refuse("a tagged field runs past the end of the message")
+            self._write_raise("a tagged field runs past the end of the message")
 
-    def _read_tag(self, field: Field, value: str, tag: str, seen: str) -> None:
+    def _read_tag(self, field: FieldSpec, value: str, tag: str, seen: str) -> None:
         assert field.tag is not None
         with self.source.block(f"if {tag} == {field.tag}:"):
             with self.source.block(f"if {seen} & {1 << field.tag}:"):
-                self._refuse(f"{field.name} is there twice")
+                self._write_raise(f"{field.name} is there twice")
             self.source.line(f"{seen} |= {1 << field.tag}")
             expression = self._read_field(field)
             self._flush()
             self.source.line(f"{value} = {expression}")
 
-    def _close_tag(self, tagged: list[Field], tag: str, after: str) -> None:
+    def _close_tag(self, tagged: list[FieldSpec], tag: str, after: str) -> None:
         known = ", ".join(str(field.tag) for field in tagged)
         with self.source.block(f"if {tag} in ({known},) and p != {after}:"):
-            self._refuse("a tagged field has the wrong size")
+            self._write_raise("a tagged field has the wrong size")
         self.source.line(f"p = {after}")

@@ -16,7 +16,7 @@ from struct import pack
 import msgspec
 
 from penstock.protocol.decoders import has_records
-from penstock.protocol.schema import Blob, Field, Fixed, Nested, Text, fields_of
+from penstock.protocol.schema import Blob, FieldSpec, Fixed, Nested, Text, fields_of
 from penstock.protocol.source import Source
 
 
@@ -115,43 +115,45 @@ class EncoderWriter:
     def _put_struct(self, item: str, message: type[msgspec.Struct]) -> None:
         fields = [field for field in fields_of(message) if field.is_in(self._version)]
         rare = [field for field in fields if field.is_rare]
-        if not rare or any(field.is_always_told for field in fields):
-            self._put_fields(item, fields, quiet=False)
+        if not rare or any(field.is_always_sent for field in fields):
+            self._put_fields(item, fields, rare_are_empty=False)
             return
         if self._flexible:
             rare = rare + [field for field in fields if field.tag is not None]
         self._flush()
-        with self.source.block(f"if {' and '.join(self._is_quiet(item, field) for field in rare)}:"):
-            self._put_fields(item, fields, quiet=True)
+        with self.source.block(
+            f"if {' and '.join(self._is_empty_condition(item, field) for field in rare)}:"
+        ):
+            self._put_fields(item, fields, rare_are_empty=True)
             self._flush()
         with self.source.block("else:"):
-            self._put_fields(item, fields, quiet=False)
+            self._put_fields(item, fields, rare_are_empty=False)
             self._flush()
 
-    def _is_quiet(self, item: str, field: Field) -> str:
+    def _is_empty_condition(self, item: str, field: FieldSpec) -> str:
         if field.is_array:
             return f"not {item}.{field.name}"
         return f"{item}.{field.name} is {self._default(field)}"
 
-    def _default(self, field: Field) -> str:
+    def _default(self, field: FieldSpec) -> str:
         if field.default is None:
             return "None"
         return self.source.bind(f"DEFAULT_{field.name}", field.default)
 
-    def _put_fields(self, item: str, fields: list[Field], quiet: bool) -> None:
+    def _put_fields(self, item: str, fields: list[FieldSpec], rare_are_empty: bool) -> None:
         for field in fields:
             if field.tag is not None:
                 continue
-            if quiet and field.is_rare:
+            if rare_are_empty and field.is_rare:
                 self._put_empty(f"{item}.{field.name}", field)
             else:
                 self._put_field(f"{item}.{field.name}", field)
-        if self._flexible and quiet:
+        if self._flexible and rare_are_empty:
             self._put_zeros(1)
         elif self._flexible:
             self._put_tags(item, [field for field in fields if field.tag is not None])
 
-    def _put_empty(self, value: str, field: Field) -> None:
+    def _put_empty(self, value: str, field: FieldSpec) -> None:
         """A rare field that is null or an empty array, as constants in the run."""
         nullable = field.is_nullable(self._version)
         assert nullable or field.is_array, f"{field.name} is rare but has no empty form"
@@ -166,7 +168,7 @@ class EncoderWriter:
 
     # Fields
 
-    def _put_field(self, value: str, field: Field) -> None:
+    def _put_field(self, value: str, field: FieldSpec) -> None:
         nullable = field.is_nullable(self._version)
         if field.is_array:
             self._put_array(value, field, nullable)
@@ -177,7 +179,7 @@ class EncoderWriter:
         else:
             self._put_value(value, field, nullable)
 
-    def _put_value(self, value: str, field: Field, nullable: bool) -> None:
+    def _put_value(self, value: str, field: FieldSpec, nullable: bool) -> None:
         match field.kind:
             case Fixed(format=formats):
                 self._put(formats, value)
@@ -241,7 +243,7 @@ class EncoderWriter:
             with block("else:"):
                 line(f"out.append({name})")
 
-    def _put_array(self, value: str, field: Field, nullable: bool) -> None:
+    def _put_array(self, value: str, field: FieldSpec, nullable: bool) -> None:
         line = self.source.line
         name = self.source.variable(field.name)
         line(f"{name} = {value}")
@@ -272,21 +274,21 @@ class EncoderWriter:
 
     # Tag sections
 
-    def _put_tags(self, item: str, tagged: list[Field]) -> None:
+    def _put_tags(self, item: str, tagged: list[FieldSpec]) -> None:
         if not tagged:
             self._put_zeros(1)
             return
         line, block = self.source.line, self.source.block
-        told = {field.name: self.source.variable("told") for field in tagged}
+        sent = {field.name: self.source.variable("sent") for field in tagged}
         for field in tagged:
-            line(f"{told[field.name]} = {self._is_told(f'{item}.{field.name}', field)}")
-        self._put("B", " + ".join(told.values()))
+            line(f"{sent[field.name]} = {self._is_sent(f'{item}.{field.name}', field)}")
+        self._put("B", " + ".join(sent.values()))
         self._flush()
         for field in sorted(tagged, key=lambda each: each.tag or 0):
-            with block(f"if {told[field.name]}:"):
+            with block(f"if {sent[field.name]}:"):
                 self._put_tag(f"{item}.{field.name}", field)
 
-    def _put_tag(self, value: str, field: Field) -> None:
+    def _put_tag(self, value: str, field: FieldSpec) -> None:
         line, tag = self.source.line, field.tag or 0
         if isinstance(field.kind, Fixed) and not field.is_array:
             # Its size is known, so that it need not be encoded to be measured.
@@ -303,9 +305,9 @@ class EncoderWriter:
         line(f"del parts[{mark}:]")
         line(f"parts.append({varint_bytes(tag)!r} + varint_bytes(len(body)) + body)")
 
-    def _is_told(self, value: str, field: Field) -> str:
+    def _is_sent(self, value: str, field: FieldSpec) -> str:
         """Tagged fields that have their default are left out, with few exceptions."""
-        if field.is_always_told:
+        if field.is_always_sent:
             return "True"
         if field.default is None:
             return f"{value} is not None"

@@ -54,7 +54,7 @@ class RequestHeader(msgspec.Struct, frozen=True, gc=False):
     client_id: str | None
 
 
-def parse_header(frame: Buffer) -> tuple[RequestHeader, int]:
+def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     """The header of a request and the position of its body.
 
     Of an unknown key or version it cannot be known whether a tag section follows: the position is
@@ -87,7 +87,7 @@ def decode_request(
     """The body of a request. `position` is where it begins, for those who have parsed the header."""
     decode = _request_decoders.get((api.request, version)) or _request_decoder(api, version)
     if position is None:
-        _, position = parse_header(frame)
+        _, position = parse_request_header(frame)
     message: Request = decode(frame, position)[0]
     return message
 

@@ -28,17 +28,17 @@ _FLEXIBLE: Final = PRODUCE.flexible or 0
 _NO_LEADER: Final = PartitionProduceResponse().current_leader
 
 
-class _Form(NamedTuple):
+class _ReplyLayout(NamedTuple):
     pack: Callable[..., bytes]
     size: int
     """Of the frame without the four bytes that tell it."""
     topic: bytes
 
 
-_forms: dict[str | bytes, _Form] = {}
+_layouts: dict[str | bytes, _ReplyLayout] = {}
 
 
-def plain_reply(version: int, correlation_id: int, reply: ProduceResponse) -> bytes | None:
+def encode_plain_reply(version: int, correlation_id: int, reply: ProduceResponse) -> bytes | None:
     """A complete frame. None: this reply has another form."""
     topics = reply.responses
     if version < _FLEXIBLE or len(topics) != 1 or reply.node_endpoints:
@@ -56,10 +56,10 @@ def plain_reply(version: int, correlation_id: int, reply: ProduceResponse) -> by
     ):
         return None
     key = topic.name if version < TOPIC_IDS_SINCE else topic.topic_id
-    form = _forms.get(key) or _form(key)
-    if form is None:
+    reply_layout = _layouts.get(key) or _layout_for(key)
+    if reply_layout is None:
         return None
-    pack, size, encoded = form
+    pack, size, encoded = reply_layout
     return pack(
         size,
         correlation_id,
@@ -77,16 +77,16 @@ def plain_reply(version: int, correlation_id: int, reply: ProduceResponse) -> by
     )
 
 
-def _form(topic: str | bytes) -> _Form | None:
+def _layout_for(topic: str | bytes) -> _ReplyLayout | None:
     if len(topic) > TOPIC_NAME_CHARACTERS_MAX:
         return None
-    if len(_forms) >= TOPICS_KEPT_MAX:
-        _forms.clear()
+    if len(_layouts) >= TOPICS_KEPT_MAX:
+        _layouts.clear()
     encoded = topic
     if isinstance(encoded, str):
         name = encoded.encode()
         encoded = varint_bytes(len(name) + 1) + name
     # A tag section (x) follows the correlation id, the partition, the topic and the whole.
     layout = Layout(f">iixB{len(encoded)}sBihqqqBBxxix")
-    form = _forms[topic] = _Form(layout.pack, layout.size - _SIZE_BYTES, encoded)
-    return form
+    reply_layout = _layouts[topic] = _ReplyLayout(layout.pack, layout.size - _SIZE_BYTES, encoded)
+    return reply_layout

@@ -50,7 +50,7 @@ _layouts: dict[int, Callable[[Buffer], tuple[Any, ...]]] = {}
 """By the size of the head, so at most HEAD_BYTES_MAX of them."""
 
 
-class _Pattern(msgspec.Struct, frozen=True, gc=False):
+class _RequestTemplate(msgspec.Struct, frozen=True, gc=False):
     unpack: Callable[[Buffer], tuple[Any, ...]]
     key_and_version: bytes
     same: bytes
@@ -63,21 +63,21 @@ class _Pattern(msgspec.Struct, frozen=True, gc=False):
     topic_id: TopicId
 
 
-class Repeats:
+class ProduceRequestCache:
     """What one connection asked for last."""
 
-    __slots__ = ("_pattern",)
+    __slots__ = ("_template",)
 
     def __init__(self) -> None:
-        self._pattern: _Pattern | None = None
+        self._template: _RequestTemplate | None = None
 
     def recall(self, frame: memoryview) -> tuple[RequestHeader, ProduceRequest] | None:
         """The request in `frame`, if it repeats the remembered one."""
-        pattern = self._pattern
-        if pattern is None or len(frame) <= (records_at := pattern.records_at):
+        template = self._template
+        if template is None or len(frame) <= (records_at := template.records_at):
             return None
-        key_and_version, correlation_id, same, index, low, high = pattern.unpack(frame)
-        if same != pattern.same or key_and_version != pattern.key_and_version:
+        key_and_version, correlation_id, same, index, low, high = template.unpack(frame)
+        if same != template.same or key_and_version != template.key_and_version:
             return None
         if low < 128 or not 0 < high < 128:
             return None  # the length does not take two bytes
@@ -85,17 +85,17 @@ class Repeats:
         if frame[end:].tobytes() != _NO_TAGS:
             return None
         data = [PartitionProduceData(index, frame[records_at:end])]
-        topics = [TopicProduceData(pattern.name, pattern.topic_id, data)]
+        topics = [TopicProduceData(template.name, template.topic_id, data)]
         return (
-            RequestHeader(_PRODUCE_KEY, pattern.version, correlation_id, pattern.client_id),
-            ProduceRequest(None, pattern.acks, pattern.timeout_ms, topics),
+            RequestHeader(_PRODUCE_KEY, template.version, correlation_id, template.client_id),
+            ProduceRequest(None, template.acks, template.timeout_ms, topics),
         )
 
     def remember(self, frame: memoryview, header: RequestHeader, position: int, request: Struct) -> None:
         """Any request that was just decoded, with the position of its body."""
         if type(request) is ProduceRequest:
             index_at = _index_at(frame, header, position, request)
-            self._pattern = None if index_at is None else _pattern(frame, header, request, index_at)
+            self._template = None if index_at is None else _template(frame, header, request, index_at)
 
 
 def _index_at(frame: memoryview, header: RequestHeader, position: int, request: ProduceRequest) -> int | None:
@@ -117,12 +117,14 @@ def _index_at(frame: memoryview, header: RequestHeader, position: int, request: 
     return index_at if is_smallest and has_long_length and index_at <= HEAD_BYTES_MAX else None
 
 
-def _pattern(frame: memoryview, header: RequestHeader, request: ProduceRequest, index_at: int) -> _Pattern:
+def _template(
+    frame: memoryview, header: RequestHeader, request: ProduceRequest, index_at: int
+) -> _RequestTemplate:
     unpack = _layouts.get(index_at)
     if unpack is None:
         unpack = _layouts[index_at] = Layout(f">4si{index_at - _SAME_FROM}siBB").unpack_from
     topic = request.topic_data[0]
-    return _Pattern(
+    return _RequestTemplate(
         unpack=unpack,
         key_and_version=bytes(frame[:4]),
         same=bytes(frame[_SAME_FROM:index_at]),

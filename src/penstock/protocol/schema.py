@@ -57,7 +57,7 @@ class Nested(msgspec.Struct, frozen=True):
     message: type[msgspec.Struct]
 
 
-Kind = Fixed | Text | Blob | Nested
+FieldKind = Fixed | Text | Blob | Nested
 
 Bool = Annotated[bool, Fixed("?", 1)]
 Int8 = Annotated[int, Fixed("b", 1)]
@@ -75,7 +75,7 @@ GatheredRecords = Annotated[Buffer | Sequence[Buffer], Blob(is_records=True)]
 """Records that may also be encoded from several buffers, which follow one another on the wire."""
 
 NO_UUID: Final = bytes(16)
-OPERATIONS_NOT_ASKED_FOR: Final = -(2**31)
+OPERATIONS_NOT_REQUESTED: Final = -(2**31)
 """What a bit set of authorised operations holds when the client did not ask for it."""
 
 VERSION_MAX: Final = 32767
@@ -143,18 +143,18 @@ class Api(msgspec.Struct, Generic[Request_co, Response_co], frozen=True):
         return self.flexible is not None and version >= self.flexible
 
 
-class Field(msgspec.Struct, frozen=True):
+class FieldSpec(msgspec.Struct, frozen=True):
     """One row of a table, as the compiler reads it."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     default: object
     is_array: bool = False
     first: int = 0
     last: int = VERSION_MAX
     nullable_from: int | None = None
     tag: int | None = None
-    is_always_told: bool = False
+    is_always_sent: bool = False
     is_rare: bool = False
     may_be_ready: bool = False
 
@@ -166,14 +166,14 @@ class Field(msgspec.Struct, frozen=True):
 
 
 @cache
-def fields_of(message: type[msgspec.Struct]) -> tuple[Field, ...]:
+def fields_of(message: type[msgspec.Struct]) -> tuple[FieldSpec, ...]:
     """The rows of a table in wire order."""
     hints = get_type_hints(message, include_extras=True)
     pattern = message()
     return tuple(_field(name, hints[name], getattr(pattern, name)) for name in message.__struct_fields__)
 
 
-def _field(name: str, hint: Any, default: object) -> Field:
+def _field(name: str, hint: Any, default: object) -> FieldSpec:
     marks, hint = _marks(hint)
     is_nullable, hint = _without_none(hint)
     inner_marks, hint = _marks(hint)
@@ -185,7 +185,7 @@ def _field(name: str, hint: Any, default: object) -> Field:
     span = _find(marks, Versions) or Versions(0, VERSION_MAX)
     null = _find(marks, Nullable) or Nullable(0)
     tag = _find(marks, Tag)
-    return Field(
+    return FieldSpec(
         name=name,
         kind=_kind(name, hint, marks),
         default=default,
@@ -194,7 +194,7 @@ def _field(name: str, hint: Any, default: object) -> Field:
         last=span.last,
         nullable_from=null.first if is_nullable else None,
         tag=tag.number if tag else None,
-        is_always_told=tag is not None and tag.always,
+        is_always_sent=tag is not None and tag.always,
         is_rare=RARE in marks,
         may_be_ready=READY in marks,
     )
@@ -221,7 +221,7 @@ def _find(marks: list[object], wanted: type[_Mark]) -> _Mark | None:
     return next((mark for mark in marks if isinstance(mark, wanted)), None)
 
 
-def _kind(name: str, hint: Any, marks: list[object]) -> Kind:
+def _kind(name: str, hint: Any, marks: list[object]) -> FieldKind:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return Nested(hint)
     kind = next((mark for mark in marks if isinstance(mark, Fixed | Text | Blob)), None)

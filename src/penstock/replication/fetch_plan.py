@@ -37,14 +37,14 @@ from penstock.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from penstock.replication.following import Ask
+from penstock.replication.following import FetchPosition
 from penstock.replication.partition import Partition
 from penstock.replication.throttle import Allowance
 from penstock.types import TopicId
 
 NO_SESSION: Final = 0
 FULL_EPOCH: Final = 0
-SOON_S: Final = 0.02
+RECHECK_DELAY_S: Final = 0.02
 """Until a partition is looked at again that is being flushed or cut."""
 
 
@@ -53,21 +53,21 @@ class Replica(NamedTuple):
     partition: int
 
 
-class Asked(NamedTuple):
+class SessionPartition(NamedTuple):
     partition: Partition
-    ask: Ask
+    fetch_position: FetchPosition
 
 
-Find = Callable[[TopicId, int], Partition | None]
-Allow = Callable[[Replica, float], Allowance]
+FindPartition = Callable[[TopicId, int], Partition | None]
+AllowFetch = Callable[[Replica, float], Allowance]
 """When a replica may be asked for, given the time, and for how much."""
 
 
-def _at_once(replica: Replica, now: float) -> Allowance:
+def _unthrottled(replica: Replica, now: float) -> Allowance:
     return Allowance(now)
 
 
-class Activity:
+class PartitionActivity:
     """Which partitions of a session have had records lately."""
 
     def __init__(self) -> None:
@@ -101,13 +101,13 @@ class Activity:
         return [replica for replica, count in self._answers.items() if count >= REPLICA_BUSY_ANSWERS]
 
 
-class FetchPlan:
+class FetchSessionHandler:
     def __init__(
         self,
         leader_id: int,
-        find: Find,
+        find: FindPartition,
         wait_ms: int = REPLICA_WAIT_MS,
-        allow: Allow = _at_once,
+        allow: AllowFetch = _unthrottled,
     ) -> None:
         self._leader_id = leader_id
         self._wait_ms = wait_ms
@@ -116,9 +116,9 @@ class FetchPlan:
         self._followed: dict[Replica, None] = {}
         self._due: dict[Replica, None] = {}
         """To be asked for with the next request."""
-        self._put_off: dict[Replica, float] = {}
+        self._delayed: dict[Replica, float] = {}
         """Until when."""
-        self._asked: dict[Replica, Asked] = {}
+        self._session_partitions: dict[Replica, SessionPartition] = {}
         """What the session holds."""
         self._forgotten: dict[Replica, None] = {}
         """What it holds and should not."""
@@ -138,28 +138,28 @@ class FetchPlan:
     def follow(self, replica: Replica) -> None:
         """From now on, or under another leader epoch."""
         self._followed[replica] = None
-        self._put_off.pop(replica, None)
+        self._delayed.pop(replica, None)
         self._due[replica] = None
 
     def leave(self, replica: Replica) -> None:
         self._followed.pop(replica, None)
-        self._put_off.pop(replica, None)
+        self._delayed.pop(replica, None)
         self._due.pop(replica, None)
-        self._take_out(replica)
+        self._remove_from_session(replica)
 
-    def put_off(self, replica: Replica, until: float) -> None:
+    def delay(self, replica: Replica, until: float) -> None:
         """It is not asked for before that time."""
         if replica in self._followed:
             self._due.pop(replica, None)
-            self._put_off[replica] = until
-            self._take_out(replica)
+            self._delayed[replica] = until
+            self._remove_from_session(replica)
 
-    def wanted_at(self) -> float | None:
+    def next_delayed_at(self) -> float | None:
         """When the first of those that were put off is due; None: none was."""
-        return min(self._put_off.values(), default=None)
+        return min(self._delayed.values(), default=None)
 
-    def _take_out(self, replica: Replica) -> None:
-        if self._asked.pop(replica, None) is not None:
+    def _remove_from_session(self, replica: Replica) -> None:
+        if self._session_partitions.pop(replica, None) is not None:
             self._forgotten[replica] = None
         self._start_unstored.pop(replica, None)
 
@@ -168,16 +168,16 @@ class FetchPlan:
     def begin(self) -> None:
         """A new connection, or the leader knows nothing of the session."""
         self._session_id, self._session_epoch = NO_SESSION, FULL_EPOCH
-        self._asked.clear()
+        self._session_partitions.clear()
         self._forgotten.clear()
         for replica in self._followed:
-            if replica not in self._put_off:
+            if replica not in self._delayed:
                 self._due[replica] = None
 
     def request(self, broker_id: int, broker_epoch: int, now: float) -> FetchRequest | None:
         """What to send now; None: nothing can be asked for."""
-        for replica in [replica for replica, until in self._put_off.items() if until <= now]:
-            del self._put_off[replica]
+        for replica in [replica for replica, until in self._delayed.items() if until <= now]:
+            del self._delayed[replica]
             self._due[replica] = None
         self._due.update(dict.fromkeys(self._start_unstored))
         if self._session_id == NO_SESSION:
@@ -185,25 +185,25 @@ class FetchPlan:
         topics: dict[TopicId, FetchTopic] = {}
         due, self._due = self._due, {}
         for replica in due:
-            params = self._ask_for(replica, now)
+            params = self._partition_request(replica, now)
             if params is not None:
                 topics.setdefault(replica.topic_id, FetchTopic("", replica.topic_id, [])).partitions.append(
                     params
                 )
-        if not self._asked:
+        if not self._session_partitions:
             return None
         return FetchRequest(
             replica_state=ReplicaState(broker_id, broker_epoch),
-            max_wait_ms=self._patience_ms(now),
+            max_wait_ms=self._max_wait_ms(now),
             min_bytes=1,
             max_bytes=REPLICA_FETCH_BYTES_MAX,
             session_id=self._session_id,
             session_epoch=self._session_epoch,
             topics=list(topics.values()),
-            forgotten_topics_data=self._to_forget(),
+            forgotten_topics_data=self._forgotten_topics(),
         )
 
-    def _patience_ms(self, now: float) -> int:
+    def _max_wait_ms(self, now: float) -> int:
         wait_ms = self._wait_ms
         if any(partition.log.is_storing_start for partition in self._start_unstored.values()):
             wait_ms = min(wait_ms, LOG_START_FETCH_WAIT_MS)
@@ -211,41 +211,41 @@ class FetchPlan:
             return wait_ms
         return min(wait_ms, ceil((self._allowed_at - now) * 1000))
 
-    def _ask_for(self, replica: Replica, now: float) -> FetchPartition | None:
+    def _partition_request(self, replica: Replica, now: float) -> FetchPartition | None:
         """None: it is asked for in this way already, or cannot be."""
         partition = self._find(*replica)
         following = partition.following if partition is not None else None
         if partition is None or following is None or following.leader_id != self._leader_id:
-            self._take_out(replica)  # we are about to be told
+            self._remove_from_session(replica)  # we are about to be told
             return None
         allowance = self._allow(replica, now)
         if allowance.since > now:
             self._allowed_at = allowance.since
-            self.put_off(replica, allowance.since)
+            self.delay(replica, allowance.since)
             return None
-        ask = partition.ask()
-        if ask is None:
-            self.put_off(replica, now + SOON_S)
+        fetch_position = partition.fetch_position()
+        if fetch_position is None:
+            self.delay(replica, now + RECHECK_DELAY_S)
             return None
         if partition.log.is_start_unstored:
             self._start_unstored[replica] = partition
         else:
             self._start_unstored.pop(replica, None)
-        asked = Asked(partition, ask)
-        if self._asked.get(replica) == asked:
+        session_partition = SessionPartition(partition, fetch_position)
+        if self._session_partitions.get(replica) == session_partition:
             return None
-        self._asked[replica] = asked
+        self._session_partitions[replica] = session_partition
         self._forgotten.pop(replica, None)
         return FetchPartition(
             partition=replica.partition,
-            current_leader_epoch=ask.leader_epoch,
-            fetch_offset=ask.offset,
-            last_fetched_epoch=ask.last_fetched_epoch,
-            log_start_offset=ask.log_start_offset,
+            current_leader_epoch=fetch_position.leader_epoch,
+            fetch_offset=fetch_position.offset,
+            last_fetched_epoch=fetch_position.last_fetched_epoch,
+            log_start_offset=fetch_position.log_start_offset,
             partition_max_bytes=allowance.bytes_max,
         )
 
-    def _to_forget(self) -> list[ForgottenTopic]:
+    def _forgotten_topics(self) -> list[ForgottenTopic]:
         topics: dict[TopicId, ForgottenTopic] = {}
         for topic_id, index in self._forgotten:
             topics.setdefault(topic_id, ForgottenTopic("", topic_id, [])).partitions.append(index)
@@ -254,7 +254,9 @@ class FetchPlan:
 
     # Being answered
 
-    def answers(self, response: FetchResponse) -> Iterator[tuple[Replica, Asked, PartitionData]]:
+    def handle_response(
+        self, response: FetchResponse
+    ) -> Iterator[tuple[Replica, SessionPartition, PartitionData]]:
         """Each partition with what was asked for it. Nothing if the leader refused the whole."""
         if response.error_code:
             self.begin()
@@ -266,7 +268,7 @@ class FetchPlan:
         for topic in response.responses:
             for data in topic.partitions:
                 replica = Replica(topic.topic_id, data.partition_index)
-                asked = self._asked.get(replica)
-                if asked is not None:
+                session_partition = self._session_partitions.get(replica)
+                if session_partition is not None:
                     self._due[replica] = None
-                    yield replica, asked, data
+                    yield replica, session_partition, data

@@ -23,104 +23,109 @@ from typing import Final, NamedTuple
 from penstock.errors import ErrorCode
 from penstock.log.follower_append import append_as_follower
 from penstock.log.partition_log import PartitionLog
-from penstock.log.truncation import BeginningAnew, Truncation
+from penstock.log.truncation import FullTruncation, Truncation
 from penstock.protocol.messages.fetch import EpochEndOffset, PartitionData
 from penstock.types import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 
-SOMEBODY: Final = -2
+UNKNOWN_LEADER: Final = -2
 """Leads, and we are not told who: the image still has ourselves."""
 
 
-class Ask(NamedTuple):
+class FetchPosition(NamedTuple):
     offset: Offset
     last_fetched_epoch: LeaderEpoch
     log_start_offset: Offset
     """Where our log begins after a crash, if not later."""
     leader_epoch: LeaderEpoch
-    cuts: int
+    truncation_count: int
     """How often our log had been cut then. It is not sent."""
 
 
-class Took(NamedTuple):
+class Applied(NamedTuple):
     """The answer was ours and is used up."""
 
     batches: int
 
 
-class Wait(NamedTuple):
+class RetryLater(NamedTuple):
     """Ask again later, or when the metadata has changed."""
 
     code: ErrorCode
 
 
-class Passed(Enum):
-    OVER = auto()
+class Ignored(Enum):
+    STALE = auto()
     """The answer was to something that we no longer ask."""
 
 
-Step = Took | Truncation | BeginningAnew | Wait | Passed
+FetchOutcome = Applied | Truncation | FullTruncation | RetryLater | Ignored
 """A Truncation or BeginningAnew is to be run and ended before the next ask."""
 
 
-class Following:
-    __slots__ = ("_high_watermark_of_leader", "_log", "leader_epoch", "leader_id", "shown")
+class FollowerRole:
+    __slots__ = ("_high_watermark_of_leader", "_log", "high_watermark_before", "leader_epoch", "leader_id")
 
-    def __init__(self, leader_id: int, leader_epoch: LeaderEpoch, log: PartitionLog, shown: Offset) -> None:
+    def __init__(
+        self, leader_id: int, leader_epoch: LeaderEpoch, log: PartitionLog, high_watermark_before: Offset
+    ) -> None:
         self.leader_id: Final = leader_id
         self.leader_epoch: Final = leader_epoch
-        self.shown: Final = shown
+        self.high_watermark_before: Final = high_watermark_before
         """The high watermark that was known before this leader."""
         self._log = log
         self._high_watermark_of_leader = NO_OFFSET
 
-    def ask(self, *, flushed_only: bool) -> Ask | None:
+    def fetch_position(self, *, flushed_only: bool) -> FetchPosition | None:
         """None: something must become durable, or be cut, before."""
         log = self._log
         if log.is_truncating or (flushed_only and log.flushed_end_offset < log.log_end_offset):
             return None
         has_records = log.log_start_offset < log.log_end_offset
-        return Ask(
+        return FetchPosition(
             log.log_end_offset,
             log.epochs.latest if has_records else NO_EPOCH,
             log.stored_start,
             self.leader_epoch,
-            log.cuts,
+            log.truncation_count,
         )
 
-    def answered(self, ask: Ask, answer: PartitionData) -> Step:
+    def handle_fetch_response(self, fetch_position: FetchPosition, answer: PartitionData) -> FetchOutcome:
         """CorruptData: no leader can have stored what came. StorageFull, StorageFailed: our disk."""
         log = self._log
-        if self._is_stale(ask):
-            return Passed.OVER
+        if self._is_stale(fetch_position):
+            return Ignored.STALE
         code = known_code(answer.error_code)
         if log.is_busy and self._changes_files(code, answer):
-            return Wait(ErrorCode.NONE)
+            return RetryLater(ErrorCode.NONE)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and answer.log_start_offset >= 0:
-            return BeginningAnew(log, Offset(answer.log_start_offset))
+            return FullTruncation(log, Offset(answer.log_start_offset))
         if code is not ErrorCode.NONE:
-            return Wait(code)
+            return RetryLater(code)
         if answer.diverging_epoch.end_offset >= 0:
-            return self._cut(answer.diverging_epoch)
-        return self._take(answer)
+            return self._truncate(answer.diverging_epoch)
+        return self._apply(answer)
 
-    def _is_stale(self, ask: Ask) -> bool:
+    def _is_stale(self, fetch_position: FetchPosition) -> bool:
         log = self._log
-        is_same = ask.leader_epoch == self.leader_epoch and ask.cuts == log.cuts
-        return log.is_truncating or not is_same or ask.offset != log.log_end_offset
+        is_same = (
+            fetch_position.leader_epoch == self.leader_epoch
+            and fetch_position.truncation_count == log.truncation_count
+        )
+        return log.is_truncating or not is_same or fetch_position.offset != log.log_end_offset
 
     def _changes_files(self, code: ErrorCode, answer: PartitionData) -> bool:
         return (
             code is ErrorCode.OFFSET_OUT_OF_RANGE
             or answer.diverging_epoch.end_offset >= 0
-            or self._log.is_bare
+            or self._log.is_empty
         )
 
-    def _cut(self, diverging: EpochEndOffset) -> Step:
+    def _truncate(self, diverging: EpochEndOffset) -> FetchOutcome:
         log = self._log
-        offset = parting_point(log, diverging)
-        return Truncation(log, offset) if offset > log.log_start_offset else BeginningAnew(log, offset)
+        offset = divergence_offset(log, diverging)
+        return Truncation(log, offset) if offset > log.log_start_offset else FullTruncation(log, offset)
 
-    def _take(self, answer: PartitionData) -> Took:
+    def _apply(self, answer: PartitionData) -> Applied:
         log, batches = self._log, 0
         if answer.records:
             assert isinstance(answer.records, bytes | bytearray | memoryview), "of one piece"
@@ -131,13 +136,13 @@ class Following:
         start = min(Offset(answer.log_start_offset), log.log_end_offset)
         if start > log.log_start_offset:
             log.advance_start(start)
-        return Took(batches)
+        return Applied(batches)
 
     def high_watermark(self, own_end: Offset) -> Offset:
         """What may be shown of a log whose records count up to `own_end`. NO_OFFSET: not known yet."""
         return min(self._high_watermark_of_leader, own_end)
 
-    def behind(self, log_end_offset: Offset) -> int | None:
+    def lag(self, log_end_offset: Offset) -> int | None:
         """How many records the leader had shown that are not here, when it answered last; None: not known."""
         known = self._high_watermark_of_leader
         return None if known == NO_OFFSET else max(0, known - log_end_offset)
@@ -155,7 +160,7 @@ def known_code(code: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def parting_point(log: PartitionLog, leader: EpochEndOffset) -> Offset:
+def divergence_offset(log: PartitionLog, leader: EpochEndOffset) -> Offset:
     """Up to where our records may be the leader's, who says where its latest epoch not above ours ends.
 
     Where we have records of that epoch, the shorter of the two is what both have. Where we have none,

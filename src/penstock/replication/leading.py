@@ -34,7 +34,7 @@ from penstock.types import NO_OFFSET, Offset
 NO_BROKER_EPOCH: Final = -1
 
 
-class InSync(NamedTuple):
+class CommittedPartitionState(NamedTuple):
     """The state of a partition in the metadata store, as far as its leader needs it."""
 
     replicas: tuple[int, ...]
@@ -47,7 +47,7 @@ class InSync(NamedTuple):
     """Replicas that may be elected although they are not in sync (eligible leader replicas, KIP-966)."""
 
 
-class Proposal(NamedTuple):
+class PendingIsrChange(NamedTuple):
     isr: tuple[int, ...]
     """In the order of the replicas."""
     added: Mapping[int, int]
@@ -56,7 +56,7 @@ class Proposal(NamedTuple):
     """Of the state that it is to replace."""
 
 
-class Fetched(NamedTuple):
+class FollowerFetchState(NamedTuple):
     """One follower's fetch of one partition."""
 
     broker_id: int
@@ -71,7 +71,7 @@ class Fetched(NamedTuple):
 class Follower:
     """Another replica, as its fetches show it."""
 
-    __slots__ = ("acknowledged_end", "behind_since", "last_fetch_at", "log_end_then", "log_start")
+    __slots__ = ("acknowledged_end", "behind_since", "last_fetch_at", "log_end_at_last_fetch", "log_start")
 
     def __init__(self, now: float) -> None:
         self.acknowledged_end = NO_OFFSET
@@ -79,21 +79,21 @@ class Follower:
         self.behind_since: float | None = now
         """None: it was at the end of the log when somebody last looked."""
         self.last_fetch_at = now
-        self.log_end_then = NO_OFFSET
+        self.log_end_at_last_fetch = NO_OFFSET
         """Where the log ended when it last fetched."""
         self.log_start = NO_OFFSET
 
-    def note(self, fetched: Fetched, log_end: Offset, now: float) -> None:
+    def note(self, fetched: FollowerFetchState, log_end: Offset, now: float) -> None:
         offset = fetched.offset
         if offset >= log_end:
             self.behind_since = None
-        elif offset >= self.log_end_then:  # it has caught up with what there was at its last fetch
+        elif offset >= self.log_end_at_last_fetch:  # it has caught up with what there was at its last fetch
             self.behind_since = self.last_fetch_at
         elif self.behind_since is None:
             self.behind_since = now
         self.acknowledged_end = offset
         self.last_fetch_at = now
-        self.log_end_then = log_end
+        self.log_end_at_last_fetch = log_end
         self.log_start = fetched.log_start
 
     def resume(self, now: float) -> None:
@@ -103,9 +103,14 @@ class Follower:
             self.behind_since = now
 
 
-class Leading:
+class LeaderRole:
     def __init__(
-        self, broker_id: int, state: InSync, epoch_start: Offset, high_watermark: Offset, now: float
+        self,
+        broker_id: int,
+        state: CommittedPartitionState,
+        epoch_start: Offset,
+        high_watermark: Offset,
+        now: float,
     ) -> None:
         self._broker_id = broker_id
         self._state = state
@@ -118,9 +123,9 @@ class Leading:
         """Where the log of this broker begins after a crash, if not later. No deletion that was confirmed, by
         this leader or one before it, is of later records."""
         self._followers: dict[int, Follower] = {}
-        self._proposal: Proposal | None = None
+        self._proposal: PendingIsrChange | None = None
         self._maximal: frozenset[int] = frozenset()
-        self._follow(state, now)
+        self._apply_state(state, now)
 
     # The state of the partition
 
@@ -135,7 +140,7 @@ class Leading:
         return min(self._state.isr_min, len(self._state.replicas))
 
     @property
-    def has_enough(self) -> bool:
+    def meets_min_isr(self) -> bool:
         """Whether the committed in-sync set is large enough for records to become safe."""
         return len(self._state.isr) >= self.isr_min
 
@@ -159,7 +164,7 @@ class Leading:
         return self._maximal
 
     @property
-    def proposal(self) -> Proposal | None:
+    def proposal(self) -> PendingIsrChange | None:
         """The one whose outcome is not known. It is sent, and sent again as it is, until that is."""
         return self._proposal
 
@@ -178,16 +183,16 @@ class Leading:
         members = (self._followers.get(member) for member in (*self._maximal, *self._state.elr))
         return all(member is None or member.log_start >= offset for member in members)
 
-    def changed(self, state: InSync, now: float) -> Offset:
+    def changed(self, state: CommittedPartitionState, now: float) -> Offset:
         """The metadata store has this now. Returns the high watermark."""
         if state.version < self._state.version:
             return self.high_watermark
         if state.version > self._state.version:
             self._proposal = None  # it was compared with an older state: it was that change, or is refused
-        self._follow(state, now)
+        self._apply_state(state, now)
         return self._advance()
 
-    def resumed(self, state: InSync, now: float) -> Offset:
+    def resumed(self, state: CommittedPartitionState, now: float) -> Offset:
         """The broker leads on under the same leader epoch, after it had stopped. Returns the high watermark.
 
         Everything else is as it was, a proposal without a known outcome too.
@@ -196,13 +201,13 @@ class Leading:
             follower.resume(now)
         return self.changed(state, now)
 
-    def _follow(self, state: InSync, now: float) -> None:
+    def _apply_state(self, state: CommittedPartitionState, now: float) -> None:
         self._state = state
         others = [replica for replica in state.replicas if replica != self._broker_id]
         self._followers = {other: self._followers.get(other) or Follower(now) for other in others}
-        self._settle()
+        self._update_maximal_isr()
 
-    def _settle(self) -> None:
+    def _update_maximal_isr(self) -> None:
         proposed = self._proposal.isr if self._proposal is not None else ()
         self._maximal = frozenset((*self._state.isr, *proposed))
 
@@ -213,7 +218,7 @@ class Leading:
         self.own_end = own_end
         return self._advance()
 
-    def fetched(self, fetched: Fetched, log_end: Offset, now: float) -> Proposal | None:
+    def fetched(self, fetched: FollowerFetchState, log_end: Offset, now: float) -> PendingIsrChange | None:
         """A follower has everything below its offset. Returns what that is a reason to propose.
 
         The high watermark may have moved.
@@ -228,7 +233,7 @@ class Leading:
         members = {*self._state.isr, fetched.broker_id}
         return self._propose(members, {fetched.broker_id: fetched.broker_epoch})
 
-    def _may_join(self, fetched: Fetched) -> bool:
+    def _may_join(self, fetched: FollowerFetchState) -> bool:
         return (
             self._proposal is None
             and fetched.offset >= self.high_watermark
@@ -239,7 +244,7 @@ class Leading:
         )
 
     def _advance(self) -> Offset:
-        if not self.has_enough:
+        if not self.meets_min_isr:
             return self.high_watermark
         end = self.own_end
         for member in self._maximal:
@@ -252,16 +257,16 @@ class Leading:
 
     # Proposals
 
-    def lagging(self, log_end: Offset, now: float, lag_ms_max: int) -> Proposal | None:
+    def propose_shrink(self, log_end: Offset, now: float, lag_ms_max: int) -> PendingIsrChange | None:
         """Whoever has been behind for too long is to leave the in-sync set. Asked now and then."""
         if self._proposal is not None:
             return None
         late = {
-            member for member in self._state.isr if self._is_late(member, log_end, now, lag_ms_max / 1000)
+            member for member in self._state.isr if self._is_lagging(member, log_end, now, lag_ms_max / 1000)
         }
         return self._propose(set(self._state.isr) - late, {}) if late else None
 
-    def _is_late(self, member: int, log_end: Offset, now: float, lag_s_max: float) -> bool:
+    def _is_lagging(self, member: int, log_end: Offset, now: float, lag_s_max: float) -> bool:
         follower = self._followers.get(member)
         if follower is None or follower.acknowledged_end >= log_end:
             return False
@@ -269,14 +274,14 @@ class Leading:
             follower.behind_since = now
         return now - follower.behind_since > lag_s_max
 
-    def _propose(self, members: Iterable[int], added: Mapping[int, int]) -> Proposal:
+    def _propose(self, members: Iterable[int], added: Mapping[int, int]) -> PendingIsrChange:
         wanted = frozenset(members)
-        isr = _in_order(self._state.replicas, wanted)
-        self._proposal = Proposal(isr, added, self._state.version)
-        self._settle()
+        isr = _in_replica_order(self._state.replicas, wanted)
+        self._proposal = PendingIsrChange(isr, added, self._state.version)
+        self._update_maximal_isr()
         return self._proposal
 
-    def committed(self, proposal: Proposal, version: int) -> Offset:
+    def committed(self, proposal: PendingIsrChange, version: int) -> Offset:
         """The proposal is the state now, with this version. Returns the high watermark."""
         if proposal is self._proposal:
             self._proposal = None
@@ -284,10 +289,10 @@ class Leading:
             left = tuple(member for member in self._state.isr if member not in proposal.isr)
             elr = (*self._state.elr, *left)
             self._state = self._state._replace(isr=proposal.isr, version=version, elr=elr)
-            self._settle()
+            self._update_maximal_isr()
         return self._advance()
 
-    def refused(self, proposal: Proposal) -> Offset:
+    def rejected(self, proposal: PendingIsrChange) -> Offset:
         """The proposal never became and never will become the state. Returns the high watermark.
 
         A conflict alone does not say so: the same proposal may have been accepted when it was sent
@@ -295,7 +300,7 @@ class Leading:
         """
         if proposal is self._proposal:
             self._proposal = None
-            self._settle()
+            self._update_maximal_isr()
         return self._advance()
 
     def __repr__(self) -> str:
@@ -307,5 +312,5 @@ class Leading:
         )
 
 
-def _in_order(replicas: Sequence[int], members: frozenset[int]) -> tuple[int, ...]:
+def _in_replica_order(replicas: Sequence[int], members: frozenset[int]) -> tuple[int, ...]:
     return tuple(replica for replica in replicas if replica in members)

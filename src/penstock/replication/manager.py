@@ -6,7 +6,7 @@ goes. Two topics of one name, one after the other, are told apart by their ids: 
 first is never taken for the second.
 
 Rule 1: a new leader epoch makes a new object over the same log, and the old one answers nothing any more.
-        If that log is being cut just then, the new one is made when it has been (`cut_ended`).
+        If that log is being cut just then, the new one is made when it has been (`truncation_ended`).
 Rule 2: in a cluster a copy that is gone, or damaged, begins anew and empty. The cluster is told so before
         this broker may lead it or be in sync (`lost`). A broker that is alone never serves a damaged one.
         Neither does the last one in sync of a copy that opens, and was found damaged by reading: it keeps it.
@@ -21,34 +21,34 @@ from typing import Final, NamedTuple
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
-from penstock.host.disk import Disk, Stored
-from penstock.host.keyed_jobs import Turns
+from penstock.host.disk import Disk, SmallFile
+from penstock.host.keyed_jobs import KeyedJobQueue
 from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.log.partition_log import METADATA_FILE, PartitionLog
-from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits, ProducerRoll
+from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits, ProducerRegistry
 from penstock.log.recovery import Recovered, open_log
 from penstock.log.segment import LOG_SUFFIX
-from penstock.log.shared_bounds import SharedBounds
-from penstock.metadata.durability import eligible
+from penstock.log.shared_bounds import SharedLogResources
+from penstock.metadata.durability import eligible_leaders
 from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 from penstock.metadata.image_changes import PartitionChange, changed_partitions, changed_topics
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.leaderships import Leaderships
 from penstock.replication.partition import Partition, log_settings
-from penstock.replication.roles import Roles, always, in_sync
+from penstock.replication.roles import Roles, committed_state, may_always_lead
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
 
 _PARTITION_METADATA: Final = re.compile(rb"version: 0\ntopic_id: [a-zA-Z0-9_-]{22}\n")
 
 
-class Gone(NamedTuple):
+class RemovedPartition(NamedTuple):
     """A partition whose topic was deleted, or that this broker is to keep no longer."""
 
     name: TopicPartition
     topic_id: str
 
 
-class Lost(NamedTuple):
+class LostPartition(NamedTuple):
     """A partition that was here, and cannot be used now."""
 
     reason: str
@@ -56,13 +56,13 @@ class Lost(NamedTuple):
     """Where its folder was put; None: it is where it was, or gone."""
 
 
-class Partitions:
+class ReplicaManager:
     def __init__(
         self,
         directory: DataDirectory,
         config: BrokerConfig,
         on_dirty: Callable[[Partition], None],
-        turns: Turns | None = None,
+        job_queue: KeyedJobQueue | None = None,
         monotonic: Callable[[], float] = lambda: 0.0,
         producers: ProducerLimits = PRODUCER_LIMITS,
     ) -> None:
@@ -70,7 +70,7 @@ class Partitions:
         self._disk: Disk = directory.disk
         self._config = config
         self._on_dirty = on_dirty
-        self._turns = turns
+        self._job_queue = job_queue
         self._monotonic = monotonic
         self._by_name: dict[str, list[Partition | None]] = {}
         """None: others have it."""
@@ -78,17 +78,17 @@ class Partitions:
         self._waiting: set[PartitionLog] = set()
         """Logs that are being truncated, and get a new object afterwards. What that is to be is looked up
         then: leader, replicas and settings may change during the truncation."""
-        self.may_lead: Callable[[ClusterImage], bool] = always
+        self.may_lead: Callable[[ClusterImage], bool] = may_always_lead
         """Asked with every new image."""
-        self.others_may_have_it = False
+        self.is_in_cluster = False
         """This broker is one of a cluster."""
         self.lost: Inventory = {}
         """What it once had, and had not when it was opened."""
         self._image: ClusterImage | None = None
-        self._led = False
+        self._could_lead = False
         """Whether this broker might lead when somebody last asked."""
         self._leaderships = Leaderships()
-        self._shared = SharedBounds.on(directory.disk, producers)
+        self._shared = SharedLogResources.on(directory.disk, producers)
         self._failure: str | None = None
 
     @property
@@ -112,7 +112,7 @@ class Partitions:
         found = self._by_id.get(topic_id)
         return found[index] if found is not None and 0 <= index < len(found) else None
 
-    def not_here(self, topic: str, topic_id: TopicId, index: int) -> ApiError:
+    def missing_partition_error(self, topic: str, topic_id: TopicId, index: int) -> ApiError:
         """Why there is no such partition here. By id if `topic` is empty."""
         known = self._by_name.get(topic) if topic else self._by_id.get(topic_id)
         if known is None and not topic:
@@ -133,13 +133,13 @@ class Partitions:
 
     # Opening
 
-    def open_all(self, image: ClusterImage) -> Iterator[tuple[Partition, Recovered | Lost]]:
+    def open_all(self, image: ClusterImage) -> Iterator[tuple[Partition, Recovered | LostPartition]]:
         """Open every partition of the image, before anything is served. Blocks.
 
         Yields each of which something was here, with what recovery found.
         """
         on_disk = set(self._directory.partitions_on_disk())
-        had = self._directory.inventory() if self.others_may_have_it else {}
+        had = self._directory.inventory() if self.is_in_cluster else {}
         roles = self._roles(image)
         for topic in image.topics.values():
             config = TopicConfig.effective(topic.overrides, self._config)
@@ -151,8 +151,11 @@ class Partitions:
                     self._note_lost(topic, state)
                     partition = self._add(topic, state, self._new_log(name, config), roles)
                     # Otherwise the replica was taken away, with its folder, and given back meanwhile.
-                    if self._is_counted_on(topic, state, roles):
-                        yield partition, Lost(f"{self._directory.folder_of(name)} was there, and is gone")
+                    if self._may_be_elected(topic, state, roles):
+                        yield (
+                            partition,
+                            LostPartition(f"{self._directory.folder_of(name)} was there, and is gone"),
+                        )
                 elif name not in on_disk:
                     self._add(topic, state, self._new_log(name, config), roles)
                 else:
@@ -183,59 +186,63 @@ class Partitions:
     def _note_lost(self, topic: Topic, state: PartitionState) -> None:
         self.lost.setdefault(topic_id_text(topic.id), []).append(state.index)
 
-    def _open(self, topic: Topic, state: PartitionState, roles: Roles) -> tuple[Partition, Recovered | Lost]:
+    def _open(
+        self, topic: Topic, state: PartitionState, roles: Roles
+    ) -> tuple[Partition, Recovered | LostPartition]:
         name = TopicPartition(topic.name, state.index)
         config = self._config_of(topic)
         try:
-            noted = self._directory.noted_damage(name)
-            if noted is not None and self._others_have(topic, state, roles):
+            noted = self._directory.recorded_damage(name)
+            if noted is not None and self._is_available_elsewhere(topic, state, roles):
                 partition = self._add(topic, state, self._new_log(name, config), roles)
-                return partition, self._damaged(topic, state, partition, f"{noted} (found before this start)")
+                return partition, self._handle_damage(
+                    topic, state, partition, f"{noted} (found before this start)"
+                )
             recovered = open_log(self._disk, self._directory.folder_of(name), log_settings(config))
         except CorruptData as damage:
             partition = self._add(topic, state, self._new_log(name, config), roles)
-            return partition, self._damaged(topic, state, partition, str(damage))
+            return partition, self._handle_damage(topic, state, partition, str(damage))
         except StorageFailed as problem:
             reason = self._unreadable(name, problem)
-            if self.others_may_have_it:
+            if self.is_in_cluster:
                 raise StorageFailed(reason) from problem
             partition = self._add(topic, state, self._new_log(name, config), roles)
             partition.mark_damaged(reason)
-            return partition, Lost(reason)
+            return partition, LostPartition(reason)
         partition = self._add(topic, state, recovered.log, roles)
-        recovered.log.claim_folder()
+        recovered.log.resync_folder()
         if noted is None:
             return partition, recovered
-        note = self._directory.damage_note(name)
+        note = self._directory.damage_file(name)
         reason = (
             f"{noted} (found before this start; when the files are mended, remove {note} and start again)"
         )
         partition.mark_damaged(reason)
-        return partition, Lost(reason)
+        return partition, LostPartition(reason)
 
-    def _is_counted_on(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
+    def _may_be_elected(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
         """Whether this broker could be elected for what its copy has."""
-        return self._config.node.node_id in (*state.isr, *eligible(roles.image, topic, state))
+        return self._config.node.node_id in (*state.isr, *eligible_leaders(roles.image, topic, state))
 
-    def _others_have(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
+    def _is_available_elsewhere(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
         """Whether another broker has all that was committed: this copy is not needed then."""
-        nodes = (*state.isr, *eligible(roles.image, topic, state))
-        return self.others_may_have_it and any(node != self._config.node.node_id for node in nodes)
+        nodes = (*state.isr, *eligible_leaders(roles.image, topic, state))
+        return self.is_in_cluster and any(node != self._config.node.node_id for node in nodes)
 
-    def others_could_lead(self, partition: Partition) -> bool:
+    def has_other_eligible_leader(self, partition: Partition) -> bool:
         """Whether another broker that is there has all that was committed."""
-        if not self.others_may_have_it:
+        if not self.is_in_cluster:
             return False
-        image, (topic, state) = self._image_now(), self._known(partition)
+        image, (topic, state) = self._image_now(), self._topic_and_state(partition)
         others = image.admitted - {self._config.node.node_id}
-        return any(node in others for node in (*state.isr, *eligible(image, topic, state)))
+        return any(node in others for node in (*state.isr, *eligible_leaders(image, topic, state)))
 
     def _unreadable(self, name: TopicPartition, problem: StorageFailed) -> str:
         """An I/O error says nothing of the records: the next attempt may find all of them."""
         folder = self._directory.folder_of(name)
         last_resort = (
             f"move {folder} away, and the broker copies the partition from the others"
-            if self.others_may_have_it
+            if self.is_in_cluster
             else f"restore {folder} from a backup"
         )
         return (
@@ -243,15 +250,17 @@ class Partitions:
             f"if its files can no longer be read, {last_resort}"
         )
 
-    def _damaged(self, topic: Topic, state: PartitionState, partition: Partition, reason: str) -> Lost:
-        if self.others_may_have_it:
+    def _handle_damage(
+        self, topic: Topic, state: PartitionState, partition: Partition, reason: str
+    ) -> LostPartition:
+        if self.is_in_cluster:
             self._note_lost(topic, state)
             try:
-                return Lost(reason, self._directory.set_aside_damaged(partition.name))
+                return LostPartition(reason, self._directory.move_damaged_to_strays(partition.name))
             except (StorageFailed, StorageFull) as problem:
                 reason = f"{reason}; and it cannot be set aside: {problem}"
         partition.mark_damaged(reason)
-        return Lost(reason)
+        return LostPartition(reason)
 
     def inventory(self) -> Inventory:
         """The partitions whose folders are there after a crash, too."""
@@ -263,12 +272,12 @@ class Partitions:
         return found
 
     @property
-    def births(self) -> int:
+    def new_partition_files(self) -> int:
         """Another number whenever a folder has become durable."""
-        return self._shared.files.synced_births
+        return self._shared.files.synced_new_files
 
     @property
-    def producer_roll(self) -> ProducerRoll:
+    def producer_registry(self) -> ProducerRegistry:
         """The idempotent producers of all partitions together."""
         return self._shared.producers
 
@@ -280,18 +289,23 @@ class Partitions:
 
     def _add(self, topic: Topic, state: PartitionState, log: PartitionLog, roles: Roles) -> Partition:
         log.share(self._shared)
-        log.birth = Stored(f"{log.folder}/{METADATA_FILE}", _partition_metadata(topic.id))
+        log.metadata_file = SmallFile(f"{log.folder}/{METADATA_FILE}", _partition_metadata(topic.id))
         return self._make(topic, state, log, None, roles)
 
     def _make(
-        self, topic: Topic, state: PartitionState, log: PartitionLog, shown: Offset | None, roles: Roles
+        self,
+        topic: Topic,
+        state: PartitionState,
+        log: PartitionLog,
+        high_watermark_before: Offset | None,
+        roles: Roles,
     ) -> Partition:
         """A new object over a log, in the place of the one before it."""
         name, epoch = TopicPartition(topic.name, state.index), LeaderEpoch(state.leader_epoch)
-        role = roles.role(topic, state, log, shown)
+        role = roles.role(topic, state, log, high_watermark_before)
         partition = Partition(name, topic.id, epoch, log, self._config_of(topic), self._on_dirty, role)
         partition.partition_count = len(topic.partitions)
-        partition.turns = self._turns
+        partition.job_queue = self._job_queue
         if self._failure is not None:
             partition.stop_writes(self._failure)
         self._place(topic, state, partition)
@@ -305,22 +319,24 @@ class Partitions:
 
     # Following the image
 
-    def follow(self, before: ClusterImage, after: ClusterImage, config: BrokerConfig) -> list[Gone]:
+    def follow(
+        self, before: ClusterImage, after: ClusterImage, config: BrokerConfig
+    ) -> list[RemovedPartition]:
         """Apply a change. Returns the partitions that are gone: their folders are still there."""
         self._config = config
-        led, roles = self._led, self._roles(after)
+        could_lead, roles = self._could_lead, self._roles(after)
         changes = changed_topics(before, after)
         gone = [partition for topic in changes.deleted for partition in self._remove(topic)]
         for change in changed_partitions(before, after):
             gone += self._change(change, roles)
         defaults_changed = before.broker_overrides != after.broker_overrides
-        self._count([grown.topic for grown in changes.grown])
+        self._update_partition_counts([grown.topic for grown in changes.grown])
         self._reconfigure(after.topics.values() if defaults_changed else changes.reconfigured, roles)
-        if roles.may_lead and not led:
-            self.look_again()
+        if roles.may_lead and not could_lead:
+            self.recheck_leadership()
         return gone
 
-    def look_again(self) -> None:
+    def recheck_leadership(self) -> None:
         """Whether this broker may lead has changed, and the image need not have."""
         roles = self._roles(self._image_now())
         for topic in roles.image.topics.values():
@@ -330,47 +346,51 @@ class Partitions:
                 if partition is None or len(state.replicas) == 1:
                     continue
                 if (partition.following is None) != roles.may_lead:
-                    self._succeed(topic, state, partition, roles)
+                    self._begin_leader_epoch(topic, state, partition, roles)
 
     def _roles(self, image: ClusterImage) -> Roles:
         self._image = image
-        self._led = self.may_lead(image)
+        self._could_lead = self.may_lead(image)
         node_id, now = self._config.node.node_id, self._monotonic()
-        return Roles(node_id, image, now, self._leaderships, may_lead=self._led)
+        return Roles(node_id, image, now, self._leaderships, may_lead=self._could_lead)
 
-    def _change(self, change: PartitionChange, roles: Roles) -> list[Gone]:
+    def _change(self, change: PartitionChange, roles: Roles) -> list[RemovedPartition]:
         """Returns it if this broker is to keep it no longer."""
         topic, _, state = change
         if state is None:
             return []  # with its topic
         partition = self.find_by_id(topic.id, state.index)
         if partition is None:
-            self._arrive(topic, state, roles)
+            self._add_replica(topic, state, roles)
         elif not roles.is_replica(state):
             self._place(topic, state, None)
             return [
-                self._leave(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker keeps it no longer")
+                self._close_replica(
+                    partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker keeps it no longer"
+                )
             ]
         elif state.leader_epoch != partition.leader_epoch:
-            self._succeed(topic, state, partition, roles)
+            self._begin_leader_epoch(topic, state, partition, roles)
         elif partition.leading is not None:
-            partition.in_sync_changed(in_sync(roles.image, topic, state), roles.now)
+            partition.committed_state_changed(committed_state(roles.image, topic, state), roles.now)
         elif partition.following is None and len(state.replicas) > 1:
             partition.lead(roles.grown(topic, state, partition.log, partition.high_watermark))
             partition.advance()
         elif (leading := self._leaderships.find(partition.log, state.leader_epoch)) is not None:
             # This broker is deposed, and may be reinstated. What it proposed is settled all the same.
-            leading.changed(in_sync(roles.image, topic, state), roles.now)
+            leading.changed(committed_state(roles.image, topic, state), roles.now)
         return []
 
-    def _arrive(self, topic: Topic, state: PartitionState, roles: Roles) -> None:
+    def _add_replica(self, topic: Topic, state: PartitionState, roles: Roles) -> None:
         if not roles.is_replica(state):
             self._place(topic, state, None)
             return
         name = TopicPartition(topic.name, state.index)
         self._add(topic, state, self._new_log(name, self._config_of(topic)), roles)
 
-    def _succeed(self, topic: Topic, state: PartitionState, partition: Partition, roles: Roles) -> None:
+    def _begin_leader_epoch(
+        self, topic: Topic, state: PartitionState, partition: Partition, roles: Roles
+    ) -> None:
         """Another leader epoch."""
         log = partition.log
         if partition.is_damaged:
@@ -385,14 +405,14 @@ class Partitions:
         else:
             self._make(topic, state, log, partition.high_watermark, roles)
 
-    def cut_ended(self, partition: Partition) -> None:
+    def truncation_ended(self, partition: Partition) -> None:
         """Records were taken off the end of its log, and that is done."""
         if partition.log.is_closed or partition.is_damaged:
             return
-        partition.cut()
+        partition.truncated()
         if partition.log in self._waiting:
             self._waiting.discard(partition.log)
-            topic, state = self._known(partition)
+            topic, state = self._topic_and_state(partition)
             roles = self._roles(self._image_now())
             self._make(topic, state, partition.log, partition.high_watermark, roles)
 
@@ -408,32 +428,32 @@ class Partitions:
         found.mark_damaged(reason)
         return found
 
-    def let_go(self, partition: Partition) -> Partition:
+    def release_damaged(self, partition: Partition) -> Partition:
         """Let go of the files of a damaged copy, so that its folder can be moved. Returns what stands in
         its place: an empty copy, which is as damaged until it is renewed."""
         assert partition.is_damaged, "others are in use"
         assert partition.offline is not None
-        topic, state = self._known(partition)
-        self._leave(partition, partition.offline.code, partition.offline.detail)
+        topic, state = self._topic_and_state(partition)
+        self._close_replica(partition, partition.offline.code, partition.offline.detail)
         log = self._new_log(partition.name, self._config_of(topic))
         empty = self._add(topic, state, log, self._roles(self._image_now()))
         empty.mark_damaged(partition.offline.detail)
         return empty
 
-    def renew(self, empty: Partition) -> bool:
+    def begin_recopy(self, empty: Partition) -> bool:
         """Follow the leader with a copy that was let go of, and whose folder was moved. False: it is not
         wanted any more, or this broker is to lead what it has not."""
         found = self.find_by_id(empty.topic_id, empty.name.partition)
         if found is None or found.log is not empty.log:
             return False
-        topic, state = self._known(empty)
+        topic, state = self._topic_and_state(empty)
         roles = self._roles(self._image_now())
         if roles.is_leader(state):
             return False
         self._make(topic, state, empty.log, None, roles)
         return True
 
-    def _known(self, partition: Partition) -> tuple[Topic, PartitionState]:
+    def _topic_and_state(self, partition: Partition) -> tuple[Topic, PartitionState]:
         topic = self._image_now().topics_by_id[partition.topic_id]
         return topic, topic.partitions[partition.name.partition]
 
@@ -441,20 +461,23 @@ class Partitions:
         assert self._image is not None, "after all were opened"
         return self._image
 
-    def _remove(self, topic: Topic) -> list[Gone]:
+    def _remove(self, topic: Topic) -> list[RemovedPartition]:
         del self._by_id[topic.id]
         removed = [partition for partition in self._by_name.pop(topic.name) if partition is not None]
         reason = f"topic {topic.name} was deleted"
-        return [self._leave(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason) for partition in removed]
+        return [
+            self._close_replica(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
+            for partition in removed
+        ]
 
-    def _leave(self, partition: Partition, code: ErrorCode, reason: str) -> Gone:
+    def _close_replica(self, partition: Partition, code: ErrorCode, reason: str) -> RemovedPartition:
         self._waiting.discard(partition.log)
         self._leaderships.end(partition.log)
         partition.go_offline(reason, code)
         partition.log.close()
-        return Gone(partition.name, topic_id_text(partition.topic_id))
+        return RemovedPartition(partition.name, topic_id_text(partition.topic_id))
 
-    def _count(self, topics: Iterable[Topic]) -> None:
+    def _update_partition_counts(self, topics: Iterable[Topic]) -> None:
         for topic in topics:
             for partition in self.of_topic(topic.name):
                 partition.partition_count = len(topic.partitions)
@@ -466,7 +489,7 @@ class Partitions:
                 partition.reconfigure(config)
                 if partition.leading is not None and partition.offline is None:
                     state = topic.partitions[partition.name.partition]
-                    partition.in_sync_changed(in_sync(roles.image, topic, state), roles.now)
+                    partition.committed_state_changed(committed_state(roles.image, topic, state), roles.now)
 
 
 def _partition_metadata(topic_id: TopicId) -> bytes:

@@ -27,14 +27,19 @@ import msgspec
 
 from penstock.config.topic import FlushPolicy, TopicConfig
 from penstock.errors import ApiError, ErrorCode
-from penstock.host.keyed_jobs import Turns
+from penstock.host.keyed_jobs import KeyedJobQueue
 from penstock.limits import INDEX_BYTES_MAX, INDEX_INTERVAL_BYTES_MAX
-from penstock.log.deep_validation import Inspected, Inspection, is_inspected, is_opened
+from penstock.log.deep_validation import (
+    DeepValidation,
+    ValidatedBatch,
+    needs_deep_validation,
+    requires_record_checks,
+)
 from penstock.log.partition_log import Flush, LogSettings, PartitionLog
-from penstock.log.reading.cold_reading import ColdRead, Found, Loaded
+from penstock.log.reading.cold_reading import BatchesRead, ColdRead, LoadedIndexes
 from penstock.log.reading.time_lookup import TimedSegment, TimeLookup
 from penstock.log.retention import SegmentFacts
-from penstock.log.validation import PlainLimits, check_batch, is_plain, read_batch
+from penstock.log.validation import FastCheckLimits, check_batch, passes_fast_checks, read_batch
 from penstock.protocol.batches import BatchHeader
 from penstock.protocol.messages.fetch import (
     EpochEndOffset,
@@ -42,8 +47,13 @@ from penstock.protocol.messages.fetch import (
     PartitionData,
     ReadyPartitionData,
 )
-from penstock.replication.following import Ask, Following, Passed, Step, Took
-from penstock.replication.leading import Fetched, InSync, Leading, Proposal
+from penstock.replication.following import Applied, FetchOutcome, FetchPosition, FollowerRole, Ignored
+from penstock.replication.leading import (
+    CommittedPartitionState,
+    FollowerFetchState,
+    LeaderRole,
+    PendingIsrChange,
+)
 from penstock.replication.waiting import ProduceWaits
 from penstock.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
 
@@ -51,7 +61,7 @@ from penstock.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicId,
 BEFORE_ACK = FlushPolicy.BEFORE_ACK
 
 
-UNSHOWN_NOTES_MAX: Final = 256
+UNCOMMITTED_MARKS_MAX: Final = 256
 """Beyond that bytes are counted as shown later than they are, which only lets a fetch wait for longer."""
 
 
@@ -62,25 +72,26 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     """-1 unless the broker's time is what the records carry."""
 
 
-class FollowerFetch(NamedTuple):
+class FollowerFetchResult(NamedTuple):
     """What a follower's fetch comes to, beside the records it is given."""
 
     diverging: EpochEndOffset | None
     """Its history is not ours: it gets nothing, and is told where ours ends."""
-    proposal: Proposal | None
+    proposal: PendingIsrChange | None
     """For the metadata store."""
 
 
 class Partition:
     __slots__ = (
         "_config",
-        "_is_inspected",
-        "_is_opened",
+        "_fast_check_limits",
+        "_needs_deep_validation",
         "_on_dirty",
-        "_plain",
-        "_unshown",
-        "at_end",
+        "_requires_record_checks",
+        "_uncommitted",
         "batches_waiting",
+        "cached_empty_reply",
+        "committed_bytes",
         "failure",
         "fetch_waits",
         "flush_policy",
@@ -88,20 +99,19 @@ class Partition:
         "following",
         "high_watermark",
         "is_damaged",
+        "job_queue",
         "leader_epoch",
         "leading",
         "local_waits",
         "log",
+        "min_isr_error",
         "name",
         "offline",
         "partition_count",
         "produce_waits",
         "read_only",
         "replica_waits",
-        "shown_bytes",
-        "too_few",
         "topic_id",
-        "turns",
     )
 
     def __init__(
@@ -112,7 +122,7 @@ class Partition:
         log: PartitionLog,
         config: TopicConfig,
         on_dirty: Callable[["Partition"], None],
-        role: Leading | Following | None = None,
+        role: LeaderRole | FollowerRole | None = None,
     ) -> None:
         """`role`: None if this is the only replica."""
         self.name = name
@@ -128,17 +138,17 @@ class Partition:
         """Why no producer may write; what is safe can still be read."""
         self.failure: ApiError | None = None
         """What the disk did; None while it keeps its promises."""
-        self.too_few: ApiError | None = None
+        self.min_isr_error: ApiError | None = None
         """Why a producer who wants all in-sync replicas to have its records is refused."""
         self.produce_waits = ProduceWaits()
         """Until the high watermark has passed what was written."""
         self.local_waits = self.produce_waits
         """Until this replica has it; the same where it is the only one."""
-        self._unshown: deque[tuple[Offset, int]] = deque()
+        self._uncommitted: deque[tuple[Offset, int]] = deque()
         """Where this replica's own part ended, and how many bytes that was, above the high watermark."""
-        self.leading: Leading | None = None
-        self.following: Following | None = None
-        self.at_end: ReadyPartitionData | None = None
+        self.leading: LeaderRole | None = None
+        self.following: FollowerRole | None = None
+        self.cached_empty_reply: ReadyPartitionData | None = None
         """What a fetch at the high watermark was answered last; None since that is no longer so."""
         self.fetch_waits: dict[Callable[[int], None], int] = {}
         """Called with its number whenever there is more to read, or the partition failed. Ordered, to be
@@ -147,18 +157,18 @@ class Partition:
         """The same, for followers: they read to the end of the log."""
         self.replica_waits: dict[Callable[[], None], None] = {}
         """Called whenever more is known of the other replicas, or the partition failed."""
-        self.shown_bytes = 0
+        self.committed_bytes = 0
         """How many bytes have come below the high watermark since this process leads."""
         self.partition_count = 1
         self._on_dirty = on_dirty
-        self.turns: Turns | None = None
+        self.job_queue: KeyedJobQueue | None = None
         """Where long inspections are run; None: all are run at once."""
         self.batches_waiting = 0
         """Batches that were offered and not yet stored."""
-        self._is_inspected = self._is_opened = False
+        self._needs_deep_validation = self._requires_record_checks = False
         self.high_watermark = log.flushed_end_offset
         self._configure(config)
-        if isinstance(role, Following):
+        if isinstance(role, FollowerRole):
             self._follow(role)
         elif role is not None:
             self.lead(role)
@@ -168,21 +178,21 @@ class Partition:
 
     # Role
 
-    def lead(self, leading: Leading) -> None:
+    def lead(self, leading: LeaderRole) -> None:
         """There are other replicas, or may be."""
         self.leading = leading
         self.local_waits = ProduceWaits()
         self.high_watermark = leading.high_watermark
-        self._look_at_in_sync(leading)
+        self._check_min_isr(leading)
 
-    def _follow(self, following: Following) -> None:
+    def _follow(self, following: FollowerRole) -> None:
         self.following = following
-        self.high_watermark = self._within(following.shown)
+        self.high_watermark = self._clamp_to_log(following.high_watermark_before)
         self.read_only = ApiError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {following.leader_id} leads {self.name}"
         )
 
-    def _within(self, offset: Offset) -> Offset:
+    def _clamp_to_log(self, offset: Offset) -> Offset:
         return min(max(offset, self.log.log_start_offset), self.log.log_end_offset)
 
     def require_leader(self) -> None:
@@ -220,8 +230,11 @@ class Partition:
 
     def _configure(self, config: TopicConfig) -> None:
         self._config = config
-        self._is_inspected, self._is_opened = is_inspected(config), is_opened(config)
-        self._plain = PlainLimits.of(config)
+        self._needs_deep_validation, self._requires_record_checks = (
+            needs_deep_validation(config),
+            requires_record_checks(config),
+        )
+        self._fast_check_limits = FastCheckLimits.of(config)
         self.flush_policy = config.flush_policy
         self.log.settings = log_settings(config)
 
@@ -232,10 +245,10 @@ class Partition:
 
         ApiError: refused. StorageFull: no room, nothing changed. StorageFailed: the disk broke.
         """
-        answer = self.offer(payload, now_ms)
-        return self.store(answer.run()) if isinstance(answer, Inspection) else answer
+        answer = self.try_append(payload, now_ms)
+        return self.store(answer.run()) if isinstance(answer, DeepValidation) else answer
 
-    def offer(self, payload: memoryview | None, now_ms: int) -> Appended | Inspection:
+    def try_append(self, payload: memoryview | None, now_ms: int) -> Appended | DeepValidation:
         """The same, if that takes little; else what must be run elsewhere and then be stored.
 
         While one batch is looked into, all that come after it get an Inspection too: the caller
@@ -245,20 +258,22 @@ class Partition:
             raise refusal.again()
         header, payload = read_batch(payload)
         config = self._config
-        is_plainly_fine = is_plain(payload, header, self._plain, now_ms)
-        is_suspect = not is_plainly_fine and check_batch(payload, header, config, now_ms)
-        if is_suspect or self._is_inspected or self.batches_waiting:
-            inspection = Inspection(payload, header, config, now_ms, is_suspect or self._is_opened)
-            if self.turns is not None and (self.batches_waiting or inspection.is_long):
-                return inspection
-            return self.store(inspection.run())
+        is_valid = passes_fast_checks(payload, header, self._fast_check_limits, now_ms)
+        has_future_timestamp = not is_valid and check_batch(payload, header, config, now_ms)
+        if has_future_timestamp or self._needs_deep_validation or self.batches_waiting:
+            validation = DeepValidation(
+                payload, header, config, now_ms, has_future_timestamp or self._requires_record_checks
+            )
+            if self.job_queue is not None and (self.batches_waiting or validation.is_long):
+                return validation
+            return self.store(validation.run())
         return self._write(payload, header, NO_TIMESTAMP)
 
-    def store(self, inspected: Inspected) -> Appended:
+    def store(self, validated: ValidatedBatch) -> Appended:
         """Append a batch that was looked into."""
         if (refusal := self.offline or self.read_only) is not None:  # since it was offered
             raise refusal.again()
-        return self._write(*inspected)
+        return self._write(*validated)
 
     def _write(self, batch: bytearray | memoryview, header: BatchHeader, log_append_time_ms: int) -> Appended:
         if header.producer_id >= 0 and (repeated := self.log.producers.check(header)) is not None:
@@ -268,7 +283,7 @@ class Partition:
         self._on_dirty(self)
         if self.flush_policy is not BEFORE_ACK:
             if self.leading is None:
-                self._reach(log.log_end_offset, log.appended_bytes)
+                self._set_high_watermark(log.log_end_offset, log.appended_bytes)
             else:
                 self.advance()
         if self.follower_waits:
@@ -292,34 +307,34 @@ class Partition:
             end, own_bytes = log.log_end_offset, log.appended_bytes
         if self.leading is not None:
             self.local_waits.release(end)
-            self._note_unshown(end, own_bytes)
-            self._show(self.leading.reached(end))
+            self._note_uncommitted(end, own_bytes)
+            self._advance_high_watermark(self.leading.reached(end))
         elif self.following is not None:
-            self._reach(self.following.high_watermark(end), own_bytes)
+            self._set_high_watermark(self.following.high_watermark(end), own_bytes)
         else:
-            self._reach(end, own_bytes)
+            self._set_high_watermark(end, own_bytes)
 
-    def _note_unshown(self, end: Offset, own_bytes: int) -> None:
-        unshown = self._unshown
-        if unshown and (unshown[-1][0] == end or len(unshown) >= UNSHOWN_NOTES_MAX):
-            unshown.pop()
+    def _note_uncommitted(self, end: Offset, own_bytes: int) -> None:
+        uncommitted = self._uncommitted
+        if uncommitted and (uncommitted[-1][0] == end or len(uncommitted) >= UNCOMMITTED_MARKS_MAX):
+            uncommitted.pop()
         if end > self.high_watermark:
-            unshown.append((end, own_bytes))
+            uncommitted.append((end, own_bytes))
 
-    def _show(self, high_watermark: Offset) -> None:
+    def _advance_high_watermark(self, high_watermark: Offset) -> None:
         """Of what this leader has, so much is safe now."""
-        shown_bytes, unshown = 0, self._unshown
-        while unshown and unshown[0][0] <= high_watermark:
-            shown_bytes = unshown.popleft()[1]
-        self._reach(high_watermark, shown_bytes)
+        committed_bytes, uncommitted = 0, self._uncommitted
+        while uncommitted and uncommitted[0][0] <= high_watermark:
+            committed_bytes = uncommitted.popleft()[1]
+        self._set_high_watermark(high_watermark, committed_bytes)
 
-    def _reach(self, offset: Offset, shown_bytes: int) -> None:
+    def _set_high_watermark(self, offset: Offset, committed_bytes: int) -> None:
         if offset <= self.high_watermark:
             return
         self.high_watermark = offset
-        self.at_end = None
-        if shown_bytes > self.shown_bytes:
-            self.shown_bytes = shown_bytes
+        self.cached_empty_reply = None
+        if committed_bytes > self.committed_bytes:
+            self.committed_bytes = committed_bytes
         if self.produce_waits.queue:
             self.produce_waits.release(offset)
         if self.fetch_waits:
@@ -328,11 +343,11 @@ class Partition:
     def go_offline(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
         """Refuse everything from now on, those who wait included."""
         self.offline = ApiError(code, reason)
-        self.at_end = None
+        self.cached_empty_reply = None
         self._fail_waits(code)
         self._wake_fetches()
         _wake(self.follower_waits)
-        self._tell_of_replicas()
+        self._wake_replica_waits()
 
     def mark_damaged(self, reason: str) -> None:
         """What is on its disk cannot be relied on."""
@@ -364,7 +379,7 @@ class Partition:
 
     # Reading
 
-    def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> Found | ColdRead:
+    def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> BatchesRead | ColdRead:
         """Whole batches below the high watermark. A ColdRead is for a worker thread."""
         self.require_online()
         log = self.log
@@ -374,10 +389,10 @@ class Partition:
                 f"offset {offset} is not within {log.log_start_offset} to {log.log_end_offset}",
             )
         if offset >= self.high_watermark:
-            return Found(b"", offset, 0)
+            return BatchesRead(b"", offset, 0)
         return log.read(offset, self.high_watermark, bytes_max, at_least_one=at_least_one)
 
-    def keep_indexes(self, loaded: Sequence[Loaded]) -> None:
+    def keep_indexes(self, loaded: Sequence[LoadedIndexes]) -> None:
         """What a worker thread loaded is there for the next reader, and on disk if it was made anew."""
         for each in loaded:
             self.log.keep_indexes(each)
@@ -408,7 +423,9 @@ class Partition:
 
     # With followers
 
-    def follower_fetched(self, params: FetchPartition, fetched: Fetched, now: float) -> FollowerFetch:
+    def follower_fetched(
+        self, params: FetchPartition, fetched: FollowerFetchState, now: float
+    ) -> FollowerFetchResult:
         """Note what a follower has. ApiError if it may not fetch what it asks for."""
         self.require_online()
         self.require_leader()
@@ -421,7 +438,7 @@ class Partition:
         self.check_epoch(params.current_leader_epoch)
         diverging = self._diverging(params)
         if diverging is not None:
-            return FollowerFetch(diverging, None)
+            return FollowerFetchResult(diverging, None)
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -429,9 +446,9 @@ class Partition:
             )
         leading.own_start = log.stored_start
         proposal = leading.fetched(fetched, log.log_end_offset, now)
-        self._show(leading.high_watermark)
-        self._tell_of_replicas()
-        return FollowerFetch(None, proposal)
+        self._advance_high_watermark(leading.high_watermark)
+        self._wake_replica_waits()
+        return FollowerFetchResult(None, proposal)
 
     def _diverging(self, params: FetchPartition) -> EpochEndOffset | None:
         """Where the follower's history and ours part; None if ours begins with all of theirs."""
@@ -443,37 +460,39 @@ class Partition:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
         return None if epoch == asked and end >= params.fetch_offset else EpochEndOffset(epoch, end)
 
-    def read_for_follower(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> Found | ColdRead:
+    def read_for_follower(
+        self, offset: Offset, bytes_max: int, *, at_least_one: bool
+    ) -> BatchesRead | ColdRead:
         """Whole batches, safe or not. A ColdRead is for a worker thread."""
         log = self.log
         return log.read(offset, log.log_end_offset, bytes_max, at_least_one=at_least_one)
 
-    def in_sync_changed(self, state: InSync, now: float) -> None:
+    def committed_state_changed(self, state: CommittedPartitionState, now: float) -> None:
         """The metadata store has this now, and the leader is the same."""
         assert self.leading is not None, "only a leader is told"
-        self._show(self.leading.changed(state, now))
-        self._look_at_in_sync(self.leading)
+        self._advance_high_watermark(self.leading.changed(state, now))
+        self._check_min_isr(self.leading)
 
-    def proposal_committed(self, proposal: Proposal, version: int) -> None:
+    def proposal_committed(self, proposal: PendingIsrChange, version: int) -> None:
         assert self.leading is not None, "only a leader proposes"
-        self._show(self.leading.committed(proposal, version))
-        self._look_at_in_sync(self.leading)
+        self._advance_high_watermark(self.leading.committed(proposal, version))
+        self._check_min_isr(self.leading)
 
-    def proposal_refused(self, proposal: Proposal) -> None:
+    def proposal_rejected(self, proposal: PendingIsrChange) -> None:
         assert self.leading is not None, "only a leader proposes"
-        self._show(self.leading.refused(proposal))
+        self._advance_high_watermark(self.leading.rejected(proposal))
 
-    def _tell_of_replicas(self) -> None:
-        for tell in tuple(self.replica_waits):
-            tell()
+    def _wake_replica_waits(self) -> None:
+        for wake in tuple(self.replica_waits):
+            wake()
 
-    def _look_at_in_sync(self, leading: Leading) -> None:
+    def _check_min_isr(self, leading: LeaderRole) -> None:
         """With too few nothing becomes safe: who waits is told now, though the records are in the log."""
-        self._tell_of_replicas()
-        if leading.has_enough:
-            self.too_few = None
+        self._wake_replica_waits()
+        if leading.meets_min_isr:
+            self.min_isr_error = None
             return
-        self.too_few = ApiError(
+        self.min_isr_error = ApiError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"{len(leading.isr)} of the at least {leading.isr_min} replicas of {self.name} are in sync",
         )
@@ -481,34 +500,34 @@ class Partition:
 
     # As a follower
 
-    def ask(self) -> Ask | None:
+    def fetch_position(self) -> FetchPosition | None:
         """What to fetch from the leader; None: not now."""
         if self.following is None or self.offline is not None or self.failure is not None:
             return None
-        return self.following.ask(flushed_only=self.flush_policy is BEFORE_ACK)
+        return self.following.fetch_position(flushed_only=self.flush_policy is BEFORE_ACK)
 
-    def answered(self, ask: Ask, answer: PartitionData) -> Step:
-        """The leader answered. A Truncation or BeginningAnew is run, ended and told to `cut`.
+    def handle_fetch_response(self, fetch_position: FetchPosition, answer: PartitionData) -> FetchOutcome:
+        """The leader answered. A Truncation or BeginningAnew is run, ended and told to `truncated`.
 
         CorruptData: no leader can have stored what came. StorageFull, StorageFailed: our disk.
         """
         if self.following is None or self.offline is not None or self.failure is not None:
-            return Passed.OVER
+            return Ignored.STALE
         before = self.log.log_start_offset, self.log.log_end_offset
         try:
-            step = self.following.answered(ask, answer)
+            step = self.following.handle_fetch_response(fetch_position, answer)
         finally:
             if (self.log.log_start_offset, self.log.log_end_offset) != before:
                 self._on_dirty(self)
-        if isinstance(step, Took):
+        if isinstance(step, Applied):
             self.advance()
         return step
 
-    def cut(self) -> None:
+    def truncated(self) -> None:
         """Records were taken off the end of the log. None of them was shown, unless an election was
         unclean: then what was shown before is not what is there now."""
-        self.at_end = None
-        self.high_watermark = self._within(self.high_watermark)
+        self.cached_empty_reply = None
+        self.high_watermark = self._clamp_to_log(self.high_watermark)
         if self.log.is_dirty:
             self._on_dirty(self)
         self._wake_fetches()

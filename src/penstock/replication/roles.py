@@ -2,17 +2,17 @@
 
 from penstock.host.metadata_store import ABSENT
 from penstock.log.partition_log import PartitionLog
-from penstock.metadata.durability import eligible, min_isr
+from penstock.metadata.durability import eligible_leaders, min_isr
 from penstock.metadata.facts import ClusterImage, PartitionState, Topic
-from penstock.replication.following import SOMEBODY, Following
+from penstock.replication.following import UNKNOWN_LEADER, FollowerRole
 from penstock.replication.leaderships import Leaderships
-from penstock.replication.leading import InSync, Leading
+from penstock.replication.leading import CommittedPartitionState, LeaderRole
 from penstock.types import LeaderEpoch, Offset
 
 
-def in_sync(image: ClusterImage, topic: Topic, state: PartitionState) -> InSync:
-    minimum, elr = min_isr(image, topic, state), eligible(image, topic, state)
-    return InSync(state.replicas, state.isr, state.partition_epoch, minimum, elr)
+def committed_state(image: ClusterImage, topic: Topic, state: PartitionState) -> CommittedPartitionState:
+    minimum, elr = min_isr(image, topic, state), eligible_leaders(image, topic, state)
+    return CommittedPartitionState(state.replicas, state.isr, state.partition_epoch, minimum, elr)
 
 
 class Admission:
@@ -54,7 +54,7 @@ class Admission:
         broker = image.brokers.get(self._broker_id)
         if self.holds(image):
             assert broker is not None
-            self.epoch = broker.live_epoch
+            self.epoch = broker.broker_epoch
         elif broker is not None and broker.admitted_epoch > self.epoch:
             self.epoch = ABSENT
         return self.epoch != ABSENT
@@ -67,7 +67,7 @@ class Admission:
         return broker.live.incarnation == self.incarnation
 
 
-def always(image: ClusterImage) -> bool:
+def may_always_lead(image: ClusterImage) -> bool:
     """Of a broker that is alone."""
     return True
 
@@ -97,30 +97,42 @@ class Roles:
         return state.leader == self._broker_id
 
     def role(
-        self, topic: Topic, state: PartitionState, log: PartitionLog, shown: Offset | None
-    ) -> Leading | Following | None:
-        """For a new object over this log. `shown`: the high watermark of the one before it.
+        self, topic: Topic, state: PartitionState, log: PartitionLog, high_watermark_before: Offset | None
+    ) -> LeaderRole | FollowerRole | None:
+        """For a new object over this log. `high_watermark_before`: the high watermark of the one before it.
 
         None: there is no other replica, and nobody to be waited for.
         """
-        known = log.log_start_offset if shown is None else min(shown, log.log_end_offset)
+        known = (
+            log.log_start_offset
+            if high_watermark_before is None
+            else min(high_watermark_before, log.log_end_offset)
+        )
         if self._leaderships.find(log, state.leader_epoch) is None:
             self._leaderships.end(log)  # of an earlier leader epoch
         if not self.is_leader(state) or not self.may_lead:
-            leader = SOMEBODY if self.is_leader(state) else state.leader
-            return Following(leader, LeaderEpoch(state.leader_epoch), log, known)
-        found = in_sync(self.image, topic, state)
+            leader = UNKNOWN_LEADER if self.is_leader(state) else state.leader
+            return FollowerRole(leader, LeaderEpoch(state.leader_epoch), log, known)
+        found = committed_state(self.image, topic, state)
         resumed = self._leaderships.resume(log, state.leader_epoch, found, self.now)
         if resumed is not None:
             return resumed
         if state.replicas == (self._broker_id,):
             return None
-        return self._begin(log, state, Leading(self._broker_id, found, log.log_end_offset, known, self.now))
+        return self._begin(
+            log, state, LeaderRole(self._broker_id, found, log.log_end_offset, known, self.now)
+        )
 
-    def grown(self, topic: Topic, state: PartitionState, log: PartitionLog, shown: Offset) -> Leading:
+    def grown(
+        self, topic: Topic, state: PartitionState, log: PartitionLog, high_watermark_before: Offset
+    ) -> LeaderRole:
         """The role of a leader that was the only replica. All that it has shown was safe."""
-        found = in_sync(self.image, topic, state)
-        return self._begin(log, state, Leading(self._broker_id, found, shown, shown, self.now))
+        found = committed_state(self.image, topic, state)
+        return self._begin(
+            log,
+            state,
+            LeaderRole(self._broker_id, found, high_watermark_before, high_watermark_before, self.now),
+        )
 
-    def _begin(self, log: PartitionLog, state: PartitionState, leading: Leading) -> Leading:
+    def _begin(self, log: PartitionLog, state: PartitionState, leading: LeaderRole) -> LeaderRole:
         return self._leaderships.begin(log, state.leader_epoch, leading)

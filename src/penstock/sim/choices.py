@@ -31,7 +31,7 @@ class Choices(NamedTuple):
     max_compaction_lag_ms: int
 
     @classmethod
-    def drawn(cls, random: Random) -> "Choices":
+    def draw(cls, random: Random) -> "Choices":
         return cls(
             policy=random.choice([FlushPolicy.BEFORE_ACK] * 3 + [FlushPolicy.INTERVAL, FlushPolicy.OS]),
             partitions=random.choice((1, 1, 2, 3)),

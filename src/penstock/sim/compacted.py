@@ -21,7 +21,7 @@ from penstock.host.child_process import ChildDied
 from penstock.limits import DECOMPRESSED_BYTES_MAX
 from penstock.log.compaction.batch_filter import horizon_of
 from penstock.log.compaction.cleaner import clean
-from penstock.log.compaction.cleaning_job import Job, Step
+from penstock.log.compaction.cleaning_job import CleaningJob, CleaningStep
 from penstock.protocol import records
 from penstock.protocol.batches import BatchHeader, split_batches
 from penstock.protocol.records import Record
@@ -31,19 +31,19 @@ from penstock.sim.history import History, batches_of
 from penstock.sim.worker import SimWorker
 
 
-class Setting(NamedTuple):
+class CompactionContext(NamedTuple):
     disk: SimDisk
     now_ms: Callable[[], int]
     retention_ms: int
 
 
 class CompactedHistory(History):
-    def __init__(self, name: str, setting: Setting) -> None:
+    def __init__(self, name: str, setting: CompactionContext) -> None:
         super().__init__(name)
         self._disk, self._now_ms, self._retention_ms = setting
         self._records: dict[int, Record] = {}
         self._written_ms: dict[int, int] = {}
-        self._gone: set[int] = set()
+        self._removed_offsets: set[int] = set()
         self._horizons: dict[int, int] = {}
         """Of tombstones, as they were first seen."""
         self._partition: Partition
@@ -55,14 +55,14 @@ class CompactedHistory(History):
                 self._records[record.offset] = record
                 self._written_ms[record.offset] = self._now_ms()
 
-    def reopened(self, partition: Partition, *, power_was_lost: bool) -> None:
+    def check_reopened(self, partition: Partition, *, power_was_lost: bool) -> None:
         self._partition = partition
-        super().reopened(partition, power_was_lost=power_was_lost)
+        super().check_reopened(partition, power_was_lost=power_was_lost)
         for kept in (self._records, self._written_ms, self._horizons):
             for offset in [offset for offset in kept if offset >= self.end]:
                 del kept[offset]
 
-    def was_read(self, offset: int, data: bytes) -> int:
+    def check_read(self, offset: int, data: bytes) -> int:
         needed = {last.offset for last in self._last_of_each_key().values() if last.value is not None}
         seen, first = set(), offset
         for header, found in records_in(data):
@@ -107,9 +107,9 @@ class CompactedHistory(History):
             present |= {record.offset: record for record in found if record.offset >= start}
             expected = header.next_offset
         self.require(expected in (None, log.log_end_offset), f"ends at {expected}")
-        back = self._gone & present.keys()
-        self.require(not back, f"the records at {back} were gone and are back")
-        self._gone |= {offset for offset in range(start, self.end) if offset not in present}
+        reappeared = self._removed_offsets & present.keys()
+        self.require(not reappeared, f"the records at {reappeared} were gone and are back")
+        self._removed_offsets |= {offset for offset in range(start, self.end) if offset not in present}
         last_of_each_key = self._last_of_each_key()
         for last in last_of_each_key.values():
             if last.offset < start or last.offset in present:
@@ -148,7 +148,7 @@ def records_in(data: bytes) -> Iterator[tuple[BatchHeader, list[Record]]]:
         yield header, list(found)
 
 
-class Witness(Protocol):
+class SwapObserver(Protocol):
     """Whoever wants to know when cleaned segments are put in the place of others."""
 
     def before_swap(self) -> None: ...
@@ -159,33 +159,33 @@ class Witness(Protocol):
 class SimCleaner:
     """A process that is none."""
 
-    def __init__(self, mount: Mount, worker: SimWorker, random: Random, witness: Witness) -> None:
+    def __init__(self, mount: Mount, worker: SimWorker, random: Random, witness: SwapObserver) -> None:
         self._mount = mount
         self._worker = worker
         self._random = random
-        self._witness = witness
-        self._steps: Iterator[Step] = iter(())
+        self._swap_observer = witness
+        self._steps: Iterator[CleaningStep] = iter(())
 
-    async def begin(self, job: Job) -> Step:
+    async def begin(self, job: CleaningJob) -> CleaningStep:
         self._steps = clean(self._mount, job)
         return await self._step()
 
-    async def go_on(self) -> Step:
-        self._witness.after_swap()
+    async def go_on(self) -> CleaningStep:
+        self._swap_observer.after_swap()
         return await self._step()
 
-    async def _step(self) -> Step:
+    async def _step(self) -> CleaningStep:
         if self._random.random() < 0.02:
             raise ChildDied("it was killed")
         step = await self._worker.run(lambda: next(self._steps))
-        self._witness.before_swap()
+        self._swap_observer.before_swap()
         return step
 
     async def abandon(self) -> None:
         self._steps = iter(())
 
-    def give_up(self) -> None:
+    def interrupt(self) -> None:
         """No topic is deleted here."""
 
-    async def rest(self) -> None:
+    async def shut_down(self) -> None:
         """There is no process to end."""

@@ -33,13 +33,13 @@ class FileNode:
         self.stored = bytearray()
         """What is on the platter."""
         self._pending: list[Write | Truncate] = []
-        self.is_rotten = False
+        self.has_bit_rot = False
         """A bit has flipped, and whoever reads it reads it from the device."""
 
     def flip(self, position: int, bit: int) -> int:
         """A bit that was synced. Returns the byte that is there now."""
         assert position < len(self.stored)
-        self.is_rotten = True
+        self.has_bit_rot = True
         self.seen[position] = self.stored[position] = self.stored[position] ^ 1 << bit
         return self.seen[position]
 
@@ -110,7 +110,7 @@ class FolderNode:
     def changes_unsynced(self) -> int:
         return len(self._pending)
 
-    def keep_any(self, kept: int) -> None:
+    def keep_changes(self, kept: int) -> None:
         """What a file system without a journal may leave: the changes whose bits are set, in any mixture.
 
         A rename is one change. To be followed by a power failure, which finds nothing left to decide.

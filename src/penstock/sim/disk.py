@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from penstock.errors import StorageFailed, StorageFull
-from penstock.host.disk import File, Space, Stored, TooManyOpenFiles
+from penstock.host.disk import File, SmallFile, Space, TooManyOpenFiles
 from penstock.sim.device import FileNode, FolderNode, Node
 from penstock.types import Buffer
 
-BOUNDLESS_BYTES = 2**50
+UNLIMITED_BYTES = 2**50
 TEMPORARY_SUFFIX = ".tmp"
 OPEN_FILES_MAX = 3
 """So few that files are closed and opened again in almost every run."""
@@ -35,14 +35,14 @@ class SimDisk:
         self.calls = 0
         self.power_fails_at: int | None = None
         """The number of the call during which it happens."""
-        self.room_bytes = BOUNDLESS_BYTES
+        self.room_bytes = UNLIMITED_BYTES
         """How much may still be written before the disk is full."""
         self.sync_fails = False
         """The next sync of something that is dirty fails, once."""
         self.open_files_max = OPEN_FILES_MAX
         self.descriptors: int | None = None
         """How many files a process may have open; None: as many as it likes."""
-        self.unseen_paths: set[str] = set()
+        self.unreadable_paths: set[str] = set()
         """Names that cannot be looked at, because of an input/output error."""
         self.cold_reads = 0.0
         """How likely bytes are not in memory."""
@@ -90,7 +90,7 @@ class SimFile:
         self._mount = mount
         self._path = path
         self.node = node
-        self._holders = 1
+        self._reference_count = 1
         mount.open_files += 1
 
     @property
@@ -111,7 +111,7 @@ class SimFile:
         disk = self._mount.disk
         if length <= 0 or (disk.cold_reads and disk.random.random() < disk.cold_reads):
             return None
-        if self.node.is_rotten:
+        if self.node.has_bit_rot:
             return None
         data = bytes(self.node.seen[position : position + length])
         return data if len(data) == length else None
@@ -137,19 +137,19 @@ class SimFile:
 
     @property
     def is_shared(self) -> bool:
-        return self._holders > 1
+        return self._reference_count > 1
 
     def retain(self) -> None:
         self._require_open()
-        self._holders += 1
+        self._reference_count += 1
 
     def release(self) -> None:
         self._require_open()
-        self._holders -= 1
-        self._mount.open_files -= self._holders == 0
+        self._reference_count -= 1
+        self._mount.open_files -= self._reference_count == 0
 
     def _require_open(self) -> None:
-        assert self._holders > 0, f"{self._path} is closed"
+        assert self._reference_count > 0, f"{self._path} is closed"
 
 
 class Mount:
@@ -207,7 +207,7 @@ class Mount:
 
     def exists(self, path: str) -> bool:
         self.step()
-        if path in self.disk.unseen_paths:
+        if path in self.disk.unreadable_paths:
             raise StorageFailed(f"cannot look at {path}: input/output error")
         return self._find(path) is not None
 
@@ -228,7 +228,7 @@ class Mount:
     def read_file(self, path: str) -> bytes:
         file = self.open(path)
         try:
-            return file.read(0, BOUNDLESS_BYTES)
+            return file.read(0, UNLIMITED_BYTES)
         finally:
             file.release()
 
@@ -277,7 +277,7 @@ class Mount:
         folder.change({name: None})
 
     def space(self, path: str) -> Space:
-        return Space(BOUNDLESS_BYTES, max(self.disk.room_bytes, 0))
+        return Space(UNLIMITED_BYTES, max(self.disk.room_bytes, 0))
 
     # Durability
 
@@ -290,11 +290,11 @@ class Mount:
             if isinstance(node, FolderNode):
                 self._sync_node(node, path)
 
-    def hold(self, path: str, threads: int) -> None:
+    def open_sync_descriptors(self, path: str, threads: int) -> None:
         """Here no sync needs a descriptor, but what is held must be there."""
         self._folder(path)
 
-    def let_go(self) -> None:
+    def close_sync_descriptors(self) -> None:
         """Nothing is held."""
 
     def _sync_node(self, node: Node, path: str) -> None:
@@ -306,7 +306,7 @@ class Mount:
             raise StorageFailed(f"cannot sync {path}: input/output error")
         node.sync()
 
-    def store(self, writes: Sequence[Stored]) -> None:
+    def store(self, writes: Sequence[SmallFile]) -> None:
         """The steps of the real one, each of which may be the last."""
         temporaries = [write.path + TEMPORARY_SUFFIX for write in writes]
         try:

@@ -26,11 +26,11 @@ from penstock.types import Offset
 READ_BYTES = 2**30
 
 
-class Violation(AssertionError):
+class InvariantViolation(AssertionError):
     """A promise was broken."""
 
 
-class KeptBatch(NamedTuple):
+class AppendedBatch(NamedTuple):
     base_offset: int
     end_offset: int
     data: bytes
@@ -41,7 +41,7 @@ class History:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.batches: list[KeptBatch] = []
+        self.batches: list[AppendedBatch] = []
         self.safe_end = 0
         """Nothing below may ever be lost."""
         self.start_acknowledged = 0
@@ -50,22 +50,22 @@ class History:
         """Base offset and content without stamp of every batch that was acknowledged as safe."""
         self._producers = Producers()
         self._high_watermark = 0
-        self._frozen_at: int | None = None
+        self._high_watermark_at_failure: int | None = None
 
     @property
     def end(self) -> int:
         return self.batches[-1].end_offset if self.batches else 0
 
-    def require(self, condition: bool, sentence: str) -> None:
+    def require(self, condition: bool, message: str) -> None:
         if not condition:
-            raise Violation(f"{self.name}: {sentence}")
+            raise InvariantViolation(f"{self.name}: {message}")
 
     # While it lives
 
     def appended(self, data: bytes) -> None:
         header = parse_header(data)
         self.require(header.base_offset == self.end, f"offset {header.base_offset} follows {self.end}")
-        self.batches.append(KeptBatch(header.base_offset, header.next_offset, data))
+        self.batches.append(AppendedBatch(header.base_offset, header.next_offset, data))
         if header.producer_id >= 0:
             self._producers.replay(header, header.base_offset)
 
@@ -79,10 +79,16 @@ class History:
             and log.recovery_point <= flushed <= log.log_end_offset == self.end
         )
         if not sound:
-            raise Violation(f"{self.name}: {partition} {log}; it ended at {self.end}, {self._high_watermark}")
+            raise InvariantViolation(
+                f"{self.name}: {partition} {log}; it ended at {self.end}, {self._high_watermark}"
+            )
         if partition.read_only is not None:
-            self._frozen_at = self._frozen_at if self._frozen_at is not None else high
-            self.require(high == self._frozen_at, "a record became safe on a disk that failed")
+            self._high_watermark_at_failure = (
+                self._high_watermark_at_failure if self._high_watermark_at_failure is not None else high
+            )
+            self.require(
+                high == self._high_watermark_at_failure, "a record became safe on a disk that failed"
+            )
         self._high_watermark = high
         self.start_seen = max(self.start_seen, log.log_start_offset)
         self.safe_end = max(self.safe_end, high if waits else flushed)
@@ -91,9 +97,9 @@ class History:
         same = partition.log.producers.to_bytes() == self._producers.to_bytes()
         self.require(same, "the producers are not what the log says")
 
-    def was_read(self, offset: int, data: bytes) -> int:
+    def check_read(self, offset: int, data: bytes) -> int:
         """A reader got these batches for this offset. Returns where it goes on."""
-        first = self._number_of(offset)
+        first = self._batch_index_of(offset)
         at = 0
         for batch in self.batches[first:]:
             if at == len(data):
@@ -105,12 +111,12 @@ class History:
         self.require(at == len(data), f"a reader got {len(data) - at} bytes past the end of the log")
         return offset
 
-    def _number_of(self, offset: int) -> int:
+    def _batch_index_of(self, offset: int) -> int:
         return bisect_right(self.batches, offset, key=lambda batch: batch.end_offset)
 
     # After a restart
 
-    def reopened(self, partition: Partition, *, power_was_lost: bool) -> None:
+    def check_reopened(self, partition: Partition, *, power_was_lost: bool) -> None:
         """Compare what came back with what must have, and go on from there."""
         self.require(partition.offline is None, f"is refused as damaged: {partition.offline}")
         log = partition.log
@@ -122,7 +128,7 @@ class History:
         least = self.safe_end if power_was_lost else self.end
         self.require(end >= least, f"ends at {end}; records below {least} were safe")
         if start == end > 0 and partition.config.flush_policy is not FlushPolicy.BEFORE_ACK:
-            self._begin_anew(partition)
+            self._restart_empty(partition)
             return
         self.batches = [batch for batch in self.batches if batch.end_offset <= end]
         self.require(self.end == end, f"ends at {end}, within a batch")
@@ -132,16 +138,16 @@ class History:
             if batch.data and (header := parse_header(batch.data)).producer_id >= 0:
                 self._producers.replay(header, Offset(batch.base_offset))
         self.check_producers(partition)
-        self._high_watermark, self._frozen_at = 0, None
+        self._high_watermark, self._high_watermark_at_failure = 0, None
 
-    def _begin_anew(self, partition: Partition) -> None:
+    def _restart_empty(self, partition: Partition) -> None:
         """Its start was moved past everything that survived: it is empty, and goes on from there."""
         log = partition.log
         self.batches = [batch for batch in self.batches if batch.end_offset <= log.log_end_offset]
         if self.end < log.log_end_offset:
-            self.batches.append(KeptBatch(self.end, log.log_end_offset, b""))
+            self.batches.append(AppendedBatch(self.end, log.log_end_offset, b""))
         self._producers = Producers.from_bytes(log.producers.to_bytes())
-        self._high_watermark, self._frozen_at = 0, None
+        self._high_watermark, self._high_watermark_at_failure = 0, None
 
     def _compare(self, partition: Partition) -> None:
         stored = b"".join(batches_of(partition))
@@ -178,7 +184,7 @@ class History:
 
     def first_at_or_after(self, timestamp: int, start: int, end: int) -> tuple[int, int] | None:
         """A linear scan: the answer that a lookup by time must give."""
-        for batch in self.batches[self._number_of(start) :]:
+        for batch in self.batches[self._batch_index_of(start) :]:
             if not batch.data or parse_header(batch.data).max_timestamp < timestamp:
                 continue
             for record in records.iterate(batch.data, limit_bytes=DECOMPRESSED_BYTES_MAX):

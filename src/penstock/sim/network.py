@@ -20,16 +20,16 @@ from enum import Enum
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from penstock.sim.processes import OUTSIDE, WORLD, ProcessLoop, SimProcess, current_process
+from penstock.sim.processes import NO_PROCESS, NO_PROCESS_CONTEXT, ProcessLoop, SimProcess, current_process
 
 _FIRST_PORT: Final = 30_000
-_HIGH_BYTES: Final = 64 * 1024
+_WRITE_BUFFER_BYTES: Final = 64 * 1024
 _CHUNK_BYTES: Final = 256 * 1024
-_AGAIN_S: Final = 0.2
-_LOST_S_MAX: Final = 10.0
+_RETRANSMIT_S: Final = 0.2
+_RETRANSMIT_S_MAX: Final = 10.0
 
 
-class Weather(NamedTuple):
+class NetworkConditions(NamedTuple):
     """How long bytes take."""
 
     delay_s: float = 0.0005
@@ -58,21 +58,21 @@ class SimServer:
         self.is_serving = True
 
     def close(self) -> None:
-        self._network.forget(self)
+        self._network.remove_server(self)
 
     async def wait_closed(self) -> None:
         """Nothing is left to wait for."""
 
 
 class SimNetwork:
-    def __init__(self, loop: "NetworkLoop", random: Random, weather: Weather) -> None:
+    def __init__(self, loop: "NetworkLoop", random: Random, conditions: NetworkConditions) -> None:
         self.loop = loop
-        self.weather = weather
+        self.conditions = conditions
         self._random = random
         self._servers: dict[tuple[str, int], SimServer] = {}
         self._next_port = _FIRST_PORT
         self._cuts: set[tuple[str, str]] = set()
-        self._ends: dict[SimEnd, None] = {}
+        self._transports: dict[SimTransport, None] = {}
         self._healed = asyncio.Event()
 
     # Faults
@@ -80,44 +80,48 @@ class SimNetwork:
     def cut(self, sender: str, receiver: str) -> None:
         self._cuts.add((sender, receiver))
 
-    def mend(self, sender: str, receiver: str) -> None:
+    def restore(self, sender: str, receiver: str) -> None:
         """End one cut; others stay."""
         self._cuts.discard((sender, receiver))
-        self._let_flow()
+        self._deliver_all()
 
     def heal(self) -> None:
         self._cuts.clear()
-        self._let_flow()
+        self._deliver_all()
 
-    def _let_flow(self) -> None:
+    def _deliver_all(self) -> None:
         self._healed.set()
         self._healed = asyncio.Event()
-        for end in tuple(self._ends):
-            end.flow()
+        for end in tuple(self._transports):
+            end.deliver()
 
     def is_cut(self, sender: str, receiver: str) -> bool:
         return (sender, receiver) in self._cuts
 
     def reset(self, *, share: float = 1.0) -> None:
         """Break connections between processes, all or some."""
-        for end in tuple(self._ends):
-            if end in self._ends and self._random.random() < share:
-                end.break_off(ConnectionResetError("the connection was reset"))
+        for end in tuple(self._transports):
+            if end in self._transports and self._random.random() < share:
+                end.reset_connection(ConnectionResetError("the connection was reset"))
 
     def kill(self, process: SimProcess) -> None:
         for server in [each for each in self._servers.values() if each.process is process]:
-            self.forget(server)
-        for end in [each for each in self._ends if each.process is process]:
-            end.vanish()
+            self.remove_server(server)
+        for end in [each for each in self._transports if each.process is process]:
+            end.drop_silently()
 
     def delay(self) -> float:
-        weather = self.weather
-        lost_s, again_s = 0.0, _AGAIN_S
-        while weather.lost_share and lost_s < _LOST_S_MAX and self._random.random() < weather.lost_share:
-            lost_s, again_s = lost_s + again_s, 2 * again_s
-        if weather.slow_share and self._random.random() < weather.slow_share:
-            return lost_s + self._random.uniform(0, weather.slow_s)
-        return lost_s + weather.delay_s * self._random.uniform(0.5, 1.5)
+        conditions = self.conditions
+        lost_s, retransmit_s = 0.0, _RETRANSMIT_S
+        while (
+            conditions.lost_share
+            and lost_s < _RETRANSMIT_S_MAX
+            and self._random.random() < conditions.lost_share
+        ):
+            lost_s, retransmit_s = lost_s + retransmit_s, 2 * retransmit_s
+        if conditions.slow_share and self._random.random() < conditions.slow_share:
+            return lost_s + self._random.uniform(0, conditions.slow_s)
+        return lost_s + conditions.delay_s * self._random.uniform(0.5, 1.5)
 
     # Making connections
 
@@ -134,63 +138,65 @@ class SimNetwork:
         server = self._servers[place] = SimServer(self, process, port, factory)
         return server
 
-    def forget(self, server: SimServer) -> None:
+    def remove_server(self, server: SimServer) -> None:
         self._servers.pop((server.process.host, server.port), None)
 
-    async def connect(self, factory: Any, host: str, port: int) -> tuple["SimEnd", asyncio.BaseProtocol]:
+    async def connect(
+        self, factory: Any, host: str, port: int
+    ) -> tuple["SimTransport", asyncio.BaseProtocol]:
         client = current_process()
         if client.is_dead:
             raise ConnectionAbortedError(103, "the process is dead")
-        await self._reach(client.host, host)
+        await self._travel(client.host, host)
         server = self._servers.get((host, port))
         if server is None or not server.is_serving:
-            await self._reach(host, client.host)
+            await self._travel(host, client.host)
             raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")
-        near = SimEnd(self, client, (host, port))
-        far = SimEnd(self, server.process, (client.host, 0))
+        near = SimTransport(self, client, (host, port))
+        far = SimTransport(self, server.process, (client.host, 0))
         near.peer, far.peer = far, near
         far.begin(server.process.run(server.factory))
-        await self._reach(host, client.host)
+        await self._travel(host, client.host)
         near.begin(factory())
         return near, near.protocol
 
-    async def _reach(self, sender: str, receiver: str) -> None:
+    async def _travel(self, sender: str, receiver: str) -> None:
         await asyncio.sleep(self.delay())
         while self.is_cut(sender, receiver):
             await self._healed.wait()
 
-    def add(self, end: "SimEnd") -> None:
-        self._ends[end] = None
+    def add(self, end: "SimTransport") -> None:
+        self._transports[end] = None
 
-    def remove(self, end: "SimEnd") -> None:
-        self._ends.pop(end, None)
+    def remove(self, end: "SimTransport") -> None:
+        self._transports.pop(end, None)
 
 
-class _Ending(Enum):
+class _StreamEnding(Enum):
     CLOSED = 1
     RESET = 2
 
 
-class SimEnd(asyncio.Transport):
+class SimTransport(asyncio.Transport):
     """One end of a connection. What is written here arrives at the other."""
 
     protocol: asyncio.BaseProtocol
-    peer: "SimEnd"
+    peer: "SimTransport"
 
     def __init__(self, network: SimNetwork, process: SimProcess, peer_name: tuple[str, int]) -> None:
         super().__init__({"peername": peer_name, "sockname": (process.host, 0)})
         self._network = network
         self.process = process
-        self._under_way: list[tuple[float, bytes | _Ending]] = []
+        self._in_flight: list[tuple[float, bytes | _StreamEnding]] = []
         """What was sent and has not arrived: when it may, and what it is."""
-        self._unread: list[bytes | _Ending] = []
+        self._unread: list[bytes | _StreamEnding] = []
         self._has_begun = False
         self._is_reading = True
         self._is_closing = False
-        self._is_gone = False
+        self._is_disconnected = False
         self._is_full = False
-        self._high = _HIGH_BYTES
-        self._low = _HIGH_BYTES // 4
+        self._high = _WRITE_BUFFER_BYTES
+        self._low = _WRITE_BUFFER_BYTES // 4
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
@@ -198,7 +204,7 @@ class SimEnd(asyncio.Transport):
         self._call(self._open)
 
     def _open(self) -> None:
-        if not self._is_gone:
+        if not self._is_disconnected:
             self._has_begun = True
             self.protocol.connection_made(self)
             self._read()  # what the other end has sent before this one knew of the connection
@@ -216,10 +222,10 @@ class SimEnd(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def get_write_buffer_size(self) -> int:
-        return sum(len(data) for _, data in self._under_way if isinstance(data, bytes))
+        return sum(len(data) for _, data in self._in_flight if isinstance(data, bytes))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._high = _HIGH_BYTES if high is None else high
+        self._high = _WRITE_BUFFER_BYTES if high is None else high
         self._low = self._high // 4 if low is None else low
 
     def pause_reading(self) -> None:
@@ -233,77 +239,77 @@ class SimEnd(asyncio.Transport):
         """What was written arrives, and then the end."""
         if not self._is_closing:
             self._is_closing = True
-            self._send(_Ending.CLOSED)
-            self._network.loop.call_soon(self._lose, None)
+            self._send(_StreamEnding.CLOSED)
+            self._network.loop.call_soon(self._connection_lost, None)
 
     def abort(self) -> None:
-        self.break_off(None)
+        self.reset_connection(None)
 
     # Breaking
 
-    def break_off(self, reason: Exception | None) -> None:
+    def reset_connection(self, reason: Exception | None) -> None:
         """This end is told at once, the other one when word of it can reach it."""
-        self._under_way.clear()
+        self._in_flight.clear()
         self._is_closing = True
-        self._send(_Ending.RESET)
-        self._network.loop.call_soon(self._lose, reason)
+        self._send(_StreamEnding.RESET)
+        self._network.loop.call_soon(self._connection_lost, reason)
 
-    def vanish(self) -> None:
+    def drop_silently(self) -> None:
         """The process is dead: it is told nothing, and its machine resets the connection."""
-        self._is_gone = self._is_closing = True
+        self._is_disconnected = self._is_closing = True
         self._network.remove(self)
-        self.break_off(None)
+        self.reset_connection(None)
 
-    def _lose(self, reason: Exception | None) -> None:
-        if not self._is_gone:
-            self._is_gone = self._is_closing = True
+    def _connection_lost(self, reason: Exception | None) -> None:
+        if not self._is_disconnected:
+            self._is_disconnected = self._is_closing = True
             self._network.remove(self)
             if self._has_begun:
                 self._call(self.protocol.connection_lost, reason)
 
     # Moving bytes
 
-    def _send(self, data: bytes | _Ending) -> None:
+    def _send(self, data: bytes | _StreamEnding) -> None:
         at = self._network.loop.now + self._network.delay()
-        if self._under_way:
-            at = max(at, self._under_way[-1][0])
-        self._under_way.append((at, data))
-        self._network.loop.call_at(at, self.flow, context=WORLD)
-        self._note_fullness()
+        if self._in_flight:
+            at = max(at, self._in_flight[-1][0])
+        self._in_flight.append((at, data))
+        self._network.loop.call_at(at, self.deliver, context=NO_PROCESS_CONTEXT)
+        self._pause_or_resume_writing()
 
-    def flow(self) -> None:
+    def deliver(self) -> None:
         """Whatever may arrive by now does."""
         if self._network.is_cut(self.process.host, self.peer.process.host):
             return
         now = self._network.loop.now
-        while self._under_way and self._under_way[0][0] <= now:
-            _, data = self._under_way.pop(0)
+        while self._in_flight and self._in_flight[0][0] <= now:
+            _, data = self._in_flight.pop(0)
             self.peer._unread.append(data)
-        self._note_fullness()
+        self._pause_or_resume_writing()
         self.peer._read()
 
-    def _note_fullness(self) -> None:
+    def _pause_or_resume_writing(self) -> None:
         size = self.get_write_buffer_size()
         if size > self._high and not self._is_full:
             self._is_full = True
             self._call(self.protocol.pause_writing)
         elif self._is_full and size <= self._low:
             self._is_full = False
-            if not self._is_gone:
+            if not self._is_disconnected:
                 self._call(self.protocol.resume_writing)
 
     def _read(self) -> None:
         if self.process.is_paused and self._unread:
             self.process.run(self._network.loop.call_soon, self._read)  # when it goes on
             return
-        while self._unread and self._has_begun and self._is_reading and not self._is_gone:
+        while self._unread and self._has_begun and self._is_reading and not self._is_disconnected:
             data = self._unread.pop(0)
             if isinstance(data, bytes):
                 self._call(self._receive, data)
-            elif data is _Ending.CLOSED:
+            elif data is _StreamEnding.CLOSED:
                 self._call(self._end_of_stream)
             else:
-                self._lose(ConnectionResetError("the peer reset the connection"))
+                self._connection_lost(ConnectionResetError("the peer reset the connection"))
 
     def _receive(self, data: bytes) -> None:
         protocol = self.protocol
@@ -312,7 +318,7 @@ class SimEnd(asyncio.Transport):
             return
         assert isinstance(protocol, asyncio.BufferedProtocol)
         rest = memoryview(data)
-        while rest and not self._is_gone:
+        while rest and not self._is_disconnected:
             buffer = memoryview(protocol.get_buffer(len(rest))).cast("B")
             count = min(len(buffer), len(rest), _CHUNK_BYTES)
             buffer[:count] = rest[:count]
@@ -329,7 +335,7 @@ class SimEnd(asyncio.Transport):
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
         """As the process that this end belongs to; later, if that is paused."""
-        if self.process is OUTSIDE or not self.process.is_paused:
+        if self.process is NO_PROCESS or not self.process.is_paused:
             self.process.run(function, *arguments)
         else:
             self.process.run(self._network.loop.call_soon, function, *arguments)
@@ -347,5 +353,5 @@ class NetworkLoop(ProcessLoop):
 
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Any, host: str, port: int, **_: object
-    ) -> tuple[SimEnd, asyncio.BaseProtocol]:
+    ) -> tuple[SimTransport, asyncio.BaseProtocol]:
         return await self.network.connect(protocol_factory, host, port)

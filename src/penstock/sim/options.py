@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.sim.cluster.plan import BROKERS_MAX, BROKERS_MIN, SECONDS, WITHOUT_NAMES
-from penstock.sim.cluster.shrinking import Recipe
+from penstock.sim.cluster.shrinking import ClusterRecipe
 
-ABOUT = """Run seeds of a simulated world, and say which one breaks a promise, and how to see it again.
+DESCRIPTION = """Run seeds of a simulated world, and say which one breaks a promise, and how to see it again.
 A cluster of brokers by default; `--what log` for one broker's log and its disk."""
-OF_CLUSTERS = ("brokers", "seconds", "faults", "without", "shrink")
+CLUSTER_OPTIONS = ("brokers", "seconds", "faults", "without", "shrink")
 
 
 class LogRecipe(NamedTuple):
@@ -24,34 +24,36 @@ class LogRecipe(NamedTuple):
         return f"python -m penstock.sim --what log --seed {self.seed}"
 
 
-class Options(NamedTuple):
-    recipes: Sequence[Recipe | LogRecipe]
+class SimOptions(NamedTuple):
+    recipes: Sequence[ClusterRecipe | LogRecipe]
     jobs: int
     traces: bool
     shrinks: bool
-    is_of_log: bool
+    is_log_run: bool
 
 
-def parsed(arguments: Sequence[str] | None) -> Options:
+def parse_options(arguments: Sequence[str] | None) -> SimOptions:
     """Exits with a sentence if it makes no sense."""
     parser = _parser()
     given = parser.parse_args(arguments)
     seeds = range(given.seed, given.seed + given.seeds)
-    is_of_log = given.what == "log"
-    if is_of_log:
-        for name in OF_CLUSTERS:
+    is_log_run = given.what == "log"
+    if is_log_run:
+        for name in CLUSTER_OPTIONS:
             if getattr(given, name) not in (None, False):
                 parser.error(f"--{name} is for a cluster: leave it out, or --what log")
-        return Options([LogRecipe(seed) for seed in seeds], given.jobs, given.trace, False, is_of_log)
+        return SimOptions([LogRecipe(seed) for seed in seeds], given.jobs, given.trace, False, is_log_run)
     seconds = SECONDS if given.seconds is None else given.seconds
-    recipes = [Recipe(seed, given.brokers, seconds, given.faults, given.without or ()) for seed in seeds]
+    recipes = [
+        ClusterRecipe(seed, given.brokers, seconds, given.faults, given.without or ()) for seed in seeds
+    ]
     if given.faults is not None:
         for recipe in recipes:
-            _require_its_faults(parser, recipe)
-    return Options(recipes, given.jobs, given.trace, given.shrink, is_of_log)
+            _require_known_faults(parser, recipe)
+    return SimOptions(recipes, given.jobs, given.trace, given.shrink, is_log_run)
 
 
-def _require_its_faults(parser: argparse.ArgumentParser, recipe: Recipe) -> None:
+def _require_known_faults(parser: argparse.ArgumentParser, recipe: ClusterRecipe) -> None:
     known = [fault.number for fault in recipe._replace(faults=None).plan().faults]
     unknown = [number for number in recipe.faults or () if number not in known]
     if unknown:
@@ -62,7 +64,7 @@ def _require_its_faults(parser: argparse.ArgumentParser, recipe: Recipe) -> None
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="penstock.sim", description=ABOUT)
+    parser = argparse.ArgumentParser(prog="penstock.sim", description=DESCRIPTION)
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default: %(default)s)")
     parser.add_argument(
         "--seeds", type=count, default=1, metavar="COUNT", help="how many, upwards (default: %(default)s)"

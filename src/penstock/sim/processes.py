@@ -20,7 +20,7 @@ from typing import Any, Final, Unpack
 
 from penstock.sim.scheduler import Arguments, VirtualTimeLoop
 
-BURIAL_ROUNDS_MAX: Final = 10_000
+CANCEL_ROUNDS_MAX: Final = 10_000
 ROUNDING_SECONDS: Final = 1e-9
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
@@ -32,11 +32,11 @@ class SimProcess:
         self.host = host
         self.is_dead = False
         self.is_paused = False
-        self.is_buried = False
+        self.has_ended = False
         """Nothing of it is left, and what still falls due to it is dropped."""
         self.has_run = False
         """Since somebody last asked, and took it back."""
-        self.held: list[asyncio.Handle] = []
+        self.deferred: list[asyncio.Handle] = []
         """What fell due while it was paused, in order."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.on_exception: ExceptionHandler | None = None
@@ -44,19 +44,19 @@ class SimProcess:
         self.rate = 1.0
         """How much of its time goes by in a second."""
         self.has_drifted = False
-        self._drifts_since = self._own_time_then = 0.0
+        self._drifts_since = self._local_time_then = 0.0
 
     def drift(self, rate: float, now: float) -> None:
         """Its clock runs at another rate from now on. Timers that are set already stay where they are."""
-        self._own_time_then = self.own_time(now)
+        self._local_time_then = self.local_time(now)
         self.rate, self.has_drifted, self._drifts_since = rate, True, now
 
-    def own_time(self, now: float) -> float:
-        return self._own_time_then + (now - self._drifts_since) * self.rate
+    def local_time(self, now: float) -> float:
+        return self._local_time_then + (now - self._drifts_since) * self.rate
 
-    def world_time(self, own_time: float) -> float:
+    def global_time(self, local_time: float) -> float:
         """A little later, so that rounding never makes a timer run before its own time."""
-        return self._drifts_since + (own_time - self._own_time_then) / self.rate + ROUNDING_SECONDS
+        return self._drifts_since + (local_time - self._local_time_then) / self.rate + ROUNDING_SECONDS
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call it as if the process had: what it starts belongs to the process."""
@@ -70,30 +70,30 @@ class SimProcess:
         return f"<SimProcess {self.host} {state}>"
 
 
-OUTSIDE = SimProcess("outside")
+NO_PROCESS = SimProcess("outside")
 """Whoever belongs to no process: the world itself."""
-_current: ContextVar[SimProcess] = ContextVar("process", default=OUTSIDE)
+_current: ContextVar[SimProcess] = ContextVar("process", default=NO_PROCESS)
 
 
 def current_process() -> SimProcess:
     return _current.get()
 
 
-def _whose(context: Context | None) -> SimProcess:
-    return _current.get() if context is None else context.get(_current, OUTSIDE)
+def _process_of(context: Context | None) -> SimProcess:
+    return _current.get() if context is None else context.get(_current, NO_PROCESS)
 
 
-def _outside_context() -> Context:
+def _no_process_context() -> Context:
     context = copy_context()
-    context.run(_current.set, OUTSIDE)
+    context.run(_current.set, NO_PROCESS)
     return context
 
 
-WORLD: Final = _outside_context()
+NO_PROCESS_CONTEXT: Final = _no_process_context()
 """For what goes on whatever becomes of the process that began it: bytes on their way."""
 
 
-def _task_of_its_process(
+def _task_of_current_process(
     loop: asyncio.AbstractEventLoop,
     coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
     **options: Any,
@@ -108,14 +108,14 @@ def _task_of_its_process(
 class ProcessLoop(VirtualTimeLoop):
     """Runs only what belongs to a process that runs."""
 
-    ran: SimProcess = OUTSIDE
+    last_run: SimProcess = NO_PROCESS
     """Whose the last event was."""
 
     # Time
 
     def time(self) -> float:
         process = _current.get()
-        return process.own_time(self._now) if process.has_drifted else self._now
+        return process.local_time(self._now) if process.has_drifted else self._now
 
     def call_later(
         self,
@@ -124,9 +124,9 @@ class ProcessLoop(VirtualTimeLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        process, when = _whose(context), self._now + delay
+        process, when = _process_of(context), self._now + delay
         if process.has_drifted:
-            when = process.world_time(process.own_time(self._now) + delay)
+            when = process.global_time(process.local_time(self._now) + delay)
         return self._set_timer(when, callback, *args, context=context)
 
     def call_at(
@@ -136,61 +136,61 @@ class ProcessLoop(VirtualTimeLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        process = _whose(context)
+        process = _process_of(context)
         if process.has_drifted:
-            when = process.world_time(when)
+            when = process.global_time(when)
         return self._set_timer(when, callback, *args, context=context)
 
     # Whether they may run
 
     def may_run(self, handle: asyncio.Handle) -> bool:
         # A handle has no public way to ask; the attribute is there since contexts are.
-        process: SimProcess = handle._context.get(_current, OUTSIDE)  # type: ignore[attr-defined]
-        if process.is_buried:
+        process: SimProcess = handle._context.get(_current, NO_PROCESS)  # type: ignore[attr-defined]
+        if process.has_ended:
             return False
         if not process.is_paused or process.is_dead:
-            self.ran = process
+            self.last_run = process
             process.has_run = True
             return True
-        process.held.append(handle)
+        process.deferred.append(handle)
         return False
 
     # Tasks, and whose they are
 
     def __init__(self, random: Random, now: float = 0.0) -> None:
         super().__init__(random, now)
-        self.set_task_factory(_task_of_its_process)
+        self.set_task_factory(_task_of_current_process)
 
-    async def bury(self, process: SimProcess) -> None:
+    async def cancel_tasks(self, process: SimProcess) -> None:
         """End all tasks of a dead process, in no time."""
         assert process.is_dead
         self.go_on(process)  # what was kept back may be what a task waits for
-        for _ in range(BURIAL_ROUNDS_MAX):
+        for _ in range(CANCEL_ROUNDS_MAX):
             if not process.tasks:
                 break
             for task in tuple(process.tasks):
                 task.cancel()
             await asyncio.sleep(0)
         assert not process.tasks, f"tasks of {process.host} do not end: {list(process.tasks)}"
-        process.is_buried = True
+        process.has_ended = True
 
     # What callbacks raise
 
     def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
         process = current_process()
-        if process is OUTSIDE:
+        if process is NO_PROCESS:
             super().set_exception_handler(handler)
         else:
             process.on_exception = handler
 
     def get_exception_handler(self) -> ExceptionHandler | None:
         process = current_process()
-        return super().get_exception_handler() if process is OUTSIDE else process.on_exception
+        return super().get_exception_handler() if process is NO_PROCESS else process.on_exception
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.is_closed():
             return  # what is left of a world that has ended, collected while another one runs
-        process = current_process() if self.ran is OUTSIDE else self.ran
+        process = current_process() if self.last_run is NO_PROCESS else self.last_run
         if process.is_dead:
             return  # what it does while it ends is nobody's concern
         if process.on_exception is not None:
@@ -204,5 +204,5 @@ class ProcessLoop(VirtualTimeLoop):
     def go_on(self, process: SimProcess) -> None:
         """What fell due meanwhile runs at once, in the order it would have."""
         process.is_paused = False
-        held, process.held = process.held, []
-        self._due.extend(held)
+        deferred, process.deferred = process.deferred, []
+        self._due.extend(deferred)

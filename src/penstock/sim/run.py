@@ -14,64 +14,64 @@ from typing import NamedTuple
 
 from penstock.cli.output import counted
 from penstock.sim.cluster.cluster import SimCluster
-from penstock.sim.cluster.plan import Plan
-from penstock.sim.cluster.shrinking import Recipe, shrink
-from penstock.sim.options import LogRecipe, Options, parsed
-from penstock.sim.world import World
+from penstock.sim.cluster.plan import ClusterPlan
+from penstock.sim.cluster.shrinking import ClusterRecipe, shrink
+from penstock.sim.options import LogRecipe, SimOptions, parse_options
+from penstock.sim.world import LogSimulation
 
 INTERRUPTED = 130
 
 
-class Ran(NamedTuple):
+class RunResult(NamedTuple):
     """What became of one plan, or of several."""
 
     events: int
     acknowledged: int
     seconds: float
     """How much time was simulated."""
-    struck: Counter[str]
+    event_counts: Counter[str]
     """How often which fault did something."""
     failure: str | None
 
-    def and_then(self, other: "Ran") -> "Ran":
-        return Ran(
+    def combined_with(self, other: "RunResult") -> "RunResult":
+        return RunResult(
             self.events + other.events,
             self.acknowledged + other.acknowledged,
             self.seconds + other.seconds,
-            self.struck + other.struck,
+            self.event_counts + other.event_counts,
             self.failure or other.failure,
         )
 
 
-NOTHING = Ran(0, 0, 0.0, Counter(), None)
+EMPTY_RESULT = RunResult(0, 0, 0.0, Counter(), None)
 
 
-def run_seed(seed: int, *, trace: bool = False) -> World:
+def run_seed(seed: int, *, trace: bool = False) -> LogSimulation:
     """Of the log. Raises whatever the seed breaks."""
-    return World(seed, on_trace=print if trace else None).run()
+    return LogSimulation(seed, on_trace=print if trace else None).run()
 
 
-def run_cluster(plan: Plan, *, trace: bool = False) -> SimCluster:
+def run_cluster(plan: ClusterPlan, *, trace: bool = False) -> SimCluster:
     """Raises whatever the plan breaks."""
     return SimCluster(plan, on_trace=print if trace else None).run()
 
 
-def run_recipe(recipe: Recipe | LogRecipe, *, trace: bool = False) -> Ran:
+def run_recipe(recipe: ClusterRecipe | LogRecipe, *, trace: bool = False) -> RunResult:
     """Whatever it breaks is told, not raised."""
-    if isinstance(recipe, Recipe):
+    if isinstance(recipe, ClusterRecipe):
         return run_plan(recipe.plan(), trace=trace)
     try:
-        return NOTHING._replace(events=run_seed(recipe.seed, trace=trace).events)
+        return EMPTY_RESULT._replace(events=run_seed(recipe.seed, trace=trace).events)
     except Exception:
-        return NOTHING._replace(failure=traceback.format_exc())
+        return EMPTY_RESULT._replace(failure=traceback.format_exc())
 
 
-def run_plan(plan: Plan, *, trace: bool = False) -> Ran:
+def run_plan(plan: ClusterPlan, *, trace: bool = False) -> RunResult:
     """Whatever it breaks is told, not raised."""
     gc.disable()  # a world is dropped as a whole, after its run, without a look at what was there before
     gc.freeze()
     try:
-        return _ran(SimCluster(plan, on_trace=print if trace else None))
+        return _run_guarded(SimCluster(plan, on_trace=print if trace else None))
     finally:
         # Nobody has the world any more. What is not collected now would be frozen with the next one.
         gc.enable()
@@ -79,32 +79,34 @@ def run_plan(plan: Plan, *, trace: bool = False) -> Ran:
         gc.unfreeze()
 
 
-def _ran(cluster: SimCluster) -> Ran:
+def _run_guarded(cluster: SimCluster) -> RunResult:
     failure = None
     try:
         cluster.run()
     except Exception:
         failure = traceback.format_exc()
-    return Ran(cluster.loop.events, cluster.acknowledged, cluster.loop.now, cluster.struck, failure)
+    return RunResult(
+        cluster.loop.events, cluster.acknowledged, cluster.loop.now, cluster.event_counts, failure
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parsed(arguments)
-    began, count, total = time.monotonic(), 0, NOTHING
+    options = parse_options(arguments)
+    began, count, total = time.monotonic(), 0, EMPTY_RESULT
     try:
-        for recipe, ran in zip(options.recipes, _each(options), strict=True):
+        for recipe, ran in zip(options.recipes, _run_all(options), strict=True):
             if ran.failure is not None:
-                _tell(recipe, ran, shrinks=options.shrinks)
+                _print_failure(recipe, ran, shrinks=options.shrinks)
                 return 1
-            count, total = count + 1, total.and_then(ran)
+            count, total = count + 1, total.combined_with(ran)
     except KeyboardInterrupt:
-        print(f"interrupted: {_those_that_passed(options, count)}")
+        print(f"interrupted: {_passed_seeds(options, count)}")
         return INTERRUPTED
-    _tell_all_passed(options, total, time.monotonic() - began)
+    _print_success(options, total, time.monotonic() - began)
     return 0
 
 
-def _each(options: Options) -> Iterator[Ran]:
+def _run_all(options: SimOptions) -> Iterator[RunResult]:
     if options.jobs == 1 or options.traces:
         for recipe in options.recipes:
             yield run_recipe(recipe, trace=options.traces)
@@ -123,7 +125,7 @@ def _each(options: Options) -> Iterator[Ran]:
         pool.shutdown(cancel_futures=True)
 
 
-def _those_that_passed(options: Options, count: int) -> str:
+def _passed_seeds(options: SimOptions, count: int) -> str:
     if count == 0:
         return "no seed has ended"
     first = options.recipes[0].seed
@@ -131,9 +133,9 @@ def _those_that_passed(options: Options, count: int) -> str:
     return f"{which} of {len(options.recipes)} ended, and no promise was broken"
 
 
-def _tell_all_passed(options: Options, total: Ran, took_s: float) -> None:
+def _print_success(options: SimOptions, total: RunResult, took_s: float) -> None:
     seeds = counted(len(options.recipes), "seed")
-    if options.is_of_log:
+    if options.is_log_run:
         print(f"{seeds}, {total.events} events, {took_s:.1f} s: no promise was broken")
         return
     print(
@@ -142,8 +144,8 @@ def _tell_all_passed(options: Options, total: Ran, took_s: float) -> None:
     )
     if options.shrinks:
         print("there is nothing to make smaller: no seed fails")
-    struck = sorted(total.struck.items())
-    print("faults:", ", ".join(f"{name} {number}" for name, number in struck) or "none")
+    event_counts = sorted(total.event_counts.items())
+    print("faults:", ", ".join(f"{name} {number}" for name, number in event_counts) or "none")
 
 
 def _processor_seconds() -> float:
@@ -152,7 +154,7 @@ def _processor_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _tell(recipe: Recipe | LogRecipe, ran: Ran, *, shrinks: bool) -> None:
+def _print_failure(recipe: ClusterRecipe | LogRecipe, ran: RunResult, *, shrinks: bool) -> None:
     print(ran.failure)
     # At once: the process ends only when seeds that have begun have ended.
     print(f"seed {recipe.seed} fails; see all of it with: {recipe.command()} --trace", flush=True)
@@ -162,7 +164,7 @@ def _tell(recipe: Recipe | LogRecipe, ran: Ran, *, shrinks: bool) -> None:
         print(f"and make it smaller with: {recipe.command()} --shrink", flush=True)
         return
 
-    def fails(plan: Plan) -> float | None:
+    def fails(plan: ClusterPlan) -> float | None:
         again = run_plan(plan)
         return None if again.failure is None else again.seconds
 

@@ -17,15 +17,15 @@ from typing import Any
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.sim.disk import PowerLost
 from penstock.sim.scheduler import VirtualTimeLoop
-from penstock.sim.worker import Done, SimWorker
+from penstock.sim.worker import DoneCallback, SimWorker
 
-Problem = StorageFull | StorageFailed | CorruptData | PowerLost
+ExpectedFailure = StorageFull | StorageFailed | CorruptData | PowerLost
 
 
-class Job:
+class SteppedJob:
     """One job, and the thread that it has for as long as it runs."""
 
-    def __init__(self, function: Callable[[], Any], hands: "Hands") -> None:
+    def __init__(self, function: Callable[[], Any], hands: "JobThreads") -> None:
         self.function = function
         self.result: Any = None
         self.error: BaseException | None = None
@@ -33,38 +33,38 @@ class Job:
         self._hands = hands
         self._thread = hands.idle.pop() if hands.idle else _Thread()
 
-    def go_on(self) -> bool:
+    def resume(self) -> bool:
         """Runs until it hands back. True if it has ended."""
         hands, thread = self._hands, self._thread
         hands.running = self
         thread.job = self
-        thread.wakes.release()
-        thread.hands_back.acquire()
+        thread.may_run.release()
+        thread.has_yielded.acquire()
         hands.running = None
         if self.has_ended:
             hands.idle.append(thread)
         return self.has_ended
 
-    def hand_back(self) -> None:
+    def yield_control(self) -> None:
         """Called by the job, in its thread."""
-        self._thread.hands_back.release()
-        self._thread.wakes.acquire()
+        self._thread.has_yielded.release()
+        self._thread.may_run.acquire()
 
 
-class Hands:
+class JobThreads:
     """Who runs, and the threads that wait for work."""
 
     def __init__(self, random: Random, share: float) -> None:
         """`share`: how likely a job hands back at a disk call."""
-        self.running: Job | None = None
+        self.running: SteppedJob | None = None
         self.idle: list[_Thread] = []
         self._random = random
         self._share = share
 
-    def disk_call(self) -> None:
+    def before_disk_call(self) -> None:
         """Before each, whoever makes it."""
         if self.running is not None and self._random.random() < self._share:
-            self.running.hand_back()
+            self.running.yield_control()
 
     def close(self) -> None:
         """After all jobs have ended."""
@@ -75,15 +75,15 @@ class Hands:
 
 class _Thread:
     def __init__(self) -> None:
-        self.job: Job | None = None
-        self.wakes = threading.Semaphore(0)
-        self.hands_back = threading.Semaphore(0)
+        self.job: SteppedJob | None = None
+        self.may_run = threading.Semaphore(0)
+        self.has_yielded = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name="a job", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while True:
-            self.wakes.acquire()
+            self.may_run.acquire()
             job = self.job
             if job is None:
                 return
@@ -92,38 +92,38 @@ class _Thread:
             except BaseException as problem:  # told to whoever waits for the job
                 job.error = problem
             job.has_ended = True
-            self.hands_back.release()
+            self.has_yielded.release()
 
     def stop(self) -> None:
         self.job = None
-        self.wakes.release()
+        self.may_run.release()
         self._thread.join()
 
 
 class SteppingWorker(SimWorker):
     """As SimWorker, but a job may take effect in several steps."""
 
-    def __init__(self, loop: VirtualTimeLoop, delay: Callable[[], float], hands: Hands) -> None:
+    def __init__(self, loop: VirtualTimeLoop, delay: Callable[[], float], hands: JobThreads) -> None:
         super().__init__(loop, delay)
         self._hands = hands
-        self._job: Job | None = None
+        self._job: SteppedJob | None = None
 
     def _begin(self) -> None:
         function, done = self._waiting.popleft()
-        self._job = Job(function, self._hands)
-        self._go_on(self._job, done)
+        self._job = SteppedJob(function, self._hands)
+        self._resume(self._job, done)
 
-    def _go_on(self, job: Job, done: Done) -> None:
-        if job.go_on():
+    def _resume(self, job: SteppedJob, done: DoneCallback) -> None:
+        if job.resume():
             self._job = None
-            if job.error is not None and not isinstance(job.error, Problem):
+            if job.error is not None and not isinstance(job.error, ExpectedFailure):
                 raise job.error
             self._loop.call_later(self._delay(), self._end, done, job.result, job.error)
         else:
-            self._loop.call_later(self._delay(), self._go_on, job, done)
+            self._loop.call_later(self._delay(), self._resume, job, done)
 
     def abandon(self) -> None:
         """Its process is dead: what has begun ends with its next disk call."""
         job, self._job = self._job, None
-        while job is not None and not job.go_on():
+        while job is not None and not job.resume():
             pass

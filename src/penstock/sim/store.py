@@ -4,9 +4,10 @@ One `SimStore` is the store; each simulated node has a `client` of its own. A re
 arrive, is carried out at one moment, and its answer takes a while to come back. Either may be lost,
 or come after the client has given up: then a transaction happens behind the back of whoever asked.
 
-Faults are plain attributes that the simulation sets: chances and delays on the store, `is_away` for
-all of it (nobody answers, no session ends), `is_full` (nothing more is written), `is_cut` for one client's
-way to it, `is_shown` for what it is told, and `ambush` for the one request that is waited for.
+Faults are plain attributes that the simulation sets: chances and delays on the store, `is_unavailable` for
+all of it (nobody answers, no session ends), `is_full` (nothing more is written), `is_disconnected` for one
+client's
+way to it, `watch_events_flow` for what it is told, and `ambush` for the one request that is waited for.
 
 Rule 1: all randomness is drawn from the Random that was given, all time is the loop's.
 Rule 2: what is not promised is not given: a conflict over a deleted key does not tell its revision,
@@ -22,23 +23,23 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.host.metadata_store import (
     ABSENT,
-    Change,
-    Committed,
+    CommittedTransaction,
     Compare,
     Conflict,
     Delete,
-    Entry,
     Event,
-    HistoryGone,
+    HistoryCompacted,
     Put,
     SessionId,
     Snapshot,
-    StoreAway,
+    StoreChange,
+    StoreEntry,
     StoreFull,
-    StoreRefuses,
+    StoreRejected,
+    StoreUnavailable,
     require_well_formed,
 )
-from penstock.sim.processes import WORLD
+from penstock.sim.processes import NO_PROCESS_CONTEXT
 from penstock.sim.scheduler import VirtualTimeLoop
 
 Result = TypeVar("Result")
@@ -46,9 +47,9 @@ Result = TypeVar("Result")
 CHANGES_MAX = 128
 TIMEOUT_SECONDS = 4.0
 """How long a client waits for an answer."""
-MUTE_TIMEOUT_SECONDS = 1.0
+LOST_REPLY_TIMEOUT_SECONDS = 1.0
 """How long a client waits for a store that hears it and does not answer: it keeps its session."""
-SILENCE_SECONDS = 4.0
+WATCH_SILENCE_SECONDS = 4.0
 """After which a watch that hears nothing from a store that is away is given up."""
 
 
@@ -66,29 +67,29 @@ class StoreFaults:
     """The chance, with each transaction, that others who share the store have changed something."""
 
 
-class Fate(NamedTuple):
+class RequestFault(NamedTuple):
     """Of one request that was waited for."""
 
-    late_seconds: float
+    extra_delay_seconds: float
     """How much longer than others it takes to arrive."""
     loses_reply: bool
     released: "asyncio.Future[None] | None" = None
     """It does not arrive before this is done."""
 
 
-Ambush = Callable[[Sequence[Change]], Fate | None]
+RequestInterceptor = Callable[[Sequence[StoreChange]], RequestFault | None]
 """Told of every transaction when it is sent. None: that is not the one."""
-USUAL = Fate(0.0, loses_reply=False)
+NO_FAULT = RequestFault(0.0, loses_reply=False)
 
 
 @dataclass(slots=True)
-class _Session:
+class _StoreSession:
     ttl_seconds: float
     ends_at: float
     keys: set[str] = field(default_factory=set)
 
 
-class _Happened(NamedTuple):
+class _CommittedEvent(NamedTuple):
     at: float
     event: Event
 
@@ -105,36 +106,36 @@ class SimStore:
         self.timeout_seconds = timeout_seconds
         self.random = random
         self.faults = faults or StoreFaults()
-        self.is_away = False
+        self.is_unavailable = False
         self.is_full = False
         """Keys can be deleted and sessions kept, nothing more."""
         self.revision = 1
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, StoreEntry] = {}
         self.on_commit: Callable[[Event], None] = lambda _: None
         """Told of every transaction the moment it happens: the place for what must hold always."""
-        self.ambush: Ambush | None = None
+        self.ambush: RequestInterceptor | None = None
         self.counts: Counter[str] = Counter()
         """Of what went wrong."""
-        self._history: list[_Happened] = []
+        self._history: list[_CommittedEvent] = []
         self._compacted_to = 0
-        self._sessions: dict[SessionId, _Session] = {}
+        self._sessions: dict[SessionId, _StoreSession] = {}
         self._last_session = SessionId(0)
-        self._happened = asyncio.Event()
+        self._event_committed = asyncio.Event()
 
-    def client(self) -> "SimClient":
-        return SimClient(self, self._loop)
+    def client(self) -> "SimStoreClient":
+        return SimStoreClient(self, self._loop)
 
     # Faults
 
-    def go_away(self) -> None:
-        """Nobody answers, and no session ends, until `come_back`."""
-        assert not self.is_away
-        self.is_away = True
+    def become_unavailable(self) -> None:
+        """Nobody answers, and no session ends, until `become_available`."""
+        assert not self.is_unavailable
+        self.is_unavailable = True
 
-    def come_back(self) -> None:
+    def become_available(self) -> None:
         """As etcd does when it has a leader again: every session is given its time anew."""
-        assert self.is_away
-        self.is_away = False
+        assert self.is_unavailable
+        self.is_unavailable = False
         for session in self._sessions.values():
             session.ends_at = self._loop.now + session.ttl_seconds
 
@@ -142,7 +143,7 @@ class SimStore:
         """Forget what happened up to `revision`, or up to now."""
         self._compacted_to = max(self._compacted_to, self.revision if revision is None else revision)
         self._history = [each for each in self._history if each.event.revision > self._compacted_to]
-        self._tell()
+        self._wake_watchers()
 
     def delay(self) -> float:
         if self.random.random() < self.faults.stalls:
@@ -155,7 +156,9 @@ class SimStore:
         found = {key: self.entries[key] for key in sorted(self.entries) if key.startswith(prefix)}
         return Snapshot(self.revision, found)
 
-    def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+    def transact(
+        self, compares: Sequence[Compare], changes: Sequence[StoreChange]
+    ) -> CommittedTransaction | Conflict:
         if self.random.random() < self.faults.foreign_changes:
             self.revision += self.random.randint(1, 3)
         if self.is_full and any(isinstance(change, Put) for change in changes):
@@ -166,24 +169,30 @@ class SimStore:
                 and change.session is not None
                 and change.session not in self._sessions
             ):
-                raise StoreRefuses(f"session {change.session} is over")
-        moved = [compare for compare in compares if self._revision_of(compare.key) != compare.revision]
-        if moved:
-            there = [self._revision_of(compare.key) for compare in moved if compare.key in self.entries]
+                raise StoreRejected(f"session {change.session} is over")
+        mismatched = [compare for compare in compares if self._revision_of(compare.key) != compare.revision]
+        if mismatched:
+            there = [self._revision_of(compare.key) for compare in mismatched if compare.key in self.entries]
             return Conflict(max(there, default=None))
         has_changed = self._commit(changes)
-        return Committed(self.revision, has_changed=has_changed)
+        return CommittedTransaction(self.revision, has_changed=has_changed)
 
     def begin_session(self, ttl_ms: int) -> SessionId:
         if self.is_full:
             raise StoreFull("there is no room")
         self._last_session = SessionId(self._last_session + 1)
-        session = _Session(ttl_ms / 1000, self._loop.now + ttl_ms / 1000)
+        session = _StoreSession(ttl_ms / 1000, self._loop.now + ttl_ms / 1000)
         self._sessions[self._last_session] = session
-        self._loop.call_at(session.ends_at, self._look_at, self._last_session, session, context=WORLD)
+        self._loop.call_at(
+            session.ends_at,
+            self._end_session_if_expired,
+            self._last_session,
+            session,
+            context=NO_PROCESS_CONTEXT,
+        )
         return self._last_session
 
-    def keep_session(self, number: SessionId) -> bool:
+    def renew_session(self, number: SessionId) -> bool:
         session = self._sessions.get(number)
         if session is None:
             return False
@@ -194,7 +203,7 @@ class SimStore:
         entry = self.entries.get(key)
         return ABSENT if entry is None else entry.revision
 
-    def _commit(self, changes: Sequence[Change]) -> bool:
+    def _commit(self, changes: Sequence[StoreChange]) -> bool:
         effective: list[Put | Delete] = []
         for change in changes:
             if isinstance(change, Put):
@@ -202,17 +211,17 @@ class SimStore:
             elif isinstance(change, Delete):
                 effective += [change] if change.key in self.entries else []
             else:
-                doomed = sorted(key for key in self.entries if key.startswith(change.prefix))
-                effective += map(Delete, doomed)
+                deleted_keys = sorted(key for key in self.entries if key.startswith(change.prefix))
+                effective += map(Delete, deleted_keys)
         if not effective:
             return False
         self.revision += 1
         for change in effective:
             self._apply(change)
         event = Event(self.revision, tuple(effective))
-        self._history.append(_Happened(self._loop.now, event))
+        self._history.append(_CommittedEvent(self._loop.now, event))
         self.on_commit(event)
-        self._tell()
+        self._wake_watchers()
         return True
 
     def _apply(self, change: Put | Delete) -> None:
@@ -221,21 +230,21 @@ class SimStore:
         if isinstance(change, Delete):
             del self.entries[change.key]
             return
-        self.entries[change.key] = Entry(change.value, self.revision)
+        self.entries[change.key] = StoreEntry(change.value, self.revision)
         if change.session is not None:
             self._sessions[change.session].keys.add(change.key)
 
-    def _look_at(self, number: SessionId, session: _Session) -> None:
+    def _end_session_if_expired(self, number: SessionId, session: _StoreSession) -> None:
         """When a session may have ended: it has, or it was kept meanwhile."""
         if self._sessions.get(number) is not session:
             return
-        if self.is_away:
-            self._loop.call_later(session.ttl_seconds, self._look_at, number, session)
+        if self.is_unavailable:
+            self._loop.call_later(session.ttl_seconds, self._end_session_if_expired, number, session)
         elif self._loop.now >= session.ends_at:
             self.counts["session-over"] += 1
             self.end_session(number)
         else:
-            self._loop.call_at(session.ends_at, self._look_at, number, session)
+            self._loop.call_at(session.ends_at, self._end_session_if_expired, number, session)
 
     def session_of(self, key: str) -> SessionId | None:
         """Whose end takes `key` away."""
@@ -250,11 +259,11 @@ class SimStore:
 
     # Watching
 
-    def after(self, revision: int) -> _Happened | None:
+    def after(self, revision: int) -> _CommittedEvent | None:
         """The first event after `revision`, if there is one."""
         if revision < self._compacted_to:
             self.counts["history-gone"] += 1
-            raise HistoryGone(f"compacted up to revision {self._compacted_to}")
+            raise HistoryCompacted(f"compacted up to revision {self._compacted_to}")
         low, high = 0, len(self._history)
         while low < high:
             middle = (low + high) // 2
@@ -264,16 +273,16 @@ class SimStore:
                 low = middle + 1
         return self._history[low] if low < len(self._history) else None
 
-    async def happens(self) -> None:
+    async def wait_for_event(self) -> None:
         """Returns when something more has happened."""
-        await self._happened.wait()
+        await self._event_committed.wait()
 
-    def _tell(self) -> None:
-        self._happened.set()
-        self._happened = asyncio.Event()
+    def _wake_watchers(self) -> None:
+        self._event_committed.set()
+        self._event_committed = asyncio.Event()
 
 
-class SimClient:
+class SimStoreClient:
     """A MetadataStore: one node's way to the store."""
 
     changes_max = CHANGES_MAX
@@ -281,32 +290,34 @@ class SimClient:
     def __init__(self, store: SimStore, loop: VirtualTimeLoop) -> None:
         self._store = store
         self._loop = loop
-        self.is_cut = False
+        self.is_disconnected = False
         """Nothing gets through, in either direction."""
-        self.is_shown = asyncio.Event()
+        self.watch_events_flow = asyncio.Event()
         """Not set: what happens is shown later, although requests are answered."""
-        self.is_shown.set()
-        self.is_mute = False
+        self.watch_events_flow.set()
+        self.drops_replies = False
         """What it asks arrives, and no answer comes back."""
         self.is_dead = False
         """Its process is: nothing more is sent. What is under way arrives."""
 
     async def read(self, prefix: str) -> Snapshot:
-        return await self._ask(lambda: self._store.read(prefix))
+        return await self._request(lambda: self._store.read(prefix))
 
-    async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+    async def transact(
+        self, compares: Sequence[Compare], changes: Sequence[StoreChange]
+    ) -> CommittedTransaction | Conflict:
         require_well_formed(compares, changes, CHANGES_MAX)
-        fate = self._store.ambush(changes) if self._store.ambush is not None else None
-        return await self._ask(lambda: self._store.transact(compares, changes), fate or USUAL)
+        fault = self._store.ambush(changes) if self._store.ambush is not None else None
+        return await self._request(lambda: self._store.transact(compares, changes), fault or NO_FAULT)
 
     async def begin_session(self, ttl_ms: int) -> SessionId:
-        return await self._ask(lambda: self._store.begin_session(ttl_ms))
+        return await self._request(lambda: self._store.begin_session(ttl_ms))
 
-    async def keep_session(self, session: SessionId) -> bool:
-        return await self._ask(lambda: self._store.keep_session(session))
+    async def renew_session(self, session: SessionId) -> bool:
+        return await self._request(lambda: self._store.renew_session(session))
 
     async def end_session(self, session: SessionId) -> None:
-        await self._ask(lambda: self._store.end_session(session))
+        await self._request(lambda: self._store.end_session(session))
 
     async def close(self) -> None:
         """What is under way still arrives, as the packets of a process that has ended do."""
@@ -314,57 +325,57 @@ class SimClient:
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Event, None]:
         store = self._store
         while True:
-            await self._require_way()
-            happened = store.after(after_revision)
-            if happened is None:
-                await self._wait_for_more()
+            await self._require_connection()
+            committed = store.after(after_revision)
+            if committed is None:
+                await self._wait_for_event()
                 continue
             # Events are on their way side by side, and arrive in their order.
-            await asyncio.sleep(max(0.0, happened.at + store.delay() - self._loop.now))
-            await self._require_way()
-            await self.is_shown.wait()
+            await asyncio.sleep(max(0.0, committed.at + store.delay() - self._loop.now))
+            await self._require_connection()
+            await self.watch_events_flow.wait()
             if store.random.random() < store.faults.broken_watches:
                 store.counts["broken-watch"] += 1
-                raise StoreAway("the watch broke")
-            after_revision, changes = happened.event
+                raise StoreUnavailable("the watch broke")
+            after_revision, changes = committed.event
             changes = tuple(change for change in changes if change.key.startswith(prefix))
             if changes:
                 yield Event(after_revision, changes)
 
-    async def _wait_for_more(self) -> None:
+    async def _wait_for_event(self) -> None:
         try:
-            async with asyncio.timeout(SILENCE_SECONDS):
-                await self._store.happens()
+            async with asyncio.timeout(WATCH_SILENCE_SECONDS):
+                await self._store.wait_for_event()
         except TimeoutError:
             return  # whoever waited looks whether there still is a way
 
-    async def _require_way(self) -> None:
-        if self._has_way():
+    async def _require_connection(self) -> None:
+        if self._is_connected():
             return
-        await asyncio.sleep(self._store.random.uniform(0, SILENCE_SECONDS))
-        if not self._has_way():
-            raise StoreAway("the watch hears nothing")
+        await asyncio.sleep(self._store.random.uniform(0, WATCH_SILENCE_SECONDS))
+        if not self._is_connected():
+            raise StoreUnavailable("the watch hears nothing")
 
-    def _has_way(self) -> bool:
-        return not self.is_cut and not self._store.is_away
+    def _is_connected(self) -> bool:
+        return not self.is_disconnected and not self._store.is_unavailable
 
-    async def _ask(self, job: Callable[[], Result], fate: Fate = USUAL) -> Result:
+    async def _request(self, job: Callable[[], Result], fault: RequestFault = NO_FAULT) -> Result:
         """Send a request and wait for its answer."""
         store, answer = self._store, self._loop.create_future()
         if self.is_dead:
-            raise StoreAway("the process is dead")
+            raise StoreUnavailable("the process is dead")
         if store.random.random() < store.faults.lost_requests:
             store.counts["lost-request"] += 1
         else:
-            after = store.delay() + fate.late_seconds
-            self._send(after, fate.released, self._arrive, job, answer, fate)
-        seconds = MUTE_TIMEOUT_SECONDS if self.is_mute else store.timeout_seconds
+            after = store.delay() + fault.extra_delay_seconds
+            self._send(after, fault.released, self._process_request, job, answer, fault)
+        seconds = LOST_REPLY_TIMEOUT_SECONDS if self.drops_replies else store.timeout_seconds
         try:
             async with asyncio.timeout(seconds):
                 result: Result = await answer
                 return result
         except TimeoutError:
-            raise StoreAway("no answer in time") from None
+            raise StoreUnavailable("no answer in time") from None
 
     def _send(
         self,
@@ -374,32 +385,37 @@ class SimClient:
         *arguments: Any,
     ) -> None:
         if released is None:
-            self._loop.call_later(after, arrive, *arguments, context=WORLD)
+            self._loop.call_later(after, arrive, *arguments, context=NO_PROCESS_CONTEXT)
             return
         # Nothing of it is the sender's any more, who may be dead by then.
         released.add_done_callback(
-            lambda _: self._loop.call_later(after, arrive, *arguments, context=WORLD), context=WORLD
+            lambda _: self._loop.call_later(after, arrive, *arguments, context=NO_PROCESS_CONTEXT),
+            context=NO_PROCESS_CONTEXT,
         )
 
-    def _arrive(self, job: Callable[[], Result], answer: "asyncio.Future[Result]", fate: Fate) -> None:
+    def _process_request(
+        self, job: Callable[[], Result], answer: "asyncio.Future[Result]", fault: RequestFault
+    ) -> None:
         store = self._store
-        if not self._has_way():
+        if not self._is_connected():
             return
         result: Result | None = None
-        refusal: StoreRefuses | StoreFull | None = None
+        refusal: StoreRejected | StoreFull | None = None
         try:
             result = job()
-        except (StoreRefuses, StoreFull) as problem:
+        except (StoreRejected, StoreFull) as problem:
             refusal = problem
-        if store.random.random() < store.faults.lost_replies or fate.loses_reply:
+        if store.random.random() < store.faults.lost_replies or fault.loses_reply:
             store.counts["lost-reply"] += 1
         else:
-            self._loop.call_later(store.delay(), self._answer, answer, result, refusal, context=WORLD)
+            self._loop.call_later(
+                store.delay(), self._deliver_reply, answer, result, refusal, context=NO_PROCESS_CONTEXT
+            )
 
-    def _answer(
-        self, answer: "asyncio.Future[Any]", result: Any, refusal: StoreRefuses | StoreFull | None
+    def _deliver_reply(
+        self, answer: "asyncio.Future[Any]", result: Any, refusal: StoreRejected | StoreFull | None
     ) -> None:
-        if answer.done() or not self._has_way() or self.is_mute:
+        if answer.done() or not self._is_connected() or self.drops_replies:
             return
         if refusal is not None:
             answer.set_exception(refusal)

@@ -14,7 +14,7 @@ from penstock.sim.disk import PowerLost
 from penstock.sim.scheduler import VirtualTimeLoop
 
 Result = TypeVar("Result")
-Done = Callable[[Any, BaseException | None], None]
+DoneCallback = Callable[[Any, BaseException | None], None]
 
 
 class SimWorker(Worker):
@@ -23,7 +23,7 @@ class SimWorker(Worker):
     def __init__(self, loop: VirtualTimeLoop, delay: Callable[[], float]) -> None:
         self._loop = loop
         self._delay = delay
-        self._waiting: deque[tuple[Callable[[], Any], Done]] = deque()
+        self._waiting: deque[tuple[Callable[[], Any], DoneCallback]] = deque()
         self._busy = False
 
     def submit(
@@ -43,7 +43,7 @@ class SimWorker(Worker):
             error = problem
         self._loop.call_later(self._delay(), self._end, done, result, error)
 
-    def _end(self, done: Done, result: object, error: BaseException | None) -> None:
+    def _end(self, done: DoneCallback, result: object, error: BaseException | None) -> None:
         self._busy = bool(self._waiting)
         if self._waiting:
             self._loop.call_soon(self._begin)

@@ -14,20 +14,20 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from penstock.broker.storage.compaction import Compaction, Means
+from penstock.broker.storage.compaction import Compaction, CompactionDependencies
 from penstock.broker.storage.storage import Storage
 from penstock.config.broker import BrokerConfig
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.tasks import Tasks
 from penstock.log.data_directory import DataDirectory, open_directory
 from penstock.metadata.facts import ClusterImage, PartitionState, Topic
-from penstock.observability.logs import Silence
+from penstock.observability.logs import NullLog
 from penstock.replication.partition import Partition
 from penstock.sim.choices import Choices
 from penstock.sim.clock import WALL_BEGINS_MS, SimClock
-from penstock.sim.compacted import CompactedHistory, Setting, SimCleaner
-from penstock.sim.disk import BOUNDLESS_BYTES, PowerLost, SimDisk
-from penstock.sim.history import History, Violation
+from penstock.sim.compacted import CompactedHistory, CompactionContext, SimCleaner
+from penstock.sim.disk import UNLIMITED_BYTES, PowerLost, SimDisk
+from penstock.sim.history import History, InvariantViolation
 from penstock.sim.scheduler import Deadlock, VirtualTimeLoop
 from penstock.sim.worker import SimWorker
 from penstock.sim.workload import SimAdministrator, SimProducer, SimReader
@@ -35,15 +35,15 @@ from penstock.types import NodeId, TopicId
 
 DATA_PATH = "disk/data"
 NODE = NodeId(1)
-PEACE_SECONDS_MAX = 60
+FAULT_FREE_SECONDS_MAX = 60
 DESCRIPTORS_LEFT_MAX = 8
-SWAP_CALLS_MAX = 40
+CALLS_PER_SWAP_MAX = 40
 
 
-class World:
+class LogSimulation:
     def __init__(self, seed: int, *, on_trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
-        self.choices = Choices.drawn(self.random("choices"))
+        self.choices = Choices.draw(self.random("choices"))
         self.disk = SimDisk(self.random("disk"))
         self.disk.open_files_max = self.choices.open_files_max
         self.events = 0
@@ -76,7 +76,9 @@ class World:
     def _history(self, number: int, topic: str) -> History:
         if not self.choices.is_compacted(number):
             return History(topic)
-        return CompactedHistory(topic, Setting(self.disk, self.wall_ms, self.choices.delete_retention_ms))
+        return CompactedHistory(
+            topic, CompactionContext(self.disk, self.wall_ms, self.choices.delete_retention_ms)
+        )
 
     def wall_ms(self) -> int:
         """As of the last event."""
@@ -102,36 +104,36 @@ class World:
 
     # Lives
 
-    def run(self) -> "World":
+    def run(self) -> "LogSimulation":
         """Raises Violation if a promise was broken."""
         power_was_lost = False
         for number in range(self.choices.lives):
             ending = self._fate.choice(("power", "power", "call", "kill", "stop"))
             self.trace(f"life {number} ends by {ending}")
-            power_was_lost = self._live(ending, power_was_lost=power_was_lost)
+            power_was_lost = self._run_broker(ending, power_was_lost=power_was_lost)
         self.trace("peace")
-        self._live("peace", power_was_lost=power_was_lost)
+        self._run_broker("peace", power_was_lost=power_was_lost)
         return self
 
-    def _live(self, ending: str, *, power_was_lost: bool) -> bool:
+    def _run_broker(self, ending: str, *, power_was_lost: bool) -> bool:
         """Returns whether the power was lost."""
         loop = VirtualTimeLoop(self.random(f"ties {self._now}"), self._now)
-        life = Life(self, loop, ending)
+        broker_run = BrokerRun(self, loop, ending)
         asyncio.set_event_loop(None)
         try:
-            loop.run_until_complete(life.run(power_was_lost=power_was_lost))
+            loop.run_until_complete(broker_run.run(power_was_lost=power_was_lost))
         except Deadlock as deadlock:
-            if not life.power_is_lost:  # what waits for a disk without power may wait for ever
-                raise life.broken or deadlock from deadlock
+            if not broker_run.power_is_lost:  # what waits for a disk without power may wait for ever
+                raise broker_run.failure or deadlock from deadlock
         finally:
             self._now = loop.time()
             self.events += loop.events
             loop.close()
-        if life.power_is_lost:
+        if broker_run.power_is_lost:
             self.disk.lose_power()
-        return life.power_is_lost
+        return broker_run.power_is_lost
 
-    def now_is(self, seconds: float) -> None:
+    def set_now(self, seconds: float) -> None:
         self._now = seconds
 
     def image(self) -> ClusterImage:
@@ -167,10 +169,10 @@ class World:
         )
 
 
-class Life:
+class BrokerRun:
     """One process, from its recovery to its end."""
 
-    def __init__(self, world: World, loop: VirtualTimeLoop, ending: str) -> None:
+    def __init__(self, world: LogSimulation, loop: VirtualTimeLoop, ending: str) -> None:
         self.world = world
         self.clock = SimClock(loop)
         self.power_is_lost = False
@@ -179,9 +181,9 @@ class Life:
         self._ending = ending
         self._random = world.random(f"life {loop.time()}")
         self._mount = world.disk.mount()
-        self._over: asyncio.Future[None] = loop.create_future()
-        self.broken: BaseException | None = None
-        self._tasks = Tasks(lambda _, failure: self._break(failure))
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self.failure: BaseException | None = None
+        self._tasks = Tasks(lambda _, failure: self._record_failure(failure))
         self._partitions: dict[str, Partition] = {}
         loop.set_exception_handler(self._failed_in_callback)
         loop.after_each = self._after_each
@@ -191,7 +193,7 @@ class Life:
 
     async def run(self, *, power_was_lost: bool) -> None:
         disk = self.world.disk
-        disk.room_bytes, disk.sync_fails, disk.descriptors = BOUNDLESS_BYTES, False, None
+        disk.room_bytes, disk.sync_fails, disk.descriptors = UNLIMITED_BYTES, False, None
         disk.cold_reads = self.world.choices.cold_reads
         disk.on_power_lost = self._lose_power
         disk.power_fails_at = None  # the last life may have ended before it came to that
@@ -200,7 +202,7 @@ class Life:
         try:
             await self._open(power_was_lost=power_was_lost)
             self._start()
-            await (self._peace() if self._ending == "peace" else self._over)
+            await (self._run_without_faults() if self._ending == "peace" else self._ended)
             if self._ending in ("stop", "peace"):
                 await self._tasks.stop()
                 await self.storage.close()
@@ -210,22 +212,22 @@ class Life:
             self.world.trace(f"the process gives up: {failure}")
         self._mount.is_dead = True
         await self._tasks.stop()
-        if self.broken is not None:
-            raise self.broken
+        if self.failure is not None:
+            raise self.failure
 
     async def _open(self, *, power_was_lost: bool) -> None:
         world = self.world
         directory = open_directory(self._mount, DATA_PATH, NODE, world)
         workers = (SimWorker(self._loop, self._delay), SimWorker(self._loop, self._delay))
-        self.storage = Storage(directory, world.config, workers, self.clock, Silence())
+        self.storage = Storage(directory, world.config, workers, self.clock, NullLog())
         self.storage.open(world.image())
         self._compaction = self._make_compaction(directory, workers[1])
         opened = {topic: self.storage.partitions.find(topic, 0) for topic in world.histories}
         self._partitions = {topic: found for topic, found in opened.items() if found is not None}
         for topic, history in world.histories.items():
-            history.reopened(self._partitions[topic], power_was_lost=power_was_lost)
+            history.check_reopened(self._partitions[topic], power_was_lost=power_was_lost)
             world.trace(f"opened {self._partitions[topic]}")
-        await self.storage.settle()
+        await self.storage.checkpoint_recovered()
         for topic, history in world.histories.items():
             settled = self._partitions[topic]
             history.require(
@@ -235,7 +237,7 @@ class Life:
     def _make_compaction(self, directory: DataDirectory, worker: SimWorker) -> Compaction:
         random = self.world.random(f"cleaner {self._loop.time()}")
         cleaner = SimCleaner(self._mount, SimWorker(self._loop, self._delay), random, self)
-        means = Means(directory, worker, self.clock, Silence())
+        means = CompactionDependencies(directory, worker, self.clock, NullLog())
         compaction = Compaction(self.storage, lambda: self.world.config().cleaner, cleaner, means)
         compaction.open()
         return compaction
@@ -248,7 +250,7 @@ class Life:
         if self._ending == "kill":
             self._loop.call_later(2 * self._delay(), self._end)
         elif self._ending != "stop":
-            disk.power_fails_at = disk.calls + self._random.randrange(1, SWAP_CALLS_MAX)
+            disk.power_fails_at = disk.calls + self._random.randrange(1, CALLS_PER_SWAP_MAX)
 
     def after_swap(self) -> None:
         for topic, history in self.world.histories.items():
@@ -268,24 +270,24 @@ class Life:
         for producer in self.world.producers:
             producer.reconnect()
             if self._ending != "peace":
-                self._tasks.start(self._repeat(0.05, _awaited(producer.step)), "client")
+                self._tasks.start(self._repeat(0.05, _as_async(producer.step)), "client")
         for reader in self.world.readers:
             self._tasks.start(self._repeat(0.1, reader.step), "client")
-            self._tasks.start(self._repeat(0.5, _awaited(reader.look_up)), "client")
+            self._tasks.start(self._repeat(0.5, _as_async(reader.look_up)), "client")
         if self._ending == "peace":
             return
         for administrator in self.world.administrators:
             self._tasks.start(self._repeat(2.0, administrator.step), "client")
-        self._tasks.start(self._trouble(), "client")
+        self._tasks.start(self._inject_disk_faults(), "client")
         life_seconds = self.world.choices.life_seconds * self._random.uniform(0.5, 1.5)
         self._loop.call_later(life_seconds, self._end)
 
-    async def _repeat(self, seconds: float, step: Callable[["Life"], Awaitable[None]]) -> None:
+    async def _repeat(self, seconds: float, step: Callable[["BrokerRun"], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(self._random.expovariate(1 / seconds))
             await step(self)
 
-    async def _trouble(self) -> None:
+    async def _inject_disk_faults(self) -> None:
         """A sync fails; for a while others take most descriptors, or the disk fills up."""
         disk, choices = self.world.disk, self.world.choices
         while True:
@@ -299,14 +301,14 @@ class Life:
             if choices.fills_up:
                 disk.room_bytes = self._random.randrange(2_000)
                 await asyncio.sleep(self._random.uniform(0, choices.life_seconds))
-                disk.room_bytes = BOUNDLESS_BYTES
+                disk.room_bytes = UNLIMITED_BYTES
 
-    async def _peace(self) -> None:
+    async def _run_without_faults(self) -> None:
         """No more faults: whatever is under way must be acknowledged."""
-        ends_at = self._loop.time() + PEACE_SECONDS_MAX
-        while any(producer.under_way for producer in self.world.producers):
+        ends_at = self._loop.time() + FAULT_FREE_SECONDS_MAX
+        while any(producer.in_flight for producer in self.world.producers):
             if self._loop.time() > ends_at:
-                raise Violation("a producer waits for ever although nothing is wrong")
+                raise InvariantViolation("a producer waits for ever although nothing is wrong")
             await asyncio.sleep(0.05)
             for producer in self.world.producers:
                 producer.step(self, may_begin=False)
@@ -318,40 +320,42 @@ class Life:
     def _end(self) -> None:
         if self._ending == "power":
             self._lose_power()
-        elif not self._over.done():
-            self._over.set_result(None)
+        elif not self._ended.done():
+            self._ended.set_result(None)
 
     def _lose_power(self) -> None:
         self.power_is_lost = self._mount.is_dead = True
-        if not self._over.done():
-            self._over.set_result(None)
+        if not self._ended.done():
+            self._ended.set_result(None)
 
     # Failing
 
     def _after_each(self) -> None:
-        self.world.now_is(self._loop.time())
-        if self._mount.is_dead or self.broken is not None:
+        self.world.set_now(self._loop.time())
+        if self._mount.is_dead or self.failure is not None:
             return
         try:
             for topic, partition in self._partitions.items():
                 self.world.histories[topic].check(partition)
-        except Violation as violation:
-            self._break(violation)
+        except InvariantViolation as violation:
+            self._record_failure(violation)
 
     def _failed_in_callback(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         failure = context.get("exception")
-        self._break(failure if failure is not None else Violation(str(context.get("message"))))
+        self._record_failure(
+            failure if failure is not None else InvariantViolation(str(context.get("message")))
+        )
 
-    def _break(self, failure: BaseException) -> None:
+    def _record_failure(self, failure: BaseException) -> None:
         """The first failure counts; what a dying process runs into does not."""
-        if self.broken is None and not isinstance(failure, PowerLost) and not self._mount.is_dead:
-            self.broken = failure
-        if not self._over.done():
-            self._over.set_result(None)
+        if self.failure is None and not isinstance(failure, PowerLost) and not self._mount.is_dead:
+            self.failure = failure
+        if not self._ended.done():
+            self._ended.set_result(None)
 
 
-def _awaited(step: Callable[["Life"], None]) -> Callable[["Life"], Awaitable[None]]:
-    async def awaited(life: "Life") -> None:
-        step(life)
+def _as_async(step: Callable[["BrokerRun"], None]) -> Callable[["BrokerRun"], Awaitable[None]]:
+    async def awaited(broker_run: "BrokerRun") -> None:
+        step(broker_run)
 
     return awaited

@@ -19,7 +19,7 @@ from penstock.config.listeners import Address
 from penstock.host.tls import ClientTls
 from penstock.wire.cluster import TIMEOUT_S, ClusterClient
 
-COUNT_KEPT_MAX: Final = 4
+IDLE_CLIENTS_MAX: Final = 4
 
 
 class ClientSettings(NamedTuple):
@@ -45,42 +45,42 @@ class ClientSettings(NamedTuple):
 class Pool:
     def __init__(self) -> None:
         self._lock = Lock()
-        self._kept: dict[ClientSettings, list[ClusterClient]] = {}
+        self._idle: dict[ClientSettings, list[ClusterClient]] = {}
         self._process = os.getpid()
 
     @contextmanager
-    def borrowed(self, settings: ClientSettings) -> Iterator[ClusterClient]:
+    def borrowed_client(self, settings: ClientSettings) -> Iterator[ClusterClient]:
         client = self._take(settings)
         process = self._process
         try:
             yield client
         finally:
-            self._give_back(settings, client, is_ours=process == self._process)
+            self._return(settings, client, is_ours=process == self._process)
 
     def _take(self, settings: ClientSettings) -> ClusterClient:
         with self._lock:
-            kept = self._kept.get(settings)
-            if kept:
-                return kept.pop()
+            idle = self._idle.get(settings)
+            if idle:
+                return idle.pop()
         return settings.connect()
 
-    def _give_back(self, settings: ClientSettings, client: ClusterClient, *, is_ours: bool) -> None:
+    def _return(self, settings: ClientSettings, client: ClusterClient, *, is_ours: bool) -> None:
         with self._lock:
-            kept = self._kept.setdefault(settings, [])
-            if is_ours and len(kept) < COUNT_KEPT_MAX:
-                kept.append(client)
+            idle = self._idle.setdefault(settings, [])
+            if is_ours and len(idle) < IDLE_CLIENTS_MAX:
+                idle.append(client)
                 return
         client.close()
 
     def close(self) -> None:
         """Of those that are lent out, each is closed or kept when it comes back."""
         with self._lock:
-            kept, self._kept = self._kept, {}
-        for clients in kept.values():
+            idle, self._idle = self._idle, {}
+        for clients in idle.values():
             for client in clients:
                 client.close()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a child: closes its copies of the parent's sockets, which the parent does not notice."""
         self._lock = Lock()  # another thread of the parent may have held the one before
         self._process = os.getpid()
@@ -88,7 +88,7 @@ class Pool:
 
 
 _pool: Final = Pool()
-borrowed: Final = _pool.borrowed
+borrowed_client: Final = _pool.borrowed_client
 """`with borrowed(settings) as client:` lends the client of this process."""
 atexit.register(_pool.close)
-os.register_at_fork(after_in_child=_pool.begin_anew)
+os.register_at_fork(after_in_child=_pool.reset_after_fork)

@@ -15,9 +15,9 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigError
-from penstock.spark.runtime.hide_jvm_output import reason_in, stderr_kept
+from penstock.spark.runtime.hide_jvm_output import failure_reason, stderr_kept
 from penstock.spark.runtime.jvm import ensure_java
-from penstock.spark.runtime.spark_home import quick_home
+from penstock.spark.runtime.spark_home import linked_spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,12 +84,14 @@ def _started(builder: "SparkSession.Builder", master: str, *, quiet: bool) -> "S
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    with quick_home(master), stderr_kept() if quiet else nullcontext() as kept:
+    with linked_spark_home(master), stderr_kept() if quiet else nullcontext() as captured:
         try:
             return builder.getOrCreate()
         except (PySparkException, Py4JError) as problem:
             why = (
-                reason_in(str(problem)) if kept is None else reason_in(kept.text()) or reason_in(str(problem))
+                failure_reason(str(problem))
+                if captured is None
+                else failure_reason(captured.text()) or failure_reason(str(problem))
             )
             raise ConfigError(
                 f"Spark does not start on {master}: {why or 'no reason was given'}. "

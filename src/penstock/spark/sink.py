@@ -39,10 +39,10 @@ from pyspark.sql.types import (
 from penstock.errors import ConfigError
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import WriteSettings, write_settings
-from penstock.spark.pool import borrowed
+from penstock.spark.pool import borrowed_client
 from penstock.spark.records.encode import RecordTooLarge, encode, partition_of
-from penstock.spark.runtime.workers import settle
-from penstock.spark.source.discovery import listed
+from penstock.spark.runtime.workers import freeze_gc
+from penstock.spark.source.discovery import shortened_list
 from penstock.spark.table import BEYOND, HEADERS_TYPE
 from penstock.types import TopicPartition
 from penstock.wire.cluster import ClusterClient
@@ -73,7 +73,7 @@ class RowTooLarge(ConfigError):
         self.row_bytes_max = error.batch_bytes_max
 
 
-class Written(WriterCommitMessage):
+class WrittenRecords(WriterCommitMessage):
     """What one task has written."""
 
     def __init__(self, records: int, bytes_sent: int) -> None:
@@ -92,7 +92,7 @@ class BatchWriter(DataSourceArrowWriter):
         check_columns(schema, settings)
         self._settings = settings
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
         return write_rows(self._settings, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -111,7 +111,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         check_columns(schema, settings)
         self._settings = settings
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
         return write_rows(self._settings, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -125,7 +125,9 @@ def check_columns(schema: StructType, settings: WriteSettings) -> None:
     """Before anything is written."""
     kinds = {field.name: field.dataType for field in schema.fields}
     if "value" not in kinds:
-        raise ConfigError(f"the rows have no column value, only {listed(kinds) or 'none'}; name one so")
+        raise ConfigError(
+            f"the rows have no column value, only {shortened_list(kinds) or 'none'}; name one so"
+        )
     if "topic" not in kinds and settings.topic is None:
         raise ConfigError("option topic must say where to write, unless the rows have a column topic")
     times = {"timestamp": (TimestampType(),), BEYOND: (LongType(),)} if settings.include_timestamp else {}
@@ -142,19 +144,19 @@ def write_rows(
     *,
     row_bytes_max: int = 0,
     bytes_at_once: int = BYTES_AT_ONCE,
-) -> Written:
+) -> WrittenRecords:
     """`row_bytes_max` is for a row alone, if it may be larger than a batch of many. Raises RowTooLarge."""
-    settle()
+    freeze_gc()
     records = bytes_sent = 0
-    with borrowed(client_settings(settings.access)) as client:
-        writer = _Writer(client, settings, row_bytes_max)
-        for rows in _gathered(batches, bytes_at_once):
+    with borrowed_client(client_settings(settings.access)) as client:
+        writer = _TaskProducer(client, settings, row_bytes_max)
+        for rows in _request_sized(batches, bytes_at_once):
             bytes_sent += writer.send(_columns(rows, settings))
             records += rows.num_rows
-    return Written(records, bytes_sent)
+    return WrittenRecords(records, bytes_sent)
 
 
-def _gathered(batches: Iterator[pa.RecordBatch], bytes_at_once: int) -> Iterator[pa.Table]:
+def _request_sized(batches: Iterator[pa.RecordBatch], bytes_at_once: int) -> Iterator[pa.Table]:
     """The same rows in pieces of about so many bytes: fewer, larger requests."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
@@ -170,7 +172,7 @@ def _gathered(batches: Iterator[pa.RecordBatch], bytes_at_once: int) -> Iterator
         yield pa.Table.from_batches(held)
 
 
-class _Columns(NamedTuple):
+class _RecordColumns(NamedTuple):
     """Rows as records need them; each array is in one piece."""
 
     keys: pa.Array | None
@@ -180,12 +182,12 @@ class _Columns(NamedTuple):
     topics: pa.Array | None
     partitions: pa.Array | None
 
-    def take(self, rows: NDArray[np.int64]) -> "_Columns":
+    def take(self, rows: NDArray[np.int64]) -> "_RecordColumns":
         wanted = pa.array(rows)
-        return _Columns(*(None if column is None else column.take(wanted) for column in self))
+        return _RecordColumns(*(None if column is None else column.take(wanted) for column in self))
 
 
-def _columns(rows: pa.Table, settings: WriteSettings) -> _Columns:
+def _columns(rows: pa.Table, settings: WriteSettings) -> _RecordColumns:
     def column(name: str, kind: pa.DataType | None = None) -> pa.Array | None:
         if name not in rows.column_names:
             return None
@@ -193,7 +195,7 @@ def _columns(rows: pa.Table, settings: WriteSettings) -> _Columns:
         whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
         return whole if kind is None or whole.type == kind else whole.cast(kind)
 
-    return _Columns(
+    return _RecordColumns(
         keys=column("key", pa.binary()),
         values=column("value", pa.binary()),
         headers=column("headers"),
@@ -218,7 +220,7 @@ def _timestamps(column: pa.Array | None, beyond: pa.Array | None, count: int) ->
     return milliseconds.fill_null(now_ms)
 
 
-class _Writer:
+class _TaskProducer:
     """One task's way to the leaders."""
 
     def __init__(self, client: ClusterClient, settings: WriteSettings, row_bytes_max: int) -> None:
@@ -227,9 +229,9 @@ class _Writer:
         self._settings = settings
         self._counts: dict[str, int] = {}
         # Rows without a key go around all partitions; not every task begins with the first.
-        self._turn = secrets.randbelow(1 << 16)
+        self._next_partition = secrets.randbelow(1 << 16)
 
-    def send(self, rows: _Columns) -> int:
+    def send(self, rows: _RecordColumns) -> int:
         """How many bytes went out."""
         outgoing: dict[TopicPartition, list[bytes]] = {}
         for topic, mine in self._by_topic(rows):
@@ -240,7 +242,7 @@ class _Writer:
         )
         return sum(len(batch) for batches in outgoing.values() for batch in batches)
 
-    def _encoded(self, partition: TopicPartition, rows: _Columns) -> list[bytes]:
+    def _encoded(self, partition: TopicPartition, rows: _RecordColumns) -> list[bytes]:
         settings = self._settings
         try:
             return encode(
@@ -250,12 +252,12 @@ class _Writer:
                 rows.timestamps_ms,
                 codec=settings.codec,
                 batch_bytes_max=settings.batch_bytes_max,
-                alone_bytes_max=self._row_bytes_max,
+                single_record_batch_bytes_max=self._row_bytes_max,
             )
         except RecordTooLarge as error:
             raise RowTooLarge(partition, error) from error
 
-    def _by_topic(self, rows: _Columns) -> Iterator[tuple[str, _Columns]]:
+    def _by_topic(self, rows: _RecordColumns) -> Iterator[tuple[str, _RecordColumns]]:
         if rows.topics is None:
             assert self._settings.topic is not None
             yield self._settings.topic, rows
@@ -270,10 +272,12 @@ class _Writer:
         for number, some in _groups(encoded.indices.to_numpy()):
             yield names[number], rows.take(some)
 
-    def _by_partition(self, topic: str, rows: _Columns) -> Iterator[tuple[TopicPartition, _Columns]]:
+    def _by_partition(
+        self, topic: str, rows: _RecordColumns
+    ) -> Iterator[tuple[TopicPartition, _RecordColumns]]:
         count = self._partition_count(topic)
-        self._turn += 1
-        for number, some in _groups(_partitions(topic, rows, count, self._turn)):
+        self._next_partition += 1
+        for number, some in _groups(_partitions(topic, rows, count, self._next_partition)):
             whole = len(some) == len(rows.values)
             yield TopicPartition(topic, number), rows if whole else rows.take(some)
 
@@ -288,9 +292,9 @@ class _Writer:
         return self._counts[topic]
 
 
-def _partitions(topic: str, rows: _Columns, count: int, turn: int) -> NDArray[np.int32]:
+def _partitions(topic: str, rows: _RecordColumns, count: int, next_partition: int) -> NDArray[np.int32]:
     """Where each row goes."""
-    by_key = partition_of(rows.keys, count, rows=len(rows.values), first=turn % count)
+    by_key = partition_of(rows.keys, count, rows=len(rows.values), first=next_partition % count)
     if rows.partitions is None:
         return by_key
     named = rows.partitions.fill_null(0).to_numpy()

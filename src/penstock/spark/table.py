@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError
-from penstock.spark.records.decode import Columns, Decoded
+from penstock.spark.records.decode import ColumnSelection, Decoded
 from penstock.types import TopicPartition
 
 HEADERS_TYPE: Final = ArrayType(
@@ -81,10 +81,10 @@ class Table:
         self._of_payload = {field.name for field in fields} & set(schema.fieldNames())
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> ColumnSelection:
         wanted = set(self._schema.fieldNames())
         all_of_it = self._payload is not None and self._payload.needs_headers(self._of_payload)
-        return Columns(
+        return ColumnSelection(
             key="key" in wanted or all_of_it,
             value="value" in wanted or bool(self._of_payload),
             headers=_HEADERS in wanted or all_of_it,

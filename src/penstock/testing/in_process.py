@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from penstock.config.broker import BrokerConfig
     from penstock.host.disk import Disk
 
-Value = str | int | float | bool
+SettingValue = str | int | float | bool
 
 START_SECONDS_MAX = 30
 STOP_SECONDS_MAX = 30
 ORIGIN = "the settings given to penstock.testing.broker"
-ON_A_FREE_PORT = {"listeners": "PLAINTEXT://127.0.0.1:0"}
-AT_ONCE = {"group.initial.rebalance.delay.ms": "0"}
+FREE_PORT = {"listeners": "PLAINTEXT://127.0.0.1:0"}
+NO_REBALANCE_DELAY = {"group.initial.rebalance.delay.ms": "0"}
 """A service waits a while for the other members of a new group; a test knows who will come."""
 
 
 @contextmanager
-def broker(data_dir: str | Path | None = None, /, **settings: Value) -> Iterator["Broker"]:
+def broker(data_dir: str | Path | None = None, /, **settings: SettingValue) -> Iterator["Broker"]:
     """A broker that serves within the block, on a free port.
 
     Without `data_dir` its data is in a temporary folder that is removed afterwards. `settings` are
@@ -50,7 +50,7 @@ def broker(data_dir: str | Path | None = None, /, **settings: Value) -> Iterator
 @contextmanager
 def broker_with(
     data_dir: str | Path | None = None,
-    settings: Mapping[str, Value] | None = None,
+    settings: Mapping[str, SettingValue] | None = None,
     *,
     limits: "BrokerLimits | None" = None,
     disk: "Disk | None" = None,
@@ -59,7 +59,7 @@ def broker_with(
     with ExitStack() as stack:
         if data_dir is None:
             data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-"))
-        served = _Served(_configure(str(data_dir), settings or {}), limits, disk)
+        served = _BrokerThread(_configure(str(data_dir), settings or {}), limits, disk)
         stack.callback(served.stop)
         yield Broker(served.start(), served, Path(data_dir))
 
@@ -67,7 +67,7 @@ def broker_with(
 class Broker:
     """A broker that serves, as a test sees it."""
 
-    def __init__(self, running: "RunningBroker", served: "_Served", data_dir: Path) -> None:
+    def __init__(self, running: "RunningBroker", served: "_BrokerThread", data_dir: Path) -> None:
         self._running = running
         self._served = served
         self.data_dir = data_dir
@@ -93,9 +93,9 @@ class Broker:
         Timeouts of the protocol stay on real time.
         """
         self._served.clock.advance(ms)
-        self._served.call(self._retain())
+        self._served.call(self._enforce_retention())
 
-    async def _retain(self) -> None:
+    async def _enforce_retention(self) -> None:
         storage = self._running.storage
         # Nothing is removed before a checkpoint has covered it, and the next may be seconds away.
         await storage.checkpoints.run([each for each in storage.partitions if each.log.needs_checkpoint])
@@ -106,7 +106,7 @@ class Broker:
         return f"<Broker {self.bootstrap} data_dir={self.data_dir}>"
 
 
-class _Served:
+class _BrokerThread:
     """The thread, from its start to its end."""
 
     def __init__(self, config: "BrokerConfig", limits: "BrokerLimits | None", disk: "Disk | None") -> None:
@@ -153,12 +153,12 @@ class _Served:
     async def _serve(self) -> None:
         import asyncio
 
-        from penstock.broker.broker import BrokerLimits, World, running_broker
+        from penstock.broker.broker import BrokerLimits, Environment, running_broker
         from penstock.host.os_disk import OsDisk
 
         self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._stopping: asyncio.Event = asyncio.Event()
-        world = World(clock=self.clock, disk=self._disk or OsDisk(), log=_PythonLog())
+        world = Environment(clock=self.clock, disk=self._disk or OsDisk(), log=_PythonLog())
         async with running_broker(self._config, world, self._limits or BrokerLimits()) as running:
             self._started.set_result(running)
             await self._stopping.wait()
@@ -184,11 +184,13 @@ def _line(event: str, fields: Mapping[str, object]) -> str:
     return " ".join([event, *(f"{name}={value}" for name, value in fields.items())])
 
 
-def _configure(data_dir: str, settings: Mapping[str, Value]) -> "BrokerConfig":
+def _configure(data_dir: str, settings: Mapping[str, SettingValue]) -> "BrokerConfig":
     from penstock.config.setting import render
     from penstock.config.sources import load
 
-    sets = [f"{key}={render(value)}" for key, value in {**ON_A_FREE_PORT, **AT_ONCE, **settings}.items()]
+    sets = [
+        f"{key}={render(value)}" for key, value in {**FREE_PORT, **NO_REBALANCE_DELAY, **settings}.items()
+    ]
     return load({"data_dir": data_dir}, sets, sets_origin=ORIGIN)
 
 

@@ -23,14 +23,14 @@ from penstock.errors import ProtocolError
 from penstock.protocol.messages.api_versions import ApiVersionsResponse
 from penstock.protocol.schema import Api, Request, Response, Struct
 from penstock.types import Buffer
-from penstock.wire.core import WireCore
+from penstock.wire.core import ClientProtocol
 
 CONNECT_S_MAX = 5.0
 
 
 class AsyncClient(asyncio.BufferedProtocol):
     def __init__(self, client_id: str) -> None:
-        self._core = WireCore(client_id)
+        self._core = ClientProtocol(client_id)
         self._transport: asyncio.Transport
         self._waiting: deque[asyncio.Future[Struct]] = deque()
         self.is_closed = False
@@ -45,9 +45,9 @@ class AsyncClient(asyncio.BufferedProtocol):
 
     async def greet(self, timeout_s: float) -> None:
         while True:
-            answer = await self._exchange(self._core.greeting(), timeout_s)
+            answer = await self._exchange(self._core.version_request(), timeout_s)
             assert isinstance(answer, ApiVersionsResponse)
-            if self._core.learn(answer):
+            if self._core.accept_versions(answer):
                 return
 
     async def _exchange(self, buffers: Sequence[Buffer], timeout_s: float) -> Struct:
@@ -74,11 +74,11 @@ class AsyncClient(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._core.room()
+        return self._core.receive_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            answer = self._core.filled(nbytes)
+            answer = self._core.bytes_received(nbytes)
         except ProtocolError as problem:
             self._end(problem)
             self._transport.abort()

@@ -4,7 +4,7 @@
         client = BlockingClient(stream, "penstock-cli")
         answer = client.ask(METADATA, MetadataRequest(topics=None))
 
-Several questions may be open at once: `send` gives a `Pending`, and `wait` its answer. Answers that
+Several questions may be open at once: `send` gives a `PendingResponse`, and `wait` its answer. Answers that
 come before the one that is waited for are kept with their own questions.
 
 What the network does wrong is an OSError (ConnectionError when the broker hangs up, TimeoutError
@@ -19,24 +19,24 @@ from typing import Any, Generic, Protocol
 from penstock.protocol.messages.api_versions import ApiVersionsResponse
 from penstock.protocol.schema import VERSION_MAX, Api, Request, Response, Struct
 from penstock.types import Buffer
-from penstock.wire.core import WireCore
+from penstock.wire.core import ClientProtocol
 
 
 class ByteStream(Protocol):
     def send(self, buffers: Sequence[Buffer]) -> None: ...
 
-    def receive_into(self, room: memoryview) -> int:
+    def receive_into(self, receive_buffer: memoryview) -> int:
         """How many bytes came; none at all once the peer has closed its side."""
 
 
-class Pending(Generic[Response]):
+class PendingResponse(Generic[Response]):
     """A question that was sent."""
 
     def __init__(self, api: Api[Any, Response], version: int) -> None:
         self.api = api
         self.version = version
         self.answer: Response | None = None
-        self.is_wanted = True
+        self.is_expected = True
 
 
 class BlockingClient:
@@ -44,8 +44,8 @@ class BlockingClient:
 
     def __init__(self, stream: ByteStream, client_id: str) -> None:
         self._stream = stream
-        self._core = WireCore(client_id)
-        self._pending: deque[Pending[Any]] = deque()
+        self._core = ClientProtocol(client_id)
+        self._pending: deque[PendingResponse[Any]] = deque()
         self._greet()
 
     @property
@@ -55,7 +55,7 @@ class BlockingClient:
     @property
     def is_abandoned(self) -> bool:
         """Whether answers are due, and nobody wants any of them."""
-        return bool(self._pending) and not any(pending.is_wanted for pending in self._pending)
+        return bool(self._pending) and not any(pending.is_expected for pending in self._pending)
 
     def version_of(self, api: Api[Request, Response], *, newest: int = VERSION_MAX) -> int:
         """The newest version up to `newest` that both sides know."""
@@ -66,45 +66,45 @@ class BlockingClient:
 
     def send(
         self, api: Api[Request, Response], message: Request, *, version: int | None = None
-    ) -> Pending[Response]:
+    ) -> PendingResponse[Response]:
         version = self._core.version_of(api) if version is None else version
         self._stream.send(self._core.ask(api, message, version=version))
-        pending: Pending[Response] = Pending(api, version)
+        pending: PendingResponse[Response] = PendingResponse(api, version)
         self._pending.append(pending)
         return pending
 
-    def wait(self, pending: Pending[Response]) -> Response:
+    def wait(self, pending: PendingResponse[Response]) -> Response:
         """Its answer, once."""
         while pending.answer is None:
-            self._answer_oldest()
+            self._receive_oldest()
         answer, pending.answer = pending.answer, None
         return answer
 
-    def forget(self, pending: Pending[Any]) -> None:
+    def discard(self, pending: PendingResponse[Any]) -> None:
         """Its answer, when it comes, is thrown away."""
-        pending.is_wanted = False
+        pending.is_expected = False
         pending.answer = None
 
-    def _answer_oldest(self) -> None:
+    def _receive_oldest(self) -> None:
         assert self._pending, "the answer was given out already"
-        answer = self._next_answer()
+        answer = self._receive()
         pending = self._pending.popleft()
         assert isinstance(answer, pending.api.response)
-        if pending.is_wanted:
+        if pending.is_expected:
             pending.answer = answer
 
     def _greet(self) -> None:
         while True:
-            self._stream.send(self._core.greeting())
-            answer = self._next_answer()
+            self._stream.send(self._core.version_request())
+            answer = self._receive()
             assert isinstance(answer, ApiVersionsResponse)
-            if self._core.learn(answer):
+            if self._core.accept_versions(answer):
                 return
 
-    def _next_answer(self) -> Struct:
+    def _receive(self) -> Struct:
         while True:
-            count = self._stream.receive_into(self._core.room())
+            count = self._stream.receive_into(self._core.receive_buffer())
             if not count:
                 raise ConnectionError("the broker closed the connection before it answered")
-            if (answer := self._core.filled(count)) is not None:
+            if (answer := self._core.bytes_received(count)) is not None:
                 return answer

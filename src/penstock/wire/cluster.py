@@ -29,17 +29,25 @@ from penstock.protocol.messages.create_topics import (
 )
 from penstock.types import NO_TOPIC_ID, Buffer, Offset, TopicId, TopicPartition
 from penstock.wire import groups
-from penstock.wire.brokers import ANSWER_S_MAX, Brokers, Failed, Network
-from penstock.wire.errors import OffsetGone, WireError
-from penstock.wire.fetching import BYTES_AT_ONCE, Fetched, Fetching
-from penstock.wire.list_offsets import EARLIEST, LATEST, OffsetsQuestion
+from penstock.wire.brokers import ANSWER_S_MAX, AttemptFailed, ConnectionPool, Network
+from penstock.wire.errors import OffsetOutOfRange, WireError
+from penstock.wire.fetching import BYTES_AT_ONCE, FetchedBatches, RangeFetcher
+from penstock.wire.list_offsets import EARLIEST, LATEST, ListOffsetsOperation
 from penstock.wire.producing import produce_all
-from penstock.wire.retrying import Remedy, Trouble, is_unknown_topic, trouble_of
-from penstock.wire.sequences import Sequences
-from penstock.wire.session import Patience, Session
-from penstock.wire.view import TopicFacts
+from penstock.wire.retrying import Remedy, RequestFailure, failure_of, is_unknown_topic
+from penstock.wire.sequences import SequenceNumbers
+from penstock.wire.session import CallDeadline, ClusterSession
+from penstock.wire.view import TopicMetadata
 
-__all__ = ["EARLIEST", "LATEST", "ClusterClient", "Fetched", "OffsetGone", "TopicFacts", "WireError"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "ClusterClient",
+    "FetchedBatches",
+    "OffsetOutOfRange",
+    "TopicMetadata",
+    "WireError",
+]
 
 TIMEOUT_S = 60.0
 
@@ -64,89 +72,91 @@ class ClusterClient:
                 "Connect without it, or show a client certificate with TLS."
             )
         network = TcpNetwork(tls) if network is None else network
-        self._session = Session(network, Brokers(network, bootstrap, client_id), timeout_s)
-        self._sequences = Sequences()
+        self._session = ClusterSession(network, ConnectionPool(network, bootstrap, client_id), timeout_s)
+        self._sequences = SequenceNumbers()
 
     # Topics
 
     def topics(
         self, names: Iterable[str] | None = None, ids: Mapping[str, TopicId] | None = None
-    ) -> dict[str, TopicFacts]:
+    ) -> dict[str, TopicMetadata]:
         """Those of these names that exist; None: all that there are and that can be used now.
 
         A named topic is left out only if no broker that was asked knows it: one broker may be behind. A
         topic that `ids` has is described under another id only if no broker that was asked has it under that.
         """
-        wanted = None if names is None else list(dict.fromkeys(names))
-        if wanted == []:
+        requested = None if names is None else list(dict.fromkeys(names))
+        if requested == []:
             return {}
-        patience = self._session.patience("asking for topics")
-        patience.wanted |= ids or {}
-        return self._session.insist(patience, lambda: self._topics(wanted, patience))
+        deadline = self._session.deadline("asking for topics")
+        deadline.requested |= ids or {}
+        return self._session.retry(deadline, lambda: self._topics(requested, deadline))
 
-    def topic(self, name: str) -> TopicFacts:
+    def topic(self, name: str) -> TopicMetadata:
         """One that exists: a broker that does not know it is asked again for some seconds. TopicUnknown."""
-        patience = self._session.patience(f"asking for topic {name}")
-        return self._session.insist(patience, lambda: self._topic(name, patience))
+        deadline = self._session.deadline(f"asking for topic {name}")
+        return self._session.retry(deadline, lambda: self._topic(name, deadline))
 
-    def _topic(self, name: str, patience: Patience) -> TopicFacts:
-        found = self._topics([name], patience).get(name)
+    def _topic(self, name: str, deadline: CallDeadline) -> TopicMetadata:
+        found = self._topics([name], deadline).get(name)
         if found is None:
-            raise Failed(trouble_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            raise AttemptFailed(failure_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         return found
 
-    def _topics(self, wanted: list[str] | None, patience: Patience) -> dict[str, TopicFacts]:
-        if wanted is None:
-            self._session.refresh(None, patience)
+    def _topics(self, requested: list[str] | None, deadline: CallDeadline) -> dict[str, TopicMetadata]:
+        if requested is None:
+            self._session.refresh(None, deadline)
         else:
-            ids = {name: patience.wanted.get(name, NO_TOPIC_ID) for name in wanted}
-            self._session.look_up(ids, patience)
+            ids = {name: deadline.requested.get(name, NO_TOPIC_ID) for name in requested}
+            self._session.refresh_topics(ids, deadline)
         view = self._session.view
-        found: dict[str, TopicFacts] = {}
-        for name in view.names() if wanted is None else wanted:
+        found: dict[str, TopicMetadata] = {}
+        for name in view.names() if requested is None else requested:
             facts = view.facts(name)
-            if isinstance(facts, TopicFacts):
+            if isinstance(facts, TopicMetadata):
                 found[name] = facts
-            elif wanted is not None and facts is not None and not is_unknown_topic(facts):
-                raise Failed(facts._replace(what=f"topic {name}: {facts.what}"))
+            elif requested is not None and facts is not None and not is_unknown_topic(facts):
+                raise AttemptFailed(facts._replace(what=f"topic {name}: {facts.what}"))
         return found
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
         """Returns when it can be used, also if it was there before."""
-        patience = self._session.patience(f"creating topic {name}")
+        deadline = self._session.deadline(f"creating topic {name}")
         settings = [CreatableTopicConfig(key, value) for key, value in (configs or {}).items()]
         topic = CreatableTopic(name, partitions, replication_factor=-1, configs=settings)
         request = CreateTopicsRequest([topic], timeout_ms=int(ANSWER_S_MAX * 1000))
-        self._session.insist(patience, lambda: self._create(request, patience))
-        self._session.insist(patience, lambda: self._see_leaders(name, patience))
+        self._session.retry(deadline, lambda: self._create(request, deadline))
+        self._session.retry(deadline, lambda: self._see_leaders(name, deadline))
 
-    def _create(self, request: CreateTopicsRequest, patience: Patience) -> None:
+    def _create(self, request: CreateTopicsRequest, deadline: CallDeadline) -> None:
         session = self._session
-        session.refresh([], patience)
+        session.refresh([], deadline)
         controller = session.view.controller
         known = (
-            session.any_broker(patience) if controller is None else session.broker_at(controller, patience)
+            session.any_broker(deadline)
+            if controller is None
+            else session.connection_to_broker(controller, deadline)
         )
         for result in session.exchange(known, CREATE_TOPICS, request).topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                raise Failed(trouble_of(result.error_code, result.error_message))
+                raise AttemptFailed(failure_of(result.error_code, result.error_message))
 
-    def _see_leaders(self, name: str, patience: Patience) -> None:
-        self._session.refresh([name], patience)
-        if not self._session.view.is_led_whole(name):
-            raise Failed(Trouble("its partitions have no leader yet", Remedy.TRY_AGAIN))
+    def _see_leaders(self, name: str, deadline: CallDeadline) -> None:
+        self._session.refresh([name], deadline)
+        if not self._session.view.has_all_leaders(name):
+            raise AttemptFailed(RequestFailure("its partitions have no leader yet", Remedy.RETRY))
 
     # Records
 
     def offsets(
-        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool
+        self, requested: Mapping[TopicPartition, int], *, read_committed: bool
     ) -> dict[TopicPartition, tuple[Offset, int]]:
         """From a timestamp in ms, or EARLIEST or LATEST, to an offset and the timestamp of its record.
 
         Offset -1 if no record is that young.
         """
-        patience = self._session.patience("asking for offsets")
-        return self._session.ask_leaders(patience, OffsetsQuestion(read_committed), wanted)
+        deadline = self._session.deadline("asking for offsets")
+        return self._session.run_on_leaders(deadline, ListOffsetsOperation(read_committed), requested)
 
     def fetch(
         self,
@@ -157,14 +167,14 @@ class ClusterClient:
         read_committed: bool,
         bytes_at_once: int = BYTES_AT_ONCE,
         topic_id: TopicId = NO_TOPIC_ID,
-    ) -> Iterator[Fetched]:
+    ) -> Iterator[FetchedBatches]:
         """Everything from `start` until `end` is reached, one request ahead of the caller.
 
         OffsetGone if it is not there. Batches are whole, so the first may begin before `start` and the
         last may go beyond `end`. An `end` that is not written yet is waited for. If a `topic_id` is given,
         the topic must have it: TopicReplaced if it has another.
         """
-        fetching = Fetching(
+        fetching = RangeFetcher(
             self._session,
             partition,
             end,
@@ -205,9 +215,9 @@ class ClusterClient:
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Offset | None]:
         """Where a group is; None where it has committed nothing."""
-        wanted = list(partitions)
-        found = groups.committed(self._session, group, wanted) if wanted else {}
-        return {partition: found.get(partition) for partition in wanted}
+        requested = list(partitions)
+        found = groups.committed(self._session, group, requested) if requested else {}
+        return {partition: found.get(partition) for partition in requested}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Offset], note: str = "") -> None:
         """As somebody who is no member: refused while the group has members."""

@@ -1,7 +1,7 @@
 """One connection to a broker, seen from the client, without a socket.
 
-Buffers to send come out of `greeting` and `ask`. Bytes that come belong into `room()`, and `filled`
-gives the answer that they complete. A shell (blocking.py) moves the bytes.
+Buffers to send come out of `version_request` and `ask`. Bytes that come belong into `receive_buffer()`, and
+`bytes_received` gives the answer that they complete. A shell (blocking.py) moves the bytes.
 
 Rule 1: nothing but the greeting is sent before the broker has said which versions it speaks; after
         that every request goes out in the newest version both sides know.
@@ -36,7 +36,7 @@ class VersionMismatch(Exception):
     """The broker speaks no version of an API that we speak too."""
 
 
-class _Open(NamedTuple):
+class _OpenRequest(NamedTuple):
     """A question that has no answer yet."""
 
     correlation_id: int
@@ -44,28 +44,28 @@ class _Open(NamedTuple):
     version: int
 
 
-class WireCore:
+class ClientProtocol:
     def __init__(self, client_id: str, *, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
         self._client_id = client_id
         self._response_bytes_max = response_bytes_max
         self._greeting_version = API_VERSIONS.versions[1]
-        self._offered: dict[int, tuple[int, int]] = {}
+        self._broker_versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
-        self._open: deque[_Open] = deque()
+        self._open_requests: deque[_OpenRequest] = deque()
         self._begin_frame()
 
     # Which versions
 
-    def greeting(self) -> list[Buffer]:
+    def version_request(self) -> list[Buffer]:
         """The question that must come first: which versions does the broker speak?"""
         message = ApiVersionsRequest(SOFTWARE_NAME, __version__)
-        return self._question(API_VERSIONS, self._greeting_version, message)
+        return self._encode_request(API_VERSIONS, self._greeting_version, message)
 
-    def learn(self, answer: ApiVersionsResponse) -> bool:
+    def accept_versions(self, answer: ApiVersionsResponse) -> bool:
         """Take the answer to a greeting. False: greet again, in a version the broker knows."""
         offered = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
         if answer.error_code == ErrorCode.NONE:
-            self._offered = offered
+            self._broker_versions = offered
             return True
         if answer.error_code != ErrorCode.UNSUPPORTED_VERSION or self._greeting_version == _OLDEST_GREETING:
             raise ProtocolError(f"the broker refused to name its versions (error {answer.error_code})")
@@ -76,10 +76,10 @@ class WireCore:
 
     def version_of(self, api: Api[Request, Response], *, newest: int = VERSION_MAX) -> int:
         """The newest version up to `newest` that both sides know."""
-        assert self._offered, "the broker has not been asked yet which versions it speaks"
-        if api.key not in self._offered:
+        assert self._broker_versions, "the broker has not been asked yet which versions it speaks"
+        if api.key not in self._broker_versions:
             raise VersionMismatch(f"the broker does not offer {api.name}")
-        (oldest, theirs_newest), (ours_oldest, ours_newest) = self._offered[api.key], api.versions
+        (oldest, theirs_newest), (ours_oldest, ours_newest) = self._broker_versions[api.key], api.versions
         version = min(theirs_newest, ours_newest, newest)
         if version < max(oldest, ours_oldest):
             raise VersionMismatch(
@@ -93,31 +93,31 @@ class WireCore:
     def ask(
         self, api: Api[Request, Response], message: Request, *, version: int | None = None
     ) -> list[Buffer]:
-        """What to send. Its answer comes out of `filled` after those of all earlier questions."""
-        return self._question(api, self.version_of(api) if version is None else version, message)
+        """What to send. Its answer comes out of `bytes_received` after those of all earlier questions."""
+        return self._encode_request(api, self.version_of(api) if version is None else version, message)
 
-    def room(self) -> memoryview:
+    def receive_buffer(self) -> memoryview:
         """Where the next bytes belong: never empty, and never more than the frame that is begun."""
         return self._buffer[self._filled :]
 
-    def filled(self, count: int) -> Struct | None:
+    def bytes_received(self, count: int) -> Struct | None:
         """The answer that is complete with `count` more bytes. ProtocolError if they cannot be any."""
         self._filled += count
         if self._filled < len(self._buffer):
             return None
         if not self._is_sized:
-            self._make_room()
+            self._allocate_frame()
             return None
         frame = self._buffer.toreadonly()
         self._begin_frame()
-        return self._answer(frame)
+        return self._decode_response(frame)
 
     def _begin_frame(self) -> None:
         self._is_sized = False
         self._buffer = memoryview(bytearray(FRAME_PREFIX_BYTES))
         self._filled = 0
 
-    def _make_room(self) -> None:
+    def _allocate_frame(self) -> None:
         (size,) = unpack_from(">i", self._buffer)
         if not _RESPONSE_BYTES_MIN <= size <= self._response_bytes_max:
             raise ProtocolError(f"a response of {size} bytes was announced")
@@ -126,15 +126,15 @@ class WireCore:
         self._buffer = memoryview(bytearray(size))
         self._filled = 0
 
-    def _question(self, api: Api[Request, Response], version: int, message: Request) -> list[Buffer]:
+    def _encode_request(self, api: Api[Request, Response], version: int, message: Request) -> list[Buffer]:
         self._correlation_id = (self._correlation_id + 1) & INT_MAX
-        self._open.append(_Open(self._correlation_id, api, version))
+        self._open_requests.append(_OpenRequest(self._correlation_id, api, version))
         return encode_request(api, version, self._correlation_id, self._client_id, message)
 
-    def _answer(self, frame: memoryview) -> Struct:
-        if not self._open:
+    def _decode_response(self, frame: memoryview) -> Struct:
+        if not self._open_requests:
             raise ProtocolError("a response came that nothing was asked for")
-        expected = self._open.popleft()
+        expected = self._open_requests.popleft()
         version = expected.version
         if expected.api.key == API_VERSIONS.key and _refuses_version(frame):
             version = _OLDEST_GREETING  # the form in which every broker says so

@@ -27,23 +27,27 @@ class RecordsTooLarge(WireError):
     """The broker takes no batch of this size."""
 
 
-class Refused(WireError):
+class RequestRejected(WireError):
     """The broker understood and will not; asking again changes nothing."""
 
 
-class OffsetGone(WireError):
+class OffsetOutOfRange(WireError):
     """The records at this offset are not there: retention removed them, or they were never written."""
 
-    def __init__(self, partition: TopicPartition, asked: Offset, log_start: Offset, log_end: Offset) -> None:
-        super().__init__(partition, asked, log_start, log_end)
+    def __init__(
+        self, partition: TopicPartition, requested: Offset, log_start: Offset, log_end: Offset
+    ) -> None:
+        super().__init__(partition, requested, log_start, log_end)
         self.partition = partition
-        self.asked = asked
+        self.requested = requested
         self.log_start = log_start
         self.log_end = log_end
 
     def __str__(self) -> str:
-        why = "retention removed it" if self.asked < self.log_start else "it was never written, or was lost"
+        why = (
+            "retention removed it" if self.requested < self.log_start else "it was never written, or was lost"
+        )
         return (
-            f"offset {self.asked} of {self.partition} is gone: {why}; "
+            f"offset {self.requested} of {self.partition} is gone: {why}; "
             f"there are offsets {self.log_start} to {self.log_end} (exclusive)"
         )

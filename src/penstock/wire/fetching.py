@@ -27,19 +27,19 @@ from penstock.protocol.messages.fetch import (
     PartitionData,
 )
 from penstock.types import NO_TOPIC_ID, Offset, ProducerId, TopicId, TopicPartition
-from penstock.wire.blocking import Pending
-from penstock.wire.brokers import Broker, Failed
-from penstock.wire.errors import OffsetGone
-from penstock.wire.list_offsets import EARLIEST, LATEST, OffsetsQuestion
-from penstock.wire.retrying import Remedy, Trouble, trouble_of
-from penstock.wire.session import Patience, Session
+from penstock.wire.blocking import PendingResponse
+from penstock.wire.brokers import AttemptFailed, BrokerConnection
+from penstock.wire.errors import OffsetOutOfRange
+from penstock.wire.list_offsets import EARLIEST, LATEST, ListOffsetsOperation
+from penstock.wire.retrying import Remedy, RequestFailure, failure_of
+from penstock.wire.session import CallDeadline, ClusterSession
 from penstock.wire.view import Leader
 
 BYTES_AT_ONCE: Final = 8 << 20
 _WAIT_MS_MAX: Final = 500
 _BYTES_MIN: Final = 64 * KIB
 _BYTES_PER_OFFSET_GUESSED: Final = 256
-_NAMED_UP_TO: Final = 12
+_LAST_VERSION_WITH_NAMES: Final = 12
 """The last version in which topics have names; later ones have ids."""
 
 _BATCH: Final = Layout(">qi4xb6xi")
@@ -49,7 +49,7 @@ _HEADER_BYTES: Final = 61
 _MAGIC: Final = 2
 
 
-class Fetched(NamedTuple):
+class FetchedBatches(NamedTuple):
     data: memoryview
     """Whole batches. Valid as long as the caller keeps it."""
     high_watermark: Offset
@@ -59,7 +59,7 @@ class Fetched(NamedTuple):
     """Producer id and first offset; empty unless read_committed."""
 
 
-class Extent(NamedTuple):
+class BatchExtent(NamedTuple):
     """How much of what came is of use."""
 
     bytes: int
@@ -69,7 +69,7 @@ class Extent(NamedTuple):
     """Exclusive: where to go on."""
 
 
-def extent_of(data: memoryview, end: Offset) -> Extent | None:
+def extent_of(data: memoryview, end: Offset) -> BatchExtent | None:
     """The whole batches that begin before `end`; None if there is none. CorruptData if they are none."""
     size, position = len(data), 0
     first = after = None
@@ -88,27 +88,27 @@ def extent_of(data: memoryview, end: Offset) -> Extent | None:
         after, position = base + last_delta + 1, following
     if first is None or after is None:
         return None
-    return Extent(position, Offset(first), Offset(after))
+    return BatchExtent(position, Offset(first), Offset(after))
 
 
-def bytes_to_ask(left: int, bytes_per_offset: float, bytes_at_once: int) -> int:
+def next_fetch_bytes(left: int, bytes_per_offset: float, bytes_at_once: int) -> int:
     """A little more than what lies before the end, within bounds."""
     return int(min(max(left * bytes_per_offset * 1.1, _BYTES_MIN), bytes_at_once))
 
 
-class _Asked(NamedTuple):
-    broker: Broker
-    pending: Pending[FetchResponse]
+class _PendingFetch(NamedTuple):
+    broker: BrokerConnection
+    pending: PendingResponse[FetchResponse]
     size: int
     topic_id: TopicId
 
 
-class Fetching:
+class RangeFetcher:
     """One range of one partition."""
 
     def __init__(
         self,
-        session: Session,
+        session: ClusterSession,
         partition: TopicPartition,
         end: Offset,
         *,
@@ -123,74 +123,74 @@ class Fetching:
         self._bytes_at_once = bytes_at_once
         self._bytes_per_offset = float(_BYTES_PER_OFFSET_GUESSED)
         self._bytes_floor = 0
-        self._wanted_id = topic_id
-        self._ahead: _Asked | None = None
+        self._requested_id = topic_id
+        self._prefetched: _PendingFetch | None = None
 
-    def run(self, start: Offset) -> Iterator[Fetched]:
-        patience = self._session.patience(f"fetching {self._partition}")
-        patience.expect(self._partition.topic, self._wanted_id)
+    def run(self, start: Offset) -> Iterator[FetchedBatches]:
+        deadline = self._session.deadline(f"fetching {self._partition}")
+        deadline.expect(self._partition.topic, self._requested_id)
         position = start
         try:
             while position < self._end:
-                found = self._next(position, patience)
+                found = self._next(position, deadline)
                 if found is None:
                     continue
                 position, fetched = found
-                self._ask_ahead(position, patience)
+                self._prefetch(position, deadline)
                 yield fetched
-                patience.restart()  # the caller's time is not the broker's
+                deadline.restart()  # the caller's time is not the broker's
         finally:
-            if self._ahead is not None:
-                self._ahead.broker.forget(self._ahead.pending)
+            if self._prefetched is not None:
+                self._prefetched.broker.discard(self._prefetched.pending)
 
-    def _next(self, position: Offset, patience: Patience) -> tuple[Offset, Fetched] | None:
+    def _next(self, position: Offset, deadline: CallDeadline) -> tuple[Offset, FetchedBatches] | None:
         """None: to be tried again. WireError if it is not to be."""
         try:
-            asked = self._ahead or self._ask(position, patience)
-            self._ahead = None
-            answer = self._session.wait(asked.broker, asked.pending)
-            data = self._judge(answer, position, patience)
+            pending_fetch = self._prefetched or self._send_fetch(position, deadline)
+            self._prefetched = None
+            answer = self._session.wait(pending_fetch.broker, pending_fetch.pending)
+            data = self._partition_data(answer, position, deadline)
             # Not before it answered: what a client remembers from earlier may be a topic before this one.
-            patience.expect(self._partition.topic, asked.topic_id)
-            found = self._taken(data, position, asked.size)
-        except Failed as failed:
-            what = f"at offset {position}: {failed.trouble.what}"
-            named = failed.trouble._replace(what=what, about=self._partition)
-            self._session.recover(patience, named, [self._partition.topic])
+            deadline.expect(self._partition.topic, pending_fetch.topic_id)
+            found = self._usable_batches(data, position, pending_fetch.size)
+        except AttemptFailed as failed:
+            what = f"at offset {position}: {failed.failure.what}"
+            named = failed.failure._replace(what=what, partition=self._partition)
+            self._session.recover(deadline, named, [self._partition.topic])
             return None
-        patience.restart()
+        deadline.restart()
         return found
 
     # Asking
 
-    def _ask_ahead(self, position: Offset, patience: Patience) -> None:
+    def _prefetch(self, position: Offset, deadline: CallDeadline) -> None:
         if position >= self._end:
             return
         try:
-            self._ahead = self._ask(position, patience)
-        except Failed:
-            self._ahead = None  # what failed will fail again where it is waited for, and be judged there
+            self._prefetched = self._send_fetch(position, deadline)
+        except AttemptFailed:
+            self._prefetched = None  # what failed will fail again where it is waited for, and be judged there
 
-    def _ask(self, position: Offset, patience: Patience) -> _Asked:
-        leader = self._session.leader_of(self._partition, patience)
-        broker = self._session.broker_at(leader.address, patience)
-        size = bytes_to_ask(self._end - position, self._bytes_per_offset, self._bytes_at_once)
+    def _send_fetch(self, position: Offset, deadline: CallDeadline) -> _PendingFetch:
+        leader = self._session.leader_of(self._partition, deadline)
+        broker = self._session.connection_to_broker(leader.address, deadline)
+        size = next_fetch_bytes(self._end - position, self._bytes_per_offset, self._bytes_at_once)
         size = max(size, self._bytes_floor)
         request = self._request(position, leader, size)
         named_only = leader.topic_id == NO_TOPIC_ID
-        pending = self._session.sending(
+        pending = self._session.start_request(
             broker,
             lambda: broker.send(
                 FETCH,
                 request,
-                version=broker.version_of(FETCH, newest=_NAMED_UP_TO) if named_only else None,
+                version=broker.version_of(FETCH, newest=_LAST_VERSION_WITH_NAMES) if named_only else None,
             ),
         )
-        return _Asked(broker, pending, size, leader.topic_id)
+        return _PendingFetch(broker, pending, size, leader.topic_id)
 
     def _request(self, position: Offset, leader: Leader, size: int) -> FetchRequest:
         topic, number = self._partition
-        wanted = FetchPartition(
+        requested = FetchPartition(
             number, current_leader_epoch=leader.epoch, fetch_offset=position, partition_max_bytes=size
         )
         return FetchRequest(
@@ -198,55 +198,61 @@ class Fetching:
             min_bytes=1,
             max_bytes=size,
             isolation_level=int(self._read_committed),
-            topics=[FetchTopic(topic, leader.topic_id, [wanted])],
+            topics=[FetchTopic(topic, leader.topic_id, [requested])],
         )
 
     # Judging
 
-    def _judge(self, answer: FetchResponse, position: Offset, patience: Patience) -> PartitionData:
+    def _partition_data(
+        self, answer: FetchResponse, position: Offset, deadline: CallDeadline
+    ) -> PartitionData:
         if answer.error_code != ErrorCode.NONE:
-            raise Failed(trouble_of(answer.error_code))
+            raise AttemptFailed(failure_of(answer.error_code))
         for topic in answer.responses:
             for data in topic.partitions:
                 if data.partition_index == self._partition.partition:
-                    self._check_partition(data, position, patience)
+                    self._raise_partition_error(data, position, deadline)
                     return data
-        raise Failed(Trouble("the broker said nothing about it", Remedy.FIND_LEADER))
+        raise AttemptFailed(RequestFailure("the broker said nothing about it", Remedy.FIND_LEADER))
 
-    def _check_partition(self, data: PartitionData, position: Offset, patience: Patience) -> None:
+    def _raise_partition_error(self, data: PartitionData, position: Offset, deadline: CallDeadline) -> None:
         if data.error_code == ErrorCode.NONE:
             return
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            log_start, log_end = self._bounds(patience)
+            log_start, log_end = self._log_bounds(deadline)
             if not log_start <= position <= log_end:
-                raise OffsetGone(self._partition, position, log_start, log_end)
+                raise OffsetOutOfRange(self._partition, position, log_start, log_end)
             # Just after leadership moved a leader may not know its end yet.
-            raise Failed(Trouble("the leader does not know this offset yet", Remedy.FIND_LEADER))
-        raise Failed(trouble_of(data.error_code))
+            raise AttemptFailed(
+                RequestFailure("the leader does not know this offset yet", Remedy.FIND_LEADER)
+            )
+        raise AttemptFailed(failure_of(data.error_code))
 
-    def _bounds(self, patience: Patience) -> tuple[Offset, Offset]:
+    def _log_bounds(self, deadline: CallDeadline) -> tuple[Offset, Offset]:
         """Where the log begins and ends now."""
         found = [
-            self._session.ask_leaders(
-                patience, OffsetsQuestion(read_committed=False), {self._partition: where}
+            self._session.run_on_leaders(
+                deadline, ListOffsetsOperation(read_committed=False), {self._partition: where}
             )
             for where in (EARLIEST, LATEST)
         ]
         log_start, log_end = (offsets[self._partition][0] for offsets in found)
         return log_start, log_end
 
-    def _taken(self, data: PartitionData, position: Offset, size: int) -> tuple[Offset, Fetched]:
+    def _usable_batches(
+        self, data: PartitionData, position: Offset, size: int
+    ) -> tuple[Offset, FetchedBatches]:
         records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
         extent = extent_of(records, self._end)
         if extent is None or extent.end <= position:
-            raise Failed(self._nothing(data, len(records), size))
+            raise AttemptFailed(self._no_batches_failure(data, len(records), size))
         self._bytes_floor = 0
         self._bytes_per_offset = extent.bytes / (extent.end - extent.first)
         aborted = tuple(
             (ProducerId(each.producer_id), Offset(each.first_offset))
             for each in data.aborted_transactions or ()
         )
-        fetched = Fetched(
+        fetched = FetchedBatches(
             records[: extent.bytes],
             Offset(data.high_watermark),
             Offset(data.last_stable_offset),
@@ -255,15 +261,15 @@ class Fetching:
         )
         return extent.end, fetched
 
-    def _nothing(self, data: PartitionData, received: int, size: int) -> Trouble:
+    def _no_batches_failure(self, data: PartitionData, received: int, size: int) -> RequestFailure:
         if received and size < FETCH_BYTES_MAX:
             self._bytes_floor = min(
                 size * 2, FETCH_BYTES_MAX
             )  # for a batch that is larger than was asked for
-            return Trouble(f"a batch is larger than {size} bytes", Remedy.TRY_AGAIN)
+            return RequestFailure(f"a batch is larger than {size} bytes", Remedy.RETRY)
         if received:
             what = f"a batch is larger than {size} bytes, which is more than a broker sends"
-            return Trouble(what, Remedy.GIVE_UP, ErrorCode.MESSAGE_TOO_LARGE)
+            return RequestFailure(what, Remedy.GIVE_UP, ErrorCode.MESSAGE_TOO_LARGE)
         shown = data.last_stable_offset if self._read_committed else data.high_watermark
         what = f"nothing is there to be read; what may be read ends at offset {shown}"
-        return Trouble(what, Remedy.TRY_AGAIN, ErrorCode.OFFSET_NOT_AVAILABLE)
+        return RequestFailure(what, Remedy.RETRY, ErrorCode.OFFSET_NOT_AVAILABLE)

@@ -23,16 +23,16 @@ from penstock.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from penstock.types import Offset, TopicPartition
-from penstock.wire.brokers import Broker
-from penstock.wire.retrying import Trouble, trouble_of
-from penstock.wire.session import Session
+from penstock.wire.brokers import BrokerConnection
+from penstock.wire.retrying import RequestFailure, failure_of
+from penstock.wire.session import ClusterSession
 
-_NAMED_UP_TO: Final = 9
-_MANY_GROUPS: Final = 8
+_LAST_VERSION_WITH_NAMES: Final = 9
+_FIRST_VERSION_WITH_GROUPS: Final = 8
 """The first version of OffsetFetch that takes several groups."""
 
 
-def commit(session: Session, group: str, offsets: Mapping[TopicPartition, Offset], note: str) -> None:
+def commit(session: ClusterSession, group: str, offsets: Mapping[TopicPartition, Offset], note: str) -> None:
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
     for (topic, number), offset in offsets.items():
         entry = OffsetCommitRequestPartition(number, offset, committed_metadata=note)
@@ -42,52 +42,52 @@ def commit(session: Session, group: str, offsets: Mapping[TopicPartition, Offset
         topics=[OffsetCommitRequestTopic(name, partitions=entries) for name, entries in topics.items()],
     )
 
-    def ask(broker: Broker) -> Iterator[Trouble | None]:
-        version = broker.version_of(OFFSET_COMMIT, newest=_NAMED_UP_TO)
-        pending = session.sending(broker, lambda: broker.send(OFFSET_COMMIT, request, version=version))
+    def ask(broker: BrokerConnection) -> Iterator[RequestFailure | None]:
+        version = broker.version_of(OFFSET_COMMIT, newest=_LAST_VERSION_WITH_NAMES)
+        pending = session.start_request(broker, lambda: broker.send(OFFSET_COMMIT, request, version=version))
         for topic in session.wait(broker, pending).topics:
             for entry in topic.partitions:
-                yield _trouble(entry.error_code, f"{topic.name}-{entry.partition_index}")
+                yield _failure(entry.error_code, f"{topic.name}-{entry.partition_index}")
 
-    session.ask_coordinator(session.patience(f"committing offsets of group {group}"), group, ask)
+    session.run_on_coordinator(session.deadline(f"committing offsets of group {group}"), group, ask)
 
 
 def committed(
-    session: Session, group: str, partitions: Iterable[TopicPartition]
+    session: ClusterSession, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Offset | None]:
     """None for partitions of which the group has committed nothing."""
-    wanted: dict[str, list[int]] = {}
+    requested: dict[str, list[int]] = {}
     for topic, number in partitions:
-        wanted.setdefault(topic, []).append(number)
-    topics = [OffsetFetchRequestTopic(name, partition_indexes=numbers) for name, numbers in wanted.items()]
+        requested.setdefault(topic, []).append(number)
+    topics = [OffsetFetchRequestTopic(name, partition_indexes=numbers) for name, numbers in requested.items()]
     request = OffsetFetchRequest(group, topics, [OffsetFetchRequestGroup(group, topics=topics)])
     found: dict[TopicPartition, Offset | None] = {}
 
-    def ask(broker: Broker) -> Iterator[Trouble | None]:
-        version = broker.version_of(OFFSET_FETCH, newest=_NAMED_UP_TO)
-        pending = session.sending(broker, lambda: broker.send(OFFSET_FETCH, request, version=version))
+    def ask(broker: BrokerConnection) -> Iterator[RequestFailure | None]:
+        version = broker.version_of(OFFSET_FETCH, newest=_LAST_VERSION_WITH_NAMES)
+        pending = session.start_request(broker, lambda: broker.send(OFFSET_FETCH, request, version=version))
         code, answered = _answer_of(session.wait(broker, pending), version)
-        yield _trouble(code, f"group {group}")
+        yield _failure(code, f"group {group}")
         for topic in answered:
             for entry in topic.partitions:
                 partition = TopicPartition(topic.name, entry.partition_index)
                 found[partition] = Offset(entry.committed_offset) if entry.committed_offset >= 0 else None
-                yield _trouble(entry.error_code, str(partition))
+                yield _failure(entry.error_code, str(partition))
 
-    session.ask_coordinator(session.patience(f"reading offsets of group {group}"), group, ask)
+    session.run_on_coordinator(session.deadline(f"reading offsets of group {group}"), group, ask)
     return found
 
 
 def _answer_of(answer: OffsetFetchResponse, version: int) -> tuple[int, list[OffsetFetchResponseTopic]]:
-    if version < _MANY_GROUPS:
+    if version < _FIRST_VERSION_WITH_GROUPS:
         return answer.error_code, answer.topics
     if not answer.groups:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
     return answer.groups[0].error_code, answer.groups[0].topics
 
 
-def _trouble(code: int, whose: str) -> Trouble | None:
+def _failure(code: int, whose: str) -> RequestFailure | None:
     if code == ErrorCode.NONE:
         return None
-    trouble = trouble_of(code)
-    return trouble._replace(what=f"{whose}: {trouble.what}")
+    failure = failure_of(code)
+    return failure._replace(what=f"{whose}: {failure.what}")

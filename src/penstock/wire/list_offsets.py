@@ -12,9 +12,9 @@ from penstock.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from penstock.types import Offset, TopicPartition
-from penstock.wire.blocking import Pending
-from penstock.wire.brokers import ANSWER_S_MAX, Broker
-from penstock.wire.retrying import Trouble, trouble_of
+from penstock.wire.blocking import PendingResponse
+from penstock.wire.brokers import ANSWER_S_MAX, BrokerConnection
+from penstock.wire.retrying import RequestFailure, failure_of
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -23,12 +23,14 @@ _CLIENT: Final = -1
 """In the place where a replica would give its number."""
 
 
-class OffsetsQuestion(NamedTuple):
+class ListOffsetsOperation(NamedTuple):
     """Asks for timestamps, or EARLIEST or LATEST; the answers are offsets with their timestamps."""
 
     read_committed: bool
 
-    def send(self, broker: Broker, work: Mapping[TopicPartition, int]) -> Pending[ListOffsetsResponse]:
+    def send(
+        self, broker: BrokerConnection, work: Mapping[TopicPartition, int]
+    ) -> PendingResponse[ListOffsetsResponse]:
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for (topic, number), timestamp in work.items():
             topics.setdefault(topic, []).append(ListOffsetsPartition(number, timestamp=timestamp))
@@ -42,9 +44,9 @@ class OffsetsQuestion(NamedTuple):
 
     def outcomes(
         self, answer: ListOffsetsResponse
-    ) -> Iterator[tuple[TopicPartition, Trouble | None, tuple[Offset, int]]]:
+    ) -> Iterator[tuple[TopicPartition, RequestFailure | None, tuple[Offset, int]]]:
         for topic in answer.topics:
             for entry in topic.partitions:
-                trouble = None if entry.error_code == ErrorCode.NONE else trouble_of(entry.error_code)
+                failure = None if entry.error_code == ErrorCode.NONE else failure_of(entry.error_code)
                 found = (Offset(entry.offset), entry.timestamp)
-                yield TopicPartition(topic.name, entry.partition_index), trouble, found
+                yield TopicPartition(topic.name, entry.partition_index), failure, found

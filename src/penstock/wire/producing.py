@@ -26,26 +26,28 @@ from penstock.protocol.messages.produce import (
     TopicProduceData,
 )
 from penstock.types import Buffer, Offset, TopicPartition
-from penstock.wire.blocking import Pending
-from penstock.wire.brokers import ANSWER_S_MAX, Broker, Failed
-from penstock.wire.retrying import Trouble, trouble_of
-from penstock.wire.sequences import Identity, Sequences
-from penstock.wire.session import Patience, Session
+from penstock.wire.blocking import PendingResponse
+from penstock.wire.brokers import ANSWER_S_MAX, AttemptFailed, BrokerConnection
+from penstock.wire.retrying import RequestFailure, failure_of
+from penstock.wire.sequences import ProducerIdAndEpoch, SequenceNumbers
+from penstock.wire.session import CallDeadline, ClusterSession
 
-_NAMED_UP_TO: Final = 12
+_LAST_VERSION_WITH_NAMES: Final = 12
 """Later versions have ids instead of names; what is written goes to the topic that has the name now."""
 _ROUND_BYTES_MAX: Final = 16 * MIB
 
 
-class ProduceQuestion:
-    def __init__(self, acks: int, sequences: Sequences | None) -> None:
+class ProduceOperation:
+    def __init__(self, acks: int, sequences: SequenceNumbers | None) -> None:
         """Without sequences the producer is not idempotent."""
         self.acks = acks
         self._sequences = sequences
 
-    def send(self, broker: Broker, work: Mapping[TopicPartition, Buffer]) -> Pending[ProduceResponse]:
-        if self._sequences is not None and self._sequences.needs_identity:
-            self._sequences.adopt(_identity(broker))
+    def send(
+        self, broker: BrokerConnection, work: Mapping[TopicPartition, Buffer]
+    ) -> PendingResponse[ProduceResponse]:
+        if self._sequences is not None and self._sequences.needs_producer_id:
+            self._sequences.set_producer(_init_producer_id(broker))
         topics: dict[str, list[PartitionProduceData]] = {}
         for partition, batch in work.items():
             stamped = batch if self._sequences is None else self._sequences.stamped(partition, batch)
@@ -56,51 +58,55 @@ class ProduceQuestion:
             timeout_ms=int(ANSWER_S_MAX * 1000),
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
-        return broker.send(PRODUCE, request, version=broker.version_of(PRODUCE, newest=_NAMED_UP_TO))
+        return broker.send(
+            PRODUCE, request, version=broker.version_of(PRODUCE, newest=_LAST_VERSION_WITH_NAMES)
+        )
 
-    def outcomes(self, answer: ProduceResponse) -> Iterator[tuple[TopicPartition, Trouble | None, Offset]]:
+    def outcomes(
+        self, answer: ProduceResponse
+    ) -> Iterator[tuple[TopicPartition, RequestFailure | None, Offset]]:
         for topic in answer.responses:
             for entry in topic.partition_responses:
                 partition = TopicPartition(topic.name, entry.index)
                 if self._sequences is not None and entry.error_code == ErrorCode.UNKNOWN_PRODUCER_ID:
                     self._sequences.restart(partition)
-                yield partition, _trouble(entry), Offset(entry.base_offset)
+                yield partition, _failure(entry), Offset(entry.base_offset)
 
 
-def _identity(broker: Broker) -> Identity:
+def _init_producer_id(broker: BrokerConnection) -> ProducerIdAndEpoch:
     """Any broker gives one out."""
     answer = broker.ask(INIT_PRODUCER_ID, InitProducerIdRequest())
     if answer.error_code != ErrorCode.NONE:
-        trouble = trouble_of(answer.error_code)
-        raise Failed(trouble._replace(what=f"asking for a producer id: {trouble.what}"))
-    return Identity(answer.producer_id, answer.producer_epoch)
+        failure = failure_of(answer.error_code)
+        raise AttemptFailed(failure._replace(what=f"asking for a producer id: {failure.what}"))
+    return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
 
-def _trouble(entry: PartitionProduceResponse) -> Trouble | None:
+def _failure(entry: PartitionProduceResponse) -> RequestFailure | None:
     # The broker has the batch and no longer knows its offset: an attempt whose answer was lost succeeded.
     if entry.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         return None
     reasons = [entry.error_message, *(each.batch_index_error_message for each in entry.record_errors[:1])]
-    return trouble_of(entry.error_code, next(filter(None, reasons), None))
+    return failure_of(entry.error_code, next(filter(None, reasons), None))
 
 
 def produce_all(
-    session: Session,
+    session: ClusterSession,
     batches: Mapping[TopicPartition, Sequence[Buffer]],
     acks: int,
-    sequences: Sequences | None,
+    sequences: SequenceNumbers | None,
 ) -> dict[TopicPartition, Offset]:
     """The offset of the first batch of each partition, or -1 where the broker knows no more than that it
     has the batch. With `sequences` the producer is idempotent; they belong to this session alone.
     """
-    patience = session.patience("producing")
-    question = ProduceQuestion(acks, sequences)
+    deadline = session.deadline("producing")
+    operation = ProduceOperation(acks, sequences)
     first: dict[TopicPartition, Offset] = {}
     position = 0
     try:
         while some := {each: row[position] for each, row in batches.items() if position < len(row)}:
-            for part in in_rounds(some):
-                for partition, offset in _produce_round(session, patience, question, part).items():
+            for part in by_request_size(some):
+                for partition, offset in _produce_round(session, deadline, operation, part).items():
                     first.setdefault(partition, offset)
                     if sequences is not None:
                         sequences.acknowledge(partition, part[partition])
@@ -113,14 +119,17 @@ def produce_all(
 
 
 def _produce_round(
-    session: Session, patience: Patience, question: ProduceQuestion, part: Mapping[TopicPartition, Buffer]
+    session: ClusterSession,
+    deadline: CallDeadline,
+    operation: ProduceOperation,
+    part: Mapping[TopicPartition, Buffer],
 ) -> dict[TopicPartition, Offset]:
-    written = session.ask_leaders(patience, question, part)
-    patience.restart()
+    written = session.run_on_leaders(deadline, operation, part)
+    deadline.restart()
     return written
 
 
-def in_rounds(
+def by_request_size(
     batches: Mapping[TopicPartition, Buffer], bytes_max: int = _ROUND_BYTES_MAX
 ) -> Iterator[dict[TopicPartition, Buffer]]:
     """The same, in pieces that a request can carry; one batch at least in each."""

@@ -5,7 +5,7 @@ Rule 2: a topic that no broker knows passes only right after its creation, while
         given some seconds and not the whole time, because a misspelt name is the likelier reason.
 Rule 3: a topic that was there, and that brokers do not know or have under another id, may be there still: a
         broker may have just started, or may be cut off from the metadata store. It is gone when all answers
-        lacked it for `gone_after_s`.
+        lacked it for `topic_gone_after_s`.
 Rule 4: an error this table does not know is not tried again.
 """
 
@@ -17,7 +17,7 @@ from penstock.types import TopicPartition
 
 
 class Remedy(Enum):
-    TRY_AGAIN = auto()
+    RETRY = auto()
     """The same broker, after a pause."""
     FIND_LEADER = auto()
     """Metadata is out of date: ask for it and go where it says."""
@@ -26,7 +26,7 @@ class Remedy(Enum):
     GIVE_UP = auto()
 
 
-class Trouble(NamedTuple):
+class RequestFailure(NamedTuple):
     """Why an attempt failed."""
 
     what: str
@@ -34,19 +34,19 @@ class Trouble(NamedTuple):
     code: int = ErrorCode.NONE
     """The broker's; none if it is the connection that failed."""
     advice: str = ""
-    about: TopicPartition | None = None
+    partition: TopicPartition | None = None
     """The partition that it is about, if it is about one."""
 
 
-PAUSE_S_MIN: Final = 0.02
-PAUSE_S_MAX: Final = 1.0
+BACKOFF_S_MIN: Final = 0.02
+BACKOFF_S_MAX: Final = 1.0
 _PAUSE_GROWTH: Final = 2
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
 """How long a topic is looked for that no broker has described."""
 GONE_AFTER_S: Final = 30.0
 """How long all answers have to lack a topic that was there before it counts as gone."""
 
-_TRY_AGAIN: Final = frozenset(
+_RETRIABLE: Final = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -98,48 +98,48 @@ def remedy_of(code: int) -> Remedy:
         return Remedy.FIND_LEADER
     if code in _FIND_COORDINATOR:
         return Remedy.FIND_COORDINATOR
-    return Remedy.TRY_AGAIN if code in _TRY_AGAIN else Remedy.GIVE_UP
+    return Remedy.RETRY if code in _RETRIABLE else Remedy.GIVE_UP
 
 
-def trouble_of(code: int, detail: str | None = None) -> Trouble:
+def failure_of(code: int, detail: str | None = None) -> RequestFailure:
     """What a broker's error code means, with its own sentence where it gave one."""
     what = f"{error_name(code)} ({detail.rstrip('.')})" if detail else error_name(code)
     advice = next((advice for known, advice in _ADVICE.items() if known == code), "")
-    return Trouble(what, remedy_of(code), code, advice)
+    return RequestFailure(what, remedy_of(code), code, advice)
 
 
-def is_unknown_topic(trouble: Trouble) -> bool:
-    return trouble.code in _UNKNOWN_TOPIC
+def is_unknown_topic(failure: RequestFailure) -> bool:
+    return failure.code in _UNKNOWN_TOPIC
 
 
-def is_other_topic(trouble: Trouble) -> bool:
-    return trouble.code == ErrorCode.INCONSISTENT_TOPIC_ID
+def is_other_topic(failure: RequestFailure) -> bool:
+    return failure.code == ErrorCode.INCONSISTENT_TOPIC_ID
 
 
-def may_try_again(trouble: Trouble, *, spent_s: float, timeout_s: float) -> bool:
+def may_retry(failure: RequestFailure, *, spent_s: float, timeout_s: float) -> bool:
     """`spent_s`: when the next attempt would begin, counted from the first or the last that got somewhere."""
-    return trouble.remedy is not Remedy.GIVE_UP and spent_s < timeout_s
+    return failure.remedy is not Remedy.GIVE_UP and spent_s < timeout_s
 
 
-def gone_after_s(timeout_s: float) -> float:
+def topic_gone_after_s(timeout_s: float) -> float:
     """How long all answers have to lack a topic that was there, for callers who have this much time."""
     return min(GONE_AFTER_S, timeout_s)
 
 
-def is_gone(trouble: Trouble, *, was_there: bool, absent_s: float, timeout_s: float) -> bool:
+def is_gone(failure: RequestFailure, *, was_there: bool, absent_s: float, timeout_s: float) -> bool:
     """Whether a topic that brokers lack is not looked for any longer.
 
     `absent_s`: when the next attempt would begin, counted from the first answer of all those that lacked it.
     """
-    if is_other_topic(trouble) or (is_unknown_topic(trouble) and was_there):
-        return absent_s >= gone_after_s(timeout_s)
-    return is_unknown_topic(trouble) and absent_s >= min(UNKNOWN_TOPIC_S_MAX, timeout_s)
+    if is_other_topic(failure) or (is_unknown_topic(failure) and was_there):
+        return absent_s >= topic_gone_after_s(timeout_s)
+    return is_unknown_topic(failure) and absent_s >= min(UNKNOWN_TOPIC_S_MAX, timeout_s)
 
 
-def pause_s(failures: int) -> float:
+def backoff_s(failures: int) -> float:
     """How long to wait after so many failures in a row; each time twice as long, up to a second."""
     assert failures >= 1
-    return float(min(PAUSE_S_MIN * _PAUSE_GROWTH ** min(failures - 1, 10), PAUSE_S_MAX))
+    return float(min(BACKOFF_S_MIN * _PAUSE_GROWTH ** min(failures - 1, 10), BACKOFF_S_MAX))
 
 
 def error_name(code: int) -> str:

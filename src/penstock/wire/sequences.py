@@ -21,56 +21,58 @@ _PRODUCER: Final = Struct(">qhi")
 _PRODUCER_AT: Final = 43
 
 
-class Identity(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """What a broker gave this producer."""
 
     producer_id: int
     epoch: int
 
 
-class _Next(NamedTuple):
-    identity: Identity
+class _NextSequence(NamedTuple):
+    producer: ProducerIdAndEpoch
     sequence: int
 
 
-class Sequences:
+class SequenceNumbers:
     def __init__(self) -> None:
-        self._identity: Identity | None = None
-        self._partitions: dict[TopicPartition, _Next] = {}
+        self._producer: ProducerIdAndEpoch | None = None
+        self._partitions: dict[TopicPartition, _NextSequence] = {}
 
     @property
-    def needs_identity(self) -> bool:
-        return self._identity is None
+    def needs_producer_id(self) -> bool:
+        return self._producer is None
 
-    def adopt(self, identity: Identity) -> None:
+    def set_producer(self, producer: ProducerIdAndEpoch) -> None:
         """Number with this id from now on. Partitions that are numbered already stay as they are."""
-        self._identity = identity
+        self._producer = producer
 
     def reset(self) -> None:
         """Forget everything (Rule 3)."""
-        self._identity = None
+        self._producer = None
         self._partitions.clear()
 
     def restart(self, partition: TopicPartition) -> None:
         """Number this partition with a new id: the broker does not know the old one any more."""
-        self._identity = None
+        self._producer = None
         self._partitions.pop(partition, None)
 
     def stamped(self, partition: TopicPartition, batch: Buffer) -> bytearray:
         """A copy of the batch with its number. The same number until it is acknowledged."""
-        assert self._identity is not None, "an id is asked for first"
-        place = self._partitions.setdefault(partition, _Next(self._identity, 0))
-        return stamp(batch, place.identity, place.sequence)
+        assert self._producer is not None, "an id is asked for first"
+        next_sequence = self._partitions.setdefault(partition, _NextSequence(self._producer, 0))
+        return stamp(batch, next_sequence.producer, next_sequence.sequence)
 
     def acknowledge(self, partition: TopicPartition, batch: Buffer) -> None:
-        place = self._partitions[partition]
+        next_sequence = self._partitions[partition]
         count = parse_only_header(batch).last_offset_delta + 1
-        self._partitions[partition] = place._replace(sequence=sequence_after(place.sequence, count))
+        self._partitions[partition] = next_sequence._replace(
+            sequence=sequence_after(next_sequence.sequence, count)
+        )
 
 
-def stamp(batch: Buffer, identity: Identity, sequence: int) -> bytearray:
+def stamp(batch: Buffer, producer: ProducerIdAndEpoch, sequence: int) -> bytearray:
     stamped = bytearray(batch)
-    _PRODUCER.pack_into(stamped, _PRODUCER_AT, *identity, sequence)
+    _PRODUCER.pack_into(stamped, _PRODUCER_AT, *producer, sequence)
     seal_in_place(stamped)
     return stamped
 

@@ -1,6 +1,6 @@
 """The shell around the decisions of retrying.py: it asks, waits, looks again who leads, and gives up.
 
-One call of the cluster client has one deadline (`Patience`), however many brokers it takes. Failures
+One call of the cluster client has one deadline (`CallDeadline`), however many brokers it takes. Failures
 that stand for the time used up say how often it was tried and what the last attempt ran into.
 
 Rule 1: questions to several brokers are all sent before the first answer is waited for.
@@ -26,51 +26,60 @@ from penstock.protocol.messages.metadata import (
 )
 from penstock.protocol.schema import Api, Request, Response
 from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
-from penstock.wire.blocking import Pending
-from penstock.wire.brokers import Broker, Brokers, Failed, Network
-from penstock.wire.errors import RecordsTooLarge, Refused, TopicReplaced, TopicUnknown, Unreachable, WireError
+from penstock.wire.blocking import PendingResponse
+from penstock.wire.brokers import AttemptFailed, BrokerConnection, ConnectionPool, Network
+from penstock.wire.errors import (
+    RecordsTooLarge,
+    RequestRejected,
+    TopicReplaced,
+    TopicUnknown,
+    Unreachable,
+    WireError,
+)
 from penstock.wire.retrying import (
     Remedy,
-    Trouble,
+    RequestFailure,
+    backoff_s,
+    failure_of,
     is_gone,
     is_other_topic,
     is_unknown_topic,
-    may_try_again,
-    pause_s,
-    trouble_of,
+    may_retry,
 )
-from penstock.wire.view import ClusterView, Leader
+from penstock.wire.view import ClusterMetadata, Leader
 
 _TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-_MANY_COORDINATORS: Final = 4
+_FIRST_VERSION_WITH_KEYS: Final = 4
 """The first version of FindCoordinator that takes several keys."""
-_OTHERS_MAX: Final = 2
-_OTHER_S_MAX: Final = 5.0
+_SECOND_OPINIONS_MAX: Final = 2
+_SECOND_OPINION_S_MAX: Final = 5.0
 """How many more brokers are asked about a topic that the first one lacks, and for how long each."""
 
-Work = TypeVar("Work")
-Found = TypeVar("Found")
-Work_contra = TypeVar("Work_contra", contravariant=True)
-Found_co = TypeVar("Found_co", covariant=True)
-Outcome = tuple[TopicPartition, Trouble | None, Found]
+Input = TypeVar("Input")
+Output = TypeVar("Output")
+Input_contra = TypeVar("Input_contra", contravariant=True)
+Output_co = TypeVar("Output_co", covariant=True)
+PartitionOutcome = tuple[TopicPartition, RequestFailure | None, Output]
 
 
-class Question(Protocol[Work_contra, Found_co]):
+class LeaderOperation(Protocol[Input_contra, Output_co]):
     """Something that is asked of the leaders of partitions."""
 
-    def send(self, broker: Broker, work: Mapping[TopicPartition, Work_contra]) -> Pending[Any]: ...
+    def send(
+        self, broker: BrokerConnection, work: Mapping[TopicPartition, Input_contra]
+    ) -> PendingResponse[Any]: ...
 
-    def outcomes(self, answer: Any) -> Iterable[tuple[TopicPartition, Trouble | None, Found_co]]: ...
+    def outcomes(self, answer: Any) -> Iterable[tuple[TopicPartition, RequestFailure | None, Output_co]]: ...
 
 
-class Patience:
+class CallDeadline:
     """One call: how long it may still take, and the pauses between its attempts."""
 
     def __init__(self, network: Network, what: str, timeout_s: float) -> None:
         self._network = network
         self.what = what
         self._timeout_s = timeout_s
-        self.wanted: dict[str, TopicId] = {}
+        self.requested: dict[str, TopicId] = {}
         """Topics that the call is about only if they have these ids."""
         self._found_at: dict[TopicPartition | None, float] = {}
         self.restart()
@@ -84,271 +93,291 @@ class Patience:
     def expect(self, topic: str, topic_id: TopicId) -> None:
         """From now on the call is about the topic with this id, unless brokers have no topic ids."""
         if topic_id != NO_TOPIC_ID:
-            self.wanted[topic] = topic_id
+            self.requested[topic] = topic_id
 
     def found(self, partition: TopicPartition) -> None:
         """A broker has named the leader of the partition, so that its name is not misspelt."""
         self._found_at[partition] = self._network.monotonic()
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return self._begun + self._timeout_s - self._network.monotonic()
 
-    def after(self, trouble: Trouble) -> None:
+    def wait_for_retry(self, failure: RequestFailure) -> None:
         """Returns when it is time for the next attempt. WireError if there is to be none."""
         self._failures += 1
         now = self._network.monotonic()
-        pause = pause_s(self._failures)
-        gone = self._is_gone(trouble, now + pause)
+        pause = backoff_s(self._failures)
+        gone = self._is_gone(failure, now + pause)
         spent_s = now - self._begun
-        if gone or not may_try_again(trouble, spent_s=spent_s + pause, timeout_s=self._timeout_s):
-            raise self._error(trouble, spent_s, is_gone=gone)
+        if gone or not may_retry(failure, spent_s=spent_s + pause, timeout_s=self._timeout_s):
+            raise self._error(failure, spent_s, is_gone=gone)
         self._network.sleep(pause)
         self._attempt_begun = self._network.monotonic()
 
-    def _is_gone(self, trouble: Trouble, then: float) -> bool:
-        if is_unknown_topic(trouble) or is_other_topic(trouble):
-            if self._absent is None or self._absent[0] != trouble.about:
-                self._absent = (trouble.about, self._attempt_begun)
-        elif trouble.code != ErrorCode.NONE:
+    def _is_gone(self, failure: RequestFailure, then: float) -> bool:
+        if is_unknown_topic(failure) or is_other_topic(failure):
+            if self._absent is None or self._absent[0] != failure.partition:
+                self._absent = (failure.partition, self._attempt_begun)
+        elif failure.code != ErrorCode.NONE:
             self._absent = None
         # A broker that cannot be reached says nothing about a topic.
         if self._absent is None:
             return False
-        about, since = self._absent
-        was_there = about in self._found_at or (about is not None and about.topic in self.wanted)
-        if is_other_topic(trouble):
+        partition, since = self._absent
+        was_there = partition in self._found_at or (
+            partition is not None and partition.topic in self.requested
+        )
+        if is_other_topic(failure):
             # A broker that had it under the id that is wanted disagrees with those before it.
-            since = max(since, self._found_at.get(about, since))
-        return is_gone(trouble, was_there=was_there, absent_s=then - since, timeout_s=self._timeout_s)
+            since = max(since, self._found_at.get(partition, since))
+        return is_gone(failure, was_there=was_there, absent_s=then - since, timeout_s=self._timeout_s)
 
-    def _error(self, trouble: Trouble, spent_s: float, *, is_gone: bool) -> WireError:
+    def _error(self, failure: RequestFailure, spent_s: float, *, is_gone: bool) -> WireError:
         tried = f" (tried {self._failures} times in {spent_s:.1f} s)" if self._failures > 1 else ""
-        advice = f" {trouble.advice}" if trouble.advice else ""
-        kind = _kind_of_absence(trouble) if is_gone else _kind(trouble)
-        return kind(f"{self.what} failed: {trouble.what}{tried}.{advice}")
+        advice = f" {failure.advice}" if failure.advice else ""
+        kind = _kind_of_absence(failure) if is_gone else _kind(failure)
+        return kind(f"{self.what} failed: {failure.what}{tried}.{advice}")
 
 
-def _kind_of_absence(trouble: Trouble) -> type[WireError]:
-    return TopicReplaced if is_other_topic(trouble) else TopicUnknown
+def _kind_of_absence(failure: RequestFailure) -> type[WireError]:
+    return TopicReplaced if is_other_topic(failure) else TopicUnknown
 
 
-def _kind(trouble: Trouble) -> type[WireError]:
-    if trouble.code in _TOO_LARGE:
+def _kind(failure: RequestFailure) -> type[WireError]:
+    if failure.code in _TOO_LARGE:
         return RecordsTooLarge
-    if trouble.code == ErrorCode.NONE:
+    if failure.code == ErrorCode.NONE:
         return Unreachable
-    return Refused if trouble.remedy is Remedy.GIVE_UP else WireError
+    return RequestRejected if failure.remedy is Remedy.GIVE_UP else WireError
 
 
-class Session:
-    def __init__(self, network: Network, brokers: Brokers, timeout_s: float) -> None:
+class ClusterSession:
+    def __init__(self, network: Network, brokers: ConnectionPool, timeout_s: float) -> None:
         self._network = network
         self._brokers = brokers
         self.timeout_s = timeout_s
-        self.view = ClusterView()
+        self.view = ClusterMetadata()
         self._coordinators: dict[str, Address] = {}
-        self._told_by: Address | None = None
+        self._metadata_source: Address | None = None
         """The broker whose word about leaders was taken last."""
 
-    def patience(self, what: str) -> Patience:
-        return Patience(self._network, what, self.timeout_s)
+    def deadline(self, what: str) -> CallDeadline:
+        return CallDeadline(self._network, what, self.timeout_s)
 
     # One attempt each: these raise Failed
 
-    def exchange(self, broker: Broker, api: Api[Request, Response], message: Request) -> Response:
-        with self._brokers.using(broker):
+    def exchange(self, broker: BrokerConnection, api: Api[Request, Response], message: Request) -> Response:
+        with self._brokers.closing_on_failure(broker):
             return broker.ask(api, message)
 
-    def wait(self, broker: Broker, pending: Pending[Response]) -> Response:
-        with self._brokers.using(broker):
+    def wait(self, broker: BrokerConnection, pending: PendingResponse[Response]) -> Response:
+        with self._brokers.closing_on_failure(broker):
             return broker.wait(pending)
 
-    def broker_at(self, address: Address, patience: Patience) -> Broker:
-        return self._brokers.at(address, max(patience.left_s(), 0.001))
+    def connection_to_broker(self, address: Address, deadline: CallDeadline) -> BrokerConnection:
+        return self._brokers.connection_to(address, max(deadline.remaining_s(), 0.001))
 
-    def any_broker(self, patience: Patience) -> Broker:
-        return self._brokers.any(self.view.addresses.values(), patience.left_s)
+    def any_broker(self, deadline: CallDeadline) -> BrokerConnection:
+        return self._brokers.any(self.view.addresses.values(), deadline.remaining_s)
 
-    def sending(self, broker: Broker, send: Callable[[], Pending[Response]]) -> Pending[Response]:
-        with self._brokers.using(broker):
+    def start_request(
+        self, broker: BrokerConnection, send: Callable[[], PendingResponse[Response]]
+    ) -> PendingResponse[Response]:
+        with self._brokers.closing_on_failure(broker):
             return send()
 
-    def refresh(self, names: Iterable[str] | None, patience: Patience) -> Address:
+    def refresh(self, names: Iterable[str] | None, deadline: CallDeadline) -> Address:
         """Ask who the brokers are and who leads these topics; None: all there are. Which broker answered."""
-        broker = self.any_broker(patience)
+        broker = self.any_broker(deadline)
         answer = self._metadata(broker, names)
         if names is None:
-            self.view = ClusterView()
-        self.view.learn(answer)
-        self._told_by = broker.address
+            self.view = ClusterMetadata()
+        self.view.update(answer)
+        self._metadata_source = broker.address
         return broker.address
 
-    def look_up(self, wanted: Mapping[str, TopicId], patience: Patience) -> None:
+    def refresh_topics(self, requested: Mapping[str, TopicId], deadline: CallDeadline) -> None:
         """Ask one broker who leads these topics, and others about those that it lacks: it may be behind."""
-        asked = self.refresh(wanted, patience)
+        asked = self.refresh(requested, deadline)
         known = self._brokers.candidates(self.view.addresses.values())
-        for address in [each for each in known if each != asked][:_OTHERS_MAX]:
-            if not (lacking := self.view.lacking(wanted)):
+        for address in [each for each in known if each != asked][:_SECOND_OPINIONS_MAX]:
+            if not (missing_topics := self.view.missing_topics(requested)):
                 return
-            self._brokers.distrust(asked)  # the next look begins with another, and so reaches all
+            self._brokers.deprioritize(asked)  # the next look begins with another, and so reaches all
             asked = address
             try:
-                broker = self._brokers.at(address, min(max(patience.left_s(), 0.001), _OTHER_S_MAX))
-                answer = self._metadata(broker, lacking)
-            except Failed:
+                broker = self._brokers.connection_to(
+                    address, min(max(deadline.remaining_s(), 0.001), _SECOND_OPINION_S_MAX)
+                )
+                answer = self._metadata(broker, missing_topics)
+            except AttemptFailed:
                 continue  # one broker has answered; this was a second opinion, and others may give it
-            if self.view.improve(answer, lacking):
-                self._told_by = address
+            if self.view.merge_better(answer, missing_topics):
+                self._metadata_source = address
 
-    def _metadata(self, broker: Broker, names: Iterable[str] | None) -> MetadataResponse:
+    def _metadata(self, broker: BrokerConnection, names: Iterable[str] | None) -> MetadataResponse:
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         answer = self.exchange(broker, METADATA, request)
         if answer.error_code != ErrorCode.NONE:
-            raise Failed(trouble_of(answer.error_code))
+            raise AttemptFailed(failure_of(answer.error_code))
         return answer
 
     def leaders_of(
-        self, partitions: Iterable[TopicPartition], patience: Patience
-    ) -> dict[TopicPartition, Leader | Trouble]:
+        self, partitions: Iterable[TopicPartition], deadline: CallDeadline
+    ) -> dict[TopicPartition, Leader | RequestFailure]:
         """The leader of each, in the topic that the call is about; or why none is known."""
         partitions = list(partitions)
-        wanted = {each.topic: patience.wanted.get(each.topic, NO_TOPIC_ID) for each in partitions}
-        if lacking := self.view.lacking(wanted):
-            self.look_up(lacking, patience)
-        leaders = {each: self.view.leader_of(each, wanted[each.topic]) for each in partitions}
+        requested = {each.topic: deadline.requested.get(each.topic, NO_TOPIC_ID) for each in partitions}
+        if missing_topics := self.view.missing_topics(requested):
+            self.refresh_topics(missing_topics, deadline)
+        leaders = {each: self.view.leader_of(each, requested[each.topic]) for each in partitions}
         for partition, leader in leaders.items():
             if isinstance(leader, Leader):
-                patience.found(partition)
+                deadline.found(partition)
         return leaders
 
-    def leader_of(self, partition: TopicPartition, patience: Patience) -> Leader:
-        found = self.leaders_of([partition], patience)[partition]
-        if isinstance(found, Trouble):
-            raise Failed(found)
+    def leader_of(self, partition: TopicPartition, deadline: CallDeadline) -> Leader:
+        found = self.leaders_of([partition], deadline)[partition]
+        if isinstance(found, RequestFailure):
+            raise AttemptFailed(found)
         return found
 
     # As often as it takes: these raise WireError
 
-    def insist(self, patience: Patience, attempt: Callable[[], Found], names: Iterable[str] = ()) -> Found:
+    def retry(
+        self, deadline: CallDeadline, attempt: Callable[[], Output], names: Iterable[str] = ()
+    ) -> Output:
         """What an attempt returns that does not raise Failed. `names`: topics to look up again."""
         while True:
             try:
                 return attempt()
-            except Failed as failed:
-                self.recover(patience, failed.trouble, names)
+            except AttemptFailed as failed:
+                self.recover(deadline, failed.failure, names)
 
-    def recover(self, patience: Patience, trouble: Trouble, names: Iterable[str]) -> None:
+    def recover(self, deadline: CallDeadline, failure: RequestFailure, names: Iterable[str]) -> None:
         """Do what the trouble asks for before the next attempt. WireError if there is to be none."""
-        patience.after(trouble)
-        if trouble.remedy is Remedy.FIND_LEADER:
+        deadline.wait_for_retry(failure)
+        if failure.remedy is Remedy.FIND_LEADER:
             self.view.forget(names)
-            if self._told_by is not None:
-                self._brokers.distrust(self._told_by)
-        elif trouble.remedy is Remedy.FIND_COORDINATOR:
+            if self._metadata_source is not None:
+                self._brokers.deprioritize(self._metadata_source)
+        elif failure.remedy is Remedy.FIND_COORDINATOR:
             self._coordinators.clear()
 
-    def ask_leaders(
-        self, patience: Patience, question: Question[Work, Found], work: Mapping[TopicPartition, Work]
-    ) -> dict[TopicPartition, Found]:
+    def run_on_leaders(
+        self,
+        deadline: CallDeadline,
+        operation: LeaderOperation[Input, Output],
+        work: Mapping[TopicPartition, Input],
+    ) -> dict[TopicPartition, Output]:
         """What the leaders answer, for every partition."""
         left = dict(work)
-        found: dict[TopicPartition, Found] = {}
+        found: dict[TopicPartition, Output] = {}
         while left:
-            troubles: dict[TopicPartition, Trouble] = {}
-            for partition, trouble, result in self._ask_once(patience, question, left):
-                if trouble is None and result is not None:
+            failures: dict[TopicPartition, RequestFailure] = {}
+            for partition, failure, result in self._attempt_on_leaders(deadline, operation, left):
+                if failure is None and result is not None:
                     found[partition] = result
                     left.pop(partition, None)
-                elif trouble is not None:
-                    troubles[partition] = trouble
+                elif failure is not None:
+                    failures[partition] = failure
             if left:
-                partition, trouble = _worst(left, troubles)
-                named = trouble._replace(what=f"{partition}: {trouble.what}", about=partition)
-                self.recover(patience, named, {each.topic for each in left})
+                partition, failure = _decisive_failure(left, failures)
+                named = failure._replace(what=f"{partition}: {failure.what}", partition=partition)
+                self.recover(deadline, named, {each.topic for each in left})
         return found
 
-    def _ask_once(
-        self, patience: Patience, question: Question[Work, Found], work: Mapping[TopicPartition, Work]
-    ) -> Iterator[Outcome[Found | None]]:
+    def _attempt_on_leaders(
+        self,
+        deadline: CallDeadline,
+        operation: LeaderOperation[Input, Output],
+        work: Mapping[TopicPartition, Input],
+    ) -> Iterator[PartitionOutcome[Output | None]]:
         try:
-            leaders = self.leaders_of(work, patience)
-        except Failed as failed:
-            yield from ((partition, failed.trouble, None) for partition in work)
+            leaders = self.leaders_of(work, deadline)
+        except AttemptFailed as failed:
+            yield from ((partition, failed.failure, None) for partition in work)
             return
-        led: dict[Address, dict[TopicPartition, Work]] = {}
+        led: dict[Address, dict[TopicPartition, Input]] = {}
         for partition, leader in leaders.items():
-            if isinstance(leader, Trouble):
+            if isinstance(leader, RequestFailure):
                 yield partition, leader, None
             else:
                 led.setdefault(leader.address, {})[partition] = work[partition]
-        sent: list[tuple[Broker, Pending[Any], dict[TopicPartition, Work]]] = []
+        sent: list[tuple[BrokerConnection, PendingResponse[Any], dict[TopicPartition, Input]]] = []
         for address, part in led.items():
             try:
-                broker = self.broker_at(address, patience)
-                sent.append((broker, self._send(question, broker, part), part))
-            except Failed as failed:
-                yield from ((partition, failed.trouble, None) for partition in part)
+                broker = self.connection_to_broker(address, deadline)
+                sent.append((broker, self._send(operation, broker, part), part))
+            except AttemptFailed as failed:
+                yield from ((partition, failed.failure, None) for partition in part)
         for broker, pending, part in sent:
             try:
-                yield from question.outcomes(self.wait(broker, pending))
-            except Failed as failed:
-                yield from ((partition, failed.trouble, None) for partition in part)
+                yield from operation.outcomes(self.wait(broker, pending))
+            except AttemptFailed as failed:
+                yield from ((partition, failed.failure, None) for partition in part)
 
     def _send(
-        self, question: Question[Work, Found], broker: Broker, part: Mapping[TopicPartition, Work]
-    ) -> Pending[Any]:
-        return self.sending(broker, lambda: question.send(broker, part))
+        self,
+        operation: LeaderOperation[Input, Output],
+        broker: BrokerConnection,
+        part: Mapping[TopicPartition, Input],
+    ) -> PendingResponse[Any]:
+        return self.start_request(broker, lambda: operation.send(broker, part))
 
-    def ask_coordinator(
-        self, patience: Patience, group: str, ask: Callable[[Broker], Iterable[Trouble | None]]
+    def run_on_coordinator(
+        self,
+        deadline: CallDeadline,
+        group: str,
+        ask: Callable[[BrokerConnection], Iterable[RequestFailure | None]],
     ) -> None:
         """`ask` exchanges something with the coordinator and tells what went wrong, if anything did."""
 
         def attempt() -> None:
-            address = self._coordinator(group, patience)
+            address = self._coordinator(group, deadline)
             try:
-                broker = self.broker_at(address, patience)
-                troubles = [trouble for trouble in ask(broker) if trouble is not None]
-            except Failed as failed:
+                broker = self.connection_to_broker(address, deadline)
+                failures = [failure for failure in ask(broker) if failure is not None]
+            except AttemptFailed as failed:
                 # The coordinator is out of reach: another may have taken its place.
                 self._coordinators.pop(group, None)
                 raise failed
-            if troubles:
-                raise Failed(troubles[0])
+            if failures:
+                raise AttemptFailed(failures[0])
 
-        self.insist(patience, attempt)
+        self.retry(deadline, attempt)
 
-    def _coordinator(self, group: str, patience: Patience) -> Address:
+    def _coordinator(self, group: str, deadline: CallDeadline) -> Address:
         if group not in self._coordinators:
-            broker = self.any_broker(patience)
+            broker = self.any_broker(deadline)
             self._coordinators[group] = self._find_coordinator(broker, group)
         return self._coordinators[group]
 
-    def _find_coordinator(self, broker: Broker, group: str) -> Address:
+    def _find_coordinator(self, broker: BrokerConnection, group: str) -> Address:
         answer = self.exchange(
             broker, FIND_COORDINATOR, FindCoordinatorRequest(key=group, coordinator_keys=[group])
         )
-        if broker.version_of(FIND_COORDINATOR) >= _MANY_COORDINATORS:
+        if broker.version_of(FIND_COORDINATOR) >= _FIRST_VERSION_WITH_KEYS:
             if not answer.coordinators:
-                raise Failed(trouble_of(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                raise AttemptFailed(failure_of(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             found = answer.coordinators[0]
             code, detail, address = found.error_code, found.error_message, Address(found.host, found.port)
         else:
             code, detail, address = answer.error_code, answer.error_message, Address(answer.host, answer.port)
         if code != ErrorCode.NONE:
-            raise Failed(trouble_of(code, detail))
+            raise AttemptFailed(failure_of(code, detail))
         return address
 
     def close(self) -> None:
         self._brokers.close()
 
 
-def _worst(
-    left: Iterable[TopicPartition], troubles: Mapping[TopicPartition, Trouble]
-) -> tuple[TopicPartition, Trouble]:
+def _decisive_failure(
+    left: Iterable[TopicPartition], failures: Mapping[TopicPartition, RequestFailure]
+) -> tuple[TopicPartition, RequestFailure]:
     """What decides about the next attempt: first what gives no hope, then what needs a new look."""
-    order = [Remedy.GIVE_UP, Remedy.FIND_LEADER, Remedy.FIND_COORDINATOR, Remedy.TRY_AGAIN]
-    silent = Trouble("the broker said nothing about it", Remedy.FIND_LEADER)
-    named = ((partition, troubles.get(partition, silent)) for partition in left)
+    order = [Remedy.GIVE_UP, Remedy.FIND_LEADER, Remedy.FIND_COORDINATOR, Remedy.RETRY]
+    silent = RequestFailure("the broker said nothing about it", Remedy.FIND_LEADER)
+    named = ((partition, failures.get(partition, silent)) for partition in left)
     return min(named, key=lambda each: order.index(each[1].remedy))

@@ -10,14 +10,14 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.broker.cluster.metadata_service import CLUSTER_LIMITS, Cluster, ClusterLimits
+from penstock.broker.cluster.metadata_service import METADATA_LIMITS, MetadataLimits, MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.router import Later
+from penstock.broker.router import DeferredReply
 from penstock.broker.routes import ServingHandler
 from penstock.config.broker import BrokerConfig
-from penstock.config.layers import Given
+from penstock.config.layers import GivenSettings
 from penstock.controller.topics import (
-    NewTopic,
+    NewTopicFacts,
     TopicDefaults,
     TopicRequest,
     bump_leader_epochs,
@@ -34,7 +34,7 @@ from penstock.metadata.sqlite import MEMORY, SqliteStore
 from penstock.protocol.frames import encode_response
 from penstock.protocol.records import BatchOptions, Record, build_batch
 from penstock.protocol.schema import Api, Struct
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything, Authorizer, Operation, Principal, Resource
 from penstock.types import NodeId, Offset, TopicId
@@ -56,9 +56,9 @@ class DenyEverything:
 deny_everything = DenyEverything()
 
 
-class Inside(NamedTuple):
-    cluster: Cluster
-    partitions: Partitions
+class BrokerHarness(NamedTuple):
+    cluster: MetadataService
+    partitions: ReplicaManager
     pool: WorkerPool
     directory: DataDirectory
 
@@ -71,7 +71,7 @@ class Inside(NamedTuple):
         internal: bool = False,
     ) -> list[Partition]:
         request = TopicRequest(name=name, partitions=partitions, overrides=overrides or {}, internal=internal)
-        new = NewTopic(TopicId(name.encode().ljust(16, b"*")[:16]), NOW_MS)
+        new = NewTopicFacts(TopicId(name.encode().ljust(16, b"*")[:16]), NOW_MS)
         await self.cluster.change(
             lambda image: create_topic(
                 image, request, new, defaults=TopicDefaults(1, 1), validate_overrides=lambda _: None
@@ -95,7 +95,7 @@ class Inside(NamedTuple):
         reply = handler(request, connection.for_request(version, "tests", denied))
         if isawaitable(reply):
             reply = await reply
-        elif isinstance(reply, Later):
+        elif isinstance(reply, DeferredReply):
             finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             reply.then(finished.set_result)
             reply = await finished
@@ -112,15 +112,15 @@ class Inside(NamedTuple):
 
 @asynccontextmanager
 async def running(
-    folder: Path, static: Mapping[str, str] | None = None, limits: ClusterLimits = CLUSTER_LIMITS
-) -> AsyncIterator[Inside]:
+    folder: Path, static: Mapping[str, str] | None = None, limits: MetadataLimits = METADATA_LIMITS
+) -> AsyncIterator[BrokerHarness]:
     loop = asyncio.get_running_loop()
     worker, pool = Worker("metadata", loop), WorkerPool("reads", 1, loop)
     store = EmbeddedStore(SqliteStore(MEMORY), worker)
     directory = open_directory(OsDisk(), str(folder / "data"), NodeId(NODE_ID), SystemRandomness())
-    config = BrokerConfig.of(Given(AT_ONCE if static is None else static), insecure=True)
-    cluster = Cluster(store, ClusterImage(cluster_id="c"), config, limits=limits)
-    partitions = Partitions(directory, config, lambda _: None)
+    config = BrokerConfig.of(GivenSettings(AT_ONCE if static is None else static), insecure=True)
+    cluster = MetadataService(store, ClusterImage(cluster_id="c"), config, limits=limits)
+    partitions = ReplicaManager(directory, config, lambda _: None)
 
     async def follow(before: ClusterImage, after: ClusterImage) -> None:
         partitions.follow(before, after, cluster.config)
@@ -129,7 +129,7 @@ async def running(
     task = asyncio.create_task(cluster.run())
     await cluster.change(lambda image: register_broker(image, NODE_ID, rack=None, endpoints={}))
     try:
-        yield Inside(cluster, partitions, pool, directory)
+        yield BrokerHarness(cluster, partitions, pool, directory)
     finally:
         task.cancel()
         await asyncio.wait([task])

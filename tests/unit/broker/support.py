@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 from inspect import isawaitable
 from typing import Any, TypeVar
 
-from penstock.broker.cluster.metadata_service import CLUSTER_LIMITS, Cluster, ClusterLimits
-from penstock.broker.cluster.topic_creation import TopicCreation, WantedTopic
+from penstock.broker.cluster.metadata_service import METADATA_LIMITS, MetadataLimits, MetadataService
+from penstock.broker.cluster.topic_creation import RequestedTopic, TopicCreation
 from penstock.broker.context import RequestContext
 from penstock.broker.routes import ServingHandler
 from penstock.config.broker import BrokerConfig
-from penstock.config.layers import Given
+from penstock.config.layers import GivenSettings
 from penstock.controller.topics import TopicRequest, register_broker
 from penstock.errors import StorageFull
-from penstock.host.metadata_store import Change, Committed, Compare, Conflict
+from penstock.host.metadata_store import CommittedTransaction, Compare, Conflict, StoreChange
 from penstock.host.worker import Worker
 from penstock.metadata.embedded import EmbeddedStore
 from penstock.metadata.facts import ClusterImage, Endpoint, Topic
@@ -36,7 +36,7 @@ ALL_TOPIC_OPERATIONS, ALL_CLUSTER_OPERATIONS = 3576, 8096
 Response = TypeVar("Response", bound=Struct)
 
 
-class Allowing:
+class CallbackAuthorizer:
     """Allows what `allows` says, and nothing else."""
 
     allows_everything = False
@@ -49,11 +49,11 @@ class Allowing:
 
 
 ALLOW_EVERYTHING = AllowEverything()
-DENY_EVERYTHING = Allowing(lambda operation, resource: False)
+DENY_EVERYTHING = CallbackAuthorizer(lambda operation, resource: False)
 
 
-def denying(*names: str) -> Allowing:
-    return Allowing(lambda operation, resource: resource.name not in names)
+def denying(*names: str) -> CallbackAuthorizer:
+    return CallbackAuthorizer(lambda operation, resource: resource.name not in names)
 
 
 class FixedClock:
@@ -75,28 +75,30 @@ class CountingRandomness:
         return (self._next - 1).to_bytes(count, "big")
 
 
-class TroubledStore(EmbeddedStore):
+class FaultyStore(EmbeddedStore):
     """A store in memory that counts its commits, and can be full or be changed by another."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(SqliteStore(MEMORY), worker)
         self.is_full = False
         self.commits = 0
-        self.interfere: Sequence[Change] = ()
+        self.before_commit: Sequence[StoreChange] = ()
         """Somebody else does this just before the next transaction."""
 
-    async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+    async def transact(
+        self, compares: Sequence[Compare], changes: Sequence[StoreChange]
+    ) -> CommittedTransaction | Conflict:
         if self.is_full:
             raise StorageFull("no space left")
-        if self.interfere:
-            interfere, self.interfere = self.interfere, ()
-            await super().transact((), interfere)
+        if self.before_commit:
+            before_commit, self.before_commit = self.before_commit, ()
+            await super().transact((), before_commit)
         self.commits += 1
         return await super().transact(tuple(compares), tuple(changes))
 
 
-class Asker:
-    def __init__(self, cluster: Cluster, store: TroubledStore) -> None:
+class HandlerHarness:
+    def __init__(self, cluster: MetadataService, store: FaultyStore) -> None:
         self.cluster = cluster
         self.store = store
         self.randomness = CountingRandomness()
@@ -104,7 +106,7 @@ class Asker:
 
     async def topic(self, name: str, partitions: int = 1, settings: Mapping[str, str] | None = None) -> Topic:
         request = TopicRequest(name=name, partitions=partitions)
-        (topic,) = await self.creation.create([WantedTopic(request, dict(settings or {}))])
+        (topic,) = await self.creation.create([RequestedTopic(request, dict(settings or {}))])
         assert isinstance(topic, Topic), topic
         return topic
 
@@ -147,18 +149,18 @@ class Asker:
 async def running_cluster(
     static: Mapping[str, str] | None = None,
     broker_ids: Iterable[int] = (1, 2, 3),
-    limits: ClusterLimits = CLUSTER_LIMITS,
-) -> AsyncIterator[Asker]:
+    limits: MetadataLimits = METADATA_LIMITS,
+) -> AsyncIterator[HandlerHarness]:
     worker = Worker("metadata", asyncio.get_running_loop())
-    store = TroubledStore(worker)
-    config = BrokerConfig.of(Given(static or {}), insecure=True)
-    cluster = Cluster(store, ClusterImage(cluster_id="c"), config, limits=limits)
+    store = FaultyStore(worker)
+    config = BrokerConfig.of(GivenSettings(static or {}), insecure=True)
+    cluster = MetadataService(store, ClusterImage(cluster_id="c"), config, limits=limits)
     task = asyncio.create_task(cluster.run())
     for broker_id in broker_ids:
         await add_broker(cluster, broker_id)
     store.commits = 0
     try:
-        yield Asker(cluster, store)
+        yield HandlerHarness(cluster, store)
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -166,7 +168,7 @@ async def running_cluster(
         worker.stop()
 
 
-async def add_broker(cluster: Cluster, broker_id: int) -> None:
+async def add_broker(cluster: MetadataService, broker_id: int) -> None:
     endpoints = {
         LISTENER: Endpoint(f"plain{broker_id}", 9000 + broker_id),
         OTHER_LISTENER: Endpoint(f"tls{broker_id}", 9100 + broker_id),

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.broker.broker import RunningBroker, World, running_broker
-from penstock.broker.cluster.metadata_service import ClusterLimits
+from penstock.broker.broker import Environment, RunningBroker, running_broker
+from penstock.broker.cluster.metadata_service import MetadataLimits
 from penstock.config.sources import load
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.facts import ClusterImage
@@ -50,7 +50,7 @@ async def fail_for_a_bug(before: ClusterImage, after: ClusterImage) -> None:
 
 async def test_when_metadata_can_no_longer_be_changed_that_is_said_at_once(tmp_path: Path) -> None:
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, Environment()) as broker:
         await as_client(broker, lambda client: create(client, "before"))
         broker.cluster.subscribe(fail_for_a_bug)
         with pytest.raises(Closed):
@@ -74,14 +74,14 @@ async def test_when_metadata_can_no_longer_be_changed_that_is_said_at_once(tmp_p
     ],
 )
 async def test_changes_that_wait_when_the_writer_ends_do_not_wait_for_ever(queued_max: int) -> None:
-    async with running_cluster(limits=ClusterLimits(changes_queued_max=queued_max)) as asker:
-        asker.cluster.subscribe(fail_for_a_bug)
-        waiting = [asyncio.create_task(asker.topic(name)) for name in ("fatal", "next", "last")]
+    async with running_cluster(limits=MetadataLimits(changes_queued_max=queued_max)) as harness:
+        harness.cluster.subscribe(fail_for_a_bug)
+        waiting = [asyncio.create_task(harness.topic(name)) for name in ("fatal", "next", "last")]
         async with asyncio.timeout(2):
             outcomes = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(outcome, BaseException) for outcome in outcomes), "none was carried out"
             with pytest.raises(ApiError, match="can no longer be changed"):
-                await asker.cluster.change(lambda image: pytest.fail("nobody carries it out"))
+                await harness.cluster.change(lambda image: pytest.fail("nobody carries it out"))
 
 
 @pytest.fixture

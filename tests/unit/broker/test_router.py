@@ -8,11 +8,11 @@ from penstock.broker.apis.log_positions import LogPositions
 from penstock.broker.apis.metadata import Metadata
 from penstock.broker.apis.produce import Produce
 from penstock.broker.context import RequestContext
-from penstock.broker.router import Later, Route, Router
+from penstock.broker.router import DeferredReply, Route, Router
 from penstock.broker.served_api import never_waits
 from penstock.errors import ProtocolError
 from penstock.metadata.facts import ClusterImage
-from penstock.protocol.frames import encode_request, parse_header
+from penstock.protocol.frames import encode_request, parse_request_header
 from penstock.protocol.messages.log_positions import LOG_POSITIONS
 from penstock.protocol.messages.metadata import (
     METADATA,
@@ -52,7 +52,7 @@ class Desk:
         return REPLY
 
     def dispatch(self, frame: bytes) -> Any:
-        header, position = parse_header(memoryview(frame))
+        header, position = parse_request_header(memoryview(frame))
         request = self.router.decode(header, memoryview(frame), position)
         return self.router.dispatch(header, request, len(frame), self.connection)
 
@@ -130,17 +130,17 @@ def test_what_is_advertised_is_what_is_registered() -> None:
     assert desk.router.supported() == [(METADATA.key, *METADATA.versions)]
     desk.router.add(Route(Produce.api, desk.handle))
     assert (PRODUCE.key, 0, PRODUCE.versions[1]) in desk.router.supported()
-    assert not desk.router.knows(PRODUCE.key, 0)
+    assert not desk.router.supports(PRODUCE.key, 0)
     desk.router.add(Route(LogPositions.api, desk.handle))
     assert LOG_POSITIONS.key not in [key for key, _, _ in desk.router.supported()]
-    assert desk.router.knows(LOG_POSITIONS.key, 0)
+    assert desk.router.supports(LOG_POSITIONS.key, 0)
     with pytest.raises(AssertionError, match="two handlers"):
         desk.router.add(Route(Produce.api, desk.handle))
 
 
 def test_a_later_reply_is_told_once_whether_it_comes_before_or_after_it_is_waited_for() -> None:
     told: list[object] = []
-    early, late = Later(), Later()
+    early, late = DeferredReply(), DeferredReply()
     early.finish(REPLY)
     early.then(told.append)
     late.then(told.append)

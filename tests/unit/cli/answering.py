@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from penstock.cli.connection import Broker
+from penstock.cli.connection import BrokerConnector
 
 
-class Answering:
+class CannedReplies:
     """The same answers again and again, by the name of what is asked. What it was asked is kept."""
 
     timeout_s = 0.0
@@ -17,7 +17,7 @@ class Answering:
         self.asked: dict[str, Any] = {}
 
     @contextmanager
-    def client(self, address: Any = None) -> Iterator["Answering"]:
+    def client(self, address: Any = None) -> Iterator["CannedReplies"]:
         yield self
 
     def ask(self, api: Any, message: Any) -> Any:
@@ -25,6 +25,6 @@ class Answering:
         return self._answers[api.name]
 
 
-def as_broker(answering: Answering) -> Broker:
+def as_broker(answering: CannedReplies) -> BrokerConnector:
     """For those who want to know that it is one."""
-    return cast("Broker", answering)
+    return cast("BrokerConnector", answering)

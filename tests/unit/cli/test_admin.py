@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from penstock.cli import admin as module
 from penstock.cli.admin import Admin
-from penstock.cli.connection import Broker
-from penstock.cli.times import Kind, Place
+from penstock.cli.connection import BrokerConnector
+from penstock.cli.times import PositionKind, PositionSpec
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed
 
@@ -42,9 +42,9 @@ class Moving:
 
 def asked(moving: Moving, timeout_s: float, monkeypatch: pytest.MonkeyPatch) -> int | None:
     monkeypatch.setattr(module.kafka, "AdminClient", lambda settings: moving)
-    monkeypatch.setattr(module, "why_not_asked", lambda *asked: None)
-    admin = Admin(Broker((Address("127.0.0.1", 1),), timeout_s))
-    return admin.offsets("orders", [0], Place(Kind.LATEST))[0].offset
+    monkeypatch.setattr(module, "leaderless_reason", lambda *asked: None)
+    admin = Admin(BrokerConnector((Address("127.0.0.1", 1),), timeout_s))
+    return admin.offsets("orders", [0], PositionSpec(PositionKind.LATEST))[0].offset
 
 
 def test_another_leader_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.cli.admin import Admin
-from penstock.cli.connection import Broker
-from penstock.cli.records.consume import Reader, Span
-from penstock.cli.records.record_output import Incoming
-from penstock.cli.times import Kind, Place
-from penstock.cli.topic_state import why_not_written
+from penstock.cli.connection import BrokerConnector
+from penstock.cli.records.consume import AssignedReader, PartitionRange
+from penstock.cli.records.record_output import IncomingRecord
+from penstock.cli.times import PositionKind, PositionSpec
+from penstock.cli.topic_state import write_failure_reason
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed
 from tests.unit.wire.fake_cluster import FakeCluster
@@ -37,7 +37,7 @@ class Server(socketserver.ThreadingTCPServer):
 
 
 @pytest.fixture
-def reached() -> Iterator[Broker]:
+def reached() -> Iterator[BrokerConnector]:
     cluster = FakeCluster(1)
     cluster.leaders = {0: 0, 1: NOBODY}
     with Server(("127.0.0.1", 0), Answerer) as server:
@@ -45,34 +45,36 @@ def reached() -> Iterator[Broker]:
         address = cluster.brokers[0].address = Address("127.0.0.1", server.server_address[1])
         threading.Thread(target=server.serve_forever, args=(0.02,)).start()
         try:
-            yield Broker((address,), TIMEOUT_S)
+            yield BrokerConnector((address,), TIMEOUT_S)
         finally:
             server.shutdown()
 
 
-def test_who_writes_learns_which_partition_nobody_leads(reached: Broker) -> None:
-    reason = why_not_written(reached, "orders", 1)
+def test_who_writes_learns_which_partition_nobody_leads(reached: BrokerConnector) -> None:
+    reason = write_failure_reason(reached, "orders", 1)
     assert reason == "nobody leads orders-1: `penstock cluster status` shows which brokers are away"
 
 
-def test_who_asks_for_offsets_learns_which_partition_nobody_leads(reached: Broker) -> None:
+def test_who_asks_for_offsets_learns_which_partition_nobody_leads(reached: BrokerConnector) -> None:
     with pytest.raises(CommandFailed) as failed:
-        Admin(reached._replace(timeout_s=2 * TIMEOUT_S)).offsets("orders", [1], Place(Kind.EARLIEST))
+        Admin(reached._replace(timeout_s=2 * TIMEOUT_S)).offsets(
+            "orders", [1], PositionSpec(PositionKind.EARLIEST)
+        )
     assert "nobody leads orders-1: `penstock cluster status`" in str(failed.value)
 
 
-def test_who_reads_to_the_end_learns_which_partition_nobody_leads(reached: Broker) -> None:
-    reader = Reader(reached, "orders", {1: Span(0, 5)}, None)
+def test_who_reads_to_the_end_learns_which_partition_nobody_leads(reached: BrokerConnector) -> None:
+    reader = AssignedReader(reached, "orders", {1: PartitionRange(0, 5)}, None)
     with closing(reader), pytest.raises(CommandFailed, match=r"^nobody leads orders-1:"):
         read_longer_than_the_time_out(reader)
 
 
-def test_who_follows_waits_until_somebody_leads(reached: Broker) -> None:
-    with closing(Reader(reached, "orders", {1: Span(0, None)}, None)) as reader:
+def test_who_follows_waits_until_somebody_leads(reached: BrokerConnector) -> None:
+    with closing(AssignedReader(reached, "orders", {1: PartitionRange(0, None)}, None)) as reader:
         assert not read_longer_than_the_time_out(reader)
 
 
-def read_longer_than_the_time_out(reader: Reader) -> list[Incoming]:
+def read_longer_than_the_time_out(reader: AssignedReader) -> list[IncomingRecord]:
     deadline = time.monotonic() + TIMEOUT_S * 1.5
     records = []
     while time.monotonic() < deadline:

@@ -13,7 +13,7 @@ from penstock.config.alter import (
     replace_topic,
 )
 from penstock.config.broker import BrokerConfig
-from penstock.config.kafka_settings import PROTECTING
+from penstock.config.kafka_settings import PROTECTIVE_SETTINGS
 from penstock.config.sources import load
 from penstock.config.topic import TopicConfig
 from penstock.config.topic_settings import TOPIC_SETTINGS
@@ -298,12 +298,12 @@ def test_a_stored_value_that_cannot_be_parsed_is_passed_over_and_named() -> None
     assert warning.startswith("num.partitions")
 
 
-@pytest.mark.parametrize("name", sorted(PROTECTING))
+@pytest.mark.parametrize("name", sorted(PROTECTIVE_SETTINGS))
 def test_a_protection_that_is_not_there_is_rejected_at_run_time(name: str) -> None:
     with pytest.raises(ApiError) as refusal:
         alter_broker({}, [Alteration(name, "something")], DEFAULT)
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
-    assert PROTECTING[name] in refusal.value.detail
+    assert PROTECTIVE_SETTINGS[name] in refusal.value.detail
     assert alter_broker({}, [Alteration(name, "")], DEFAULT) == {name: ""}
     assert alter_broker({name: "something"}, [Alteration(name, None, AlterOp.DELETE)], DEFAULT) == {}
 

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import BROKER_SETTINGS
-from penstock.config.departures import DEPARTURES, KAFKA_HAS_NOT
+from penstock.config.departures import KAFKA_DIFFERENCES, NOT_IN_KAFKA
 from penstock.config.describe import describe_topic
 from penstock.config.layers import NOTHING_GIVEN, synonyms_of, value_of
 from penstock.config.setting import ConfigSource, ConfigType
@@ -141,7 +141,7 @@ def test_topic_settings_have_kafkas_types_and_defaults() -> None:
     ours = {
         entry.name: (entry.type, entry.value)
         for entry in describe_topic({}, BrokerConfig.of())
-        if entry.name not in KAFKA_HAS_NOT
+        if entry.name not in NOT_IN_KAFKA
     }
     kafkas = {}
     for line in KAFKA_TOPIC.split("\n")[1:-1]:
@@ -155,18 +155,18 @@ def test_broker_defaults_are_kafkas_but_for_the_departures() -> None:
     ours = {
         name: "null" if setting.default_text is None else setting.default_text
         for name, setting in BROKER_SETTINGS.items()
-        if name not in KAFKA_HAS_NOT
+        if name not in NOT_IN_KAFKA
     }
     assert ours.keys() == kafkas.keys()
     different = {name for name in ours if ours[name] != kafkas[name]}
-    in_a_cluster = {name for name, departure in DEPARTURES.items() if departure.ours}
-    assert different == DEPARTURES.keys() & BROKER_SETTINGS.keys() - KAFKA_HAS_NOT - in_a_cluster
+    in_a_cluster = {name for name, difference in KAFKA_DIFFERENCES.items() if difference.ours}
+    assert different == KAFKA_DIFFERENCES.keys() & BROKER_SETTINGS.keys() - NOT_IN_KAFKA - in_a_cluster
 
 
 def test_every_departure_and_every_setting_of_ours_is_declared() -> None:
     declared = TOPIC_SETTINGS.keys() | BROKER_SETTINGS.keys()
-    assert DEPARTURES.keys() <= declared
-    assert declared >= KAFKA_HAS_NOT
+    assert KAFKA_DIFFERENCES.keys() <= declared
+    assert declared >= NOT_IN_KAFKA
 
 
 @pytest.mark.parametrize("name", [name for name in TOPIC_SETTINGS if TOPIC_SETTINGS[name].synonyms])

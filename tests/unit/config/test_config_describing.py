@@ -11,7 +11,7 @@ from penstock.config.describe import (
     describe_group,
     describe_topic,
 )
-from penstock.config.layers import Given
+from penstock.config.layers import GivenSettings
 from penstock.config.setting import ConfigSource, ConfigType
 from penstock.config.sources import load
 from penstock.config.topic_settings import TOPIC_SETTINGS
@@ -106,7 +106,7 @@ def test_a_setting_that_is_not_set_has_no_value() -> None:
 
 def test_a_password_is_never_shown() -> None:
     static = {"ssl.key.password": "secret", "listener.name.tls.ssl.key.password": "deeper secret"}
-    broker = BrokerConfig.of(Given(static))
+    broker = BrokerConfig.of(GivenSettings(static))
     for name in static:
         entry = broker_entry(name, broker)
         assert (entry.value, entry.sensitive, entry.type) == (None, True, 9)
@@ -117,7 +117,7 @@ def test_a_password_is_never_shown() -> None:
 
 def test_one_listeners_setting_is_described_with_that_of_all_behind_it() -> None:
     static = {"ssl.client.auth": "requested", "listener.name.tls.ssl.client.auth": "required"}
-    entry = broker_entry("listener.name.tls.ssl.client.auth", BrokerConfig.of(Given(static)))
+    entry = broker_entry("listener.name.tls.ssl.client.auth", BrokerConfig.of(GivenSettings(static)))
     assert entry.value == "required"
     assert [synonym[:2] for synonym in entry.synonyms] == [
         ("listener.name.tls.ssl.client.auth", "required"),

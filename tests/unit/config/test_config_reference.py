@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from penstock.config.broker_settings import BROKER_SETTINGS
-from penstock.config.departures import DEPARTURES
+from penstock.config.departures import KAFKA_DIFFERENCES
 from penstock.config.reference import render
 from penstock.config.sources import load
 from penstock.config.topic_settings import TOPIC_SETTINGS
@@ -20,8 +20,8 @@ def test_the_page_has_every_setting_and_every_departure() -> None:
     for name in (*TOPIC_SETTINGS, *BROKER_SETTINGS):
         assert f"\n| `{name}` | " in page
     differing = page.partition("## Where defaults differ")[2].partition("\n## ")[0]
-    for name, departure in DEPARTURES.items():
-        assert f"| `{name}` | {departure.kafka} | " in differing
+    for name, difference in KAFKA_DIFFERENCES.items():
+        assert f"| `{name}` | {difference.kafka} | " in differing
 
 
 def test_the_file_shown_on_the_page_can_be_loaded() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.config.broker import ClientAuth
 from penstock.config.broker_settings import BROKER_SETTINGS
-from penstock.config.kafka_settings import PROTECTING, WITHOUT_EFFECT
+from penstock.config.kafka_settings import PROTECTIVE_SETTINGS, WITHOUT_EFFECT
 from penstock.config.listeners import Address, SecurityProtocol
 from penstock.config.sources import load
 from penstock.errors import ConfigError
@@ -261,8 +261,8 @@ def test_brokers_do_not_replicate_by_another_listener_than_the_one_that_is_named
 
 
 def test_no_setting_of_this_broker_is_listed_as_one_that_it_lacks() -> None:
-    assert not (WITHOUT_EFFECT | PROTECTING.keys()) & BROKER_SETTINGS.keys()
-    assert not WITHOUT_EFFECT & PROTECTING.keys()
+    assert not (WITHOUT_EFFECT | PROTECTIVE_SETTINGS.keys()) & BROKER_SETTINGS.keys()
+    assert not WITHOUT_EFFECT & PROTECTIVE_SETTINGS.keys()
 
 
 def test_the_largest_batch_may_be_as_large_as_a_request_and_a_segment() -> None:

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
-from penstock.config.setting import ConfigType, Rule, Setting, Value, by_name, render, unknown_setting
+from penstock.config.setting import (
+    ConfigType,
+    Setting,
+    SettingRule,
+    SettingValue,
+    by_name,
+    render,
+    unknown_setting_message,
+)
 from penstock.config.topic_settings import TOPIC_SETTINGS
 from penstock.errors import ConfigError
 from penstock.limits import INT_MAX, LONG_MAX, SHORT_MAX
@@ -15,7 +23,7 @@ WIDEST = {ConfigType.SHORT: SHORT_MAX, ConfigType.INT: INT_MAX, ConfigType.LONG:
 WORDS = st.text(st.characters(exclude_characters=",", exclude_categories=["Cs"]), min_size=1).filter(
     lambda text: text == text.strip()
 )
-RULED: dict[str, st.SearchStrategy[Value]] = {
+RULED: dict[str, st.SearchStrategy[SettingValue]] = {
     "log.dirs": st.tuples(WORDS),
     "log.dir": WORDS,
     "metadata.store": st.just("embedded"),
@@ -27,7 +35,7 @@ RULED: dict[str, st.SearchStrategy[Value]] = {
 }
 
 
-def values_of(setting: Setting) -> st.SearchStrategy[Value]:
+def values_of(setting: Setting) -> st.SearchStrategy[SettingValue]:
     """Everything a setting allows."""
     if setting.name in RULED:
         return RULED[setting.name]
@@ -133,7 +141,7 @@ def test_a_refusal_names_the_key_the_value_and_what_is_allowed(name: str, text: 
         ("follower.replication.throttled.replicas", "*", ("*",)),
     ],
 )
-def test_text_is_read_as_leniently_as_kafka_reads_it(name: str, text: str, value: Value) -> None:
+def test_text_is_read_as_leniently_as_kafka_reads_it(name: str, text: str, value: SettingValue) -> None:
     assert TOPIC_SETTINGS[name].parse(text) == value
 
 
@@ -141,7 +149,7 @@ def test_text_is_read_as_leniently_as_kafka_reads_it(name: str, text: str, value
     ("value", "text"),
     [(True, "true"), (False, "false"), (("a", "b"), "a,b"), ((), ""), (0.5, "0.5"), (-1, "-1")],
 )
-def test_values_are_written_as_kafka_writes_them(value: Value, text: str) -> None:
+def test_values_are_written_as_kafka_writes_them(value: SettingValue, text: str) -> None:
     assert render(value) == text
 
 
@@ -157,7 +165,9 @@ def test_a_number_beyond_what_a_float_holds_is_refused() -> None:
 
 
 def test_a_password_is_not_repeated_in_a_refusal() -> None:
-    setting = Setting("secret", ConfigType.PASSWORD, None, "A secret.", rule=Rule(lambda _: False, "better"))
+    setting = Setting(
+        "secret", ConfigType.PASSWORD, None, "A secret.", rule=SettingRule(lambda _: False, "better")
+    )
     with pytest.raises(ConfigError, match=r"secret = \(hidden\): must be better") as refusal:
         setting.parse("hunter2")
     assert "hunter2" not in str(refusal.value)
@@ -167,15 +177,15 @@ def test_a_refusal_of_a_huge_value_or_key_is_short() -> None:
     with pytest.raises(ConfigError) as refusal:
         TOPIC_SETTINGS["retention.ms"].parse("x" * 1_000_000)
     assert len(str(refusal.value)) < 400
-    assert len(unknown_setting("x" * 1_000_000, TOPIC_SETTINGS)) < 400
+    assert len(unknown_setting_message("x" * 1_000_000, TOPIC_SETTINGS)) < 400
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
     assert (
-        unknown_setting("log.retention.mss", BROKER_SETTINGS)
+        unknown_setting_message("log.retention.mss", BROKER_SETTINGS)
         == "unknown setting 'log.retention.mss'; did you mean 'log.retention.ms'?"
     )
-    assert unknown_setting("zzz", BROKER_SETTINGS) == "unknown setting 'zzz'"
+    assert unknown_setting_message("zzz", BROKER_SETTINGS) == "unknown setting 'zzz'"
 
 
 def test_a_setting_cannot_be_declared_twice() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.layers import Given
+from penstock.config.layers import GivenSettings
 from penstock.config.topic import CleanupPolicy, CompressionType, FlushPolicy, TimestampType, TopicConfig
 from penstock.errors import ConfigError
 
@@ -11,7 +11,7 @@ DEFAULT = BrokerConfig.of()
 
 
 def broker(**static: str) -> BrokerConfig:
-    return BrokerConfig.of(Given({name.replace("_", "."): text for name, text in static.items()}))
+    return BrokerConfig.of(GivenSettings({name.replace("_", "."): text for name, text in static.items()}))
 
 
 def test_a_topics_own_setting_wins_over_its_brokers() -> None:

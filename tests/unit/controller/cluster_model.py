@@ -10,13 +10,19 @@ record, and that is seen.
 
 from dataclasses import dataclass, field, replace
 
-from penstock.controller.brokers import Registration, admit, awaits_admission, claim_control, register
+from penstock.controller.brokers import (
+    RegistrationRequest,
+    admit,
+    awaits_admission,
+    become_controller,
+    register,
+)
 from penstock.controller.decision import Decision
 from penstock.controller.elections import is_withdrawn, withdraw
-from penstock.controller.isr import InSync, IsrProposal, change_isr
+from penstock.controller.isr import IsrMember, IsrProposal, change_isr
 from penstock.errors import ApiError
 from penstock.host.metadata_store import DeleteAll, SessionId
-from penstock.metadata.durability import eligible, has_lost_copy, min_isr
+from penstock.metadata.durability import eligible_leaders, has_lost_copy, min_isr
 from penstock.metadata.facts import NO_NODE, ClusterImage, Controller, PartitionState
 from penstock.metadata.image import image_of
 from penstock.metadata.keys import topic_id_text
@@ -54,25 +60,25 @@ class Process:
 
 
 @dataclass
-class Ghost:
+class PartitionTruth:
     """What is true of a partition, whoever knows it."""
 
     committed: Log = ()
     epoch: int = -1
-    acknowledged: dict[int, InSync] = field(default_factory=dict)
+    acknowledged: dict[int, IsrMember] = field(default_factory=dict)
     """To the leader of this epoch: how far (in place of the broker's id), and in which broker epoch."""
     about_to_join: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
-class Flying:
+class PendingDecision:
     """A decision on its way to the store."""
 
     decision: Decision
     made_at: int
     may_be_unclean: bool = False
     cancels: bool = False
-    begins_epoch: bool = False
+    bumps_leader_epoch: bool = False
     proposal: Name | None = None
     controller: Controller | None = None
     """Whose decision it is, if it is the controller's own."""
@@ -89,8 +95,8 @@ class ModelCluster(StoredCluster):
     def __init__(self, brokers: int) -> None:
         super().__init__(changes_max=CHANGES_MAX)
         self.processes = {number: Process(number, f"disk {number}") for number in range(1, brokers + 1)}
-        self.ghosts: dict[Name, Ghost] = {}
-        self.lingering: list[int] = []
+        self.truths: dict[Name, PartitionTruth] = {}
+        self.ended_sessions: list[int] = []
         """Sessions of processes that have ended."""
         self.records = 0
         self.sessions = 0
@@ -98,13 +104,13 @@ class ModelCluster(StoredCluster):
 
     # What happens to processes
 
-    def start(self, process: Process, *, goes_on: bool = False) -> None:
+    def start(self, process: Process, *, is_same_start: bool = False) -> None:
         """Join, if the last session of this id is over."""
         self.sessions += 1
-        if not goes_on:
+        if not is_same_start:
             process.start_ids = (*process.start_ids, f"start {self.sessions}")
-            self._remember_damage(process)
-        wanted = Registration(
+            self._set_damaged_logs_aside(process)
+        wanted = RegistrationRequest(
             broker_id=process.id,
             incarnation=f"session {self.sessions}",
             directory_id=process.directory_id,
@@ -119,11 +125,11 @@ class ModelCluster(StoredCluster):
             return
         process.is_running, process.incarnation, process.session = True, wanted.incarnation, self.sessions
         process.clean_epoch = 0
-        self.carry_out(Flying(decision, self.image.revision))
+        self.carry_out(PendingDecision(decision, self.image.revision))
 
     def stop(self, process: Process, *, clean: bool, lost: int) -> None:
         broker = self.image.brokers[process.id]
-        if self.is_acting(process.id):
+        if self.is_admitted_process(process.id):
             process.missing = frozenset()
             if clean:
                 process.clean_epoch = broker.admitted_epoch
@@ -132,7 +138,7 @@ class ModelCluster(StoredCluster):
                 if name[0] == UNFLUSHED_TOPIC:
                     process.logs[name] = log[: max(0, len(log) - lost)]
         process.is_running = False
-        self.lingering.append(process.session)
+        self.ended_sessions.append(process.session)
 
     def _lost(self, process: Process) -> dict[str, tuple[int, ...]]:
         lost: dict[str, tuple[int, ...]] = {}
@@ -147,15 +153,19 @@ class ModelCluster(StoredCluster):
 
     def damage(self, process: Process, name: Name) -> None:
         state = self.state(*name)
-        if process.log(name) and self.is_acting(process.id) and process.id in state.replicas:
+        if process.log(name) and self.is_admitted_process(process.id) and process.id in state.replicas:
             process.damaged.setdefault(name, state.leader_epoch)
 
-    def withdraw(self, process: Process, name: Name) -> Flying | None:
-        if name not in process.damaged or not self.is_acting(process.id):
+    def withdraw(self, process: Process, name: Name) -> PendingDecision | None:
+        if name not in process.damaged or not self.is_admitted_process(process.id):
             return None
         partition = self.image.topics[name[0]], self.state(*name)
         decision = withdraw(self.image, partition, process.id, fetched_epoch=process.damaged[name])
-        return None if decision is None else Flying(decision, self.image.revision, begins_epoch=True)
+        return (
+            None
+            if decision is None
+            else PendingDecision(decision, self.image.revision, bumps_leader_epoch=True)
+        )
 
     def begin_anew(self, process: Process, name: Name) -> None:
         if name not in process.damaged or not process.is_running:
@@ -165,16 +175,16 @@ class ModelCluster(StoredCluster):
             del process.damaged[name]
             process.logs.pop(name, None)
 
-    def _remember_damage(self, process: Process) -> None:
+    def _set_damaged_logs_aside(self, process: Process) -> None:
         """A start sets damaged logs aside where somebody else has all of it, and tells."""
         for name in sorted(process.damaged):
             topic, state = self.image.topics[name[0]], self.state(*name)
             process.damaged[name] = -1
-            if {*state.isr, *eligible(self.image, topic, state)} - {process.id}:
+            if {*state.isr, *eligible_leaders(self.image, topic, state)} - {process.id}:
                 del process.damaged[name]
                 self.lose_folder(process, name)
 
-    def take_copy(self, process: Process) -> None:
+    def back_up_disk(self, process: Process) -> None:
         process.copy = replace(process, logs=dict(process.logs), damaged={}, copy=None)
 
     def wipe(self, process: Process) -> None:
@@ -185,7 +195,7 @@ class ModelCluster(StoredCluster):
         process.directory_id = f"disk {process.id}, made {self.sessions}"
         process.clean_epoch = 0
 
-    def put_back(self, process: Process) -> None:
+    def restore_disk(self, process: Process) -> None:
         """The copy, in place of what is on the disk now."""
         if process.copy is not None:
             found = process.copy
@@ -197,16 +207,16 @@ class ModelCluster(StoredCluster):
     def expire(self, session: int) -> None:
         before = self.image
         self.end_session(session)
-        self.check(before, Flying(Decision((), ()), before.revision))
+        self.check(before, PendingDecision(Decision((), ()), before.revision))
 
     def claim(self, broker_id: int) -> None:
         """Another controller: the old one's session is over."""
         self.sessions += 1
         self.end_session(1_000_000)
-        decision = claim_control(self.image, broker_id, SessionId(1_000_000))
-        self.carry_out(Flying(decision, self.image.revision))
+        decision = become_controller(self.image, broker_id, SessionId(1_000_000))
+        self.carry_out(PendingDecision(decision, self.image.revision))
 
-    def is_acting(self, broker_id: int) -> bool:
+    def is_admitted_process(self, broker_id: int) -> bool:
         """It runs, and its session is the admitted one."""
         broker, process = self.image.brokers.get(broker_id), self.processes[broker_id]
         if broker is None or broker.live is None:
@@ -215,18 +225,22 @@ class ModelCluster(StoredCluster):
 
     # What happens to records
 
-    def ghost(self, name: Name) -> Ghost:
+    def truth(self, name: Name) -> PartitionTruth:
         state = self.state(*name)
-        ghost = self.ghosts.setdefault(name, Ghost())
-        if ghost.epoch != state.leader_epoch:
-            ghost.epoch = state.leader_epoch
-            ghost.acknowledged, ghost.about_to_join = {}, set()
-        return ghost
+        truth = self.truths.setdefault(name, PartitionTruth())
+        if truth.epoch != state.leader_epoch:
+            truth.epoch = state.leader_epoch
+            truth.acknowledged, truth.about_to_join = {}, set()
+        return truth
 
     def is_led(self, name: Name) -> bool:
         """By a process that can use its log."""
         leader = self.state(*name).leader
-        return leader != NO_NODE and self.is_acting(leader) and name not in self.processes[leader].damaged
+        return (
+            leader != NO_NODE
+            and self.is_admitted_process(leader)
+            and name not in self.processes[leader].damaged
+        )
 
     def append(self, name: Name) -> None:
         leader = self.state(*name).leader
@@ -246,7 +260,7 @@ class ModelCluster(StoredCluster):
         assert broker is not None
         process.logs[name] = self.processes[state.leader].log(name)
         length = len(process.logs[name])
-        self.ghost(name).acknowledged[follower] = InSync(length, broker.live_epoch)
+        self.truth(name).acknowledged[follower] = IsrMember(length, broker.broker_epoch)
 
     def advance(self, name: Name) -> None:
         """Commit what everybody who counts has acknowledged."""
@@ -255,30 +269,30 @@ class ModelCluster(StoredCluster):
             return
         if len(state.isr) < min_isr(self.image, topic, state):
             return
-        ghost, log = self.ghost(name), self.processes[state.leader].log(name)
-        counted = (set(state.isr) | ghost.about_to_join) - {state.leader}
-        ends = [ghost.acknowledged[node].broker_id if node in ghost.acknowledged else 0 for node in counted]
+        truth, log = self.truth(name), self.processes[state.leader].log(name)
+        counted = (set(state.isr) | truth.about_to_join) - {state.leader}
+        ends = [truth.acknowledged[node].broker_id if node in truth.acknowledged else 0 for node in counted]
         end = min([len(log), *ends])
-        if end > len(ghost.committed):
-            ghost.committed = log[:end]
+        if end > len(truth.committed):
+            truth.committed = log[:end]
 
-    def propose(self, name: Name, members: set[int]) -> Flying | None:
+    def propose(self, name: Name, members: set[int]) -> PendingDecision | None:
         """The leader proposes who is in sync: who was, and who has caught up, of these."""
         state = self.state(*name)
         if not self.is_led(name):
             return None
-        ghost, log = self.ghost(name), self.processes[state.leader].log(name)
+        truth, log = self.truth(name), self.processes[state.leader].log(name)
         isr = []
         for node in state.replicas:
-            told = ghost.acknowledged.get(node, InSync(-1, 0))
+            told = truth.acknowledged.get(node, IsrMember(-1, 0))
             has_all = told.broker_id == len(log)
             if node == state.leader or (node in members and (node in state.isr or has_all)):
-                isr.append(InSync(node, told.broker_epoch))
-        epoch = self.image.brokers[state.leader].live_epoch
+                isr.append(IsrMember(node, told.broker_epoch))
+        epoch = self.image.brokers[state.leader].broker_epoch
         proposal = IsrProposal(
             self.image.topics[name[0]].id,
             name[1],
-            InSync(state.leader, epoch),
+            IsrMember(state.leader, epoch),
             state.leader_epoch,
             state.partition_epoch,
             tuple(isr),
@@ -289,39 +303,39 @@ class ModelCluster(StoredCluster):
             return None
         if not decision.changes:
             return None
-        ghost.about_to_join |= {member.broker_id for member in isr}
-        return Flying(decision, self.image.revision, proposal=name)
+        truth.about_to_join |= {member.broker_id for member in isr}
+        return PendingDecision(decision, self.image.revision, proposal=name)
 
     # Carrying out
 
-    def carry_out(self, flying: Flying) -> bool:
+    def carry_out(self, pending: PendingDecision) -> bool:
         before = self.image
-        if not self.attempt(flying.decision):
+        if not self.attempt(pending.decision):
             return False
         if self.image.revision == before.revision:
             return True
-        for change in flying.decision.changes:
+        for change in pending.decision.changes:
             key = change.prefix if isinstance(change, DeleteAll) else change.key
-            assert self._decided_by.get(key) != flying.made_at or not flying.decision.compares, (
+            assert self._decided_by.get(key) != pending.made_at or not pending.decision.compares, (
                 "two decisions from one image, and both were committed"
             )
-            self._decided_by[key] = flying.made_at
-        assert flying.controller in (None, before.controller), "its term is over"
-        if flying.proposal is not None:
-            was = before.partition(*flying.proposal)
+            self._decided_by[key] = pending.made_at
+        assert pending.controller in (None, before.controller), "its term is over"
+        if pending.proposal is not None:
+            was = before.partition(*pending.proposal)
             assert was is not None
             assert was.leader in before.admitted, "a leader whose session is over changes nothing"
-        self.check(before, flying)
+        self.check(before, pending)
         return True
 
     def admit_if_ready(self, broker_id: int) -> None:
         broker = self.image.brokers.get(broker_id)
         if broker is not None and awaits_admission(broker):
-            self.carry_out(Flying(admit(self.image, broker), self.image.revision))
+            self.carry_out(PendingDecision(admit(self.image, broker), self.image.revision))
 
     # What must hold
 
-    def check(self, before: ClusterImage, flying: Flying) -> None:
+    def check(self, before: ClusterImage, pending: PendingDecision) -> None:
         assert self.image == image_of(self.store.read(), CLUSTER)
         for topic in self.image.topics.values():
             for state in topic.partitions:
@@ -329,13 +343,13 @@ class ModelCluster(StoredCluster):
                 was = before.partition(*name)
                 self._check_shape(name, state)
                 if was is not None and was != state:
-                    self._check_step(name, before, was, flying)
+                    self._check_step(name, before, was, pending)
         for topic in self.image.topics.values():
             for state in topic.partitions:
                 self._check_records((topic.name, state.index), before)
 
     def _check_shape(self, name: Name, state: PartitionState) -> None:
-        self.ghosts.setdefault(name, Ghost())
+        self.truths.setdefault(name, PartitionTruth())
         assert state.leader == NO_NODE or state.leader in state.isr
         assert set(state.isr) <= set(state.replicas)
         assert len(set(state.isr)) == len(state.isr)
@@ -343,38 +357,42 @@ class ModelCluster(StoredCluster):
         assert not set(state.elr) & set(state.isr)
         assert set(state.adding) | set(state.removing) <= set(state.replicas)
 
-    def _check_step(self, name: Name, before: ClusterImage, was: PartitionState, flying: Flying) -> None:
-        state, ghost, topic = self.state(*name), self.ghosts[name], before.topics[name[0]]
+    def _check_step(
+        self, name: Name, before: ClusterImage, was: PartitionState, pending: PendingDecision
+    ) -> None:
+        state, truth, topic = self.state(*name), self.truths[name], before.topics[name[0]]
         assert state.partition_epoch == was.partition_epoch + 1
         has_new_leader = state.leader != was.leader
-        has_new_epoch = flying.begins_epoch or has_new_leader or not set(was.replicas) <= set(state.replicas)
+        has_new_epoch = (
+            pending.bumps_leader_epoch or has_new_leader or not set(was.replicas) <= set(state.replicas)
+        )
         assert state.leader_epoch == was.leader_epoch + has_new_epoch
-        had_records = {*was.isr, *eligible(before, topic, was)}
+        had_records = {*was.isr, *eligible_leaders(before, topic, was)}
         if has_new_leader and state.leader != NO_NODE:
             assert state.leader in before.admitted, "who is not admitted leads nothing"
             if state.leader not in had_records:
                 is_set = topic.overrides.get("unclean.leader.election.enable") == "true"
-                assert flying.may_be_unclean or is_set, "it may lack what was committed"
-                ghost.committed = common(ghost.committed, self.processes[state.leader].log(name))
+                assert pending.may_be_unclean or is_set, "it may lack what was committed"
+                truth.committed = common(truth.committed, self.processes[state.leader].log(name))
         assert set(state.isr) - set(was.isr) <= before.admitted, "who is not admitted is in no ISR"
         if had_records and not state.isr and not state.elr:
             assert all(has_lost_copy(before.brokers[node], topic, name[1]) for node in had_records), (
                 "one was the last"
             )
-        if was.is_reassigning and not state.is_reassigning and not flying.cancels:
+        if was.is_reassigning and not state.is_reassigning and not pending.cancels:
             assert state.replicas == was.target
 
     def _check_records(self, name: Name, before: ClusterImage) -> None:
         """Everybody admitted who is in sync, or eligible, has all that was committed."""
-        state, ghost, topic = self.state(*name), self.ghosts[name], self.image.topics[name[0]]
-        members = {*state.isr, *eligible(self.image, topic, state)}
+        state, truth, topic = self.state(*name), self.truths[name], self.image.topics[name[0]]
+        members = {*state.isr, *eligible_leaders(self.image, topic, state)}
         for node in members & self.image.admitted:
             log = self.processes[node].log(name)
-            if log[: len(ghost.committed)] == ghost.committed or not self.is_acting(node):
+            if log[: len(truth.committed)] == truth.committed or not self.is_admitted_process(node):
                 continue
             is_last = members == {node}
             lost_it = name[0] == UNFLUSHED_TOPIC and node not in before.admitted
             assert is_last, f"broker {node} lacks what was committed"
             assert lost_it, f"broker {node} lacks what was committed, and was admitted"
             # The last who is known to have had all, and stopped uncleanly: what it has is what there is.
-            ghost.committed = common(ghost.committed, log)
+            truth.committed = common(truth.committed, log)

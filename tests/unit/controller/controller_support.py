@@ -4,29 +4,35 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 
-from penstock.controller.brokers import Registration, admit, claim_control, register, settle_in
-from penstock.controller.decision import Decision, pieces
-from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic
+from penstock.controller.brokers import (
+    RegistrationRequest,
+    admit,
+    become_controller,
+    finish_joining,
+    register,
+)
+from penstock.controller.decision import Decision, transactions_of
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import ApiError
 from penstock.host.metadata_store import (
     ABSENT,
-    Change,
     Compare,
     Delete,
     DeleteAll,
-    Entry,
     Put,
     SessionId,
     Snapshot,
+    StoreChange,
+    StoreEntry,
 )
 from penstock.metadata import levels
 from penstock.metadata.facts import ClusterImage, Endpoint, PartitionState
 from penstock.metadata.image import apply, image_of
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 from penstock.types import TopicId
 
 CLUSTER = "c"
-KEYS = Keys(CLUSTER)
+KEYS = ClusterKeys(CLUSTER)
 EMPTY = ClusterImage(cluster_id=CLUSTER)
 ETCD_CHANGES_MAX = 128
 LISTENERS = {"PLAINTEXT": Endpoint("h", 9092)}
@@ -46,10 +52,10 @@ def refusal(decide: Callable[[], object]) -> ApiError:
 class MemoryStore:
     def __init__(self) -> None:
         self.revision = 0
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, StoreEntry] = {}
         self._sessions: dict[str, SessionId] = {}
 
-    def transact(self, compares: Iterable[Compare], changes: Sequence[Change]) -> int | None:
+    def transact(self, compares: Iterable[Compare], changes: Sequence[StoreChange]) -> int | None:
         """The revision it was committed at; None: a comparison failed."""
         for key, revision in compares:
             entry = self._entries.get(key)
@@ -60,9 +66,9 @@ class MemoryStore:
             self._make(change)
         return self.revision
 
-    def end_session(self, session: SessionId) -> list[Change]:
+    def end_session(self, session: SessionId) -> list[StoreChange]:
         """What a watcher sees of it."""
-        gone: list[Change] = [Delete(key) for key, of in self._sessions.items() if of == session]
+        gone: list[StoreChange] = [Delete(key) for key, of in self._sessions.items() if of == session]
         if gone:
             self.transact((), gone)
         return gone
@@ -70,9 +76,9 @@ class MemoryStore:
     def read(self) -> Snapshot:
         return Snapshot(self.revision, dict(sorted(self._entries.items())))
 
-    def _make(self, change: Change) -> None:
+    def _make(self, change: StoreChange) -> None:
         if isinstance(change, Put):
-            self._entries[change.key] = Entry(change.value, self.revision)
+            self._entries[change.key] = StoreEntry(change.value, self.revision)
             self._sessions.pop(change.key, None)
             if change.session is not None:
                 self._sessions[change.key] = change.session
@@ -98,7 +104,7 @@ class StoredCluster:
         self._topics = 1
 
     def attempt(self, decision: Decision) -> bool:
-        for piece in pieces(decision, self._changes_max):
+        for piece in transactions_of(decision, self._changes_max):
             revision = self.store.transact(piece.compares, piece.changes)
             if revision is None:
                 return False
@@ -122,7 +128,7 @@ class StoredCluster:
         self.commit(self.joining(broker_id, incarnation, **facts))
 
     def joining(self, broker_id: int, incarnation: str = "", **facts: object) -> Decision:
-        wanted = Registration(
+        wanted = RegistrationRequest(
             broker_id=broker_id,
             incarnation=incarnation or f"first of {broker_id}",
             directory_id=str(facts.pop("directory_id", f"disk of {broker_id}")),
@@ -144,7 +150,7 @@ class StoredCluster:
         internal: bool = False,
     ) -> None:
         self._topics += 1
-        new = NewTopic(TopicId(self._topics.to_bytes(16, "big")), created_ms=7)
+        new = NewTopicFacts(TopicId(self._topics.to_bytes(16, "big")), created_ms=7)
         request = TopicRequest(
             name=name,
             partitions=partitions,
@@ -167,7 +173,7 @@ def cluster_of(*broker_ids: int, racks: Sequence[str] = ()) -> StoredCluster:
     for number, broker_id in enumerate(broker_ids):
         cluster.join(broker_id, rack=racks[number] if racks else None)
         if number == 0:
-            cluster.commit(claim_control(cluster.image, broker_id, SessionId(1000)))
+            cluster.commit(become_controller(cluster.image, broker_id, SessionId(1000)))
         cluster.admit(broker_id)
-        cluster.commit(settle_in(cluster.image, cluster.image.brokers[broker_id]))
+        cluster.commit(finish_joining(cluster.image, cluster.image.brokers[broker_id]))
     return cluster

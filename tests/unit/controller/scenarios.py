@@ -1,7 +1,7 @@
 """What a controller and leaders do, step by step, until there is nothing to do."""
 
-from penstock.controller.isr import InSync, IsrProposal, change_isr
-from penstock.controller.upkeep import Task, urgent
+from penstock.controller.isr import IsrMember, IsrProposal, change_isr
+from penstock.controller.upkeep import Task, urgent_work
 from penstock.metadata.facts import ClusterImage
 from tests.unit.controller.controller_support import StoredCluster
 
@@ -11,7 +11,7 @@ STEPS_MAX = 100
 def upkeep(cluster: StoredCluster) -> list[Task]:
     """Do all that is urgent. The tasks, in order."""
     done: list[Task] = []
-    while (work := urgent(cluster.image)) is not None:
+    while (work := urgent_work(cluster.image)) is not None:
         done.append(work.task)
         assert len(done) < STEPS_MAX, "there is always more to do"
         attempts = [cluster.attempt(decision) for decision in work.decisions]
@@ -22,8 +22,8 @@ def upkeep(cluster: StoredCluster) -> list[Task]:
 def proposal(image: ClusterImage, *isr: int, topic: str = "t", index: int = 0) -> IsrProposal:
     """Of the leader, as the image has it, with everybody in their present epochs."""
     state = image.topics[topic].partitions[index]
-    members = tuple(InSync(node, image.brokers[node].live_epoch) for node in isr)
-    leader = InSync(state.leader, image.brokers[state.leader].live_epoch)
+    members = tuple(IsrMember(node, image.brokers[node].broker_epoch) for node in isr)
+    leader = IsrMember(state.leader, image.brokers[state.leader].broker_epoch)
     return IsrProposal(
         image.topics[topic].id, index, leader, state.leader_epoch, state.partition_epoch, members
     )

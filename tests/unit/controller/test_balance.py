@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.controller.balance import empty_out, even_out, raise_factor
+from penstock.controller.balance import balancing_moves, evacuation_moves, replication_factor_moves
 from penstock.controller.brokers import drain
 from penstock.controller.partitions import every_partition
 from penstock.controller.reassignment import Reassignment, reassign
@@ -53,7 +53,7 @@ def test_who_joins_is_given_its_share(
         cluster.join(broker_id)
         cluster.admit(broker_id)
     for _ in range(200):
-        plan = even_out(cluster.image, moves_max)
+        plan = balancing_moves(cluster.image, moves_max)
         assert len(plan) <= moves_max
         if not plan:
             break
@@ -76,7 +76,7 @@ def test_a_move_does_not_put_replicas_into_one_rack() -> None:
     cluster.join(3, rack="a")
     cluster.admit(3)
     for _ in range(20):
-        carry_out(cluster, even_out(cluster.image, 3))
+        carry_out(cluster, balancing_moves(cluster.image, 3))
     assert held(cluster)[3] == 4
     for _, state in every_partition(cluster.image):
         assert len({cluster.image.brokers[node].rack for node in state.replicas}) == 2
@@ -87,9 +87,9 @@ def test_a_partition_on_the_move_is_left_alone() -> None:
     cluster.create("t", 4, 2)
     cluster.join(3)
     cluster.admit(3)
-    first = even_out(cluster.image, 1)
+    first = balancing_moves(cluster.image, 1)
     cluster.commit(reassign(cluster.image, first[0]))
-    assert all(wanted.partition != first[0].partition for wanted in even_out(cluster.image, 9))
+    assert all(wanted.partition != first[0].partition for wanted in balancing_moves(cluster.image, 9))
 
 
 def test_who_is_drained_or_gone_is_given_nothing_and_keeps_what_it_has() -> None:
@@ -99,7 +99,7 @@ def test_who_is_drained_or_gone_is_given_nothing_and_keeps_what_it_has() -> None
     cluster.end_session(3)
     upkeep(cluster)
     before = held(cluster)
-    for wanted in even_out(cluster.image, 20):
+    for wanted in balancing_moves(cluster.image, 20):
         after = set(wanted.target) - set(cluster.state("t", wanted.partition).replicas)
         assert after <= {1, 2}
     assert held(cluster) == before
@@ -110,7 +110,7 @@ def test_a_broker_is_emptied_where_others_can_take_over() -> None:
     cluster.create("t", 6, 2)
     cluster.create("everywhere", 1, 3)
     for _ in range(10):
-        carry_out(cluster, empty_out(cluster.image, 2, 2))
+        carry_out(cluster, evacuation_moves(cluster.image, 2, 2))
     assert held(cluster)[2] == 1, "three replicas need three brokers"
     assert spread(held(cluster), {1, 3}) == 0
 
@@ -119,11 +119,11 @@ def test_internal_topics_get_more_replicas_as_brokers_join() -> None:
     cluster = cluster_of(1)
     cluster.create("__consumer_offsets", 3, -1, internal=True)
     cluster.create("t", 3, -1)
-    assert raise_factor(cluster.image, 9) == []
+    assert replication_factor_moves(cluster.image, 9) == []
     for joining, factor in ((2, 2), (3, 3), (4, 3)):
         cluster.join(joining)
         cluster.admit(joining)
-        while plan := raise_factor(cluster.image, 2):
+        while plan := replication_factor_moves(cluster.image, 2):
             assert len(plan) <= 2
             carry_out(cluster, plan)
         internal = cluster.image.topics["__consumer_offsets"].partitions

@@ -6,18 +6,18 @@ from functools import partial
 import pytest
 
 from penstock.controller.brokers import (
-    Registration,
+    RegistrationRequest,
     admit,
     adopt,
     awaits_admission,
-    claim_control,
-    depose,
+    become_controller,
+    depose_controller,
     drain,
     fence,
     is_drained,
-    make_ready,
+    prepare_admission,
     register,
-    resign_control,
+    resign_controller,
     unregister,
 )
 from penstock.controller.partitions import every_partition
@@ -48,8 +48,10 @@ OLDER_COPY: dict[str, object] = {"clean_epoch": 1}
 """It stopped cleanly once, and was admitted since."""
 
 
-def registration(broker_id: int, incarnation: str) -> Registration:
-    return Registration(broker_id=broker_id, incarnation=incarnation, directory_id="d", endpoints=LISTENERS)
+def registration(broker_id: int, incarnation: str) -> RegistrationRequest:
+    return RegistrationRequest(
+        broker_id=broker_id, incarnation=incarnation, directory_id="d", endpoints=LISTENERS
+    )
 
 
 def members(state: PartitionState) -> tuple[tuple[int, ...], tuple[int, ...], int]:
@@ -62,7 +64,7 @@ def test_a_broker_joins_with_one_transaction_and_waits() -> None:
     broker = cluster.image.brokers[3]
     assert awaits_admission(broker)
     assert not broker.is_admitted
-    assert (broker.rack, broker.endpoints, broker.live_epoch) == ("r", LISTENERS, 1)
+    assert (broker.rack, broker.endpoints, broker.broker_epoch) == ("r", LISTENERS, 1)
 
 
 def test_joining_again_after_an_answer_that_did_not_come_changes_nothing() -> None:
@@ -96,7 +98,7 @@ def test_a_process_that_starts_takes_the_place_of_the_one_before_it_on_its_disk(
         assert refused.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
     assert cluster.attempt(register(cluster.image, same, SESSION, is_first=True))
     after = cluster.image.brokers[2]
-    assert after.live_epoch > before.live_epoch
+    assert after.broker_epoch > before.broker_epoch
     assert not after.is_admitted
 
 
@@ -107,19 +109,19 @@ def test_the_epoch_of_a_broker_grows_with_every_session() -> None:
     assert not cluster.image.brokers[2].is_alive
     cluster.join(2, "second")
     again = cluster.image.brokers[2]
-    assert again.live_epoch > before.live_epoch
-    assert again.admitted_epoch == before.live_epoch
+    assert again.broker_epoch > before.broker_epoch
+    assert again.admitted_epoch == before.broker_epoch
     assert not again.is_admitted
 
 
 def test_one_broker_is_the_controller_until_its_session_ends() -> None:
     cluster = cluster_of(1, 2)
-    error = refusal(lambda: claim_control(cluster.image, 2, SESSION))
+    error = refusal(lambda: become_controller(cluster.image, 2, SESSION))
     assert error.code == ErrorCode.NOT_CONTROLLER
-    assert not resign_control(cluster.image, 2).changes
+    assert not resign_controller(cluster.image, 2).changes
     term = cluster.image.controller
-    cluster.commit(resign_control(cluster.image, 1))
-    claims = [claim_control(cluster.image, broker_id, SESSION) for broker_id in (2, 1)]
+    cluster.commit(resign_controller(cluster.image, 1))
+    claims = [become_controller(cluster.image, broker_id, SESSION) for broker_id in (2, 1)]
     assert [cluster.attempt(claim) for claim in claims] == [True, False]
     assert cluster.image.controller_id == 2
     assert term is not None
@@ -129,10 +131,10 @@ def test_one_broker_is_the_controller_until_its_session_ends() -> None:
 
 def test_who_is_gone_cannot_become_the_controller() -> None:
     cluster = cluster_of(1, 2)
-    claim = claim_control(cluster.commit(resign_control(cluster.image, 1)), 2, SESSION)
+    claim = become_controller(cluster.commit(resign_controller(cluster.image, 1)), 2, SESSION)
     cluster.end_session(2)
     assert not cluster.attempt(claim)
-    error = refusal(lambda: claim_control(cluster.image, 2, SESSION))
+    error = refusal(lambda: become_controller(cluster.image, 2, SESSION))
     assert error.code == ErrorCode.STALE_BROKER_EPOCH
 
 
@@ -150,7 +152,7 @@ def test_the_last_in_sync_comes_back(loss: dict[str, object]) -> None:
     cluster.end_session(leader)
     cluster.end_session(1000)
     other = 3 - leader
-    cluster.commit(claim_control(cluster.image, other, SESSION))
+    cluster.commit(become_controller(cluster.image, other, SESSION))
     upkeep(cluster)
     assert members(cluster.state()) == ((leader,), (), -1)
     cluster.join(leader, "second", **{"start_ids": (FIRST_START, "second"), **loss})
@@ -265,7 +267,7 @@ def test_one_folder_that_is_gone_does_not_make_the_others_cut_theirs() -> None:
     for broker_id in (first, second, third, 1000):
         cluster.end_session(broker_id)
     free = next(iter({1, 2, 3, 4} - {first, second, third}))
-    cluster.commit(claim_control(cluster.image, free, SESSION))
+    cluster.commit(become_controller(cluster.image, free, SESSION))
     cluster.join(first, "second", **FOLDER_GONE)
     upkeep(cluster)
     assert members(cluster.state()) == ((second, third), (), -1)
@@ -282,7 +284,7 @@ def test_the_last_in_sync_that_lost_records_makes_way_for_who_has_them() -> None
     cluster.end_session(leader)
     if leader == 1:
         cluster.end_session(1000)
-        cluster.commit(claim_control(cluster.image, 4, SESSION))
+        cluster.commit(become_controller(cluster.image, 4, SESSION))
     upkeep(cluster)
     cluster.join(leader, "second")
     upkeep(cluster)
@@ -299,7 +301,7 @@ def test_a_broker_that_was_away_too_short_to_be_missed_leaves_the_in_sync_replic
     cluster.end_session(follower)
     cluster.join(follower, "second")
     broker = cluster.image.brokers[follower]
-    assert any(make_ready(cluster.image, broker, found) for found in every_partition(cluster.image))
+    assert any(prepare_admission(cluster.image, broker, found) for found in every_partition(cluster.image))
     upkeep(cluster)
     assert follower not in cluster.state().isr
     assert cluster.image.brokers[follower].is_admitted
@@ -317,7 +319,7 @@ def test_an_admission_is_of_one_epoch() -> None:
 
 def test_fencing_ends_the_epoch_that_was_meant_and_no_other() -> None:
     cluster = cluster_of(1, 2)
-    epoch = cluster.image.brokers[2].live_epoch
+    epoch = cluster.image.brokers[2].broker_epoch
     twice = [fence(cluster.image, 2, epoch), fence(cluster.image, 2, epoch)]
     assert [cluster.attempt(decision) for decision in twice] == [True, False]
     assert not cluster.image.brokers[2].is_alive
@@ -329,11 +331,11 @@ def test_fencing_ends_the_epoch_that_was_meant_and_no_other() -> None:
 
 def test_a_controller_that_is_gone_is_deposed_by_anybody() -> None:
     cluster = cluster_of(1, 2)
-    epoch = cluster.image.brokers[1].live_epoch
-    assert refusal(lambda: depose(cluster.image, 2, cluster.image.brokers[2].live_epoch)).code == (
-        ErrorCode.NOT_CONTROLLER
-    )
-    twice = [depose(cluster.image, 1, epoch), depose(cluster.image, 1, epoch)]
+    epoch = cluster.image.brokers[1].broker_epoch
+    assert refusal(
+        lambda: depose_controller(cluster.image, 2, cluster.image.brokers[2].broker_epoch)
+    ).code == (ErrorCode.NOT_CONTROLLER)
+    twice = [depose_controller(cluster.image, 1, epoch), depose_controller(cluster.image, 1, epoch)]
     assert [cluster.attempt(decision) for decision in twice] == [True, False]
     assert cluster.image.controller is None
     assert not cluster.image.brokers[1].is_alive
@@ -390,7 +392,7 @@ def test_an_embedded_broker_becomes_a_member_with_its_records() -> None:
     error = refusal(lambda: adopt(cluster.image, 1, incarnation="again", directory_id="d"))
     assert error.code == ErrorCode.INVALID_REQUEST
     cluster.join(1)
-    cluster.commit(claim_control(cluster.image, 1, SESSION))
+    cluster.commit(become_controller(cluster.image, 1, SESSION))
     upkeep(cluster)
     assert [members(state) for state in cluster.image.topics["t"].partitions] == [((1,), (), 1)] * 2
 

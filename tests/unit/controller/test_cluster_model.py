@@ -13,14 +13,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from penstock.controller.brokers import drain, fence
-from penstock.controller.decision import Decision, packed, together
+from penstock.controller.decision import Decision, batched, merged
 from penstock.controller.elections import ElectionType, elect
 from penstock.controller.reassignment import Reassignment, cancel, reassign
 from penstock.controller.topics import alter_broker_config, alter_topic_config, grow_topic
-from penstock.controller.upkeep import UpkeepSettings, Work, idle, urgent
+from penstock.controller.upkeep import UpkeepSettings, UpkeepStep, deferrable_work, urgent_work
 from penstock.errors import ApiError
 from penstock.metadata.facts import NO_NODE, ClusterImage
-from tests.unit.controller.cluster_model import CHANGES_MAX, UNFLUSHED_TOPIC, Flying, ModelCluster, Process
+from tests.unit.controller.cluster_model import (
+    CHANGES_MAX,
+    UNFLUSHED_TOPIC,
+    ModelCluster,
+    PendingDecision,
+    Process,
+)
 from tests.unit.controller.controller_support import accept_any
 
 FLYING_MAX = 6
@@ -35,7 +41,7 @@ minimums = st.sampled_from([None, "1", "2", "3"])
 class AnythingHappens(RuleBasedStateMachine):
     @initialize(brokers=st.integers(3, 5))
     def begin(self, brokers: int) -> None:
-        self.flying: list[Flying] = []
+        self.pending: list[PendingDecision] = []
         self.cluster = ModelCluster(brokers)
         for process in self.cluster.processes.values():
             self.cluster.start(process)
@@ -59,9 +65,9 @@ class AnythingHappens(RuleBasedStateMachine):
 
     @rule(name=names, members=st.sets(nodes), late=st.booleans())
     def propose(self, name: tuple[str, int], members: set[int], late: bool) -> None:
-        flying = self.cluster.propose(name, members)
-        if flying is not None:
-            self.send(flying, late)
+        pending = self.cluster.propose(name, members)
+        if pending is not None:
+            self.send(pending, late)
 
     @rule(name=names, late=st.booleans())
     def catch_up(self, name: tuple[str, int], late: bool) -> None:
@@ -78,28 +84,28 @@ class AnythingHappens(RuleBasedStateMachine):
         if process.is_running:
             self.cluster.stop(process, clean=clean, lost=lost)
             if clean or not lingers:
-                self.cluster.expire(self.cluster.lingering.pop())
+                self.cluster.expire(self.cluster.ended_sessions.pop())
 
-    @precondition(lambda self: self.cluster.lingering)
+    @precondition(lambda self: self.cluster.ended_sessions)
     @rule()
     def expire(self) -> None:
-        self.cluster.expire(self.cluster.lingering.pop(0))
+        self.cluster.expire(self.cluster.ended_sessions.pop(0))
 
-    @rule(node=nodes, wiped=st.sampled_from([False, False, True]), put_back=st.booleans())
-    def start(self, node: int, wiped: bool, put_back: bool = False) -> None:
+    @rule(node=nodes, wiped=st.sampled_from([False, False, True]), restore_disk=st.booleans())
+    def start(self, node: int, wiped: bool, restore_disk: bool = False) -> None:
         process = self.process(node)
         if not process.is_running:
             if wiped:
                 self.cluster.wipe(process)
-            elif put_back:
-                self.cluster.put_back(process)
+            elif restore_disk:
+                self.cluster.restore_disk(process)
             self.cluster.start(process)
 
     @rule(node=nodes)
     def copy(self, node: int) -> None:
         process = self.process(node)
         if not process.is_running:
-            self.cluster.take_copy(process)
+            self.cluster.back_up_disk(process)
 
     @rule(node=nodes, name=names)
     def lose_folder(self, node: int, name: tuple[str, int]) -> None:
@@ -116,15 +122,15 @@ class AnythingHappens(RuleBasedStateMachine):
     def mend(self, node: int, name: tuple[str, int], late: bool) -> None:
         """Of a damaged copy, as far as it can be now."""
         process = self.process(node)
-        flying = self.cluster.withdraw(process, name)
-        if flying is not None:
-            self.send(flying, late)
+        pending = self.cluster.withdraw(process, name)
+        if pending is not None:
+            self.send(pending, late)
         self.cluster.begin_anew(process, name)
 
     @rule(node=nodes, late=st.booleans())
     def fence(self, node: int, late: bool) -> None:
         node = self.process(node).id
-        epoch = self.cluster.image.brokers[node].live_epoch
+        epoch = self.cluster.image.brokers[node].broker_epoch
         self.ask(lambda image: fence(image, node, epoch), late=late)
 
     @rule(node=nodes)
@@ -135,7 +141,7 @@ class AnythingHappens(RuleBasedStateMachine):
         if process.is_running and broker.live is None and broker.incarnation == process.incarnation:
             process.clean_epoch = broker.admitted_epoch
             process.missing = frozenset()
-            self.cluster.start(process, goes_on=True)
+            self.cluster.start(process, is_same_start=True)
 
     @rule(node=nodes, is_draining=st.booleans(), late=st.booleans())
     def drain(self, node: int, is_draining: bool, late: bool) -> None:
@@ -146,16 +152,19 @@ class AnythingHappens(RuleBasedStateMachine):
 
     @rule(late=st.booleans())
     def upkeep(self, late: bool) -> None:
-        work = urgent(self.cluster.image)
+        work = urgent_work(self.cluster.image)
         if work is None:
             self.check_calm()
         self.do(work, late)
 
     @rule()
-    def idle(self) -> None:
+    def deferrable_work(self) -> None:
         image = self.cluster.image
-        if urgent(image) is None:
-            self.do(idle(image, UpkeepSettings(imbalance_percentage_max=0, reassignments_at_once=2)), False)
+        if urgent_work(image) is None:
+            self.do(
+                deferrable_work(image, UpkeepSettings(imbalance_percentage_max=0, reassignments_at_once=2)),
+                False,
+            )
 
     @rule(node=nodes)
     def claim(self, node: int) -> None:
@@ -163,10 +172,10 @@ class AnythingHappens(RuleBasedStateMachine):
         if self.cluster.image.brokers[node].is_alive:
             self.cluster.claim(node)
 
-    @precondition(lambda self: self.flying)
+    @precondition(lambda self: self.pending)
     @rule(number=st.integers(0, FLYING_MAX))
     def arrive(self, number: int) -> None:
-        self.cluster.carry_out(self.flying.pop(number % len(self.flying)))
+        self.cluster.carry_out(self.pending.pop(number % len(self.pending)))
 
     # People
 
@@ -233,15 +242,15 @@ class AnythingHappens(RuleBasedStateMachine):
             return
         self.propose(name, everybody - {process.id}, False)
         self.write(name, everybody, 1)
-        flying = self.cluster.propose(name, everybody) if is_on_its_way else None
+        pending = self.cluster.propose(name, everybody) if is_on_its_way else None
         self.stop(process.id, False, 1, False)
         self.start(process.id, True)
         for _ in range(4):
             self.upkeep(False)
-        if flying is None:
+        if pending is None:
             self.propose(name, everybody, False)
         else:
-            self.cluster.carry_out(flying)
+            self.cluster.carry_out(pending)
         self.lose_the_leader(name, False)
 
     @rule(name=names, node=nodes, is_in_sync=st.booleans())
@@ -294,7 +303,7 @@ class AnythingHappens(RuleBasedStateMachine):
             for _ in range(3):
                 self.upkeep(False)
         self.stop(leader, False, 0, False)
-        self.start(leader, False, put_back=True)
+        self.start(leader, False, restore_disk=True)
         self.claim(leader)
         for _ in range(3):
             self.upkeep(False)
@@ -319,26 +328,26 @@ class AnythingHappens(RuleBasedStateMachine):
     @rule(node=nodes)
     def sleep_as_controller(self, node: int) -> None:
         """What it decided arrives when another has taken over."""
-        image, work = self.cluster.image, urgent(self.cluster.image)
+        image, work = self.cluster.image, urgent_work(self.cluster.image)
         self.claim(node)
         for decision in work.decisions if work else ():
-            self.cluster.carry_out(Flying(decision, image.revision, controller=image.controller))
+            self.cluster.carry_out(PendingDecision(decision, image.revision, controller=image.controller))
 
     @rule(name=names)
     def fence_a_leader_that_proposes(self, name: tuple[str, int]) -> None:
-        flying = self.cluster.propose(name, set())
-        if flying is not None:
+        pending = self.cluster.propose(name, set())
+        if pending is not None:
             self.fence(self.cluster.state(*name).leader, False)
-            self.cluster.carry_out(flying)
+            self.cluster.carry_out(pending)
 
     # At the end all brokers are there, and the cluster settles.
 
     def teardown(self) -> None:
         if not hasattr(self, "cluster"):
             return
-        while self.flying:
+        while self.pending:
             self.arrive(0)
-        while self.cluster.lingering:
+        while self.cluster.ended_sessions:
             self.expire()
         for process in self.cluster.processes.values():
             self.join_again(process.id)
@@ -346,7 +355,7 @@ class AnythingHappens(RuleBasedStateMachine):
             process.damaged.clear()  # a person has mended what nobody else has
         self.cluster.claim(1)
         for _ in range(STEPS_TO_SETTLE):
-            work = urgent(self.cluster.image)
+            work = urgent_work(self.cluster.image)
             if work is None and not self.spread():
                 break
             self.do(work, False)
@@ -403,26 +412,26 @@ class AnythingHappens(RuleBasedStateMachine):
         except ApiError:
             return
         if decision.changes:
-            self.send(Flying(decision, image.revision, may_be_unclean, cancels), late)
+            self.send(PendingDecision(decision, image.revision, may_be_unclean, cancels), late)
 
-    def send(self, flying: Flying, late: bool) -> None:
-        if late and len(self.flying) < FLYING_MAX and not flying.decision.prepared:
-            self.flying.append(flying)
+    def send(self, pending: PendingDecision, late: bool) -> None:
+        if late and len(self.pending) < FLYING_MAX and not pending.decision.prepared:
+            self.pending.append(pending)
         else:
-            self.cluster.carry_out(flying)
+            self.cluster.carry_out(pending)
 
-    def do(self, work: Work | None, late: bool) -> None:
+    def do(self, work: UpkeepStep | None, late: bool) -> None:
         """As the controller does: many in one transaction, and one by one if that meets a conflict."""
         image = self.cluster.image
-        for group in packed(work.decisions if work else (), CHANGES_MAX):
-            alone = [Flying(one, image.revision, controller=image.controller) for one in group]
+        for group in batched(work.decisions if work else (), CHANGES_MAX):
+            alone = [PendingDecision(one, image.revision, controller=image.controller) for one in group]
             if late:
                 self.send_all(alone, True)
-            elif not self.cluster.carry_out(replace(alone[0], decision=together(group))):
+            elif not self.cluster.carry_out(replace(alone[0], decision=merged(group))):
                 self.send_all(alone, False)
 
-    def send_all(self, flying: Iterable[Flying], late: bool) -> None:
-        for one in flying:
+    def send_all(self, pending: Iterable[PendingDecision], late: bool) -> None:
+        for one in pending:
             self.send(one, late)
 
 

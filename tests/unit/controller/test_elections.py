@@ -3,10 +3,17 @@
 import pytest
 
 from penstock.controller.brokers import drain, fence
-from penstock.controller.elections import ElectionType, elect, is_withdrawn, prefer, settle, withdraw
+from penstock.controller.elections import (
+    ElectionType,
+    elect,
+    elect_preferred_leader,
+    is_withdrawn,
+    repair_leadership,
+    withdraw,
+)
 from penstock.controller.topics import alter_broker_config, alter_topic_config, bump_leader_epochs
 from penstock.errors import ErrorCode
-from penstock.metadata.durability import eligible
+from penstock.metadata.durability import eligible_leaders
 from penstock.metadata.facts import NO_NODE, PartitionState
 from tests.unit.controller.controller_support import StoredCluster, accept_any, cluster_of, refusal
 from tests.unit.controller.scenarios import shrink, upkeep
@@ -80,7 +87,7 @@ def test_nobody_is_eligible_under_another_minimum(cluster: StoredCluster, of_all
     shrink(cluster, first, second)
     shrink(cluster, first)
     topic = cluster.image.topics["t"]
-    assert eligible(cluster.image, topic, cluster.state()) == (second,)
+    assert eligible_leaders(cluster.image, topic, cluster.state()) == (second,)
     for overrides in ({"min.insync.replicas": "1"}, {}):
         if of_all:
             cluster.commit(alter_broker_config(cluster.image, None, overrides, accept_any))
@@ -88,7 +95,7 @@ def test_nobody_is_eligible_under_another_minimum(cluster: StoredCluster, of_all
             cluster.commit(alter_topic_config(cluster.image, "t", overrides, accept_any))
     after = lose(cluster, first)
     assert (after.isr, after.leader) == ((first,), -1)
-    assert eligible(cluster.image, cluster.image.topics["t"], after) == ()
+    assert eligible_leaders(cluster.image, cluster.image.topics["t"], after) == ()
 
 
 def test_an_election_of_the_eligible_rests_on_the_minimum(cluster: StoredCluster) -> None:
@@ -96,7 +103,7 @@ def test_an_election_of_the_eligible_rests_on_the_minimum(cluster: StoredCluster
     shrink(cluster, first, second)
     shrink(cluster, first)
     cluster.end_session(first)
-    decision = settle(cluster.image, (cluster.image.topics["t"], cluster.state()))
+    decision = repair_leadership(cluster.image, (cluster.image.topics["t"], cluster.state()))
     assert decision is not None
     cluster.commit(alter_topic_config(cluster.image, "t", {"min.insync.replicas": "1"}, accept_any))
     assert not cluster.attempt(decision)
@@ -107,7 +114,7 @@ def test_an_election_of_the_eligible_rests_on_the_minimum(cluster: StoredCluster
 def test_an_election_rests_on_the_session_of_who_is_elected(cluster: StoredCluster) -> None:
     first, second, _ = cluster.state().replicas
     cluster.end_session(first)
-    decision = settle(cluster.image, (cluster.image.topics["t"], cluster.state()))
+    decision = repair_leadership(cluster.image, (cluster.image.topics["t"], cluster.state()))
     cluster.end_session(second)
     assert decision is not None
     assert not cluster.attempt(decision)
@@ -241,7 +248,7 @@ def test_the_preferred_leader_is_elected_on_demand(cluster: StoredCluster) -> No
     cluster.join(first, "second")
     upkeep(cluster)
     assert refusal(decide).code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-    assert prefer(cluster.image, (cluster.image.topics["t"], cluster.state())) is None
+    assert elect_preferred_leader(cluster.image, (cluster.image.topics["t"], cluster.state())) is None
     shrink(cluster, first, second, third)
     cluster.commit(elect(cluster.image, "t", 0, ElectionType.PREFERRED))
     assert (cluster.state().leader, cluster.state().leader_epoch) == (first, 2)
@@ -271,9 +278,9 @@ def test_a_partition_that_is_not_there_has_no_election(cluster: StoredCluster, n
 
 
 def test_a_controller_that_is_none_any_more_elects_nobody(cluster: StoredCluster) -> None:
-    epoch = cluster.image.brokers[1].live_epoch
+    epoch = cluster.image.brokers[1].broker_epoch
     cluster.commit(fence(cluster.image, 1, epoch))
-    decision = settle(cluster.image, (cluster.image.topics["t"], cluster.state()))
+    decision = repair_leadership(cluster.image, (cluster.image.topics["t"], cluster.state()))
     assert decision is not None
     cluster.end_session(1000)
     assert not cluster.attempt(decision)

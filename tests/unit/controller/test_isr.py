@@ -6,7 +6,7 @@ import pytest
 
 from penstock.controller.brokers import drain
 from penstock.controller.elections import ElectionType, elect
-from penstock.controller.isr import InSync, IsrProposal, change_isr
+from penstock.controller.isr import IsrMember, IsrProposal, change_isr
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.controller.topics import alter_broker_config, alter_topic_config, grow_topic
 from penstock.errors import ErrorCode
@@ -90,12 +90,15 @@ def with_(**fields: object) -> Callable[[IsrProposal], IsrProposal]:
             lambda made: made._replace(partition_epoch=made.partition_epoch - 1),
             ErrorCode.INVALID_UPDATE_VERSION,
         ),
-        (lambda made: made._replace(leader=InSync(2, made.isr[1].broker_epoch)), ErrorCode.INVALID_REQUEST),
-        (with_(leader=InSync(1, 99)), ErrorCode.STALE_BROKER_EPOCH),
+        (
+            lambda made: made._replace(leader=IsrMember(2, made.isr[1].broker_epoch)),
+            ErrorCode.INVALID_REQUEST,
+        ),
+        (with_(leader=IsrMember(1, 99)), ErrorCode.STALE_BROKER_EPOCH),
         (lambda made: made._replace(isr=made.isr[1:]), ErrorCode.INVALID_REQUEST),
         (lambda made: made._replace(isr=(*made.isr, made.isr[0])), ErrorCode.INVALID_REQUEST),
-        (lambda made: made._replace(isr=(*made.isr, InSync(4, 7))), ErrorCode.INVALID_REQUEST),
-        (lambda made: made._replace(isr=(*made.isr, InSync(3, 99))), ErrorCode.INELIGIBLE_REPLICA),
+        (lambda made: made._replace(isr=(*made.isr, IsrMember(4, 7))), ErrorCode.INVALID_REQUEST),
+        (lambda made: made._replace(isr=(*made.isr, IsrMember(3, 99))), ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
 def test_a_proposal_that_cannot_be_is_refused(

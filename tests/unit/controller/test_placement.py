@@ -5,15 +5,18 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.controller.placement import place
-from penstock.metadata.facts import Broker
+from penstock.controller.placement import place_replicas
+from penstock.metadata.facts import BrokerRegistration
 
 
-def brokers(*racks: str | None) -> list[Broker]:
-    return [Broker(id=10 + number, rack=rack, endpoints={}, revision=1) for number, rack in enumerate(racks)]
+def brokers(*racks: str | None) -> list[BrokerRegistration]:
+    return [
+        BrokerRegistration(id=10 + number, rack=rack, endpoints={}, revision=1)
+        for number, rack in enumerate(racks)
+    ]
 
 
-def spread(counts: Counter[int], all_brokers: list[Broker]) -> int:
+def spread(counts: Counter[int], all_brokers: list[BrokerRegistration]) -> int:
     numbers = [counts[broker.id] for broker in all_brokers]
     return max(numbers) - min(numbers)
 
@@ -28,16 +31,20 @@ ANY_RACKS = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=9).m
 
 
 @st.composite
-def placements(draw: st.DrawFn, of: st.SearchStrategy[list[Broker]]) -> tuple[list[Broker], int, int, int]:
+def placements(
+    draw: st.DrawFn, of: st.SearchStrategy[list[BrokerRegistration]]
+) -> tuple[list[BrokerRegistration], int, int, int]:
     chosen = draw(of)
     return chosen, draw(st.integers(1, len(chosen))), draw(st.integers(1, 40)), draw(st.integers(0, 20))
 
 
 @settings(max_examples=400)
 @given(placements(NO_RACKS | EQUAL_RACKS))
-def test_leaders_and_replicas_differ_by_at_most_one(case: tuple[list[Broker], int, int, int]) -> None:
+def test_leaders_and_replicas_differ_by_at_most_one(
+    case: tuple[list[BrokerRegistration], int, int, int],
+) -> None:
     chosen, factor, count, start = case
-    placed = place(chosen, count=count, replication_factor=factor, start=start)
+    placed = place_replicas(chosen, count=count, replication_factor=factor, start=start)
     assert len(placed) == count
     assert all(len(set(replicas)) == factor for replicas in placed)
     assert spread(Counter(replicas[0] for replicas in placed), chosen) <= 1
@@ -46,10 +53,12 @@ def test_leaders_and_replicas_differ_by_at_most_one(case: tuple[list[Broker], in
 
 @settings(max_examples=200)
 @given(placements(ANY_RACKS))
-def test_replicas_stand_in_as_many_racks_as_can_be(case: tuple[list[Broker], int, int, int]) -> None:
+def test_replicas_stand_in_as_many_racks_as_can_be(
+    case: tuple[list[BrokerRegistration], int, int, int],
+) -> None:
     chosen, factor, count, start = case
     rack_of = {broker.id: broker.rack for broker in chosen}
-    placed = place(chosen, count=count, replication_factor=factor, start=start)
+    placed = place_replicas(chosen, count=count, replication_factor=factor, start=start)
     for replicas in placed:
         assert len({rack_of[node] for node in replicas}) == min(factor, len(set(rack_of.values())))
     assert spread(Counter(replicas[0] for replicas in placed), chosen) <= 1
@@ -57,58 +66,60 @@ def test_replicas_stand_in_as_many_racks_as_can_be(case: tuple[list[Broker], int
 
 @given(placements(NO_RACKS | EQUAL_RACKS), st.integers(1, 39))
 def test_growing_in_two_steps_places_as_one_step_does(
-    case: tuple[list[Broker], int, int, int], cut: int
+    case: tuple[list[BrokerRegistration], int, int, int], cut: int
 ) -> None:
     chosen, factor, count, start = case
     cut = min(cut, count)
-    first = place(chosen, count=cut, replication_factor=factor, start=start)
-    whole = place(chosen, count=count, replication_factor=factor, start=start)
+    first = place_replicas(chosen, count=cut, replication_factor=factor, start=start)
+    whole = place_replicas(chosen, count=count, replication_factor=factor, start=start)
     assert whole[:cut] == first
     if cut < count:
-        added = place(chosen, count=count - cut, replication_factor=factor, existing=first, start=start)
+        added = place_replicas(
+            chosen, count=count - cut, replication_factor=factor, existing=first, start=start
+        )
         assert first + added == whole
 
 
 def test_the_order_of_the_brokers_does_not_matter() -> None:
     chosen = brokers("a", "b", "a", "b", "c")
-    one = place(chosen, count=20, replication_factor=3, start=4)
-    assert place(reversed(chosen), count=20, replication_factor=3, start=4) == one
+    one = place_replicas(chosen, count=20, replication_factor=3, start=4)
+    assert place_replicas(reversed(chosen), count=20, replication_factor=3, start=4) == one
 
 
 def test_topics_with_one_partition_begin_at_different_brokers() -> None:
     chosen = brokers(None, None, None)
-    leaders = [place(chosen, count=1, replication_factor=2, start=start)[0][0] for start in range(3)]
+    leaders = [place_replicas(chosen, count=1, replication_factor=2, start=start)[0][0] for start in range(3)]
     assert sorted(leaders) == [10, 11, 12]
 
 
 def test_the_followers_of_one_leader_are_not_always_the_same() -> None:
-    placed = place(brokers(*[None] * 6), count=60, replication_factor=2)
+    placed = place_replicas(brokers(*[None] * 6), count=60, replication_factor=2)
     assert len({replicas[1] for replicas in placed if replicas[0] == 10}) > 1
 
 
 def test_a_broker_without_a_rack_makes_racks_count_for_nothing() -> None:
     chosen = brokers("a", "a", None)
-    placed = place(chosen, count=9, replication_factor=2)
+    placed = place_replicas(chosen, count=9, replication_factor=2)
     assert spread(Counter(node for replicas in placed for node in replicas), chosen) == 0
 
 
 def test_a_broker_that_has_left_is_not_chosen_again() -> None:
-    placed = place(brokers(None, None), count=1, replication_factor=1, existing=[(99,), (10,)])
+    placed = place_replicas(brokers(None, None), count=1, replication_factor=1, existing=[(99,), (10,)])
     assert placed == ((11,),)
 
 
 def test_one_broker_holds_everything() -> None:
-    assert place(brokers(None), count=3, replication_factor=1, start=7) == ((10,),) * 3
+    assert place_replicas(brokers(None), count=3, replication_factor=1, start=7) == ((10,),) * 3
 
 
 @given(placements(ANY_RACKS), st.integers(1, 9), st.data())
 def test_brokers_to_fall_back_on_hold_only_what_the_others_cannot(
-    case: tuple[list[Broker], int, int, int], able_count: int, data: st.DataObject
+    case: tuple[list[BrokerRegistration], int, int, int], able_count: int, data: st.DataObject
 ) -> None:
     chosen, factor, count, start = case
     able, others = chosen[:able_count], chosen[able_count:]
     cut = data.draw(st.integers(0, len(others)))
-    placed = place(
+    placed = place_replicas(
         able, count=count, replication_factor=factor, start=start, fallback=(others[:cut], others[cut:])
     )
     first, second = ({broker.id for broker in group} for group in (others[:cut], others[cut:]))

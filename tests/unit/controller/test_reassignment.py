@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.controller.brokers import drain
-from penstock.controller.reassignment import Reassignment, cancel, complete, reassign, under_way
+from penstock.controller.reassignment import Reassignment, cancel, complete, reassign, reassigning_partitions
 from penstock.errors import ErrorCode
 from penstock.metadata.durability import min_isr
 from tests.unit.controller.controller_support import StoredCluster, cluster_of, refusal
@@ -35,7 +35,7 @@ def test_replicas_move_when_the_new_ones_are_in_sync(cluster: StoredCluster) -> 
     state = cluster.state()
     assert (state.replicas, state.adding, state.removing) == ((3, 4, 1, 2), (3, 4), (1, 2))
     assert (state.isr, state.leader, state.leader_epoch) == (before.isr, before.leader, before.leader_epoch)
-    assert under_way(cluster.image) == [(cluster.image.topics["t"], state)]
+    assert reassigning_partitions(cluster.image) == [(cluster.image.topics["t"], state)]
     shrink(cluster, 1, 2, 3)
     assert complete(cluster.image, (cluster.image.topics["t"], cluster.state())) is None
     shrink(cluster, 1, 2, 3, 4)

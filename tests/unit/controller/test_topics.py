@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from penstock.controller.brokers import drain, unregister
-from penstock.controller.decision import Decision, pieces
+from penstock.controller.decision import Decision, transactions_of
 from penstock.controller.topics import (
-    Assignment,
-    NewTopic,
+    NewTopicFacts,
+    ReplicaAssignment,
     TopicDefaults,
     TopicRequest,
     alter_broker_config,
@@ -49,11 +49,11 @@ def cluster_of(*broker_ids: int) -> ClusterImage:
 
 
 def after(image: ClusterImage, decision: Decision) -> ClusterImage:
-    return apply(image, decision.everything, image.revision + 1)
+    return apply(image, decision.all_changes, image.revision + 1)
 
 
 def create(image: ClusterImage, request: TopicRequest, number: int = 7) -> Decision:
-    new = NewTopic(topic_id(number), created_ms=1_000)
+    new = NewTopicFacts(topic_id(number), created_ms=1_000)
     return create_topic(image, request, new, defaults=DEFAULTS, validate_overrides=validate)
 
 
@@ -87,7 +87,7 @@ def test_minus_one_takes_the_defaults_of_the_broker() -> None:
 
 
 def test_an_assignment_by_hand_is_followed() -> None:
-    request = TopicRequest(name="t", assignments=[Assignment(1, (2, 3)), Assignment(0, (3, 1))])
+    request = TopicRequest(name="t", assignments=[ReplicaAssignment(1, (2, 3)), ReplicaAssignment(0, (3, 1))])
     topic = after(THREE, create(THREE, request)).topics["t"]
     assert [state.replicas for state in topic.partitions] == [(3, 1), (2, 3)]
     assert [state.leader for state in topic.partitions] == [3, 2]
@@ -125,7 +125,7 @@ def assigned(
         name="t",
         partitions=partitions,
         replication_factor=factor,
-        assignments=[Assignment(*assignment) for assignment in assignments],
+        assignments=[ReplicaAssignment(*assignment) for assignment in assignments],
     )
 
 
@@ -167,7 +167,7 @@ def test_an_id_that_is_reserved_is_our_mistake() -> None:
         create_topic(
             THREE,
             TopicRequest(name="t"),
-            NewTopic(NO_TOPIC_ID, 0),
+            NewTopicFacts(NO_TOPIC_ID, 0),
             defaults=DEFAULTS,
             validate_overrides=validate,
         )
@@ -358,7 +358,7 @@ def test_a_broker_may_say_anew_where_it_listens() -> None:
 
 def in_cluster(image: ClusterImage) -> Decision:
     request = TopicRequest(name="u", partitions=6)
-    new = NewTopic(topic_id(90), created_ms=0)
+    new = NewTopicFacts(topic_id(90), created_ms=0)
     defaults = TopicDefaults(partitions=1, replication_factor=-1)
     return create_topic(image, request, new, defaults=defaults, validate_overrides=validate)
 
@@ -428,7 +428,7 @@ def test_a_partition_that_no_broker_could_lead_is_not_created() -> None:
     cluster.commit(drain(cluster.image, 1))
     error = refusal(lambda: create(cluster.image, TopicRequest(name="v", replication_factor=1)))
     assert error.code == ErrorCode.INVALID_REPLICATION_FACTOR
-    by_hand = TopicRequest(name="v", assignments=[Assignment(0, (1, 2))])
+    by_hand = TopicRequest(name="v", assignments=[ReplicaAssignment(0, (1, 2))])
     assert refusal(lambda: create(cluster.image, by_hand)).code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
@@ -445,7 +445,7 @@ def test_no_replica_goes_to_a_broker_that_is_unregistered_meanwhile() -> None:
 def test_a_drained_broker_given_by_hand_does_not_lead_and_is_not_in_sync() -> None:
     cluster = real_cluster_of(1, 2, 3)
     cluster.commit(drain(cluster.image, 3))
-    cluster.commit(create(cluster.image, TopicRequest(name="u", assignments=[Assignment(0, (3, 1))])))
+    cluster.commit(create(cluster.image, TopicRequest(name="u", assignments=[ReplicaAssignment(0, (3, 1))])))
     state = cluster.state("u")
     assert (state.replicas, state.isr, state.leader) == ((3, 1), (1,), 1)
 
@@ -453,11 +453,11 @@ def test_a_drained_broker_given_by_hand_does_not_lead_and_is_not_in_sync() -> No
 def test_who_is_gone_may_be_assigned_by_hand_and_is_not_in_sync() -> None:
     cluster = real_cluster_of(1, 2, 3)
     cluster.end_session(3)
-    request = TopicRequest(name="u", assignments=[Assignment(0, (3, 1)), Assignment(1, (3, 3))])
-    cluster.commit(create(cluster.image, TopicRequest(name="u", assignments=[Assignment(0, (3, 1))])))
+    request = TopicRequest(name="u", assignments=[ReplicaAssignment(0, (3, 1)), ReplicaAssignment(1, (3, 3))])
+    cluster.commit(create(cluster.image, TopicRequest(name="u", assignments=[ReplicaAssignment(0, (3, 1))])))
     state = cluster.state("u")
     assert (state.replicas, state.isr, state.leader) == ((3, 1), (1,), 1)
-    alone = TopicRequest(name="v", assignments=[Assignment(0, (3,))])
+    alone = TopicRequest(name="v", assignments=[ReplicaAssignment(0, (3,))])
     assert refusal(lambda: create(cluster.image, alone, 8)).code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert refusal(lambda: create(cluster.image, request, 8)).code == ErrorCode.TOPIC_ALREADY_EXISTS
 
@@ -475,7 +475,7 @@ def test_a_large_topic_counts_only_when_all_its_partitions_are_there() -> None:
     """It takes more changes than a transaction of etcd holds."""
     cluster = real_cluster_of(1, 2, 3)
     request = TopicRequest(name="large", partitions=300, replication_factor=3)
-    first, *_, last = pieces(create(cluster.image, request), 128)
+    first, *_, last = transactions_of(create(cluster.image, request), 128)
     assert cluster.attempt(first)
     assert "large" not in cluster.image.topics
     assert not cluster.attempt(last._replace(compares=(*last.compares, Compare("/other", 1))))
@@ -495,7 +495,7 @@ def test_a_growth_that_came_too_late_does_not_touch_what_another_made_count() ->
     cluster.create("t", partitions=1, factor=1)
     late = grow_topic(cluster.image, "t", 200, [(1,)] * 199)
     cluster.commit(grow_topic(cluster.image, "t", 200, [(2,)] * 199))
-    for piece in pieces(late, 128):
+    for piece in transactions_of(late, 128):
         assert not cluster.attempt(piece)
     assert cluster.state("t", 7).replicas == (2,)
 

@@ -1,11 +1,17 @@
 """What the controller does next: the most urgent first, in pieces, and nothing twice."""
 
-from penstock.controller.balance import even_out
-from penstock.controller.brokers import claim_control, drain
-from penstock.controller.decision import pieces
+from penstock.controller.balance import balancing_moves
+from penstock.controller.brokers import become_controller, drain
+from penstock.controller.decision import transactions_of
 from penstock.controller.reassignment import Reassignment, reassign
-from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, alter_topic_config, create_topic
-from penstock.controller.upkeep import Task, UpkeepSettings, idle, suspects, urgent
+from penstock.controller.topics import (
+    NewTopicFacts,
+    TopicDefaults,
+    TopicRequest,
+    alter_topic_config,
+    create_topic,
+)
+from penstock.controller.upkeep import Task, UpkeepSettings, deferrable_work, partitions_to_check, urgent_work
 from penstock.host.metadata_store import SessionId
 from penstock.limits import UPKEEP_DECISIONS_MAX
 from penstock.types import TopicId
@@ -18,8 +24,8 @@ SETTINGS = UpkeepSettings()
 def test_a_cluster_in_which_all_is_well_needs_nothing() -> None:
     cluster = cluster_of(1, 2, 3)
     cluster.create("t", 6, 3)
-    assert urgent(cluster.image) is None
-    assert idle(cluster.image, SETTINGS) is None
+    assert urgent_work(cluster.image) is None
+    assert deferrable_work(cluster.image, SETTINGS) is None
 
 
 def test_leaders_come_before_newcomers_and_newcomers_before_moves() -> None:
@@ -28,14 +34,14 @@ def test_leaders_come_before_newcomers_and_newcomers_before_moves() -> None:
     cluster.join(4)
     cluster.end_session(3)
     cluster.commit(drain(cluster.image, 2))
-    assert upkeep(cluster) == [Task.SETTLE, Task.ADMIT, Task.RELIEVE]
+    assert upkeep(cluster) == [Task.REPAIR_LEADERSHIP, Task.ADMIT, Task.REPLACE_DRAINING_LEADER]
 
 
 def test_partitions_without_a_leader_come_first() -> None:
     cluster = cluster_of(1, 2, 3)
     cluster.create("t", 30, 3)
     cluster.end_session(3)
-    work = urgent(cluster.image)
+    work = urgent_work(cluster.image)
     assert work is not None
     led = [state.leader for state in cluster.image.topics["t"].partitions].count(3)
     first = {change.key for decision in work.decisions[:led] for change in decision.changes}  # type: ignore[union-attr]
@@ -48,7 +54,7 @@ def test_much_work_is_done_in_pieces() -> None:
     cluster = cluster_of(1, 2)
     cluster.create("t", 2 * UPKEEP_DECISIONS_MAX + 1, 2)
     cluster.end_session(2)
-    assert upkeep(cluster) == [Task.SETTLE] * 3
+    assert upkeep(cluster) == [Task.REPAIR_LEADERSHIP] * 3
     assert all(state.isr == (1,) for state in cluster.image.topics["t"].partitions)
 
 
@@ -56,13 +62,13 @@ def test_another_controller_goes_on_where_the_last_one_stopped() -> None:
     cluster = cluster_of(1, 2, 3)
     cluster.create("t", 3, 3)
     cluster.end_session(2)
-    work = urgent(cluster.image)
+    work = urgent_work(cluster.image)
     assert work is not None
     cluster.commit(work.decisions[0])
     cluster.end_session(1000)
-    cluster.commit(claim_control(cluster.image, 3, SessionId(7)))
+    cluster.commit(become_controller(cluster.image, 3, SessionId(7)))
     assert not any(cluster.attempt(decision) for decision in work.decisions[1:]), "its term is over"
-    assert upkeep(cluster) == [Task.SETTLE]
+    assert upkeep(cluster) == [Task.REPAIR_LEADERSHIP]
     assert all(2 not in state.isr for state in cluster.image.topics["t"].partitions)
 
 
@@ -72,14 +78,14 @@ def test_only_what_changed_is_looked_at_unless_a_broker_did() -> None:
     cluster.create("u", 1, 3)
     before = cluster.image
     shrink(cluster, *cluster.state("t", 2).isr[:2], index=2)
-    assert suspects(before, cluster.image) == [(cluster.image.topics["t"], cluster.state("t", 2))]
-    assert suspects(before, before) == []
+    assert partitions_to_check(before, cluster.image) == [(cluster.image.topics["t"], cluster.state("t", 2))]
+    assert partitions_to_check(before, before) == []
     before = cluster.image
     cluster.commit(alter_topic_config(cluster.image, "u", {"a": "b"}, accept_any))
-    assert suspects(before, cluster.image) == [(cluster.image.topics["u"], cluster.state("u"))]
+    assert partitions_to_check(before, cluster.image) == [(cluster.image.topics["u"], cluster.state("u"))]
     before = cluster.image
     cluster.end_session(3)
-    assert suspects(before, cluster.image) is None
+    assert partitions_to_check(before, cluster.image) is None
 
 
 def test_preferred_leaders_lead_again_when_many_do_not() -> None:
@@ -91,14 +97,14 @@ def test_preferred_leaders_lead_again_when_many_do_not() -> None:
     upkeep(cluster)
     for index in range(9):
         shrink(cluster, 1, 2, 3, index=index)
-    assert idle(cluster.image, UpkeepSettings(auto_leader_rebalance=False)) is None
-    work = idle(cluster.image, SETTINGS)
+    assert deferrable_work(cluster.image, UpkeepSettings(auto_leader_rebalance=False)) is None
+    work = deferrable_work(cluster.image, SETTINGS)
     assert work is not None
-    assert work.task is Task.PREFER
+    assert work.task is Task.ELECT_PREFERRED
     for decision in work.decisions:
         cluster.commit(decision)
     assert all(state.leader == state.replicas[0] for state in cluster.image.topics["t"].partitions)
-    assert idle(cluster.image, SETTINGS) is None
+    assert deferrable_work(cluster.image, SETTINGS) is None
 
 
 def test_a_broker_that_joins_is_given_partitions_a_few_at_a_time() -> None:
@@ -106,24 +112,24 @@ def test_a_broker_that_joins_is_given_partitions_a_few_at_a_time() -> None:
     cluster.create("t", 30, 2)
     cluster.join(3)
     upkeep(cluster)
-    assert idle(cluster.image, UpkeepSettings(auto_balance=False)) is None
+    assert deferrable_work(cluster.image, UpkeepSettings(auto_balance=False)) is None
     few = UpkeepSettings(reassignments_at_once=4)
-    work = idle(cluster.image, few)
+    work = deferrable_work(cluster.image, few)
     assert work is not None
     assert (work.task, len(work.decisions)) == (Task.BALANCE, 4)
     for decision in work.decisions:
         cluster.commit(decision)
-    assert idle(cluster.image, few) is None, "as many are under way as may be"
+    assert deferrable_work(cluster.image, few) is None, "as many are under way as may be"
 
 
 def test_what_people_move_after_a_broker_has_its_share_stays_there() -> None:
     cluster = cluster_of(1, 2)
     cluster.join(3)
     upkeep(cluster)
-    assert idle(cluster.image, UpkeepSettings(auto_balance=False)) is None
-    work = idle(cluster.image, SETTINGS)
+    assert deferrable_work(cluster.image, UpkeepSettings(auto_balance=False)) is None
+    work = deferrable_work(cluster.image, SETTINGS)
     assert work is not None
-    assert work.task is Task.SETTLE_IN, "there is nothing to be shared"
+    assert work.task is Task.FINISH_JOINING, "there is nothing to be shared"
     for decision in work.decisions:
         cluster.commit(decision)
     cluster.create("t", 9, 2)
@@ -133,8 +139,8 @@ def test_what_people_move_after_a_broker_has_its_share_stays_there() -> None:
         for state in cluster.image.topics["t"].partitions:
             shrink(cluster, *state.replicas, index=state.index)
         upkeep(cluster)
-    assert even_out(cluster.image, 9), "it is uneven"
-    assert idle(cluster.image, UpkeepSettings(auto_leader_rebalance=False)) is None, "and left so"
+    assert balancing_moves(cluster.image, 9), "it is uneven"
+    assert deferrable_work(cluster.image, UpkeepSettings(auto_leader_rebalance=False)) is None, "and left so"
 
 
 def test_internal_topics_are_made_safe_before_the_cluster_is_made_even() -> None:
@@ -142,27 +148,27 @@ def test_internal_topics_are_made_safe_before_the_cluster_is_made_even() -> None
     cluster.create("__consumer_offsets", 2, -1, internal=True)
     cluster.join(2)
     upkeep(cluster)
-    work = idle(cluster.image, UpkeepSettings(auto_balance=False))
+    work = deferrable_work(cluster.image, UpkeepSettings(auto_balance=False))
     assert work is not None
     assert work.task is Task.RAISE_FACTOR
 
 
 def half_created(cluster: StoredCluster) -> None:
     request = TopicRequest(name="half", partitions=300, replication_factor=1)
-    new = NewTopic(TopicId(b"h" * 16), 0)
+    new = NewTopicFacts(TopicId(b"h" * 16), 0)
     defaults = TopicDefaults(1, 1)
     decision = create_topic(cluster.image, request, new, defaults=defaults, validate_overrides=accept_any)
-    cluster.commit(pieces(decision, 128)[0])
+    cluster.commit(transactions_of(decision, 128)[0])
 
 
 def test_what_a_controller_left_half_made_is_swept_by_the_next() -> None:
     cluster = cluster_of(1)
     half_created(cluster)
-    assert idle(cluster.image, SETTINGS) is None, "it may still be on its way"
+    assert deferrable_work(cluster.image, SETTINGS) is None, "it may still be on its way"
     cluster.end_session(1000)
-    cluster.commit(claim_control(cluster.image, 1, SessionId(1000)))
-    work = idle(cluster.image, SETTINGS)
+    cluster.commit(become_controller(cluster.image, 1, SessionId(1000)))
+    work = deferrable_work(cluster.image, SETTINGS)
     assert work is not None
-    assert (work.task, len(work.decisions)) == (Task.SWEEP, 128)
+    assert (work.task, len(work.decisions)) == (Task.DELETE_STALE, 128)
     half_created(cluster)
     assert not any(cluster.attempt(decision) for decision in work.decisions), "they were made anew"

@@ -5,7 +5,7 @@ from copy import copy
 from typing import Self
 
 from penstock.config.topic import FlushPolicy
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply, StateRecord
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, StateRecord, WaitingRequest
 from penstock.coordinator.shard import Phase, Shard
 from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.records import iterate
@@ -20,11 +20,11 @@ class Counters:
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
-        self.parked_clients: list[Pending] = []
+        self.parked_clients: list[WaitingRequest] = []
         self.alarm: float | None = None
         self.takes_writes = True
 
-    def while_full(self) -> Self:
+    def read_only_view(self) -> Self:
         view = copy(self)
         view.takes_writes = False
         return view
@@ -38,21 +38,21 @@ class Counters:
         else:
             self.values[record.key] = record.value
 
-    def loaded(self, now: Now) -> Iterable[Outcome]:
+    def on_loaded(self, now: Now) -> Iterable[CommandOutcome]:
         return ()
 
-    def due(self) -> float | None:
+    def next_deadline(self) -> float | None:
         return self.alarm
 
-    def expire(self, now: Now) -> Iterable[Outcome]:
+    def expire(self, now: Now) -> Iterable[CommandOutcome]:
         self.alarm = None
-        return [Outcome([StateRecord(b"expired", b"1")])]
+        return [CommandOutcome([StateRecord(b"expired", b"1")])]
 
-    def parked(self) -> Iterable[Pending]:
+    def parked(self) -> Iterable[WaitingRequest]:
         return self.parked_clients
 
 
-class TestShell:
+class TestShardHost:
     __test__ = False
 
     def __init__(self) -> None:
@@ -64,10 +64,10 @@ class TestShell:
     def now(self) -> Now:
         return Now(1_700_000_000_000, 5.0)
 
-    def due_changed(self, due: float | None) -> None:
-        self.dues.append(due)
+    def deadline_changed(self, next_deadline: float | None) -> None:
+        self.dues.append(next_deadline)
 
-    def broken(self, reason: Exception) -> None:
+    def append_failed(self, reason: Exception) -> None:
         self.failures.append(reason)
 
     def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
@@ -80,30 +80,30 @@ class TestShell:
 class Client:
     def __init__(self) -> None:
         self.replies: list[object] = []
-        self.pending = Pending(self.replies.append, lambda code, detail: code)
+        self.pending = WaitingRequest(self.replies.append, lambda code, detail: code)
 
 
-def active(partition: Partition) -> tuple[Shard[Counters], TestShell]:
-    shell = TestShell()
-    shard = Shard(partition, Counters, shell)
+def active(partition: Partition) -> tuple[Shard[Counters], TestShardHost]:
+    host = TestShardHost()
+    shard = Shard(partition, Counters, host)
     shard.begin_loading()
     shard.end_loading()
-    return shard, shell
+    return shard, host
 
 
 def put(shard: Shard[Counters], key: bytes, value: bytes, client: Client) -> None:
-    def command(state: Counters, now: Now) -> Outcome:
+    def command(state: Counters, now: Now) -> CommandOutcome:
         if not state.takes_writes:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         seen = dict(state.values)
-        return Outcome([StateRecord(key, value)], [Reply(client.pending, seen)])
+        return CommandOutcome([StateRecord(key, value)], [Reply(client.pending, seen)])
 
     shard.execute(command, client.pending)
 
 
 def look(shard: Shard[Counters], client: Client) -> None:
     shard.execute(
-        lambda state, now: Outcome(replies=[Reply(client.pending, dict(state.values))]), client.pending
+        lambda state, now: CommandOutcome(replies=[Reply(client.pending, dict(state.values))]), client.pending
     )
 
 
@@ -166,19 +166,19 @@ def test_a_refusal_waits_like_any_reply_for_what_it_is_based_on() -> None:
     shard, _ = active(partition)
     writer, refused = Client(), Client()
 
-    def refuse(state: Counters, now: Now) -> Outcome:
+    def reject(state: Counters, now: Now) -> CommandOutcome:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
 
     put(shard, b"a", b"1", writer)
-    shard.execute(refuse, refused.pending)
+    shard.execute(reject, refused.pending)
     assert refused.replies == []
     sync(partition)
     assert refused.replies == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
 def test_while_it_loads_a_client_is_told_so() -> None:
-    shell = TestShell()
-    shard = Shard(partition_on(new_disk()), Counters, shell)
+    host = TestShardHost()
+    shard = Shard(partition_on(new_disk()), Counters, host)
     client = Client()
     look(shard, client)
     assert client.replies == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
@@ -187,21 +187,21 @@ def test_while_it_loads_a_client_is_told_so() -> None:
 def test_a_failed_append_refuses_everybody_and_throws_the_state_away() -> None:
     disk = new_disk()
     partition = partition_on(disk)
-    shard, shell = active(partition)
+    shard, host = active(partition)
     written, gathered, parked, later = Client(), Client(), Client(), Client()
     put(shard, b"a", b"1", written)
     put(shard, b"b", b"1", gathered)
 
-    def park(state: Counters, now: Now) -> Outcome:
+    def park(state: Counters, now: Now) -> CommandOutcome:
         state.parked_clients.append(parked.pending)
-        return Outcome()
+        return CommandOutcome()
 
     shard.execute(park, parked.pending)
     partition.stop_writes("the disk lied")
     assert [client.replies for client in (written, gathered, parked)] == [
         [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     ] * 3
-    assert len(shell.failures) == 1
+    assert len(host.failures) == 1
     assert shard.phase is Phase.BROKEN
     look(shard, later)
     assert later.replies == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
@@ -253,19 +253,19 @@ def test_an_ended_shard_sends_clients_elsewhere() -> None:
 
 def test_time_brings_records_like_a_command_does() -> None:
     partition = partition_on(new_disk())
-    shard, shell = active(partition)
+    shard, host = active(partition)
     client = Client()
 
-    def set_alarm(state: Counters, now: Now) -> Outcome:
+    def set_alarm(state: Counters, now: Now) -> CommandOutcome:
         state.alarm = 9.0
-        return Outcome(replies=[Reply(client.pending, None)])
+        return CommandOutcome(replies=[Reply(client.pending, None)])
 
     shard.execute(set_alarm, client.pending)
-    assert shell.dues == [9.0]
+    assert host.dues == [9.0]
     shard.tick()
     sync(partition)
     assert partition.high_watermark == 1
-    assert shell.dues == [9.0]
+    assert host.dues == [9.0]
 
 
 def test_with_no_flush_before_the_reply_it_leaves_at_once() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.config.topic import CleanupPolicy
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply, StateRecord
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, StateRecord, WaitingRequest
 from penstock.coordinator.shard import Phase, Shard
 from penstock.errors import ApiError, ErrorCode, StorageFull
 from penstock.limits import (
@@ -15,12 +15,12 @@ from penstock.limits import (
     STATE_BYTES_PER_FLUSH,
     STATE_RECORDS_PER_FLUSH,
 )
-from penstock.log.reading.cold_reading import Found
+from penstock.log.reading.cold_reading import BatchesRead
 from penstock.protocol.batches import HEADER_BYTES, split_batches
 from penstock.protocol.records import Record, iterate
 from penstock.replication.partition import Partition
 from penstock.types import Offset
-from tests.unit.coordinator.test_shard import Client, Counters, TestShell, active, look, put
+from tests.unit.coordinator.test_shard import Client, Counters, TestShardHost, active, look, put
 from tests.unit.log.log_support import new_disk
 from tests.unit.replication.test_partition import partition_on, sync
 
@@ -31,7 +31,7 @@ def small_partition() -> Partition:
     return partition_on(new_disk(), max_message_bytes=LIMIT_BYTES)
 
 
-def give(shard: Shard[Counters], outcome: Outcome, client: Client) -> None:
+def give(shard: Shard[Counters], outcome: CommandOutcome, client: Client) -> None:
     replies = (*outcome.replies, Reply(client.pending, "done"))
     shard.execute(lambda state, now: outcome._replace(replies=replies), client.pending)
 
@@ -44,7 +44,7 @@ def batches_in(partition: Partition) -> list[bytes]:
     batches, offset = [], Offset(0)
     while offset < partition.high_watermark:
         found = partition.read(offset, 10_000_000, at_least_one=True)
-        assert isinstance(found, Found)
+        assert isinstance(found, BatchesRead)
         data = bytes(found.data)
         batches += [data[start : start + header.size] for start, header in split_batches(data)]
         offset = found.next_offset
@@ -68,42 +68,42 @@ def keys_in(partition: Partition) -> list[bytes]:
 
 def test_what_no_batch_holds_is_refused_to_its_client_and_changes_nothing_for_others() -> None:
     partition = small_partition()
-    shard, shell = active(partition)
+    shard, host = active(partition)
     before, greedy, after, parked = Client(), Client(), Client(), Client()
     put(shard, b"a", b"1", before)
     shard._state.parked_clients.append(parked.pending)
-    give(shard, Outcome(many(1_000)), greedy)
+    give(shard, CommandOutcome(many(1_000)), greedy)
     put(shard, b"b", b"2", after)
     sync(partition)
     sync(partition)
     assert greedy.replies == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert (before.replies, after.replies) == ([{}], [{b"a": b"1"}])
-    assert (shell.failures, parked.replies, shard.phase) == ([], [], Phase.ACTIVE)
-    assert [size > LIMIT_BYTES for size in shell.too_large_bytes] == [True]
+    assert (host.failures, parked.replies, shard.phase) == ([], [], Phase.ACTIVE)
+    assert [size > LIMIT_BYTES for size in host.too_large_bytes] == [True]
     assert keys_in(partition) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("value_bytes", [0, 1, 63, 64, 127, 128, 8_191, 8_192, 16_384, 50_000])
 def test_the_size_that_is_checked_is_never_below_that_of_the_batch(value_bytes: int) -> None:
-    outcome = Outcome(many(max(1, 60_000 // (value_bytes + 30)), value_bytes))
-    partition = partition_on(new_disk(), max_message_bytes=outcome.batch_bytes)
-    shard, shell = active(partition)
+    outcome = CommandOutcome(many(max(1, 60_000 // (value_bytes + 30)), value_bytes))
+    partition = partition_on(new_disk(), max_message_bytes=outcome.batch_bytes_min)
+    shard, host = active(partition)
     client = Client()
     give(shard, outcome, client)
     sync(partition)
-    assert (client.replies, shell.failures, shell.too_large_bytes) == (["done"], [], [])
+    assert (client.replies, host.failures, host.too_large_bytes) == (["done"], [], [])
     (size,) = batch_sizes(partition)
-    assert size <= outcome.batch_bytes
+    assert size <= outcome.batch_bytes_min
 
 
 def test_what_is_divisible_may_be_larger_than_any_batch() -> None:
     partition = partition_on(new_disk())
-    shard, shell = active(partition)
+    shard, host = active(partition)
     client = Client()
     records = many(20_000)
-    give(shard, Outcome(records, is_divisible=True), client)
+    give(shard, CommandOutcome(records, is_divisible=True), client)
     sync(partition)
-    assert (client.replies, shell.failures, shell.too_large_bytes) == (["done"], [], [])
+    assert (client.replies, host.failures, host.too_large_bytes) == (["done"], [], [])
     sizes = batch_sizes(partition)
     assert sum(sizes) > 2_000_000
     assert max(sizes) <= STATE_BATCH_BYTES_MAX
@@ -112,10 +112,10 @@ def test_what_is_divisible_may_be_larger_than_any_batch() -> None:
 
 def test_a_divisible_record_that_fits_no_batch_is_refused() -> None:
     partition = small_partition()
-    shard, shell = active(partition)
+    shard, host = active(partition)
     client = Client()
-    give(shard, Outcome([*many(3), StateRecord(b"k", bytes(LIMIT_BYTES))], is_divisible=True), client)
-    assert (client.replies, shell.failures) == ([ErrorCode.UNKNOWN_SERVER_ERROR], [])
+    give(shard, CommandOutcome([*many(3), StateRecord(b"k", bytes(LIMIT_BYTES))], is_divisible=True), client)
+    assert (client.replies, host.failures) == ([ErrorCode.UNKNOWN_SERVER_ERROR], [])
     assert partition.log.log_end_offset == 0
 
 
@@ -123,7 +123,7 @@ def test_the_answer_to_what_was_divided_waits_for_all_of_it() -> None:
     partition = partition_on(new_disk())
     shard, _ = active(partition)
     client = Client()
-    give(shard, Outcome(many(20_000), is_divisible=True), client)
+    give(shard, CommandOutcome(many(20_000), is_divisible=True), client)
     assert partition.log.log_end_offset == 20_000
     partition.produce_waits.release(Offset(partition.log.log_end_offset - 1))
     assert client.replies == []
@@ -132,23 +132,23 @@ def test_the_answer_to_what_was_divided_waits_for_all_of_it() -> None:
 
 
 def test_what_is_joined_to_something_indivisible_is_indivisible() -> None:
-    divisible, whole = Outcome(many(2), is_divisible=True), Outcome(many(1))
+    divisible, whole = CommandOutcome(many(2), is_divisible=True), CommandOutcome(many(1))
     assert (divisible + divisible).is_divisible
-    assert (divisible + Outcome()).is_divisible
+    assert (divisible + CommandOutcome()).is_divisible
     assert not (divisible + whole).is_divisible
     assert not (whole + divisible).is_divisible
 
 
 def test_gathered_commands_are_written_in_batches_that_the_topic_takes() -> None:
     partition = small_partition()
-    shard, shell = active(partition)
+    shard, host = active(partition)
     clients = [Client() for _ in range(40)]
     for client in clients:
-        give(shard, Outcome(many(100)), client)
+        give(shard, CommandOutcome(many(100)), client)
     for _ in range(3):
         sync(partition)
     assert all(client.replies == ["done"] for client in clients)
-    assert shell.failures == []
+    assert host.failures == []
     assert max(batch_sizes(partition)) <= LIMIT_BYTES
 
 
@@ -157,7 +157,7 @@ def test_of_very_many_commands_some_wait_for_the_flush_after_the_next() -> None:
     shard, _ = active(partition)
     clients = [Client() for _ in range(1 + 4 * STATE_RECORDS_PER_FLUSH // 100)]
     for client in clients:
-        give(shard, Outcome(many(100, 1)), client)
+        give(shard, CommandOutcome(many(100, 1)), client)
     answered: list[int] = []
     while sum(answered) < len(clients):
         sync(partition)
@@ -169,7 +169,7 @@ def test_large_commands_are_written_a_few_at_a_time() -> None:
     partition = partition_on(new_disk())
     shard, _ = active(partition)
     for _ in range(12):
-        give(shard, Outcome(many(10, 100_000), is_divisible=True), Client())
+        give(shard, CommandOutcome(many(10, 100_000), is_divisible=True), Client())
     sync(partition)
     before = partition.log.log_end_offset
     assert (before - 10) * 100_000 <= STATE_BYTES_PER_FLUSH + 1_000_000
@@ -194,29 +194,29 @@ def compacted() -> Partition:
 
 def test_more_records_than_the_log_takes_in_a_batch_are_refused_to_their_client_alone() -> None:
     partition = compacted()
-    shard, shell = active(partition)
+    shard, host = active(partition)
     greedy, other = Client(), Client()
-    give(shard, Outcome(many(RECORDS_CHECKED_MAX + 1, 1)), greedy)
+    give(shard, CommandOutcome(many(RECORDS_CHECKED_MAX + 1, 1)), greedy)
     put(shard, b"a", b"1", other)
     sync(partition)
     assert (greedy.replies, other.replies) == ([ErrorCode.UNKNOWN_SERVER_ERROR], [{}])
-    assert (shell.failures, len(shell.too_large_bytes), shard.phase) == ([], 1, Phase.ACTIVE)
+    assert (host.failures, len(host.too_large_bytes), shard.phase) == ([], 1, Phase.ACTIVE)
 
 
 def test_very_many_divisible_records_are_divided_by_their_number_too() -> None:
     partition = compacted()
-    shard, shell = active(partition)
+    shard, host = active(partition)
     client = Client()
-    give(shard, Outcome(many(RECORDS_CHECKED_MAX + 1, 0), is_divisible=True), client)
+    give(shard, CommandOutcome(many(RECORDS_CHECKED_MAX + 1, 0), is_divisible=True), client)
     sync(partition)
-    assert (client.replies, shell.failures) == (["done"], [])
+    assert (client.replies, host.failures) == (["done"], [])
     counts = [header.record_count for batch in batches_in(partition) for _, header in split_batches(batch)]
     assert sum(counts) == RECORDS_CHECKED_MAX + 1
     assert max(counts) <= STATE_RECORDS_PER_FLUSH
 
 
 def test_the_size_of_an_outcome_counts_the_batch_around_it() -> None:
-    assert Outcome(many(1, 0)).batch_bytes > HEADER_BYTES + len(b"000000")
+    assert CommandOutcome(many(1, 0)).batch_bytes_min > HEADER_BYTES + len(b"000000")
 
 
 # A full disk
@@ -243,7 +243,7 @@ class Setup:
     partition: Partition
     disk: FullPartition
     shard: Shard[Counters]
-    shell: TestShell
+    host: TestShardHost
 
     def reload(self) -> None:
         state = self.shard.begin_loading()
@@ -257,14 +257,14 @@ def full() -> Setup:
     """A shard that found no room, and was loaded again."""
     partition = partition_on(new_disk())
     disk = FullPartition(partition)
-    shard, shell = active(disk)  # type: ignore[arg-type]
+    shard, host = active(disk)  # type: ignore[arg-type]
     put(shard, b"a", b"1", Client())
     sync(partition)
     disk.is_full = True
     refused = Client()
     put(shard, b"b", b"2", refused)
     assert refused.replies == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    setup = Setup(partition, disk, shard, shell)
+    setup = Setup(partition, disk, shard, host)
     setup.reload()
     return setup
 
@@ -274,15 +274,15 @@ def test_a_full_disk_costs_the_state_once_however_many_commands_come(full: Setup
     for client in clients:
         put(full.shard, b"c", b"3", client)
     assert all(client.replies == [ErrorCode.COORDINATOR_NOT_AVAILABLE] for client in clients)
-    assert (len(full.shell.failures), full.shard.phase) == (1, Phase.ACTIVE)
+    assert (len(full.host.failures), full.shard.phase) == (1, Phase.ACTIVE)
 
 
 def test_what_there_was_no_room_for_is_known() -> None:
     disk = FullPartition(partition_on(new_disk()))
     shard, _ = active(disk)  # type: ignore[arg-type]
     disk.is_full = True
-    give(shard, Outcome(many(10, 1_000)), Client())
-    assert 10_000 < shard.wanted_bytes < 11_000
+    give(shard, CommandOutcome(many(10, 1_000)), Client())
+    assert 10_000 < shard.needed_bytes < 11_000
 
 
 def test_who_only_reads_is_answered_on_a_full_disk(full: Setup) -> None:
@@ -296,7 +296,7 @@ def test_time_stands_still_while_the_disk_is_full_and_goes_on_afterwards(full: S
     full.shard.tick()
     assert full.shard._state.alarm == 1.0
     full.disk.is_full = False
-    full.shard.room_again()
+    full.shard.resume_writes()
     sync(full.partition)
     assert full.shard._state.alarm is None
     assert keys_in(full.partition) == [b"a", b"expired"]
@@ -304,7 +304,7 @@ def test_time_stands_still_while_the_disk_is_full_and_goes_on_afterwards(full: S
 
 def test_commands_are_taken_again_when_there_is_room(full: Setup) -> None:
     full.disk.is_full = False
-    full.shard.room_again()
+    full.shard.resume_writes()
     client = Client()
     put(full.shard, b"d", b"4", client)
     sync(full.partition)
@@ -327,72 +327,72 @@ def broken_client(times: int) -> tuple[Client, list[bool]]:
             raise RuntimeError("this cannot be encoded")
         client.replies.append(reply)
 
-    client.pending = Pending(finish, lambda code, detail: code, lambda: given_up.append(True))
+    client.pending = WaitingRequest(finish, lambda code, detail: code, lambda: given_up.append(True))
     return client, given_up
 
 
 def test_an_answer_that_cannot_be_given_keeps_nobody_else_from_theirs() -> None:
     partition = partition_on(new_disk())
-    shard, shell = active(partition)
+    shard, host = active(partition)
     first, behind, later = Client(), Client(), Client()
-    broken, given_up = broken_client(times=1)
+    append_failed, given_up = broken_client(times=1)
     put(shard, b"0", b"0", first)
-    look(shard, broken)
+    look(shard, append_failed)
     put(shard, b"1", b"1", behind)
     sync(partition)
     sync(partition)
     put(shard, b"2", b"2", later)
     sync(partition)
     assert all(len(client.replies) == 1 for client in (first, behind, later))
-    assert broken.replies == [ErrorCode.UNKNOWN_SERVER_ERROR]
-    assert [str(reason) for reason in shell.unanswered_because] == ["this cannot be encoded"]
+    assert append_failed.replies == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert [str(reason) for reason in host.unanswered_because] == ["this cannot be encoded"]
     assert (given_up, shard.phase) == ([], Phase.ACTIVE)
 
 
 def test_a_client_that_cannot_even_be_refused_is_given_up() -> None:
     partition = partition_on(new_disk())
-    shard, shell = active(partition)
-    broken, given_up = broken_client(times=2)
+    shard, host = active(partition)
+    append_failed, given_up = broken_client(times=2)
     behind = Client()
-    put(shard, b"0", b"0", broken)
+    put(shard, b"0", b"0", append_failed)
     put(shard, b"1", b"1", behind)
     sync(partition)
     sync(partition)
-    assert (broken.replies, given_up) == ([], [True])
+    assert (append_failed.replies, given_up) == ([], [True])
     assert len(behind.replies) == 1
-    assert len(shell.unanswered_because) == 2
+    assert len(host.unanswered_because) == 2
 
 
 def test_when_all_are_refused_one_that_cannot_be_keeps_nobody_from_knowing() -> None:
     partition = partition_on(new_disk())
-    shard, shell = active(partition)
-    broken, given_up = broken_client(times=2)
+    shard, host = active(partition)
+    append_failed, given_up = broken_client(times=2)
     other = Client()
-    put(shard, b"0", b"0", broken)
+    put(shard, b"0", b"0", append_failed)
     put(shard, b"1", b"1", other)
     partition.stop_writes("the disk lied")
     assert other.replies == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    assert (given_up, len(shell.failures)) == ([True], 1)
+    assert (given_up, len(host.failures)) == ([True], 1)
 
 
 def test_a_refusal_by_a_command_is_no_failure() -> None:
-    shard, shell = active(partition_on(new_disk()))
+    shard, host = active(partition_on(new_disk()))
     client = Client()
 
-    def refuse(state: Counters, now: Now) -> Outcome:
+    def reject(state: Counters, now: Now) -> CommandOutcome:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
 
-    shard.execute(refuse, client.pending)
-    assert (client.replies, shell.unanswered_because) == ([ErrorCode.UNKNOWN_MEMBER_ID], [])
+    shard.execute(reject, client.pending)
+    assert (client.replies, host.unanswered_because) == ([ErrorCode.UNKNOWN_MEMBER_ID], [])
 
 
 def test_while_too_few_replicas_are_in_sync_writers_are_refused_at_once() -> None:
     """The records would never be safe, and nobody would be answered."""
     partition = partition_on(new_disk())
-    shard, shell = active(partition)
+    shard, host = active(partition)
     put(shard, b"a", b"1", Client())
     sync(partition)
-    partition.too_few = ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    partition.min_isr_error = ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
     writer, reader = Client(), Client()
     put(shard, b"b", b"2", writer)
     look(shard, reader)
@@ -401,10 +401,10 @@ def test_while_too_few_replicas_are_in_sync_writers_are_refused_at_once() -> Non
     shard._state.alarm = 1.0
     shard.tick()
     assert shard._state.alarm == 1.0, "time stands still"
-    assert shell.dues[-1] == shell.now().monotonic + 1, "it looks again"
-    partition.too_few = None
+    assert host.dues[-1] == host.now().monotonic + 1, "it looks again"
+    partition.min_isr_error = None
     shard.tick()
     sync(partition)
     put(shard, b"c", b"3", writer)
     sync(partition)
-    assert (shell.failures, keys_in(partition)) == ([], [b"a", b"expired", b"c"])
+    assert (host.failures, keys_in(partition)) == ([], [b"a", b"expired", b"c"])

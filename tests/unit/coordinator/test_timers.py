@@ -10,38 +10,38 @@ def test_expired_keys_come_earliest_first_and_once() -> None:
     timers: Timers[str] = Timers()
     timers.set("late", 3.0)
     timers.set("early", 1.0)
-    assert timers.due() == 1.0
-    assert timers.take_expired(5.0) == ["early", "late"]
-    assert timers.take_expired(5.0) == []
-    assert timers.due() is None
+    assert timers.next_deadline() == 1.0
+    assert timers.pop_expired(5.0) == ["early", "late"]
+    assert timers.pop_expired(5.0) == []
+    assert timers.next_deadline() is None
 
 
 def test_a_deadline_that_moves_later_expires_only_then() -> None:
     timers: Timers[str] = Timers()
     timers.set("session", 1.0)
     timers.set("session", 10.0)
-    assert timers.take_expired(5.0) == []
-    assert timers.take_expired(10.0) == ["session"]
+    assert timers.pop_expired(5.0) == []
+    assert timers.pop_expired(10.0) == ["session"]
 
 
 def test_what_is_not_looked_at_stays_due_and_may_still_be_put_off() -> None:
     timers: Timers[int] = Timers()
     for number in range(5):
         timers.set(number, float(number))
-    assert timers.take_expired(10.0, 2) == [0, 1]
-    assert timers.due() == 2.0
+    assert timers.pop_expired(10.0, 2) == [0, 1]
+    assert timers.next_deadline() == 2.0
     timers.set(3, 20.0)
-    assert timers.take_expired(10.0, 2) == [2]
-    assert timers.take_expired(10.0, 2) == [4]
-    assert timers.due() == 20.0
+    assert timers.pop_expired(10.0, 2) == [2]
+    assert timers.pop_expired(10.0, 2) == [4]
+    assert timers.next_deadline() == 20.0
 
 
 def test_a_cancelled_timer_never_expires_and_is_not_waited_for() -> None:
     timers: Timers[str] = Timers()
     timers.set("session", 1.0)
     timers.cancel("session")
-    assert timers.due() is None
-    assert timers.take_expired(2.0) == []
+    assert timers.next_deadline() is None
+    assert timers.pop_expired(2.0) == []
 
 
 def test_moving_and_cancelling_for_ever_needs_no_more_memory() -> None:
@@ -76,8 +76,8 @@ def test_timers_agree_with_a_dict(steps: list[tuple[str, int, int]]) -> None:
             model.pop(key, None)
         else:
             expired = {key for key, deadline in model.items() if deadline <= time}
-            assert set(timers.take_expired(float(time))) == expired
+            assert set(timers.pop_expired(float(time))) == expired
             model = {key: deadline for key, deadline in model.items() if key not in expired}
-        due = timers.due()
-        assert (due is None) == (not model)
-        assert due is None or due <= min(model.values())
+        next_deadline = timers.next_deadline()
+        assert (next_deadline is None) == (not model)
+        assert next_deadline is None or next_deadline <= min(model.values())

@@ -12,7 +12,7 @@ from penstock.groups.consumer_protocol import (
 )
 from penstock.protocol.compiler import encoder
 from penstock.protocol.messages.join_group import JoinGroupRequestProtocol
-from tests.unit.groups.consumer.consumer_support import Asked, World
+from tests.unit.groups.consumer.consumer_support import ConsumerGroupHarness, PendingRequest
 
 
 def subscription(*topics: str, owned: Mapping[str, set[int]] | None = None) -> bytes:
@@ -35,45 +35,47 @@ def assigned(data: bytes) -> dict[str, set[int]]:
 class Classic:
     """A cooperative consumer of the classic protocol."""
 
-    def __init__(self, world: World, name: str, instance_id: str | None = None, *topics: str) -> None:
-        self.world = world
+    def __init__(
+        self, harness: ConsumerGroupHarness, name: str, instance_id: str | None = None, *topics: str
+    ) -> None:
+        self.harness = harness
         self.name = name
         self.instance_id = instance_id
         self.topics = topics or ("a",)
         self.member_id = ""
         self.generation = -1
         self.owned: dict[str, set[int]] = {}
-        self.joined: Asked | None = None
-        self.synced: Asked | None = None
+        self.joined: PendingRequest | None = None
+        self.synced: PendingRequest | None = None
 
-    def join(self) -> Asked:
+    def join(self) -> PendingRequest:
         asked = self._ask()
-        if asked.pending.is_answered and asked.code is ErrorCode.MEMBER_ID_REQUIRED:
+        if asked.pending.is_completed and asked.code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = asked.reply.member_id
             asked = self._ask()
         self.joined = asked
         self.learn()
         return asked
 
-    def _ask(self) -> Asked:
+    def _ask(self) -> PendingRequest:
         protocols = [JoinGroupRequestProtocol("range", subscription(*self.topics, owned=self.owned))]
-        return self.world.join_classic(
+        return self.harness.join_classic(
             self.name, self.member_id, protocols=protocols, group_instance_id=self.instance_id
         )
 
     def learn(self) -> None:
         joined = self.joined
-        if joined is not None and joined.pending.is_answered and not joined.code:
+        if joined is not None and joined.pending.is_completed and not joined.code:
             self.member_id, self.generation = joined.reply.member_id, joined.reply.generation_id
 
     def sync(self, given: dict[str, bytes] | None = None) -> ErrorCode:
         """In a classic group the leader is waited for; then the answer comes later."""
-        self.synced = self.world.sync_classic(self.member_id, self.generation, given)
+        self.synced = self.harness.sync_classic(self.member_id, self.generation, given)
         return self.collect()
 
     def collect(self) -> ErrorCode:
         synced = self.synced
-        if synced is None or not synced.pending.is_answered:
+        if synced is None or not synced.pending.is_completed:
             return ErrorCode.NONE
         self.synced = None
         if not synced.code:
@@ -81,7 +83,7 @@ class Classic:
         return synced.code
 
     def beat(self) -> ErrorCode:
-        return self.world.beat_classic(self.member_id, self.generation)
+        return self.harness.beat_classic(self.member_id, self.generation)
 
     def live(self) -> None:
         """What a client does between two polls."""
@@ -89,7 +91,7 @@ class Classic:
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self.owned = {}
             self.member_id = "" if code is ErrorCode.UNKNOWN_MEMBER_ID else self.member_id
-        if code and self.join().pending.is_answered:
+        if code and self.join().pending.is_completed:
             self.sync()
 
     def partitions(self, name: str = "a") -> set[int]:

@@ -27,12 +27,12 @@ from penstock.groups.records import (
     CurrentTopicPartitions,
     GroupMetadataKey,
     GroupMetadataValue,
-    Key,
     LegacyOffsetCommitKey,
     LegacyOffsetCommitValue,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+    RecordKey,
     RecordType,
     TargetTopicPartitions,
     UnknownKey,
@@ -64,7 +64,7 @@ def member(classic: ClassicMemberMetadata | None) -> ConsumerGroupMemberMetadata
     )
 
 
-WRITTEN_BY_KAFKA: dict[str, tuple[Key[Struct], Struct, str, str]] = {
+WRITTEN_BY_KAFKA: dict[str, tuple[RecordKey[Struct], Struct, str, str]] = {
     "an offset with a topic id": (
         OffsetCommitKey("g", "orders", 3),
         OffsetCommitValue(42, 6, "meta", NOW_MS, topic_id=TOPIC_ID),

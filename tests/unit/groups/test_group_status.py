@@ -7,7 +7,7 @@ from penstock.groups.consumer_protocol import (
     encode_assignment,
 )
 from penstock.groups.group_status import classic_status, consumer_status, rebalance_status
-from penstock.groups.rebalance_history import Rebalances
+from penstock.groups.rebalance_history import RebalanceHistory
 from penstock.protocol.messages.consumer_group_describe import (
     DescribedAssignment,
     DescribedConsumerGroup,
@@ -17,7 +17,7 @@ from penstock.protocol.messages.consumer_group_describe import (
 from penstock.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from penstock.types import TopicPartition
 
-AT_REST = rebalance_status(Rebalances(), Now(0, 0.0))
+AT_REST = rebalance_status(RebalanceHistory(), Now(0, 0.0))
 HELD = [TopicPartition("t", 0), TopicPartition("t", 2)]
 
 
@@ -31,7 +31,7 @@ def test_what_a_classic_member_holds_is_read_from_what_its_leader_sent() -> None
     group = DescribedGroup(group_id="g", group_state="Stable", protocol_data="range", members=members)
     status = classic_status(group, AT_REST, ())
     assert (status.type, status.state, status.assignor) == ("classic", "Stable", "range")
-    assert [member.holds for member in status.members] == [HELD, [], None]
+    assert [member.assigned for member in status.members] == [HELD, [], None]
     assert status.members[1].instance_id == "i2"
 
 
@@ -43,11 +43,11 @@ def test_what_a_consumer_member_holds_is_known_to_the_coordinator() -> None:
     )
     status = consumer_status(group, AT_REST, ())
     assert (status.type, status.state, status.assignor) == ("consumer", "Reconciling", "uniform")
-    assert status.members[0].holds == HELD
+    assert status.members[0].assigned == HELD
 
 
 def test_rebalances_are_told_by_number_reason_and_duration() -> None:
-    rebalances = Rebalances()
+    rebalances = RebalanceHistory()
     assert rebalance_status(rebalances, Now(0, 5.0)) == (0, "", None, None)
     rebalances.begin("m joined", Now(0, 10.0))
     assert rebalance_status(rebalances, Now(0, 12.5)) == (1, "m joined", None, 2_500)

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.coordinator.outcome import Now, Outcome, Pending
+from penstock.coordinator.outcome import CommandOutcome, Now, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup
-from penstock.groups.classic.join import Asking
+from penstock.groups.classic.join import ClassicCaller
 from penstock.groups.consumer.consumer_group import ConsumerGroup
-from penstock.groups.consumer.consumer_heartbeat import Caller
+from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller
 from penstock.groups.consumer.consumer_member import Subscription
 from penstock.groups.consumer.regex import REGEXES_PER_GROUP_MAX
-from penstock.groups.group_context import Client, GroupLimits, Surroundings, Topics
-from penstock.groups.groups import Groups
-from penstock.groups.memory_check import does_heartbeat_grow, does_sync_grow
+from penstock.groups.group_context import ClientInfo, GroupContext, GroupStateLimits, TopicsImage
+from penstock.groups.groups import GroupStateMachine
+from penstock.groups.memory_check import heartbeat_needs_memory, sync_needs_memory
 from penstock.limits import MIB
 from penstock.metadata.facts import Topic
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -32,14 +32,14 @@ from tests.unit.groups.consumer.consumer_support import config, topic
 
 NOW = Now(1_700_000_000_000, 1_000.0)
 LATER = Now(NOW.wall_ms + 10, NOW.monotonic + 0.01)
-SOMEBODY = Client("c", "/h")
+SOMEBODY = ClientInfo("c", "/h")
 
 
-def topics_of(*topics: Topic) -> Topics:
-    return Topics({each.name: each for each in topics}, {each.id: each for each in topics})
+def topics_of(*topics: Topic) -> TopicsImage:
+    return TopicsImage({each.name: each for each in topics}, {each.id: each for each in topics})
 
 
-def logs(count: int) -> Topics:
+def logs(count: int) -> TopicsImage:
     """Many topics of one partition."""
     named = (topic(f"topic-with-an-ordinary-name-{number:04}", 1) for number in range(count))
     return topics_of(*(replace(each, id=digest(each.name)) for each in named))
@@ -52,33 +52,33 @@ def digest(name: str) -> TopicId:
 class Shard:
     """The groups of one shard, which alone take what may be taken."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: TopicsImage) -> None:
         self.drawn = 0
         settings = config(members_max=1_000)
-        self.surroundings = Surroundings(lambda: settings, lambda: topics, self._draw)
-        self.groups = Groups(self.surroundings, lambda: self.groups.weight_bytes)
+        self.context = GroupContext(lambda: settings, lambda: topics, self._draw)
+        self.groups = GroupStateMachine(self.context, lambda: self.groups.memory_bytes)
 
     def _draw(self) -> str:
         self.drawn += 1
         return f"{self.drawn:036}"
 
-    def take(self, ask: Callable[[Pending], Outcome], now: Now = NOW) -> Any:
+    def take(self, ask: Callable[[WaitingRequest], CommandOutcome], now: Now = NOW) -> Any:
         replies: list[Any] = []
-        self._take(ask(Pending(replies.append, lambda code, detail: code)), now)
+        self._take(ask(WaitingRequest(replies.append, lambda code, detail: code)), now)
         return replies[-1] if replies else None
 
-    def _take(self, outcome: Outcome, now: Now) -> None:
+    def _take(self, outcome: CommandOutcome, now: Now) -> None:
         for record in outcome.records:
             self.groups.replay(record, now.wall_ms)
         for pending, content in outcome.replies:
-            pending.answer(content)
+            pending.complete(content)
 
     def beat(self, group_id: str, member_id: str, epoch: int = 0, **fields: Any) -> Any:
         if epoch == 0:
             fields = {"rebalance_timeout_ms": 60_000, "topic_partitions": [], **fields}
         request = ConsumerGroupHeartbeatRequest(group_id, member_id, epoch, **fields)
         return self.take(
-            lambda pending: self.groups.consumer_heartbeat(request, Caller(1, SOMEBODY, pending), NOW)
+            lambda pending: self.groups.consumer_heartbeat(request, ConsumerCaller(1, SOMEBODY, pending), NOW)
         )
 
     def beat_until_resolved(self, group_id: str, member_id: str, regex: str) -> None:
@@ -89,10 +89,10 @@ class Shard:
     def join(self, group_id: str, metadata: bytes = b"") -> str:
         """One classic member that joins and is its group's leader."""
         replies: list[Any] = []
-        asking = Asking(2, SOMEBODY, Pending(replies.append, lambda code, detail: code))
+        caller = ClassicCaller(2, SOMEBODY, WaitingRequest(replies.append, lambda code, detail: code))
         protocols = [JoinGroupRequestProtocol("range", metadata)]
         request = JoinGroupRequest(group_id, 10_000, 10_000, "", None, "consumer", protocols)
-        self._take(self.groups.join(request, asking, NOW), NOW)
+        self._take(self.groups.join(request, caller, NOW), NOW)
         for outcome in self.groups.expire(LATER):
             self._take(outcome, LATER)
         return str(replies[-1].member_id)
@@ -100,19 +100,23 @@ class Shard:
     def sync(self, group_id: str, member_id: str, assignment: bytes) -> Any:
         given = [SyncGroupRequestAssignment(member_id, assignment)]
         request = SyncGroupRequest(group_id, 1, member_id, assignments=given)
-        return self.take(lambda pending: self.groups.sync(request, Asking(3, SOMEBODY, pending), LATER))
+        return self.take(
+            lambda pending: self.groups.sync(request, ClassicCaller(3, SOMEBODY, pending), LATER)
+        )
 
     def leave(self, group_id: str, member_id: str) -> Any:
         request = LeaveGroupRequest(group_id, members=[MemberIdentity(member_id)])
-        return self.take(lambda pending: self.groups.leave(request, Asking(5, SOMEBODY, pending), LATER))
+        return self.take(
+            lambda pending: self.groups.leave(request, ClassicCaller(5, SOMEBODY, pending), LATER)
+        )
 
     def consumer(self, group_id: str) -> ConsumerGroup:
-        group = self.groups._book.groups[group_id]
+        group = self.groups._store.groups[group_id]
         assert isinstance(group, ConsumerGroup)
         return group
 
     def classic(self, group_id: str) -> ClassicGroup:
-        group = self.groups._book.groups[group_id]
+        group = self.groups._store.groups[group_id]
         assert isinstance(group, ClassicGroup)
         return group
 
@@ -196,16 +200,16 @@ def test_what_groups_weigh_is_about_what_they_take(fill: Callable[[Shard], None]
         taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert taken / 2 < shard.groups.weight_bytes < taken * 2
+    assert taken / 2 < shard.groups.memory_bytes < taken * 2
 
 
 def test_a_partition_takes_less_than_a_hundred_bytes_in_all_that_is_known_of_it() -> None:
     """What a member shall read, what it reads, and who reads it."""
     shard = Shard(topics_of(topic("a", 10_000)))
     shard.beat("g", "m", subscribed_topic_names=["a"])
-    assert shard.groups.weight_bytes < 10_000 * 100
+    assert shard.groups.memory_bytes < 10_000 * 100
     group = shard.consumer("g")
-    assert group.members["m"].position.assigned is group.target_of("m")
+    assert group.members["m"].current_assignment.assigned is group.target_of("m")
     shard.beat("h", "m", subscribed_topic_names=["a"])
     numbers = [
         {id(number) for numbers in shard.consumer(group_id).target_of("m").values() for number in numbers}
@@ -217,25 +221,25 @@ def test_a_partition_takes_less_than_a_hundred_bytes_in_all_that_is_known_of_it(
 def test_expressions_that_mean_the_same_are_kept_once() -> None:
     shard = Shard(logs(200))
     shard.beat_until_resolved("g", "m-0", ".*")
-    alone = shard.groups.weight_bytes
+    alone = shard.groups.memory_bytes
     for number in range(1, 11):
         shard.beat_until_resolved("g", f"m-{number}", f".*|x{number}")
     (one, *others) = (resolution.topics for resolution in shard.consumer("g").regexes.values())
     assert len(others) == 10
     assert all(other is one for other in others)
-    assert shard.groups.weight_bytes < 2 * alone
+    assert shard.groups.memory_bytes < 2 * alone
 
 
 def test_expressions_share_the_names_that_they_match() -> None:
     shard = Shard(logs(20))
     shard.beat_until_resolved("g", "1", ".*")
     subscribed = shard.consumer("g").subscribed
-    alone = subscribed.kept_bytes
+    alone = subscribed.memory_bytes
     shard.beat_until_resolved("g", "2", ".*[^0]")
     one, other = (resolution.topics for resolution in shard.consumer("g").regexes.values())
     assert other < one
-    assert subscribed.kept_bytes == shard.consumer("g").kept_bytes - the_rest(shard.consumer("g"))
-    assert alone + other.__sizeof__() < subscribed.kept_bytes < alone + other.__sizeof__() + 1_000
+    assert subscribed.memory_bytes == shard.consumer("g").memory_bytes - the_rest(shard.consumer("g"))
+    assert alone + other.__sizeof__() < subscribed.memory_bytes < alone + other.__sizeof__() + 1_000
     assert {id(name) for name in other} < {id(name) for name in one}
 
 
@@ -245,10 +249,10 @@ def the_rest(group: ConsumerGroup) -> int:
 
 def test_nothing_is_left_on_the_scales_when_members_have_gone() -> None:
     shard = Shard(logs(50))
-    empty = ConsumerGroup("g").kept_bytes
+    empty = ConsumerGroup("g").memory_bytes
     shard.beat_until_resolved("g", "1", ".*")
     shard.beat("g", "2", subscribed_topic_names=["topic-with-an-ordinary-name-0001", "none"])
-    assert shard.consumer("g").kept_bytes > empty + 10_000
+    assert shard.consumer("g").memory_bytes > empty + 10_000
     for member_id in "12":
         shard.leave("g", member_id)
     group = shard.consumer("g")
@@ -259,7 +263,7 @@ def test_nothing_is_left_on_the_scales_when_members_have_gone() -> None:
 # The bound
 
 
-def refusal(ask: Callable[[], object]) -> ErrorCode:
+def rejection(ask: Callable[[], object]) -> ErrorCode:
     with pytest.raises(ApiError) as refused:
         ask()
     return refused.value.code
@@ -267,14 +271,14 @@ def refusal(ask: Callable[[], object]) -> ErrorCode:
 
 def test_joins_that_would_be_given_very_many_partitions_are_refused_at_the_bound() -> None:
     shard = Shard(topics_of(topic("a", 10_000), topic("b", 10_000), topic("few", 1)))
-    shard.surroundings.limits = GroupLimits(state_bytes_max=4 * MIB)
+    shard.context.limits = GroupStateLimits(state_bytes_max=4 * MIB)
     joined = 0
-    while joined < 10 and shard.groups.weight_bytes <= 4 * MIB:
+    while joined < 10 and shard.groups.memory_bytes <= 4 * MIB:
         shard.beat(f"g-{joined}", "m", subscribed_topic_names=["a", "b"])
         joined += 1
     assert 1 < joined < 10
-    assert shard.groups.weight_bytes < 7 * MIB
-    join = refusal(lambda: shard.beat("new", "m", subscribed_topic_names=["a", "b"]))
+    assert shard.groups.memory_bytes < 7 * MIB
+    join = rejection(lambda: shard.beat("new", "m", subscribed_topic_names=["a", "b"]))
     assert join is ErrorCode.GROUP_MAX_SIZE_REACHED
     epoch = shard.consumer("g-0").members["m"].epoch
     assert shard.beat("g-0", "m", epoch, subscribed_topic_names=["b", "a"]).member_epoch == epoch
@@ -286,14 +290,14 @@ def test_joins_that_would_be_given_very_many_partitions_are_refused_at_the_bound
 def test_a_member_that_turns_to_other_topics_is_refused_at_the_bound() -> None:
     shard = Shard(topics_of(topic("a-long-name", 1), topic("b", 10_000)))
     epoch = shard.beat("g", "m", subscribed_topic_names=["a-long-name"]).member_epoch
-    shard.surroundings.limits = GroupLimits(state_bytes_max=0)
+    shard.context.limits = GroupStateLimits(state_bytes_max=0)
     more: tuple[dict[str, Any], ...] = (
         {"subscribed_topic_names": ["b"]},
         {"subscribed_topic_regex": ".*"},
         {"rack_id": "r" * 30_000},
     )
     for fields in more:
-        assert refusal(lambda fields=fields: shard.beat("g", "m", epoch, **fields)) is (  # type: ignore[misc]
+        assert rejection(lambda fields=fields: shard.beat("g", "m", epoch, **fields)) is (  # type: ignore[misc]
             ErrorCode.GROUP_MAX_SIZE_REACHED
         )
     for fields in ({"subscribed_topic_names": ["a-long-name"]}, {"subscribed_topic_regex": ""}, {}):
@@ -304,26 +308,26 @@ def test_members_that_come_back_and_say_the_same_add_nothing() -> None:
     shard = Shard(topics_of(topic("a", 1)))
     shard.beat("g", "m", subscribed_topic_names=["a"])
     again = ConsumerGroupHeartbeatRequest("g", "m", 0, subscribed_topic_names=["a"])
-    assert not does_heartbeat_grow(shard.consumer("g"), again)
-    assert does_heartbeat_grow(None, again)
+    assert not heartbeat_needs_memory(shard.consumer("g"), again)
+    assert heartbeat_needs_memory(None, again)
 
 
 def test_an_assignment_that_is_larger_than_the_last_one_adds_to_what_is_kept() -> None:
     shard = Shard(topics_of())
     leader = shard.join("g")
     shard.sync("g", leader, bytes(5_000))
-    weight = shard.groups.weight_bytes
+    weight = shard.groups.memory_bytes
     assert weight > 5_000
     group = shard.classic("g")
     for size, is_more in ((0, False), (5_000, False), (5_001, True)):
         given = [SyncGroupRequestAssignment(leader, bytes(size))]
-        assert does_sync_grow(group, SyncGroupRequest("g", 2, leader, assignments=given)) is is_more
+        assert sync_needs_memory(group, SyncGroupRequest("g", 2, leader, assignments=given)) is is_more
     shard.leave("g", leader)
-    assert shard.groups.weight_bytes < weight - 5_000
+    assert shard.groups.memory_bytes < weight - 5_000
     shard.sync("h", other := shard.join("h"), b"")
     given = [SyncGroupRequestAssignment(other, bytes(900))]
     small = SyncGroupRequest("h", 2, other, assignments=given)
-    assert not does_sync_grow(shard.classic("h"), small), "an ordinary share is always taken"
+    assert not sync_needs_memory(shard.classic("h"), small), "an ordinary share is always taken"
 
 
 # Expressions
@@ -340,10 +344,10 @@ def test_a_group_uses_so_many_different_expressions_and_no_more() -> None:
         lambda: shard.beat("g", "new", subscribed_topic_regex="a|new"),
         lambda: shard.beat("g", "new", subscribed_topic_regex="b", subscribed_topic_names=["a"]),
     ):
-        assert refusal(ask) is ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert rejection(ask) is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert shard.consumer("g").durable() == written
     shard.beat("g", "new", subscribed_topic_regex="a|0")
-    assert refusal(lambda: shard.beat("g", "m-0", epochs[0], subscribed_topic_regex="a|new")) is (
+    assert rejection(lambda: shard.beat("g", "m-0", epochs[0], subscribed_topic_regex="a|new")) is (
         ErrorCode.GROUP_MAX_SIZE_REACHED
     )
     shard.beat("g", "m-1", epochs[1], subscribed_topic_regex="a|new")
@@ -373,7 +377,7 @@ class CountingTopics(dict[str, Topic]):
 def test_a_target_for_expressions_that_mean_the_same_looks_topics_up_once() -> None:
     topics = logs(100)
     counting = CountingTopics(topics.by_name)
-    shard = Shard(Topics(counting, topics.by_id))
+    shard = Shard(TopicsImage(counting, topics.by_id))
     for number in range(20):
         shard.beat_until_resolved("g", f"m-{number}", f".*|x{number}")
     counting.asked = 0

@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator.outcome import Outcome
+from penstock.coordinator.outcome import CommandOutcome
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
 from penstock.groups.consumer.consumer_group import ConsumerGroup, ConsumerState
 from penstock.groups.consumer.describe import describe
 from penstock.groups.consumer.request_validation import validate_commit
-from penstock.groups.group_context import GroupLimits
+from penstock.groups.group_context import GroupStateLimits
 from penstock.protocol.messages.join_group import JoinGroupRequestProtocol
 from penstock.protocol.messages.leave_group import MemberIdentity
 from tests.unit.groups.consumer.consumer_support import (
     CLASSIC_SESSION_MS,
     GROUP,
     REBALANCE_MS,
+    ConsumerGroupHarness,
     Member,
-    World,
     settle,
     topic,
     topic_id,
@@ -26,66 +26,66 @@ from tests.unit.groups.consumer.consumer_support import (
 from tests.unit.groups.migration_support import Classic, assigned, assignment, subscription
 
 
-def classic_pair(world: World, **instances: str) -> tuple[Classic, Classic]:
+def classic_pair(harness: ConsumerGroupHarness, **instances: str) -> tuple[Classic, Classic]:
     """A classic group of two that is Stable, with four partitions."""
-    first = Classic(world, "1", instances.get("first"))
-    second = Classic(world, "2", instances.get("second"))
+    first = Classic(harness, "1", instances.get("first"))
+    second = Classic(harness, "2", instances.get("second"))
     first.join()
     second.join()
-    world.advance(1)
-    if world.classic.state is not ClassicState.COMPLETING:
+    harness.advance(1)
+    if harness.classic.state is not ClassicState.COMPLETING:
         first.join()
         second.join()
     first.learn()
     second.learn()
     shares = {first.member_id: assignment(a={0, 1}), second.member_id: assignment(a={2, 3})}
-    leader = first if world.classic.leader == first.member_id else second
+    leader = first if harness.classic.leader == first.member_id else second
     leader.sync(shares)
     first.sync()
     second.sync()
-    assert world.classic.state is ClassicState.STABLE
+    assert harness.classic.state is ClassicState.STABLE
     return first, second
 
 
-def mixed() -> tuple[World, Classic, Classic, Member]:
-    world = World(topic("a", 4))
-    first, second = classic_pair(world)
-    newcomer = Member(world, "new")
+def mixed() -> tuple[ConsumerGroupHarness, Classic, Classic, Member]:
+    harness = ConsumerGroupHarness(topic("a", 4))
+    first, second = classic_pair(harness)
+    newcomer = Member(harness, "new")
     newcomer.beat()
     for _ in range(6):
         first.live()
         second.live()
         newcomer.beat()
-    return world, first, second, newcomer
+    return harness, first, second, newcomer
 
 
 # From classic to consumer
 
 
 def test_an_empty_classic_group_becomes_a_consumer_group_freely() -> None:
-    world = World(topic("a", 4), upgrade_allowed=False, downgrade_allowed=False)
-    world.place.group = ClassicGroup.new(GROUP, world.now)
-    world.take_outcome(Outcome(records=(world.classic.record(),)))
-    member = Member(world, "m")
+    harness = ConsumerGroupHarness(topic("a", 4), upgrade_allowed=False, downgrade_allowed=False)
+    harness.place.group = ClassicGroup.new(GROUP, harness.now)
+    harness.take_outcome(CommandOutcome(records=(harness.classic.record(),)))
+    member = Member(harness, "m")
     assert member.beat() == ErrorCode.NONE
     assert member.partitions() == {0, 1, 2, 3}
 
 
 def test_the_first_member_of_the_new_protocol_turns_the_group_over() -> None:
-    world = World(topic("a", 4))
-    first, second = classic_pair(world)
-    newcomer = Member(world, "new")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    first, second = classic_pair(harness)
+    newcomer = Member(harness, "new")
     assert newcomer.beat() == ErrorCode.NONE
-    assert world.group.members.keys() == {first.member_id, second.member_id, "new"}
-    assert world.group.epoch == world.group.assignment_epoch == first.generation + 1
+    assert harness.group.members.keys() == {first.member_id, second.member_id, "new"}
+    assert harness.group.epoch == harness.group.assignment_epoch == first.generation + 1
     assert newcomer.partitions() == set()
-    assert newcomer.epoch == world.group.epoch
+    assert newcomer.epoch == harness.group.epoch
 
 
 def test_classic_members_go_on_reading_what_they_keep() -> None:
-    world = World(topic("a", 4))
-    first, second = classic_pair(world)
-    newcomer = Member(world, "new")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    first, second = classic_pair(harness)
+    newcomer = Member(harness, "new")
     newcomer.beat()
     before = first.partitions(), second.partitions()
     for _ in range(6):
@@ -97,22 +97,22 @@ def test_classic_members_go_on_reading_what_they_keep() -> None:
     assert first.partitions() <= before[0]
     assert second.partitions() <= before[1]
     assert len(newcomer.partitions()) == 1
-    assert world.group.state is ConsumerState.STABLE
+    assert harness.group.state is ConsumerState.STABLE
     assert first.beat() == second.beat() == ErrorCode.NONE
 
 
 def test_a_rebalance_that_was_interrupted_gives_nobody_what_others_still_read() -> None:
-    world = World(topic("a", 8))
-    first, second = classic_pair(world)
-    third = Classic(world, "3")
+    harness = ConsumerGroupHarness(topic("a", 8))
+    first, second = classic_pair(harness)
+    third = Classic(harness, "3")
     third.join()
     first.join()
     second.join()
     third.learn()
-    assert str(world.classic.state) == "CompletingRebalance"
-    Classic(world, "4").join()
-    assert str(world.classic.state) == "PreparingRebalance"
-    newcomer = Member(world, "new")
+    assert str(harness.classic.state) == "CompletingRebalance"
+    Classic(harness, "4").join()
+    assert str(harness.classic.state) == "PreparingRebalance"
+    newcomer = Member(harness, "new")
     newcomer.beat()
     third.join()
     third.sync()
@@ -121,17 +121,17 @@ def test_a_rebalance_that_was_interrupted_gives_nobody_what_others_still_read() 
 
 
 def test_a_static_member_that_missed_a_rebalance_keeps_what_it_reads() -> None:
-    world = World(topic("a", 4))
-    first, second = classic_pair(world, first="i1")
-    third = Classic(world, "3")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    first, second = classic_pair(harness, first="i1")
+    third = Classic(harness, "3")
     third.join()
     second.join()
     for _ in range(REBALANCE_MS // 5_000):
         first.beat()
-        world.advance(5)
-    assert world.classic.state is ClassicState.COMPLETING
-    Classic(world, "4").join()
-    newcomer = Member(world, "new")
+        harness.advance(5)
+    assert harness.classic.state is ClassicState.COMPLETING
+    Classic(harness, "4").join()
+    newcomer = Member(harness, "new")
     newcomer.beat()
     third.join()
     third.sync()
@@ -140,9 +140,9 @@ def test_a_static_member_that_missed_a_rebalance_keeps_what_it_reads() -> None:
 
 
 def test_what_a_cooperative_member_has_not_yet_given_up_is_given_to_nobody() -> None:
-    world = World(topic("a", 4))
-    first, second = classic_pair(world)
-    third = Classic(world, "3")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    first, second = classic_pair(harness)
+    third = Classic(harness, "3")
     third.join()
     first.join()
     second.join()
@@ -153,11 +153,11 @@ def test_what_a_cooperative_member_has_not_yet_given_up_is_given_to_nobody() -> 
         second.member_id: assignment(a={2}),
         third.member_id: assignment(),
     }
-    leader = next(each for each in (first, second, third) if each.member_id == world.classic.leader)
-    asked = world.sync_classic(leader.member_id, leader.generation, shares)
-    assert asked.pending.is_answered
-    assert world.classic.state is ClassicState.STABLE
-    newcomer = Member(world, "new")
+    leader = next(each for each in (first, second, third) if each.member_id == harness.classic.leader)
+    asked = harness.sync_classic(leader.member_id, leader.generation, shares)
+    assert asked.pending.is_completed
+    assert harness.classic.state is ClassicState.STABLE
+    newcomer = Member(harness, "new")
     newcomer.beat()
     third.join()
     third.sync()
@@ -166,23 +166,23 @@ def test_what_a_cooperative_member_has_not_yet_given_up_is_given_to_nobody() -> 
 
 
 def test_a_static_member_that_changes_its_protocol_before_anything_was_divided_gets_its_share() -> None:
-    world = World(topic("a", 4))
-    assert not Classic(world, "c", "i1").join().pending.is_answered
-    moved = Member(world, "m", "i1")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    assert not Classic(harness, "c", "i1").join().pending.is_completed
+    moved = Member(harness, "m", "i1")
     settle((moved,))
     assert moved.epoch > 0
     assert moved.partitions() == {0, 1, 2, 3}
 
 
 def test_whoever_waits_in_the_classic_group_is_told_to_join_again() -> None:
-    world = World(topic("a", 4))
-    first, second = classic_pair(world)
+    harness = ConsumerGroupHarness(topic("a", 4))
+    first, second = classic_pair(harness)
     waiting = first.join()
-    second_wait = Classic(world, "3").join()
-    assert not second_wait.pending.is_answered
-    Member(world, "new").beat()
+    second_wait = Classic(harness, "3").join()
+    assert not second_wait.pending.is_completed
+    Member(harness, "new").beat()
     assert second_wait.code is ErrorCode.REBALANCE_IN_PROGRESS
-    assert waiting.pending.is_answered
+    assert waiting.pending.is_completed
     assert second.beat() is ErrorCode.REBALANCE_IN_PROGRESS
 
 
@@ -194,64 +194,64 @@ def test_whoever_waits_in_the_classic_group_is_told_to_join_again() -> None:
     ],
 )
 def test_what_the_settings_forbid_leaves_the_classic_group_alone(change: dict[str, Any]) -> None:
-    world = World(topic("a", 4), **change)
-    first, _ = classic_pair(world)
-    assert Member(world, "new").beat() == ErrorCode.GROUP_ID_NOT_FOUND
-    assert world.classic.state is ClassicState.STABLE
+    harness = ConsumerGroupHarness(topic("a", 4), **change)
+    first, _ = classic_pair(harness)
+    assert Member(harness, "new").beat() == ErrorCode.GROUP_ID_NOT_FOUND
+    assert harness.classic.state is ClassicState.STABLE
     assert first.beat() == ErrorCode.NONE
 
 
 def test_members_that_say_what_nobody_can_read_stay_classic() -> None:
-    world = World(topic("a", 4))
-    asked = world.join_classic("1", protocols=[JoinGroupRequestProtocol("range", b"\0")])
-    world.join_classic("1", asked.reply.member_id, protocols=[JoinGroupRequestProtocol("range", b"\0")])
-    assert Member(world, "new").beat() == ErrorCode.GROUP_ID_NOT_FOUND
+    harness = ConsumerGroupHarness(topic("a", 4))
+    asked = harness.join_classic("1", protocols=[JoinGroupRequestProtocol("range", b"\0")])
+    harness.join_classic("1", asked.reply.member_id, protocols=[JoinGroupRequestProtocol("range", b"\0")])
+    assert Member(harness, "new").beat() == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_a_partition_that_two_read_cannot_be_carried_over() -> None:
-    world = World(topic("a", 4))
-    first, second = classic_pair(world)
-    leader = first if world.classic.leader == first.member_id else second
+    harness = ConsumerGroupHarness(topic("a", 4))
+    first, second = classic_pair(harness)
+    leader = first if harness.classic.leader == first.member_id else second
     leader.join()
     (second if leader is first else first).join()
     leader.learn()
     first.learn()
     second.learn()
     leader.sync({first.member_id: assignment(a={0}), second.member_id: assignment(a={0})})
-    assert Member(world, "new").beat() == ErrorCode.GROUP_ID_NOT_FOUND
-    assert isinstance(world.place.group, ClassicGroup)
+    assert Member(harness, "new").beat() == ErrorCode.GROUP_ID_NOT_FOUND
+    assert isinstance(harness.place.group, ClassicGroup)
 
 
 def test_a_group_that_would_say_more_than_a_group_can_keep_stays_classic() -> None:
-    world = World(topic("a", 4))
-    classic_pair(world)
-    world.surroundings.limits = GroupLimits(metadata_bytes_max=100)
-    assert Member(world, "new").beat() == ErrorCode.GROUP_ID_NOT_FOUND
-    assert world.classic.state is ClassicState.STABLE
+    harness = ConsumerGroupHarness(topic("a", 4))
+    classic_pair(harness)
+    harness.context.limits = GroupStateLimits(metadata_bytes_max=100)
+    assert Member(harness, "new").beat() == ErrorCode.GROUP_ID_NOT_FOUND
+    assert harness.classic.state is ClassicState.STABLE
 
 
 def test_partitions_that_do_not_exist_are_not_carried_over() -> None:
-    world = World(topic("a", 4))
-    classic_pair(world)
-    world.set_topics(topic("a", 3))
-    Member(world, "new").beat()
-    assert world.group.holders[topic_id("a")].keys() == {0, 1, 2}
+    harness = ConsumerGroupHarness(topic("a", 4))
+    classic_pair(harness)
+    harness.set_topics(topic("a", 3))
+    Member(harness, "new").beat()
+    assert harness.group.holders[topic_id("a")].keys() == {0, 1, 2}
 
 
 def test_a_heartbeat_with_an_epoch_to_a_classic_group_makes_its_member_join_again() -> None:
-    world = World(topic("a", 4))
-    classic_pair(world)
-    zombie = Member(world, "z")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    classic_pair(harness)
+    zombie = Member(harness, "z")
     zombie.epoch = 4
     assert zombie.beat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_static_member_moves_to_the_new_protocol_with_its_partitions() -> None:
-    world = World(topic("a", 4))
-    first, second = classic_pair(world, first="i1", second="i2")
-    moved = Member(world, "new", "i1")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    first, second = classic_pair(harness, first="i1", second="i2")
+    moved = Member(harness, "new", "i1")
     moved.beat()
-    assert world.group.members.keys() == {"new", second.member_id}
+    assert harness.group.members.keys() == {"new", second.member_id}
     assert moved.partitions() == {0, 1}
     assert first.beat() == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -260,10 +260,10 @@ def test_a_static_member_moves_to_the_new_protocol_with_its_partitions() -> None
 
 
 def test_a_classic_newcomer_joins_at_once_and_shares_the_work() -> None:
-    world = World(topic("a", 4))
-    member = Member(world, "m")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    member = Member(harness, "m")
     member.beat()
-    newcomer = Classic(world, "c")
+    newcomer = Classic(harness, "c")
     assert newcomer.join().code is ErrorCode.NONE
     assert newcomer.joined is not None
     assert newcomer.joined.reply.leader == ""
@@ -277,8 +277,8 @@ def test_a_classic_newcomer_joins_at_once_and_shares_the_work() -> None:
 
 
 def test_a_classic_member_that_must_give_up_is_asked_to_join_again() -> None:
-    world, first, second, newcomer = mixed()
-    another = Member(world, "another")
+    harness, first, second, newcomer = mixed()
+    another = Member(harness, "another")
     another.beat()
     assert first.beat() == second.beat() == ErrorCode.REBALANCE_IN_PROGRESS
     for _ in range(6):
@@ -291,9 +291,9 @@ def test_a_classic_member_that_must_give_up_is_asked_to_join_again() -> None:
 
 
 def test_what_a_classic_member_still_reads_is_given_to_nobody() -> None:
-    world = World(topic("a", 4))
-    first, second = classic_pair(world)
-    newcomer = Member(world, "new")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    first, second = classic_pair(harness)
+    newcomer = Member(harness, "new")
     newcomer.beat()
     first.join()
     second.join()
@@ -307,59 +307,59 @@ def test_what_a_classic_member_still_reads_is_given_to_nobody() -> None:
 
 
 def test_a_classic_member_that_does_not_join_again_in_time_is_removed() -> None:
-    world, first, second, newcomer = mixed()
-    another = Member(world, "another")
+    harness, first, second, newcomer = mixed()
+    another = Member(harness, "another")
     another.beat()
     for _ in range(REBALANCE_MS // 1000 + 1):
         first.beat()
         second.live()
         settle((newcomer, another), 1)
-        world.advance(1)
-    assert first.member_id not in world.group.members
-    assert second.member_id in world.group.members
+        harness.advance(1)
+    assert first.member_id not in harness.group.members
+    assert second.member_id in harness.group.members
 
 
 def test_a_classic_member_that_does_not_fetch_its_assignment_in_time_is_removed() -> None:
-    world, first, second, newcomer = mixed()
+    harness, first, second, newcomer = mixed()
     first.join()
     for _ in range(REBALANCE_MS // 1000 + 1):
         first.beat()
         second.live()
         newcomer.beat()
-        world.advance(1)
-    assert world.group.members.keys() == {second.member_id, "new"}
+        harness.advance(1)
+    assert harness.group.members.keys() == {second.member_id, "new"}
 
 
 def test_a_classic_member_has_the_session_that_it_asked_for() -> None:
-    world, first, second, newcomer = mixed()
+    harness, first, second, newcomer = mixed()
     for _ in range(CLASSIC_SESSION_MS // 1000 + 1):
         second.live()
         newcomer.beat()
-        world.advance(1)
-    assert world.group.members.keys() == {second.member_id, "new"}
+        harness.advance(1)
+    assert harness.group.members.keys() == {second.member_id, "new"}
     first.live()
-    assert first.member_id in world.group.members
+    assert first.member_id in harness.group.members
 
 
 def test_classic_members_are_known_by_generation_and_instance() -> None:
-    world, first, _, _ = mixed()
+    harness, first, _, _ = mixed()
     first.generation += 1
     assert first.beat() == ErrorCode.ILLEGAL_GENERATION
     assert first.sync() == ErrorCode.ILLEGAL_GENERATION
-    assert world.beat_classic("new", 3) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.beat_classic("nobody", 3) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.beat_classic("new", 3) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.beat_classic("nobody", 3) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_classic_members_commit_with_their_generation() -> None:
-    world, first, _, _ = mixed()
-    validate_commit(world.group, first.member_id, first.generation, 2)
+    harness, first, _, _ = mixed()
+    validate_commit(harness.group, first.member_id, first.generation, 2)
     with pytest.raises(ApiError, match="ILLEGAL_GENERATION"):
-        validate_commit(world.group, first.member_id, first.generation - 1, 2)
+        validate_commit(harness.group, first.member_id, first.generation - 1, 2)
 
 
 def test_classic_members_are_shown_as_such() -> None:
-    world, first, _, _ = mixed()
-    shown = describe(world.group, world.topics, ("uniform",))
+    harness, first, _, _ = mixed()
+    shown = describe(harness.group, harness.topics, ("uniform",))
     types = {member.member_id: member.member_type for member in shown.members}
     assert (types[first.member_id], types["new"]) == (0, 1)
 
@@ -385,181 +385,187 @@ def test_classic_members_are_shown_as_such() -> None:
     ],
 )
 def test_who_cannot_be_a_classic_member_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
-    world, *_ = mixed()
+    harness, *_ = mixed()
     fields.setdefault("protocols", [JoinGroupRequestProtocol("range", subscription("a"))])
-    assert world.join_classic("c", **fields).code is code
+    assert harness.join_classic("c", **fields).code is code
 
 
 def test_with_the_policy_off_nobody_joins_with_the_other_protocol() -> None:
-    world = World(topic("a", 4), upgrade_allowed=False, downgrade_allowed=False)
-    Member(world, "m").beat()
-    assert Classic(world, "c").join().code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    harness = ConsumerGroupHarness(topic("a", 4), upgrade_allowed=False, downgrade_allowed=False)
+    Member(harness, "m").beat()
+    assert Classic(harness, "c").join().code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_a_full_group_refuses_classic_newcomers_too() -> None:
-    world, *_ = mixed()
-    world.config = world.config._replace(consumer=world.config.consumer._replace(members_max=3))
-    assert Classic(world, "c").join().code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    harness, *_ = mixed()
+    harness.config = harness.config._replace(consumer=harness.config.consumer._replace(members_max=3))
+    assert Classic(harness, "c").join().code is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def test_an_administrator_takes_members_out_by_either_id_and_of_either_protocol() -> None:
-    world = World(topic("a", 4))
-    _, second = classic_pair(world, first="i1")
-    new = Member(world, "new")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    _, second = classic_pair(harness, first="i1")
+    new = Member(harness, "new")
     new.beat()
-    told = world.leave_classic(MemberIdentity("", "i1"), MemberIdentity("nobody"), MemberIdentity("x", "i1"))
+    told = harness.leave_classic(
+        MemberIdentity("", "i1"), MemberIdentity("nobody"), MemberIdentity("x", "i1")
+    )
     codes = [member.error_code for member in told.members]
     assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID]
-    assert world.group.members.keys() == {second.member_id, "new"}
-    assert world.leave_classic(MemberIdentity(second.member_id), version=0).error_code == ErrorCode.NONE
-    assert world.group.members.keys() == {"new"}
-    assert [each.error_code for each in world.leave_classic(MemberIdentity("new")).members] == [0]
-    assert world.group.members == {}
+    assert harness.group.members.keys() == {second.member_id, "new"}
+    assert harness.leave_classic(MemberIdentity(second.member_id), version=0).error_code == ErrorCode.NONE
+    assert harness.group.members.keys() == {"new"}
+    assert [each.error_code for each in harness.leave_classic(MemberIdentity("new")).members] == [0]
+    assert harness.group.members == {}
 
 
 # From consumer to classic
 
 
 def test_when_the_last_of_the_new_protocol_leaves_the_group_is_classic_again() -> None:
-    world, first, second, newcomer = mixed()
-    epoch = world.group.epoch
+    harness, first, second, newcomer = mixed()
+    epoch = harness.group.epoch
     newcomer.leave()
-    assert world.classic.generation == epoch
-    assert world.classic.state is ClassicState.PREPARING
-    assert world.classic.members.keys() == {first.member_id, second.member_id}
+    assert harness.classic.generation == epoch
+    assert harness.classic.state is ClassicState.PREPARING
+    assert harness.classic.members.keys() == {first.member_id, second.member_id}
     first.live()
     second.live()
     first.learn()
     second.learn()
-    assert str(world.classic.state) == "CompletingRebalance"
+    assert str(harness.classic.state) == "CompletingRebalance"
     assert first.generation == second.generation == epoch + 1
 
 
 def test_silent_members_of_a_group_that_is_classic_again_are_gone_when_their_sessions_end() -> None:
-    world, _, _, newcomer = mixed()
+    harness, _, _, newcomer = mixed()
     newcomer.leave()
-    world.advance(CLASSIC_SESSION_MS / 1000 + 1)
-    assert world.classic.state is ClassicState.EMPTY
+    harness.advance(CLASSIC_SESSION_MS / 1000 + 1)
+    assert harness.classic.state is ClassicState.EMPTY
 
 
 def test_what_the_classic_group_is_given_is_what_members_were_to_read() -> None:
-    world, first, second, newcomer = mixed()
+    harness, first, second, newcomer = mixed()
     targets = {
-        member_id: set(world.group.target_of(member_id)[topic_id("a")])
+        member_id: set(harness.group.target_of(member_id)[topic_id("a")])
         for member_id in (first.member_id, second.member_id)
     }
     newcomer.leave()
     for member_id, partitions in targets.items():
-        assert assigned(world.classic.members[member_id].assignment) == {"a": partitions}
+        assert assigned(harness.classic.members[member_id].assignment) == {"a": partitions}
 
 
 def test_a_silent_last_member_of_the_new_protocol_has_the_same_effect() -> None:
-    world, first, second, _ = mixed()
+    harness, first, second, _ = mixed()
     seconds = 0
-    while isinstance(world.place.group, ConsumerGroup):
+    while isinstance(harness.place.group, ConsumerGroup):
         first.live()
         second.live()
-        world.advance(1)
+        harness.advance(1)
         seconds += 1
     assert 44 <= seconds <= 46
-    assert world.classic.members.keys() == {first.member_id, second.member_id}
-    world.restart()
-    assert isinstance(world.place.group, ClassicGroup)
+    assert harness.classic.members.keys() == {first.member_id, second.member_id}
+    harness.restart()
+    assert isinstance(harness.place.group, ClassicGroup)
 
 
 def test_without_leave_to_go_back_the_group_stays_as_it_is() -> None:
-    world, first, second, newcomer = mixed()
-    world.config = world.config._replace(consumer=world.config.consumer._replace(downgrade_allowed=False))
+    harness, first, second, newcomer = mixed()
+    harness.config = harness.config._replace(
+        consumer=harness.config.consumer._replace(downgrade_allowed=False)
+    )
     newcomer.leave()
-    assert isinstance(world.place.group, ConsumerGroup)
+    assert isinstance(harness.place.group, ConsumerGroup)
     for _ in range(3):
         first.live()
         second.live()
     assert first.beat() == second.beat() == ErrorCode.NONE
-    world.config = world.config._replace(consumer=world.config.consumer._replace(downgrade_allowed=True))
-    world.leave_classic(MemberIdentity(second.member_id))
-    assert world.classic.members.keys() == {first.member_id}
+    harness.config = harness.config._replace(
+        consumer=harness.config.consumer._replace(downgrade_allowed=True)
+    )
+    harness.leave_classic(MemberIdentity(second.member_id))
+    assert harness.classic.members.keys() == {first.member_id}
 
 
 def test_the_last_static_member_of_the_new_protocol_goes_back() -> None:
-    world = World(topic("a", 4))
-    _, second = classic_pair(world, first="i1", second="i2")
-    moved = Member(world, "new", "i1")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    _, second = classic_pair(harness, first="i1", second="i2")
+    moved = Member(harness, "new", "i1")
     moved.beat()
     for _ in range(3):
         second.live()
         moved.beat()
-    back = Classic(world, "1", "i1")
+    back = Classic(harness, "1", "i1")
     assert back.join().code is ErrorCode.NONE
-    assert world.classic.state is ClassicState.STABLE
-    assert world.classic.static_members["i1"] == back.member_id
+    assert harness.classic.state is ClassicState.STABLE
+    assert harness.classic.static_members["i1"] == back.member_id
     assert back.sync() is ErrorCode.NONE
     assert back.partitions() == {0, 1}
 
 
 def test_a_static_member_of_the_new_protocol_goes_back_while_others_do_not() -> None:
-    world = World(topic("a", 4))
-    moved, other = Member(world, "1", "i1"), Member(world, "2")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    moved, other = Member(harness, "1", "i1"), Member(harness, "2")
     settle((moved, other))
     before = moved.partitions()
-    back = Classic(world, "1c", "i1")
+    back = Classic(harness, "1c", "i1")
     assert back.join().code is ErrorCode.NONE
     assert back.sync() is ErrorCode.NONE
     assert back.partitions() == before
-    assert world.group.members.keys() == {back.member_id, "2"}
+    assert harness.group.members.keys() == {back.member_id, "2"}
     assert moved.beat() == ErrorCode.FENCED_INSTANCE_ID
 
 
 def test_what_members_read_is_theirs_when_the_group_goes_back_and_forth() -> None:
-    world = World(topic("a", 4))
-    first, second = classic_pair(world)
-    passing = Member(world, "passing")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    first, second = classic_pair(harness)
+    passing = Member(harness, "passing")
     passing.beat()
     passing.leave()
-    assert world.classic.state is ClassicState.PREPARING
-    newcomer = Member(world, "new")
+    assert harness.classic.state is ClassicState.PREPARING
+    newcomer = Member(harness, "new")
     newcomer.beat()
     assert first.partitions() | second.partitions() == {0, 1, 2, 3}
     assert not newcomer.partitions()
 
 
 def test_a_group_that_went_back_gathers_even_if_the_broker_restarts_before_it_could() -> None:
-    world = World(topic("a", 4))
-    other = Member(world, "m")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    other = Member(harness, "m")
     other.beat()
-    classic = Classic(world, "c")
+    classic = Classic(harness, "c")
     classic.join()
     classic.sync()
     other.leave()
-    world.restart()
+    harness.restart()
     assert classic.beat() is ErrorCode.REBALANCE_IN_PROGRESS
-    assert world.classic.state is ClassicState.PREPARING
+    assert harness.classic.state is ClassicState.PREPARING
 
 
 def test_an_empty_consumer_group_becomes_a_classic_group_freely() -> None:
-    world = World(topic("a", 4), upgrade_allowed=False, downgrade_allowed=False)
-    member = Member(world, "m")
+    harness = ConsumerGroupHarness(topic("a", 4), upgrade_allowed=False, downgrade_allowed=False)
+    member = Member(harness, "m")
     member.beat()
     member.leave()
-    newcomer = Classic(world, "c")
+    newcomer = Classic(harness, "c")
     newcomer.join()
-    world.advance(1)
+    harness.advance(1)
     newcomer.learn()
-    assert world.classic.state is ClassicState.COMPLETING
+    assert harness.classic.state is ClassicState.COMPLETING
 
 
 def test_an_emptied_group_that_nobody_joins_stays_empty_since_its_last_member_left() -> None:
-    world = World(topic("a", 4))
-    member = Member(world, "m")
+    harness = ConsumerGroupHarness(topic("a", 4))
+    member = Member(harness, "m")
     member.beat()
     member.leave()
-    left_ms, epoch = world.now.wall_ms, world.group.epoch
-    world.advance(100)
-    asked = world.join_classic("c")
+    left_ms, epoch = harness.now.wall_ms, harness.group.epoch
+    harness.advance(100)
+    asked = harness.join_classic("c")
     assert asked.code is ErrorCode.MEMBER_ID_REQUIRED
-    world.advance(1_000)
-    world.restart()
-    assert world.classic.is_empty
-    assert world.classic.current_state_timestamp_ms == left_ms
-    assert world.classic.protocol_type == "consumer"
-    assert world.classic.generation == epoch
+    harness.advance(1_000)
+    harness.restart()
+    assert harness.classic.is_empty
+    assert harness.classic.current_state_timestamp_ms == left_ms
+    assert harness.classic.protocol_type == "consumer"
+    assert harness.classic.generation == epoch

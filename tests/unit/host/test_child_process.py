@@ -14,7 +14,7 @@ from penstock.host.child_process import ChildDied, ChildProcess
 
 ECHO = """
 import os, time
-from penstock.host.child_process import serve_questions
+from penstock.host.child_process import serve_requests
 
 def answer(question: bytes) -> bytes:
     if question == b"die":
@@ -27,7 +27,7 @@ def answer(question: bytes) -> bytes:
     return question[::-1]
 
 if __name__ == "__main__":
-    serve_questions(answer, niceness=7)
+    serve_requests(answer, niceness=7)
 """
 
 
@@ -43,28 +43,28 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildProc
 
 def test_it_is_started_by_the_first_question_and_answers_every_one(child: ChildProcess) -> None:
     assert child.pid is None
-    assert child.ask(b"abc") == b"cba"
+    assert child.send_request(b"abc") == b"cba"
     pid = child.pid
-    assert child.ask(b"x" * 100_000) == b"x" * 100_000
+    assert child.send_request(b"x" * 100_000) == b"x" * 100_000
     assert child.pid == pid
 
 
 def test_it_lets_others_go_first(child: ChildProcess) -> None:
-    assert int(child.ask(b"nice")) >= os.nice(0) + 7 or int(child.ask(b"nice")) == 19
+    assert int(child.send_request(b"nice")) >= os.nice(0) + 7 or int(child.send_request(b"nice")) == 19
 
 
 def test_one_that_died_is_said_and_the_next_question_starts_another(child: ChildProcess) -> None:
     with pytest.raises(ChildDied, match="echo_child ended without an answer"):
-        child.ask(b"die")
+        child.send_request(b"die")
     assert child.pid is None
-    assert child.ask(b"abc") == b"cba"
+    assert child.send_request(b"abc") == b"cba"
 
 
 def test_killing_it_ends_the_wait_for_its_answer(child: ChildProcess) -> None:
-    child.ask(b"begin")
+    child.send_request(b"begin")
     threading.Timer(0.2, child.kill).start()
     with pytest.raises(ChildDied):
-        child.ask(b"forever")
+        child.send_request(b"forever")
 
 
 def test_it_does_not_outlive_a_parent_that_is_killed_in_the_middle_of_an_answer(
@@ -76,9 +76,9 @@ def test_it_does_not_outlive_a_parent_that_is_killed_in_the_middle_of_an_answer(
             "-c",
             "from penstock.host.child_process import ChildProcess\n"
             "child = ChildProcess('echo_child')\n"
-            "child.ask(b'begin')\n"
+            "child.send_request(b'begin')\n"
             "print(child.pid, flush=True)\n"
-            "child.ask(b'forever')\n",
+            "child.send_request(b'forever')\n",
         ],
         stdout=subprocess.PIPE,
         text=True,

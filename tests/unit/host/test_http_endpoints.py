@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 import trustme
 
-from penstock.host.http_endpoints import HttpEndpoints, NoAnswer, client_tls
+from penstock.host.http_endpoints import HttpEndpoints, HttpUnavailable, client_tls
 
 
 @asynccontextmanager
@@ -38,11 +38,11 @@ async def serving(answer: bytes | None, tls: ssl.SSLContext | None = None) -> As
         await asyncio.gather(*filter(None, asked))
 
 
-async def silence(url: str, tls: ssl.SSLContext | None = None, timeout_s: float = 10) -> NoAnswer:
+async def silence(url: str, tls: ssl.SSLContext | None = None, timeout_s: float = 10) -> HttpUnavailable:
     """What is said of it, once asked."""
     endpoints = HttpEndpoints([url], tls)
     try:
-        with pytest.raises(NoAnswer) as raised:
+        with pytest.raises(HttpUnavailable) as raised:
             await endpoints.post(url, "/", b"{}", {}, timeout_s)
     finally:
         await endpoints.close()

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from penstock.host.keyed_jobs import Job, Turns
+from penstock.host.keyed_jobs import KeyedJob, KeyedJobQueue
 from penstock.host.worker import Worker
 
 
@@ -35,11 +35,11 @@ class Steps(Worker):
 class Wiring:
     def __init__(self, bytes_max: int = 100, jobs_per_key_max: int = 100) -> None:
         self.steps = Steps()
-        self.turns = Turns(lambda: self.steps, bytes_max, jobs_per_key_max)
+        self.job_queue = KeyedJobQueue(lambda: self.steps, bytes_max, jobs_per_key_max)
         self.done: list[object] = []
 
-    def add(self, key: str, name: str, size: int = 1) -> Job | None:
-        return self.turns.add(key, size, lambda: name, lambda result, error: self.done.append(result))
+    def add(self, key: str, name: str, size: int = 1) -> KeyedJob | None:
+        return self.job_queue.add(key, size, lambda: name, lambda result, error: self.done.append(result))
 
     def run_all(self) -> None:
         while self.steps.jobs:
@@ -77,7 +77,7 @@ def test_the_number_of_jobs_of_a_key_is_bounded_and_dropped_ones_make_room() -> 
     assert not wiring.add("a", "a3")
     assert wiring.add("b", "b1")
     assert jobs[1] is not None
-    assert wiring.turns.drop(jobs[1])
+    assert wiring.job_queue.drop(jobs[1])
     assert wiring.add("a", "a3")
 
 
@@ -87,31 +87,31 @@ def test_dropped_jobs_are_not_reported_and_the_others_keep_their_order() -> None
     for number in (0, 2, 5):
         job = jobs[number]
         assert job is not None
-        assert wiring.turns.drop(job)
-        assert not wiring.turns.drop(job), "only once"
+        assert wiring.job_queue.drop(job)
+        assert not wiring.job_queue.drop(job), "only once"
     wiring.run_all()
     assert wiring.done == ["a1", "a3", "a4"]
     assert jobs[1] is not None
-    assert not wiring.turns.drop(jobs[1]), "it was reported"
-    assert (len(wiring.turns), wiring.turns.has_room("a", 100)) == (0, True), "all room came back"
+    assert not wiring.job_queue.drop(jobs[1]), "it was reported"
+    assert (len(wiring.job_queue), wiring.job_queue.has_room("a", 100)) == (0, True), "all room came back"
 
 
 def test_a_job_that_is_dropped_before_the_thread_comes_to_it_is_not_run() -> None:
     wiring = Wiring()
     ran: list[str] = []
-    job = wiring.turns.add("a", 1, lambda: ran.append("ran"), lambda *_: None)
+    job = wiring.job_queue.add("a", 1, lambda: ran.append("ran"), lambda *_: None)
     assert job is not None
-    wiring.turns.drop(job)
+    wiring.job_queue.drop(job)
     wiring.run_all()
     assert ran == []
 
 
 async def test_draining_ends_when_everything_was_reported() -> None:
     wiring = Wiring()
-    await wiring.turns.drain()
+    await wiring.job_queue.drain()
     for name in ("a", "b"):
         wiring.add(name, name)
-    draining = asyncio.create_task(wiring.turns.drain())
+    draining = asyncio.create_task(wiring.job_queue.drain())
     await asyncio.sleep(0)
     wiring.steps.step()
     await asyncio.sleep(0)
@@ -133,7 +133,7 @@ def test_a_failed_job_is_reported_and_the_next_begins() -> None:
     def fail() -> None:
         raise ValueError("no")
 
-    wiring.turns.add("a", 1, fail, lambda result, error: errors.append(error))
+    wiring.job_queue.add("a", 1, fail, lambda result, error: errors.append(error))
     wiring.add("a", "after")
     wiring.steps.step()
     wiring.steps.step()
@@ -144,8 +144,8 @@ def test_a_failed_job_is_reported_and_the_next_begins() -> None:
 def test_after_a_stop_nothing_is_computed_or_reported() -> None:
     wiring = Wiring()
     ran: list[str] = []
-    wiring.turns.add("a", 1, lambda: ran.append("ran"), lambda result, error: wiring.done.append(result))
-    wiring.turns.stop()
+    wiring.job_queue.add("a", 1, lambda: ran.append("ran"), lambda result, error: wiring.done.append(result))
+    wiring.job_queue.stop()
     wiring.steps.step()
     assert (ran, wiring.done, wiring.steps.is_stopped) == ([], [], True)
     assert not wiring.add("a", "late")
@@ -153,10 +153,10 @@ def test_after_a_stop_nothing_is_computed_or_reported() -> None:
 
 async def test_the_thread_begins_with_the_first_job_and_ends_with_the_stop() -> None:
     loop = asyncio.get_running_loop()
-    turns = Turns(lambda: Worker("computes", loop), 100)
+    job_queue = KeyedJobQueue(lambda: Worker("computes", loop), 100)
     assert not any(thread.name == "computes" for thread in threading.enumerate())
     named: asyncio.Future[str | None] = loop.create_future()
-    turns.add("a", 1, lambda: threading.current_thread().name, lambda name, error: named.set_result(name))
+    job_queue.add("a", 1, lambda: threading.current_thread().name, lambda name, error: named.set_result(name))
     assert await named == "computes"
-    turns.stop()
+    job_queue.stop()
     assert not any(thread.name == "computes" for thread in threading.enumerate())

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host import os_disk
-from penstock.host.disk import File, Stored, TooManyOpenFiles
+from penstock.host.disk import File, SmallFile, TooManyOpenFiles
 from penstock.host.os_disk import OsDisk
 from penstock.limits import OPEN_FILES_MAX, SYNC_FILES_BEFORE_SYNCFS
 
@@ -90,8 +90,8 @@ def test_a_lack_of_descriptors_says_nothing_of_the_disk(
         with pytest.raises(TooManyOpenFiles, match=f"{folder}/a"):
             disk.open(f"{folder}/a", create=True)
         with pytest.raises(TooManyOpenFiles):
-            disk.store([Stored(f"{folder}/a", b"x")])
-    disk.store([Stored(f"{folder}/a", b"x")])
+            disk.store([SmallFile(f"{folder}/a", b"x")])
+    disk.store([SmallFile(f"{folder}/a", b"x")])
     assert disk.read_file(f"{folder}/a") == b"x"
 
 
@@ -125,7 +125,7 @@ def _inode(found: os.stat_result) -> str:
 
 def test_a_replaced_file_is_the_old_one_or_the_new_one(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = OsDisk()
-    disk.store([Stored(f"{folder}/a", b"old"), Stored(f"{folder}/b", b"old")])
+    disk.store([SmallFile(f"{folder}/a", b"old"), SmallFile(f"{folder}/b", b"old")])
     steps: list[str] = []
     real_rename, real_sync = os.rename, disk.sync
 
@@ -139,7 +139,7 @@ def test_a_replaced_file_is_the_old_one_or_the_new_one(folder: str, monkeypatch:
 
     monkeypatch.setattr(os, "rename", rename)
     monkeypatch.setattr(disk, "sync", sync)
-    disk.store([Stored(f"{folder}/a", b"new")])
+    disk.store([SmallFile(f"{folder}/a", b"new")])
     assert steps == ["files", "rename", "folder"], "content before name, name before success"
     assert disk.read_file(f"{folder}/a") == b"new"
     assert disk.list_folder(folder) == ["a", "b"]
@@ -147,11 +147,11 @@ def test_a_replaced_file_is_the_old_one_or_the_new_one(folder: str, monkeypatch:
 
 def test_a_full_disk_leaves_the_old_file_and_no_other(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = OsDisk()
-    disk.store([Stored(f"{folder}/a", b"old")])
+    disk.store([SmallFile(f"{folder}/a", b"old")])
     with monkeypatch.context() as full:
         full.setattr(os, "pwrite", failing(errno.ENOSPC))
         with pytest.raises(StorageFull):
-            disk.store([Stored(f"{folder}/a", b"new")])
+            disk.store([SmallFile(f"{folder}/a", b"new")])
     assert disk.read_file(f"{folder}/a") == b"old"
     assert disk.list_folder(folder) == ["a"]
 
@@ -173,7 +173,7 @@ def test_each_thread_syncs_the_file_system_through_a_descriptor_of_its_own_held_
     """The kernel tells each descriptor once of a failed writeback, and only of those since it was opened."""
     used: dict[str, list[int]] = {"a": [], "b": []}
     disk = OsDisk()
-    disk.hold(folder, 2)
+    disk.open_sync_descriptors(folder, 2)
     held = set(disk._free)
     files = [disk.open(f"{folder}/{number}", create=True) for number in range(9)]
 
@@ -196,7 +196,7 @@ def test_each_thread_syncs_the_file_system_through_a_descriptor_of_its_own_held_
         thread.join()
     assert {*used["a"], *used["b"]} == held
     assert all(len(set(descriptors)) == 1 for descriptors in used.values())
-    disk.let_go()
+    disk.close_sync_descriptors()
     for descriptor in held:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
@@ -208,7 +208,7 @@ def test_a_sync_of_new_folders_needs_no_descriptor_that_is_not_held(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = OsDisk()
-    disk.hold(folder, 1)
+    disk.open_sync_descriptors(folder, 1)
     called: list[int] = []
 
     def syncfs(descriptor: int) -> int:
@@ -220,7 +220,7 @@ def test_a_sync_of_new_folders_needs_no_descriptor_that_is_not_held(
     disk.sync((), [folder])
     disk.sync((), [f"{folder}/{number}" for number in range(9)])
     assert called == list(disk._held.values()) * 2
-    disk.let_go()
+    disk.close_sync_descriptors()
 
 
 def test_half_of_the_descriptors_are_for_log_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_what_cannot_be_looked_at_is_not_said_to_be_missing(
 
 def test_what_is_missing_is_not_there(folder: str) -> None:
     disk = OsDisk()
-    disk.store([Stored(f"{folder}/a", b"")])
+    disk.store([SmallFile(f"{folder}/a", b"")])
     os.symlink("nowhere", f"{folder}/link")
     found = [disk.exists(f"{folder}/{name}") for name in ("", "a", "link", "b", "b/c", "a/c")]
     assert found == [True, True, True, False, False, False]

@@ -9,11 +9,11 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from penstock.broker.cluster.metadata_service import Cluster
-from penstock.http.change_access import ChangeAccess, requiring_access
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.http.change_access import ChangeAccess, access_middleware
 from penstock.http.cluster import ClusterPages
-from penstock.http.errors import refusals_as_json
-from penstock.observability.logs import Silence
+from penstock.http.errors import errors_as_json
+from penstock.observability.logs import NullLog
 from penstock.replication.partition import Partition
 
 JSON = {"Content-Type": "application/json"}
@@ -21,7 +21,7 @@ JSON = {"Content-Type": "application/json"}
 
 @asynccontextmanager
 async def client_of(
-    cluster: Cluster,
+    cluster: MetadataService,
     *,
     host: str = "127.0.0.1",
     tokens: Path | None = None,
@@ -29,8 +29,8 @@ async def client_of(
 ) -> AsyncIterator[Any]:
     """`host`: where the listener would be that the broker was told to open."""
     with closing(socket.create_server((host, 0))) as listening:
-        access = ChangeAccess(listening, None if tokens is None else str(tokens), Silence())
-    app = web.Application(middlewares=[refusals_as_json, requiring_access(access)])
+        access = ChangeAccess(listening, None if tokens is None else str(tokens), NullLog())
+    app = web.Application(middlewares=[errors_as_json, access_middleware(access)])
     ClusterPages(cluster, replicas).add_to(app.router)
     async with TestClient(TestServer(app)) as client:
         yield client

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.http.tokens import Token, read_tokens
-from tests.unit.broker.support import Asker, running_cluster
+from tests.unit.broker.support import HandlerHarness, running_cluster
 from tests.unit.http.http_support import JSON, client_of
 
 DRAIN = "/v1/cluster/brokers/2/drain"
@@ -18,7 +18,7 @@ SECRET = "c0ffee" * 8
 
 
 @pytest.fixture
-async def asker() -> AsyncIterator[Asker]:
+async def asker() -> AsyncIterator[HandlerHarness]:
     async with running_cluster() as asker:
         yield asker
 
@@ -49,7 +49,7 @@ async def refused(client: Any, headers: dict[str, str], path: str = DRAIN) -> tu
 
 
 @pytest.mark.parametrize("path", [DRAIN, "/v1/cluster/brokers/2/undrain", "/v1/cluster/balance"])
-async def test_beyond_loopback_nothing_changes_without_tokens(asker: Asker, path: str) -> None:
+async def test_beyond_loopback_nothing_changes_without_tokens(asker: HandlerHarness, path: str) -> None:
     async with client_of(asker.cluster, host="0.0.0.0") as client:
         assert await refused(client, JSON, path) == (403, "no_tokens")
         assert await refused(client, bearing(SECRET), path) == (403, "no_tokens")
@@ -57,7 +57,7 @@ async def test_beyond_loopback_nothing_changes_without_tokens(asker: Asker, path
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-async def test_with_tokens_a_change_needs_one_of_them(asker: Asker, tokens: Path, host: str) -> None:
+async def test_with_tokens_a_change_needs_one_of_them(asker: HandlerHarness, tokens: Path, host: str) -> None:
     async with client_of(asker.cluster, host=host, tokens=tokens) as client:
         assert await refused(client, JSON) == (401, "token_required")
         assert await refused(client, JSON | {"Authorization": f"Basic {SECRET}"}) == (401, "token_required")
@@ -68,7 +68,7 @@ async def test_with_tokens_a_change_needs_one_of_them(asker: Asker, tokens: Path
         assert (await client.post(DRAIN, headers=bearing(SECRET))).status == 200
 
 
-async def test_a_token_that_was_removed_counts_no_more(asker: Asker, tokens: Path) -> None:
+async def test_a_token_that_was_removed_counts_no_more(asker: HandlerHarness, tokens: Path) -> None:
     async with client_of(asker.cluster, host="0.0.0.0", tokens=tokens) as client:
         await asyncio.to_thread(tokens.write_text, f"{digest('another')} someone")
         assert await refused(client, bearing(SECRET)) == (401, "token_unknown")
@@ -91,19 +91,19 @@ async def test_a_token_that_was_removed_counts_no_more(asker: Asker, tokens: Pat
     ],
 )
 async def test_a_page_in_a_browser_changes_nothing_on_loopback(
-    asker: Asker, headers: dict[str, str], status: int, code: str
+    asker: HandlerHarness, headers: dict[str, str], status: int, code: str
 ) -> None:
     async with client_of(asker.cluster) as client:
         assert await refused(client, headers) == (status, code)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8080", "localhost:1", "[::1]:8080", "LOCALHOST"])
-async def test_on_loopback_everybody_of_this_machine_may_change(asker: Asker, host: str) -> None:
+async def test_on_loopback_everybody_of_this_machine_may_change(asker: HandlerHarness, host: str) -> None:
     async with client_of(asker.cluster) as client:
         assert (await client.post(DRAIN, headers=JSON | {"Host": host})).status == 200
 
 
-async def test_what_is_not_there_is_answered_as_such(asker: Asker) -> None:
+async def test_what_is_not_there_is_answered_as_such(asker: HandlerHarness) -> None:
     async with client_of(asker.cluster, host="0.0.0.0") as client:
         assert (await client.post("/v1/nothing", headers=JSON)).status == 404
         assert (await client.post("/v1/cluster", headers=JSON)).status == 405

@@ -7,16 +7,16 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from penstock.broker.groups.coordinator_runtime import Troubles
-from penstock.broker.groups.group_lag import GroupReport, PartitionReport, Survey
+from penstock.broker.groups.coordinator_runtime import CoordinatorErrors
+from penstock.broker.groups.group_lag import GroupLagSurvey, GroupReport, PartitionReport
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.group_status import GroupStatus, RebalanceStatus
-from penstock.groups.offsets.lag import LogSpan, lag_of, totals_of
-from penstock.http.errors import refusals_as_json
+from penstock.groups.offsets.lag import LogSpan, compute_lag, compute_totals
+from penstock.http.errors import errors_as_json
 from penstock.http.groups import GroupPages
-from penstock.http.metrics import group_metrics, producer_metrics, trouble_metrics
+from penstock.http.metrics import coordinator_error_metrics, group_metrics, producer_metrics
 from penstock.http.prometheus import lines
-from penstock.log.producers import ProducerLimits, ProducerRoll, Producers
+from penstock.log.producers import ProducerLimits, ProducerRegistry, Producers
 from penstock.protocol.batches import parse_header
 from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset, TopicPartition
@@ -34,7 +34,7 @@ class LoadingGroups:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Any]:
-    app = web.Application(middlewares=[refusals_as_json])
+    app = web.Application(middlewares=[errors_as_json])
     GroupPages(LoadingGroups()).add_to(app.router)  # type: ignore[arg-type]
     async with TestClient(TestServer(app)) as client:
         yield client
@@ -56,21 +56,21 @@ async def test_another_method_is_refused_with_those_that_are_allowed(client: Any
 
 
 def report(committed: int, rebalances: RebalanceStatus) -> GroupReport:
-    lag = lag_of(Offset(committed), LogSpan(Offset(50), Offset(100)), 2.5).aged(1_000, 3_500)
+    lag = compute_lag(Offset(committed), LogSpan(Offset(50), Offset(100)), 2.5).with_age(1_000, 3_500)
     status = GroupStatus("g", "consumer", "Assigning", "uniform", (), rebalances, ())
     partition = PartitionReport(TopicPartition("t", 3), lag, 0, None)
-    return GroupReport(status, [partition], totals_of([lag]))
+    return GroupReport(status, [partition], compute_totals([lag]))
 
 
 def test_what_was_left_out_is_counted() -> None:
-    text = "".join(lines(group_metrics(Survey([], 7, 2))))
+    text = "".join(lines(group_metrics(GroupLagSurvey([], 7, 2))))
     assert "\npenstock_groups 7\n" in text
     assert "\npenstock_groups_left_out 7\n" in text
     assert "\npenstock_coordinators_loading 2\n" in text
 
 
 def test_producers_that_were_forgotten_early_are_counted() -> None:
-    roll = ProducerRoll(ProducerLimits(total_max=2))
+    roll = ProducerRegistry(ProducerLimits(total_max=2))
     producers = Producers()
     producers.share(roll)
     for number in range(5):
@@ -82,7 +82,9 @@ def test_producers_that_were_forgotten_early_are_counted() -> None:
 
 
 def test_the_troubles_of_coordinators_are_counted() -> None:
-    text = "".join(lines(trouble_metrics(Troubles(unreadable=1, full=2, unanswered=3, too_large=4))))
+    text = "".join(
+        lines(coordinator_error_metrics(CoordinatorErrors(unreadable=1, full=2, unanswered=3, too_large=4)))
+    )
     assert "\npenstock_coordinator_records_unreadable 1\n" in text
     assert "\npenstock_coordinators_full 2\n" in text
     assert "\npenstock_coordinator_answers_failed_total 3\n" in text
@@ -90,7 +92,7 @@ def test_the_troubles_of_coordinators_are_counted() -> None:
 
 
 def test_a_group_has_series_for_its_lag_and_for_its_rebalances() -> None:
-    survey = Survey([report(40, RebalanceStatus(4, "somebody left", 1_500, None))], 0, 0)
+    survey = GroupLagSurvey([report(40, RebalanceStatus(4, "somebody left", 1_500, None))], 0, 0)
     text = "".join(lines(group_metrics(survey)))
     where = '{group="g",topic="t",partition="3"}'
     for line in (
@@ -106,6 +108,6 @@ def test_a_group_has_series_for_its_lag_and_for_its_rebalances() -> None:
 
 
 def test_a_rebalance_that_is_under_way_is_measured_so_far() -> None:
-    survey = Survey([report(60, RebalanceStatus(4, "somebody left", None, 9_000))], 0, 0)
+    survey = GroupLagSurvey([report(60, RebalanceStatus(4, "somebody left", None, 9_000))], 0, 0)
     text = "".join(lines(group_metrics(survey)))
     assert 'penstock_group_rebalance_duration_seconds{group="g"} 9.0\n' in text

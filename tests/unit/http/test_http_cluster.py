@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.support import Asker, running_cluster
+from tests.unit.broker.support import HandlerHarness, running_cluster
 from tests.unit.http.http_support import JSON, client_of
 from tests.unit.log.log_support import new_disk
 from tests.unit.replication.test_manager import FIRST_ID, SECOND_ID, image, opened
 
 
 @pytest.fixture
-async def asker() -> AsyncIterator[Asker]:
+async def asker() -> AsyncIterator[HandlerHarness]:
     async with running_cluster() as asker:
         await asker.topic("t", partitions=4)
         yield asker
 
 
 @pytest.fixture
-async def client(asker: Asker) -> AsyncIterator[Any]:
+async def client(asker: HandlerHarness) -> AsyncIterator[Any]:
     async with client_of(asker.cluster) as client:
         yield client
 
@@ -50,7 +50,7 @@ async def test_the_page_tells_of_brokers_and_of_topics_at_risk(client: Any) -> N
         assert page[trouble] == {"count": 0, "partitions": []}
 
 
-async def test_the_page_tells_of_copies_that_are_damaged_on_this_broker(asker: Asker) -> None:
+async def test_the_page_tells_of_copies_that_are_damaged_on_this_broker(asker: HandlerHarness) -> None:
     made, _ = opened(new_disk(), image({"k": FIRST_ID, "sound": SECOND_ID}))
     damaged = made.of_topic("k")[0]
     damaged.mark_damaged("the checksum of the batch at offset 5 does not match")
@@ -97,7 +97,9 @@ async def test_the_last_broker_is_not_drained(client: Any) -> None:
     assert "no other broker" in (await reply.json())["error"]["message"]
 
 
-async def test_everything_moves_away_from_a_broker_when_that_is_asked_for(client: Any, asker: Asker) -> None:
+async def test_everything_moves_away_from_a_broker_when_that_is_asked_for(
+    client: Any, asker: HandlerHarness
+) -> None:
     path = "/v1/cluster/balance?away_from=1"
     planned = (await (await client.get(path)).json())["moves"]
     held = next(broker["holds"] for broker in (await shown(client))["brokers"] if broker["id"] == 1)

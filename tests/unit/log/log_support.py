@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from penstock.log.partition_log import LogSettings, PartitionLog
-from penstock.log.reading.cold_reading import ColdRead, Found
+from penstock.log.reading.cold_reading import BatchesRead, ColdRead
 from penstock.log.recovery import Recovered, open_log
 from penstock.protocol.batches import parse_header, split_batches
 from penstock.protocol.records import BatchOptions, Record, build_batch
@@ -81,7 +81,7 @@ def checkpoint(log: PartitionLog, committed: Offset | None = None) -> None:
 
 def read(
     log: PartitionLog, offset: int, end: int | None = None, bytes_max: int = 2**30, at_least_one: bool = True
-) -> Found:
+) -> BatchesRead:
     end_offset = log.log_end_offset if end is None else Offset(end)
     found = log.read(Offset(offset), end_offset, bytes_max, at_least_one=at_least_one)
     return found.run().found if isinstance(found, ColdRead) else found

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CorruptData, StorageFailed
-from penstock.host.disk import Stored
+from penstock.host.disk import SmallFile
 from penstock.host.folder_lock import FolderLock
 from penstock.host.os_disk import OsDisk
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
@@ -100,7 +100,7 @@ def test_logs_that_are_not_mounted_are_not_taken_for_empty_ones() -> None:
 def test_logs_of_another_data_directory_are_refused() -> None:
     disk = new_disk()
     directory = opened(disk)
-    disk.store([Stored(f"{directory.logs_path}/directory-id", b"another")])
+    disk.store([SmallFile(f"{directory.logs_path}/directory-id", b"another")])
     with pytest.raises(CorruptData, match="holds the records of another data directory"):
         opened(disk)
 
@@ -110,7 +110,7 @@ def test_a_data_directory_from_before_the_mark_gets_it_once(has_logs: bool) -> N
     disk = new_disk()
     disk.make_folder(f"{PATH}/logs/orders-0" if has_logs else PATH)
     before = b'{"format":1,"cluster_id":"c","node_id":1,"directory_id":"d"}'
-    disk.store([Stored(f"{PATH}/penstock.json", before)])
+    disk.store([SmallFile(f"{PATH}/penstock.json", before)])
     assert opened(disk).identity.directory_id == "d"
     assert disk.read_file(f"{PATH}/logs/directory-id") == b"d"
     disk.remove(f"{PATH}/logs/directory-id")
@@ -122,7 +122,7 @@ def test_a_start_that_was_stopped_by_a_power_failure_leaves_a_directory_that_ope
     """Whether or not the mark got there: nothing says so before it is durable."""
     disk = new_disk()
     disk.make_folder(f"{PATH}/logs")
-    disk.store([Stored(f"{PATH}/logs/directory-id", b"of a process that died before it had an identity")])
+    disk.store([SmallFile(f"{PATH}/logs/directory-id", b"of a process that died before it had an identity")])
     first = opened(disk).identity
     assert opened(disk).identity == first
 
@@ -134,7 +134,7 @@ def test_a_damaged_folder_is_kept_once() -> None:
     for number in (1, 2):
         disk.make_folder(directory.folder_of(orders))
         disk.open(f"{directory.folder_of(orders)}/file {number}", create=True)
-        assert directory.set_aside_damaged(orders) == f"{PATH}/strays/orders-0.damaged"
+        assert directory.move_damaged_to_strays(orders) == f"{PATH}/strays/orders-0.damaged"
         assert disk.list_folder(f"{PATH}/strays/orders-0.damaged") == [f"file {number}"]
     assert disk.list_folder(f"{PATH}/strays") == ["orders-0.damaged"]
     assert directory.partitions_on_disk() == []
@@ -147,14 +147,14 @@ def test_folders_of_the_longest_topic_names_can_be_moved(tmp_path: Path, charact
     last = PARTITIONS_PER_TOPIC_MAX - 1
     alike = [TopicPartition("t" * (characters - 1) + end, last) for end in "ab"]
     for partition in alike:
-        for move in (directory.set_aside, directory.set_aside, directory.set_aside_damaged):
+        for move in (directory.move_to_strays, directory.move_to_strays, directory.move_damaged_to_strays):
             directory.disk.make_folder(directory.folder_of(partition))
             moved_to = move(partition)
             assert directory.disk.exists(moved_to)
             assert Path(moved_to).name.startswith("t" * 150), "a person finds it by the topic's name"
         directory.disk.make_folder(directory.folder_of(partition))
-        (doomed,) = directory.doom([(partition, "A" * 22)])
-        directory.remove_doomed([doomed])
+        (pending_deletion,) = directory.mark_deleted([(partition, "A" * 22)])
+        directory.remove_deleted([pending_deletion])
     assert len(directory.disk.list_folder(f"{directory.path}/strays")) == 6, "each has a name of its own"
     assert directory.partitions_on_disk() == []
 
@@ -162,14 +162,14 @@ def test_folders_of_the_longest_topic_names_can_be_moved(tmp_path: Path, charact
 def test_the_starts_since_the_last_admitted_one_are_known() -> None:
     disk = new_disk()
     directory = opened(disk)
-    assert directory.begin_start("a", admitted="") == ("a",)
-    assert directory.begin_start("b", admitted="") == ("a", "b")
+    assert directory.record_start("a", admitted="") == ("a",)
+    assert directory.record_start("b", admitted="") == ("a", "b")
     disk.disk.lose_power()
     directory = opened(disk.disk.mount())
-    assert directory.begin_start("c", admitted="b") == ("b", "c")
-    assert directory.begin_start("d", admitted="of a later copy") == ("b", "c", "d")
+    assert directory.record_start("c", admitted="b") == ("b", "c")
+    assert directory.record_start("d", admitted="of a later copy") == ("b", "c", "d")
     for number in range(3 * START_IDS_MAX):
-        known = directory.begin_start(f"{number}", admitted="b")
+        known = directory.record_start(f"{number}", admitted="b")
         assert known[0] == "b"
         assert known[-1] == f"{number}"
     assert len(known) == START_IDS_MAX + 2
@@ -179,17 +179,17 @@ def test_the_starts_since_the_last_admitted_one_are_known() -> None:
 def test_a_list_of_starts_that_cannot_be_read_is_refused() -> None:
     disk = new_disk()
     directory = opened(disk)
-    disk.store([Stored(f"{PATH}/start-ids.json", b"[1")])
+    disk.store([SmallFile(f"{PATH}/start-ids.json", b"[1")])
     with pytest.raises(CorruptData, match=r"start-ids\.json cannot be read"):
-        directory.begin_start("a", admitted="")
+        directory.record_start("a", admitted="")
 
 
 def test_the_mark_of_a_clean_stop_is_taken_once() -> None:
     directory = opened(new_disk())
-    assert not directory.take_clean_mark()
-    directory.leave_clean_mark()
-    assert directory.take_clean_mark()
-    assert not directory.take_clean_mark()
+    assert not directory.consume_clean_shutdown_mark()
+    directory.write_clean_shutdown_mark()
+    assert directory.consume_clean_shutdown_mark()
+    assert not directory.consume_clean_shutdown_mark()
 
 
 def test_only_folders_named_like_partitions_are_partitions() -> None:
@@ -198,17 +198,17 @@ def test_only_folders_named_like_partitions_are_partitions() -> None:
     for name in ("orders-0", "a-b-12", "orders", "orders-x", "0.abc.deleted", "..-1x"):
         disk.make_folder(f"{directory.logs_path}/{name}")
     assert directory.partitions_on_disk() == [TopicPartition("a-b", 12), TopicPartition("orders", 0)]
-    assert directory.doomed_folders() == [f"{directory.logs_path}/0.abc.deleted"]
+    assert directory.deleted_folders() == [f"{directory.logs_path}/0.abc.deleted"]
 
 
 def test_a_doomed_folder_makes_way_for_another_of_its_name() -> None:
     disk = new_disk()
     directory = opened(disk)
     orders = TopicPartition("orders", 0)
-    assert directory.doom([(orders, "id")]) == []
+    assert directory.mark_deleted([(orders, "id")]) == []
     for _ in range(2):
         disk.make_folder(directory.folder_of(orders))
-        assert directory.doom([(orders, "id")]) == directory.doomed_folders() != []
+        assert directory.mark_deleted([(orders, "id")]) == directory.deleted_folders() != []
     assert directory.partitions_on_disk() == []
 
 
@@ -220,11 +220,11 @@ def test_what_was_being_removed_is_whole_or_gone_after_a_loss_of_power() -> None
         directory = opened(disk)
         folder = directory.folder_of(TopicPartition("orders", 0))
         disk.make_folder(folder)
-        disk.store([Stored(f"{folder}/{name}", b"batches") for name in names])
+        disk.store([SmallFile(f"{folder}/{name}", b"batches") for name in names])
         disk.sync((), [folder, directory.logs_path])
-        doomed = directory.doom([(TopicPartition("orders", 0), "id")])
-        assert doomed
-        directory.remove_doomed(doomed)
+        pending_deletion = directory.mark_deleted([(TopicPartition("orders", 0), "id")])
+        assert pending_deletion
+        directory.remove_deleted(pending_deletion)
         disk.disk.lose_power()
         after = disk.disk.mount()
         assert not after.exists(folder) or sorted(after.list_folder(folder)) == names

@@ -6,7 +6,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import CleanupPolicy, CompressionType, TimestampType, TopicConfig
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import INSPECTED_BYTES_ON_LOOP_MAX, INSPECTED_RECORDS_ON_LOOP_MAX, RECORDS_CHECKED_MAX
-from penstock.log.deep_validation import Inspection, is_inspected, is_opened
+from penstock.log.deep_validation import DeepValidation, needs_deep_validation, requires_record_checks
 from penstock.log.validation import check_batch
 from penstock.protocol.batches import parse_header
 from penstock.protocol.compression import Codec
@@ -19,9 +19,11 @@ RECOMPRESSED = DEFAULTS._replace(compression_type=CompressionType.LZ4)
 STAMPED = DEFAULTS._replace(timestamp_type=TimestampType.LOG_APPEND_TIME)
 
 
-def inspection(batch: bytes, config: TopicConfig, *, is_suspect: bool = False) -> Inspection:
+def inspection(batch: bytes, config: TopicConfig, *, has_future_timestamp: bool = False) -> DeepValidation:
     view = memoryview(bytearray(batch))
-    return Inspection(view, parse_header(view), config, NOW_MS, is_suspect or is_opened(config))
+    return DeepValidation(
+        view, parse_header(view), config, NOW_MS, has_future_timestamp or requires_record_checks(config)
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,7 @@ def inspection(batch: bytes, config: TopicConfig, *, is_suspect: bool = False) -
 def test_only_topics_that_ask_for_it_have_their_batches_looked_into(
     config: TopicConfig, expected: bool
 ) -> None:
-    assert is_inspected(config) is expected
+    assert needs_deep_validation(config) is expected
 
 
 @pytest.mark.parametrize("config", [COMPACTED, AGED, RECOMPRESSED], ids=["compacted", "aged", "compression"])
@@ -53,7 +55,7 @@ def test_a_time_that_lies_ahead_is_named_after_a_look_that_may_be_long() -> None
     times = [NOW_MS] * INSPECTED_RECORDS_ON_LOOP_MAX + [NOW_MS + 9 * DAY_MS]
     batch = batch_of([b"x"] * len(times), times)
     assert check_batch(batch, parse_header(batch), DEFAULTS, NOW_MS), "its header says so"
-    late = inspection(batch, DEFAULTS, is_suspect=True)
+    late = inspection(batch, DEFAULTS, has_future_timestamp=True)
     assert late.is_long
     with pytest.raises(ApiError) as raised:
         late.run()
@@ -65,14 +67,14 @@ def test_more_records_than_are_looked_at_are_refused_without_naming_them() -> No
     times = [NOW_MS + 9 * DAY_MS] * (RECORDS_CHECKED_MAX + 1)
     batch = batch_of([b""] * len(times), times)
     with pytest.raises(ApiError) as raised:
-        inspection(batch, DEFAULTS, is_suspect=True).run()
+        inspection(batch, DEFAULTS, has_future_timestamp=True).run()
     assert (raised.value.code, raised.value.records) == (ErrorCode.INVALID_TIMESTAMP, ())
 
 
 def test_a_copy_does_not_change_with_the_request_it_came_in() -> None:
     request = bytearray(batch_of([b"value"]))
     view = memoryview(request)
-    copied = Inspection(view, parse_header(view), DEFAULTS, NOW_MS, is_opened=False).copied()
+    copied = DeepValidation(view, parse_header(view), DEFAULTS, NOW_MS, requires_record_checks=False).copied()
     expected = bytes(request)
     request[:] = bytes(len(request))
     assert bytes(copied.run().batch) == expected

@@ -6,7 +6,7 @@ from penstock.errors import CorruptData, StorageFull
 from penstock.log.compaction.batch_filter import Gap, gap_batch
 from penstock.log.follower_append import append_as_follower
 from penstock.log.partition_log import PartitionLog
-from penstock.log.truncation import begin_anew
+from penstock.log.truncation import truncate_fully_and_start_at
 from penstock.protocol.batches import parse_header, seal_in_place
 from penstock.types import LeaderEpoch, Offset
 from tests.unit.log.log_support import (
@@ -122,7 +122,7 @@ def test_a_log_that_starts_within_a_batch_is_copied_so(is_checkpointed: bool) ->
     """A client deleted records up to the middle of a batch, and this follower begins there."""
     disk, given = new_disk(), batches(led())
     follower = new_log(disk)
-    begin_anew(follower, Offset(5))
+    truncate_fully_and_start_at(follower, Offset(5))
     if is_checkpointed:
         checkpoint(follower)
     take(follower, *given[2:])
@@ -140,7 +140,7 @@ def test_power_that_fails_before_such_a_batch_is_safe_leaves_an_empty_log() -> N
     for seed in range(20):
         disk = new_disk(seed)
         follower = new_log(disk)
-        begin_anew(follower, Offset(5))
+        truncate_fully_and_start_at(follower, Offset(5))
         checkpoint(follower)
         take(follower, *batches(led())[2:])
         disk.disk.lose_power()
@@ -154,12 +154,12 @@ def test_such_a_log_opens_whichever_names_reached_the_disk() -> None:
     for kept in range(32):
         disk = new_disk(kept)
         follower = new_log(disk)
-        begin_anew(follower, Offset(5))
+        truncate_fully_and_start_at(follower, Offset(5))
         checkpoint(follower)
         take(follower, *batches(led())[2:])
         folder = log_folder(disk.disk)
         assert folder.changes_unsynced <= 5
-        folder.keep_any(kept)
+        folder.keep_changes(kept)
         disk.disk.lose_power()
         left = reopened(disk.disk.mount()).log
         assert left.log_start_offset == 5
@@ -169,7 +169,7 @@ def test_such_a_log_opens_whichever_names_reached_the_disk() -> None:
 def test_a_full_disk_leaves_nothing_of_a_batch_and_it_comes_again() -> None:
     disk, given = new_disk(), batches(led())
     follower = new_log(disk)
-    begin_anew(follower, Offset(5))
+    truncate_fully_and_start_at(follower, Offset(5))
     disk.disk.room_bytes = 10
     with pytest.raises(StorageFull):
         take(follower, *given[2:])

@@ -3,14 +3,14 @@
 from contextlib import suppress
 from typing import cast
 
-from penstock.host.disk import Stored, TooManyOpenFiles
-from penstock.log.index.index_cache import IndexShelf
+from penstock.host.disk import SmallFile, TooManyOpenFiles
+from penstock.log.index.index_cache import IndexCache
 from penstock.log.open_files import CLOSED_WHEN_SHORT, OpenFiles
 from penstock.log.partition_log import PartitionLog
-from penstock.log.producers import ProducerRoll
+from penstock.log.producers import ProducerRegistry
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.segment import Segment
-from penstock.log.shared_bounds import SharedBounds
+from penstock.log.shared_bounds import SharedLogResources
 from penstock.sim.disk import Mount
 from penstock.types import Offset
 from tests.unit.log.log_support import LOGS, SETTINGS, append, batches, flush, new_disk
@@ -18,7 +18,7 @@ from tests.unit.log.log_support import LOGS, SETTINGS, append, batches, flush, n
 
 def logs_with(most: int, count: int, disk: Mount) -> tuple[OpenFiles, list[PartitionLog]]:
     files = OpenFiles(most)
-    shared = SharedBounds(IndexShelf(10_000), files, ProducerRoll())
+    shared = SharedLogResources(IndexCache(10_000), files, ProducerRegistry())
     logs = [PartitionLog(disk, f"{LOGS}/t-{number}", SETTINGS) for number in range(count)]
     for log in logs:
         log.share(shared)
@@ -76,7 +76,7 @@ def test_the_files_that_say_whose_a_folder_is_count_until_they_are_synced() -> N
     disk = new_disk()
     files, logs = logs_with(4, 5, disk)
     for log in logs:
-        log.birth = Stored(f"{log.folder}/partition.metadata", b"whose")
+        log.metadata_file = SmallFile(f"{log.folder}/partition.metadata", b"whose")
     assert writable(logs) == [0, 1], "each needs two"
     assert (len(files), disk.open_files) == (4, 4)
     for log in logs[:2]:

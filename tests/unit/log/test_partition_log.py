@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.errors import CorruptData, StorageFull
-from penstock.host.disk import Stored
-from penstock.log.reading.cold_reading import ColdRead, Found
+from penstock.host.disk import SmallFile
+from penstock.log.reading.cold_reading import BatchesRead, ColdRead
 from penstock.protocol.batches import parse_header
 from penstock.types import Offset
 from tests.unit.log.log_support import (
@@ -98,7 +98,7 @@ def test_what_a_full_disk_left_of_a_batch_does_not_come_back_behind_the_end_of_a
 def test_a_disk_that_is_full_before_the_first_batch_is_no_reason_to_lose_the_folder() -> None:
     disk = new_disk()
     log = new_log(disk)
-    log.birth = Stored(f"{FOLDER}/partition.metadata", b"whose")
+    log.metadata_file = SmallFile(f"{FOLDER}/partition.metadata", b"whose")
     disk.disk.room_bytes = 2
     with pytest.raises(StorageFull):
         append(log, [b"x"])
@@ -116,7 +116,7 @@ def test_whose_folder_it_is_becomes_durable_with_the_first_records() -> None:
     for seed in range(20):
         disk = new_disk(seed)
         log = new_log(disk)
-        log.birth = Stored(f"{FOLDER}/partition.metadata", b"whose")
+        log.metadata_file = SmallFile(f"{FOLDER}/partition.metadata", b"whose")
         append(log, [b"x"])
         flush(log)
         disk.disk.lose_power()
@@ -172,12 +172,12 @@ def test_a_batch_found_on_disk_is_read_where_its_checksum_is_checked() -> None:
     log = new_log(disk)
     for _ in range(20):
         append(log, [bytes(100)])
-    assert isinstance(log.read(Offset(3), Offset(20), 10_000, at_least_one=True), Found)
+    assert isinstance(log.read(Offset(3), Offset(20), 10_000, at_least_one=True), BatchesRead)
     checkpoint(log)
     again = reopened(disk).log
     assert isinstance(again.read(Offset(3), Offset(20), 10_000, at_least_one=True), ColdRead)
     append(again, [b"new"])
-    assert isinstance(again.read(Offset(20), Offset(21), 10_000, at_least_one=True), Found)
+    assert isinstance(again.read(Offset(20), Offset(21), 10_000, at_least_one=True), BatchesRead)
 
 
 def test_a_segment_that_lost_its_end_is_damage_and_not_the_end_of_the_log() -> None:
@@ -252,14 +252,14 @@ def test_what_has_left_the_page_cache_is_checked_also_when_it_is_back() -> None:
         append(log, [b"x" * 100])
     flush(log)
 
-    def at(offset: int) -> Found | ColdRead:
+    def at(offset: int) -> BatchesRead | ColdRead:
         return log.read(Offset(offset), log.log_end_offset, 10_000, at_least_one=True)
 
-    assert isinstance(at(0), Found)
+    assert isinstance(at(0), BatchesRead)
     disk.disk.cold_reads = 1.0
     assert isinstance(at(0), ColdRead)
     disk.disk.cold_reads = 0.0
     assert isinstance(at(0), ColdRead)
     assert isinstance(at(2), ColdRead), "all of the segment"
     append(log, [b"written since"])
-    assert isinstance(at(3), Found)
+    assert isinstance(at(3), BatchesRead)

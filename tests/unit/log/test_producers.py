@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ApiError, CorruptData, ErrorCode
-from penstock.log.producers import SEQUENCE_MAX, ProducerLimits, ProducerRoll, Producers, render_snapshot
+from penstock.log.producers import SEQUENCE_MAX, ProducerLimits, ProducerRegistry, Producers, render_snapshot
 from penstock.protocol.batches import BatchHeader, parse_header
 from penstock.types import Offset
 from tests.unit.log.log_support import NOW_MS, batch_of
@@ -128,11 +128,11 @@ def test_the_producer_that_wrote_least_recently_is_forgotten_first() -> None:
     for offset, producer in enumerate((1, 2, 1, 3)):
         producers.replay(header(offset, producer=producer), Offset(offset))
     assert [key for key, _ in producers.items()] == [1, 3]
-    roll = ProducerRoll(ProducerLimits(per_partition_max=2))
-    producers.share(roll)
+    registry = ProducerRegistry(ProducerLimits(per_partition_max=2))
+    producers.share(registry)
     producers.replay(header(0, producer=4), Offset(4))
     assert [key for key, _ in producers.items()] == [3, 4]
-    assert (len(roll), roll.evicted, roll.last_evicted_from) == (2, 1, producers)
+    assert (len(registry), registry.evicted, registry.last_evicted_from) == (2, 1, producers)
 
 
 def test_a_producer_is_forgotten_when_it_has_long_been_silent() -> None:
@@ -151,45 +151,45 @@ def test_a_producer_that_writes_old_records_is_not_forgotten_for_their_age() -> 
 
 
 def test_beyond_the_most_there_may_be_the_longest_idle_of_all_partitions_is_forgotten() -> None:
-    roll = ProducerRoll(ProducerLimits(total_max=3))
+    registry = ProducerRegistry(ProducerLimits(total_max=3))
     first, second = Producers(), Producers()
-    first.share(roll)
-    second.share(roll)
+    first.share(registry)
+    second.share(registry)
     for producers, producer in ((first, 1), (second, 2), (first, 3), (first, 1), (second, 4)):
         sequence = 1 if producer in dict(producers.items()) else 0
         producers.replay(header(sequence, producer=producer), Offset(0))
     assert [sorted(dict(each.items())) for each in (first, second)] == [[1, 3], [4]]
-    assert len(roll) == 3
+    assert len(registry) == 3
     assert second.check(header(7, producer=2)) is None, "it may begin anywhere, as one that expired"
     assert first.check(header(1, producer=1)) is not None, "who wrote lately is still recognised"
-    assert (roll.evicted, roll.last_evicted_from) == (1, second)
+    assert (registry.evicted, registry.last_evicted_from) == (1, second)
     first.expire(now_ms=NOW_MS, idle_ms_max=-1)
     first.expire(now_ms=NOW_MS + 1, idle_ms_max=0)
-    assert (len(first), roll.evicted) == (0, 1), "those whose time is up are not forgotten early"
+    assert (len(first), registry.evicted) == (0, 1), "those whose time is up are not forgotten early"
 
 
 def test_producers_found_at_a_start_are_counted_and_those_of_a_closed_log_are_not() -> None:
-    roll = ProducerRoll(ProducerLimits(total_max=4))
+    registry = ProducerRegistry(ProducerLimits(total_max=4))
     content = Producers()
     for producer in range(3):
         content.replay(header(0, producer=producer), Offset(producer))
     first, second = (Producers.from_bytes(content.to_bytes()) for _ in range(2))
-    first.share(roll)
-    second.share(roll)
-    assert (len(first), len(second), len(roll)) == (1, 3, 4)
+    first.share(registry)
+    second.share(registry)
+    assert (len(first), len(second), len(registry)) == (1, 3, 4)
     second.share(None)
-    assert len(roll) == 1
+    assert len(registry) == 1
     second.replay(header(1, producer=0), Offset(9))
-    assert len(roll) == 1, "a log that is closed takes nobody's place"
+    assert len(registry) == 1, "a log that is closed takes nobody's place"
 
 
 def test_expired_producers_make_room() -> None:
-    roll = ProducerRoll(ProducerLimits(total_max=5))
+    registry = ProducerRegistry(ProducerLimits(total_max=5))
     producers = written(0)
-    producers.share(roll)
+    producers.share(registry)
     producers.expire(now_ms=NOW_MS, idle_ms_max=10)
     producers.expire(now_ms=NOW_MS + 11, idle_ms_max=10)
-    assert (len(producers), len(roll)) == (0, 0)
+    assert (len(producers), len(registry)) == (0, 0)
 
 
 def test_a_snapshot_is_as_of_when_it_was_taken_whenever_it_is_rendered() -> None:

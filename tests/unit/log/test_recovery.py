@@ -203,7 +203,7 @@ def test_a_folder_made_by_a_process_that_was_killed_becomes_durable_with_the_nex
     disk = new_disk()
     append(new_log(disk), [b"first"])
     log = reopened(disk).log
-    log.claim_folder()
+    log.resync_folder()
     flush(log)
     disk.disk.root.lose_power(disk.disk.random)
     assert reopened(disk.disk.mount()).log.log_end_offset == 1

@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.errors import StorageFull
-from penstock.host.disk import Stored, TooManyOpenFiles
+from penstock.host.disk import SmallFile, TooManyOpenFiles
 from penstock.log.partition_log import METADATA_FILE
-from penstock.log.shared_bounds import SharedBounds
+from penstock.log.shared_bounds import SharedLogResources
 from penstock.sim.disk import Mount
 from tests.unit.log.log_support import (
     FOLDER,
@@ -19,7 +19,7 @@ from tests.unit.log.log_support import (
     reopened,
 )
 
-BIRTH = Stored(f"{FOLDER}/{METADATA_FILE}", b"whose")
+BIRTH = SmallFile(f"{FOLDER}/{METADATA_FILE}", b"whose")
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def disk() -> Mount:
 @pytest.mark.parametrize("room", [len(BIRTH.content) - 1, len(BIRTH.content), len(BIRTH.content) + 30])
 def test_a_first_batch_that_is_refused_keeps_only_its_segment_open(disk: Mount, room: int) -> None:
     """Nobody flushes a partition that has nothing: what waited for that would stay open for good."""
-    shared = SharedBounds.on(disk)
+    shared = SharedLogResources.on(disk)
     log = new_log(disk)
-    log.birth = BIRTH
+    log.metadata_file = BIRTH
     log.share(shared)
     for _ in range(3):
         disk.disk.room_bytes = room
@@ -48,7 +48,7 @@ def test_a_partition_whose_first_batch_was_refused_is_as_durable_as_any() -> Non
     for seed in range(20):
         disk = new_disk(seed)
         log = new_log(disk)
-        log.birth = BIRTH
+        log.metadata_file = BIRTH
         disk.disk.room_bytes = len(BIRTH.content) + 30
         with pytest.raises(StorageFull):
             append(log, [b"refused"])
@@ -63,7 +63,7 @@ def test_a_partition_whose_first_batch_was_refused_is_as_durable_as_any() -> Non
 
 def test_a_later_batch_that_is_refused_takes_nothing_back(disk: Mount) -> None:
     log = new_log(disk)
-    log.birth = BIRTH
+    log.metadata_file = BIRTH
     append(log, [b"taken"])
     disk.disk.room_bytes = 3
     with pytest.raises(StorageFull):
@@ -94,7 +94,7 @@ def test_what_was_cut_off_a_segment_never_comes_back_behind_its_end() -> None:
 
 def test_a_segment_that_cannot_be_begun_leaves_the_log_as_it_was(disk: Mount) -> None:
     log = new_log(disk, segment_bytes=1_000)
-    shared = SharedBounds.on(disk)
+    shared = SharedLogResources.on(disk)
     log.share(shared)
     append(log, [bytes(500)])
     disk.disk.descriptors = disk.open_files

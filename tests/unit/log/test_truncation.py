@@ -11,8 +11,8 @@ import pytest
 from penstock.errors import StorageFailed
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
-from penstock.log.shared_bounds import SharedBounds
-from penstock.log.truncation import Truncation, begin_anew, truncate_to
+from penstock.log.shared_bounds import SharedLogResources
+from penstock.log.truncation import Truncation, truncate_fully_and_start_at, truncate_to
 from penstock.protocol.batches import parse_header
 from penstock.sim.disk import PowerLost, SimDisk
 from penstock.types import LeaderEpoch, Offset
@@ -79,7 +79,7 @@ def test_what_is_left_is_what_was_there_before(offset: int) -> None:
 def test_a_cut_past_the_end_changes_nothing() -> None:
     _, log = written(0)
     truncate_to(log, Offset(25))
-    assert (log.log_end_offset, log.cuts) == (20, 0)
+    assert (log.log_end_offset, log.truncation_count) == (20, 0)
 
 
 def test_a_cut_between_epochs_forgets_the_later_one() -> None:
@@ -171,7 +171,7 @@ def test_a_truncation_between_snapshots_after_retention_leaves_a_log_that_opens(
 
 def test_what_all_logs_hold_is_counted_as_before() -> None:
     _, log = written(0)
-    shared = SharedBounds.on(log.disk)
+    shared = SharedLogResources.on(log.disk)
     log.share(shared)
     for _ in range(3):
         truncate_to(log, Offset(log.log_end_offset - 2))
@@ -203,7 +203,7 @@ def test_a_snapshot_below_what_can_be_cut_is_kept() -> None:
 @pytest.mark.parametrize("offset", [0, 7, 20, 500])
 def test_a_log_that_begins_anew_is_empty_and_goes_on_where_it_begins(offset: int) -> None:
     disk, log = written(0)
-    begin_anew(log, Offset(offset))
+    truncate_fully_and_start_at(log, Offset(offset))
     assert (log.log_start_offset, log.log_end_offset, log.flushed_end_offset) == (offset, offset, offset)
     assert (batches(log), sequence_of(log), log.epochs.latest) == ([], -1, -1)
     write(log, 3, b"new", epoch=8)
@@ -217,7 +217,7 @@ def test_a_log_that_begins_anew_is_empty_and_goes_on_where_it_begins(offset: int
 def test_a_log_without_a_folder_can_begin_elsewhere() -> None:
     disk = new_disk()
     log = new_log(disk)
-    begin_anew(log, Offset(30))
+    truncate_fully_and_start_at(log, Offset(30))
     write(log, 0, b"new", epoch=1)
     flush(log)
     assert reopened(disk).log.log_end_offset == 31
@@ -232,7 +232,7 @@ def mixtures(disk: SimDisk, seed: int) -> Iterator[SimDisk]:
     subsets = range(1 << changes) if changes <= 2 else [random.getrandbits(changes) for _ in range(6)]
     for kept in subsets:
         left = deepcopy(disk)
-        log_folder(left).keep_any(kept)
+        log_folder(left).keep_changes(kept)
         left.lose_power()
         yield left
 
@@ -245,7 +245,7 @@ def cut_then_write(log: PartitionLog) -> None:
 
 
 def begin_then_write(log: PartitionLog) -> None:
-    begin_anew(log, Offset(12))
+    truncate_fully_and_start_at(log, Offset(12))
     for number in range(3):
         write(log, number, b"new", epoch=9)
     flush(log)

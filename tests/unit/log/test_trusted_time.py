@@ -19,33 +19,33 @@ STEPS = st.lists(
 
 def test_a_clock_that_does_not_leap_is_believed() -> None:
     time = TrustedTime(NOW_MS, 100.0)
-    time.look(NOW_MS + DAY_MS, 100.0 + DAY_MS / 1000)
+    time.observe(NOW_MS + DAY_MS, 100.0 + DAY_MS / 1000)
     assert time.now_ms(DAY_MS) == NOW_MS + DAY_MS
-    time.look(NOW_MS + DAY_MS + LEAP_MS_MIN - 1, 100.0 + DAY_MS / 1000)
+    time.observe(NOW_MS + DAY_MS + LEAP_MS_MIN - 1, 100.0 + DAY_MS / 1000)
     assert time.now_ms(DAY_MS) == NOW_MS + DAY_MS + LEAP_MS_MIN - 1
 
 
 def test_a_leap_forward_counts_when_the_retention_has_passed_since() -> None:
     time = TrustedTime(NOW_MS, 0.0)
-    time.look(NOW_MS + DAY_MS, 0.0)
+    time.observe(NOW_MS + DAY_MS, 0.0)
     assert time.now_ms(HOUR_MS) == NOW_MS
-    time.look(NOW_MS + DAY_MS + HOUR_MS - 1, (HOUR_MS - 1) / 1000)
+    time.observe(NOW_MS + DAY_MS + HOUR_MS - 1, (HOUR_MS - 1) / 1000)
     assert time.now_ms(HOUR_MS) == NOW_MS + HOUR_MS - 1
-    time.look(NOW_MS + DAY_MS + HOUR_MS, HOUR_MS / 1000)
+    time.observe(NOW_MS + DAY_MS + HOUR_MS, HOUR_MS / 1000)
     assert time.now_ms(HOUR_MS) == NOW_MS + DAY_MS + HOUR_MS
     assert time.now_ms(DAY_MS) == NOW_MS + HOUR_MS
 
 
 def test_a_leap_back_is_believed_at_once() -> None:
     time = TrustedTime(NOW_MS, 0.0)
-    time.look(NOW_MS - DAY_MS, 1.0)
+    time.observe(NOW_MS - DAY_MS, 1.0)
     assert time.now_ms(HOUR_MS) == NOW_MS - DAY_MS
 
 
 def test_of_more_leaps_than_are_remembered_none_counts_too_early() -> None:
     time = TrustedTime(NOW_MS, 0.0)
     for second in range(LEAPS_MAX + 1):
-        time.look(NOW_MS + second * 1000 + (second + 1) * HOUR_MS, float(second))
+        time.observe(NOW_MS + second * 1000 + (second + 1) * HOUR_MS, float(second))
     passed_ms = LEAPS_MAX * 1000
     assert time.now_ms(passed_ms - 500) == NOW_MS + passed_ms, "the second of the two oldest is too young"
     assert time.now_ms(passed_ms - 1_500) == NOW_MS + passed_ms + 2 * HOUR_MS
@@ -62,7 +62,7 @@ def test_no_horizon_is_past_before_its_retention_has_really_passed(
     for passed_ms, leap_ms in steps:
         horizons.append((wall_ms + retention_ms, really_ms + retention_ms))
         wall_ms, really_ms = wall_ms + passed_ms + leap_ms, really_ms + passed_ms
-        time.look(wall_ms, really_ms / 1000)
+        time.observe(wall_ms, really_ms / 1000)
         now_ms = time.now_ms(retention_ms)
         rounding_ms = len(steps)
         assert all(really_ms >= real - rounding_ms for horizon, real in horizons if now_ms >= horizon)

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import CleanupPolicy, TimestampType, TopicConfig
 from penstock.errors import ApiError, ErrorCode
-from penstock.log.deep_validation import is_opened
-from penstock.log.validation import PlainLimits, check_batch, check_records, is_plain, read_batch
+from penstock.log.deep_validation import requires_record_checks
+from penstock.log.validation import (
+    FastCheckLimits,
+    check_batch,
+    check_records,
+    passes_fast_checks,
+    read_batch,
+)
 from penstock.protocol.batches import ATTRIBUTES_AT, CRC_AT, HEADER_BYTES, parse_header, seal_in_place
 from tests.unit.log.log_support import DAY_MS, NOW_MS, batch_of
 
@@ -29,7 +35,7 @@ def changed(at: int, value: bytes) -> bytes:
 def judged(batch: bytes, config: TopicConfig = DEFAULTS) -> None:
     """By its header and, where that does not suffice, by its records."""
     header = parse_header(batch)
-    if check_batch(batch, header, config, NOW_MS) or is_opened(config):
+    if check_batch(batch, header, config, NOW_MS) or requires_record_checks(config):
         check_records(batch, header, config, NOW_MS)
 
 
@@ -40,7 +46,7 @@ def refused(batch: bytes, config: TopicConfig = DEFAULTS) -> ErrorCode:
 
 
 def plain(batch: bytes, config: TopicConfig = DEFAULTS) -> bool:
-    return is_plain(memoryview(batch), parse_header(batch), PlainLimits.of(config), NOW_MS)
+    return passes_fast_checks(memoryview(batch), parse_header(batch), FastCheckLimits.of(config), NOW_MS)
 
 
 def test_an_ordinary_batch_is_taken() -> None:

@@ -12,18 +12,18 @@ import pytest
 
 from penstock.host.metadata_store import (
     ABSENT,
-    Committed,
+    CommittedTransaction,
     Compare,
     Conflict,
     Delete,
     DeleteAll,
-    Entry,
     Event,
-    HistoryGone,
+    HistoryCompacted,
     MetadataStore,
     Put,
     SessionId,
-    StoreRefuses,
+    StoreEntry,
+    StoreRejected,
 )
 
 WAIT_SECONDS_MAX = 20.0
@@ -46,7 +46,7 @@ async def events(store: MetadataStore, prefix: str, after: int, count: int) -> l
 
 async def put(store: MetadataStore, *keys: str, value: bytes = b"v") -> int:
     outcome = await store.transact([], [Put(key, value) for key in keys])
-    assert isinstance(outcome, Committed)
+    assert isinstance(outcome, CommittedTransaction)
     assert outcome.has_changed
     return outcome.revision
 
@@ -57,7 +57,7 @@ async def what_is_read_was_committed_with_its_revision(connect: Connect) -> None
     second = await put(writer, "/a/2", value=b"w")
     assert second > first
     snapshot = await reader.read("/a/")
-    assert snapshot.entries == {"/a/1": Entry(b"v", first), "/a/2": Entry(b"w", second)}
+    assert snapshot.entries == {"/a/1": StoreEntry(b"v", first), "/a/2": StoreEntry(b"w", second)}
     assert list(snapshot.entries) == ["/a/1", "/a/2"]
     assert snapshot.revision >= second
 
@@ -78,7 +78,7 @@ async def a_comparison_that_fails_changes_nothing(connect: Connect) -> None:
     outcome = await other.transact([Compare("/a", first), Compare("/c", first)], [Delete("/a")])
     assert isinstance(outcome, Conflict)
     assert await store.read("") == before
-    assert isinstance(await other.transact([Compare("/a", first)], [Put("/a", b"2")]), Committed)
+    assert isinstance(await other.transact([Compare("/a", first)], [Put("/a", b"2")]), CommittedTransaction)
 
 
 async def a_conflict_says_from_when_it_can_be_seen(connect: Connect) -> None:
@@ -102,7 +102,7 @@ async def what_changes_nothing_is_not_seen(connect: Connect) -> None:
     first = await put(store, "/a")
     for changes in ([], [Delete("/absent")], [DeleteAll("/absent/")]):
         outcome = await store.transact([Compare("/a", first)], changes)
-        assert isinstance(outcome, Committed)
+        assert isinstance(outcome, CommittedTransaction)
         assert not outcome.has_changed
         assert outcome.revision >= first
     last = await put(store, "/a")
@@ -157,7 +157,7 @@ async def deleting_a_prefix_is_one_transaction_that_names_every_key(connect: Con
         start = await put(store, *keys[first : first + 100])
     await put(store, "/topic", "/topic0")
     outcome = await store.transact([], [DeleteAll("/topic/"), Put("/other", b"")])
-    assert isinstance(outcome, Committed)
+    assert isinstance(outcome, CommittedTransaction)
     assert list((await store.read("")).entries) == ["/other", "/topic", "/topic0"]
     _, event = await events(store, "/", start, 2)
     assert event.revision == outcome.revision
@@ -185,7 +185,7 @@ async def only_one_of_two_that_race_is_committed(connect: Connect) -> None:
             for client in clients
         ]
         outcomes = await asyncio.gather(*race)
-        won = [outcome for outcome in outcomes if isinstance(outcome, Committed)]
+        won = [outcome for outcome in outcomes if isinstance(outcome, CommittedTransaction)]
         assert len(won) == 1
         revision = won[0].revision
 
@@ -194,12 +194,12 @@ async def the_keys_of_a_session_go_with_it(connect: Connect) -> None:
     owner, other = connect(), connect()
     session = await owner.begin_session(ROOM_MS)
     outcome = await owner.transact([], [Put("/live/1", b"x", session), Put("/live/2", b"x", session)])
-    assert isinstance(outcome, Committed)
+    assert isinstance(outcome, CommittedTransaction)
     stays = await put(owner, "/stays")
-    assert await owner.keep_session(session)
+    assert await owner.renew_session(session)
     assert (await other.read("/live/")).entries.keys() == {"/live/1", "/live/2"}
     await owner.end_session(session)
-    assert not await owner.keep_session(session)
+    assert not await owner.renew_session(session)
     assert list((await other.read("/")).entries) == ["/stays"]
     seen = await events(other, "/", stays, 1)
     assert set(seen[0].changes) <= {Delete("/live/1"), Delete("/live/2")}
@@ -221,8 +221,8 @@ async def a_key_leaves_its_session_when_it_is_written_without(connect: Connect) 
 async def a_session_that_is_over_holds_no_keys(connect: Connect) -> None:
     store = connect()
     for session in (await _ended(store), SessionId(987_654_321)):
-        assert not await store.keep_session(session)
-        with pytest.raises(StoreRefuses, match="over"):
+        assert not await store.renew_session(session)
+        with pytest.raises(StoreRejected, match="over"):
             await store.transact([], [Put("/a", b"", session)])
     assert (await store.read("")).entries == {}
 
@@ -264,5 +264,5 @@ CHECKS: list[Check] = [
 async def expect_history_gone(watched: AsyncGenerator[Event, None]) -> None:
     """For stores that can be told to forget."""
     async with asyncio.timeout(WAIT_SECONDS_MAX), aclosing(watched):
-        with pytest.raises(HistoryGone):
+        with pytest.raises(HistoryCompacted):
             await anext(watched)

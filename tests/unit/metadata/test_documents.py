@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from penstock.errors import CorruptData
 from penstock.metadata.documents import (
     BrokerConfigValue,
+    BrokerSessionValue,
     BrokerValue,
     ControllerValue,
-    Document,
     EndpointValue,
-    LiveValue,
+    MetadataValue,
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
@@ -49,7 +49,7 @@ def test_the_other_values_read_back() -> None:
         is_recovering=True,
         min_isr_changes=5,
     )
-    live = LiveValue(
+    live = BrokerSessionValue(
         "i",
         "d",
         clean_epoch=7,
@@ -61,7 +61,7 @@ def test_the_other_values_read_back() -> None:
     )
     assert decode(PartitionValue, KEY, encode(PARTITION)) == PARTITION
     assert decode(PartitionValue, KEY, encode(moving)) == moving
-    assert decode(LiveValue, KEY, encode(live)) == live
+    assert decode(BrokerSessionValue, KEY, encode(live)) == live
     assert decode(ControllerValue, KEY, encode(ControllerValue(3))) == ControllerValue(3)
     assert decode(BrokerValue, KEY, encode(broker)) == broker
     assert decode(BrokerConfigValue, KEY, encode(config)) == config
@@ -92,7 +92,7 @@ def test_every_value_says_its_version() -> None:
         (b'{"version":1,"overrides":{"a":"b"}}', BrokerConfigValue({"a": "b"})),
     ],
 )
-def test_what_an_older_release_wrote_is_read_as_the_newest(data: bytes, value: Document) -> None:
+def test_what_an_older_release_wrote_is_read_as_the_newest(data: bytes, value: MetadataValue) -> None:
     assert decode(type(value), KEY, data) == value
 
 

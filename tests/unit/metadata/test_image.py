@@ -14,12 +14,18 @@ from penstock.controller.topics import (
     register_broker,
 )
 from penstock.errors import CorruptData
-from penstock.host.metadata_store import Change, Delete, DeleteAll, Entry, Put, Snapshot
-from penstock.metadata.documents import ControllerValue, LiveValue, PartitionValue, TopicValue, encode
+from penstock.host.metadata_store import Delete, DeleteAll, Put, Snapshot, StoreChange, StoreEntry
+from penstock.metadata.documents import (
+    BrokerSessionValue,
+    ControllerValue,
+    PartitionValue,
+    TopicValue,
+    encode,
+)
 from penstock.metadata.facts import Controller, Endpoint, PartitionState
 from penstock.metadata.image import apply, image_of
 from penstock.metadata.image_changes import (
-    Grown,
+    GrownTopic,
     PartitionChange,
     TopicChanges,
     changed_partitions,
@@ -57,7 +63,7 @@ def topic(partitions: int = 1, topic_id: str = ID_TEXT) -> bytes:
 
 
 def snapshot(*puts: Put) -> Snapshot:
-    return Snapshot(9, {put.key: Entry(put.value, 4) for put in puts})
+    return Snapshot(9, {put.key: StoreEntry(put.value, 4) for put in puts})
 
 
 def test_a_topic_is_found_by_name_and_by_id() -> None:
@@ -119,7 +125,7 @@ def test_changes_are_told_by_kind(cluster: Cluster) -> None:
     assert changed_topics(before, after) == TopicChanges(
         created=(after.topics["a-new-one"], after.topics["again"]),
         deleted=(before.topics["again"], before.topics["gone"]),
-        grown=(Grown(after.topics["both"], 1), Grown(after.topics["grown"], 1)),
+        grown=(GrownTopic(after.topics["both"], 1), GrownTopic(after.topics["grown"], 1)),
         reconfigured=(after.topics["both"], after.topics["configured"]),
     )
     assert changed_topics(after, after) == TopicChanges((), (), (), ())
@@ -128,7 +134,7 @@ def test_changes_are_told_by_kind(cluster: Cluster) -> None:
 def test_a_topic_replaced_in_one_transaction_has_only_its_new_partitions(cluster: Cluster) -> None:
     cluster.make("t", partitions=2)
     old = cluster.image.topics["t"]
-    changes: list[Change] = [
+    changes: list[StoreChange] = [
         Put(KEYS.topic("t"), topic(1)),
         Put(KEYS.partition(ID, 0), partition()),
         Delete(KEYS.partition(old.id, 0)),
@@ -204,7 +210,7 @@ def test_a_broker_is_admitted_by_the_revision_of_its_session() -> None:
     cluster = StoredCluster()
     cluster.join(1)
     broker = cluster.image.brokers[1]
-    assert (broker.is_alive, broker.is_admitted, broker.live_epoch) == (True, False, 1)
+    assert (broker.is_alive, broker.is_admitted, broker.broker_epoch) == (True, False, 1)
     cluster.store.transact((), [Put(KEYS.controller, encode(ControllerValue(1)))])
     cluster.image = cluster.read_afresh()
     assert cluster.image.controller == Controller(1, term=2)
@@ -212,7 +218,7 @@ def test_a_broker_is_admitted_by_the_revision_of_its_session() -> None:
     assert cluster.image.brokers[1].is_admitted
     assert cluster.image.admitted == {1}
     # The same broker in another session is another epoch.
-    again = Put(KEYS.live(1), encode(LiveValue("second", "disk of 1")))
+    again = Put(KEYS.live(1), encode(BrokerSessionValue("second", "disk of 1")))
     image = apply(cluster.image, [again], 9)
     assert (image.brokers[1].is_alive, image.admitted) == (True, frozenset())
     image = apply(image, [Delete(KEYS.live(1)), Delete(KEYS.controller)], 10)

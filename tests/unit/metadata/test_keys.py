@@ -8,10 +8,10 @@ from penstock.errors import CorruptData
 from penstock.metadata.keys import (
     BrokerConfigKey,
     BrokerKey,
+    BrokerSessionKey,
+    ClusterKeys,
     ControllerKey,
     GroupConfigKey,
-    Keys,
-    LiveKey,
     PartitionKey,
     ProducerIdsKey,
     TopicKey,
@@ -21,7 +21,7 @@ from penstock.metadata.keys import (
 )
 from penstock.types import TopicId
 
-KEYS = Keys("cluster-1")
+KEYS = ClusterKeys("cluster-1")
 ID = TopicId(bytes(range(16)))
 
 
@@ -50,7 +50,7 @@ def test_no_topic_name_escapes_its_folder(name: str) -> None:
 @given(st.text(st.characters(codec="utf-8"), min_size=1), st.text(st.characters(codec="utf-8"), min_size=1))
 def test_no_cluster_reads_the_keys_of_another(one: str, other: str) -> None:
     if one != other:
-        assert not Keys(one).topic("t").startswith(Keys(other).prefix)
+        assert not ClusterKeys(one).topic("t").startswith(ClusterKeys(other).prefix)
 
 
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 2**31))
@@ -64,7 +64,7 @@ def test_the_other_keys_read_back() -> None:
     assert KEYS.parse(KEYS.broker_config(None)) == BrokerConfigKey(None)
     assert KEYS.parse(KEYS.group_config("a/b ü")) == GroupConfigKey("a/b ü")
     assert KEYS.parse(KEYS.producer_ids) == ProducerIdsKey()
-    assert KEYS.parse(KEYS.live(7)) == LiveKey(7)
+    assert KEYS.parse(KEYS.live(7)) == BrokerSessionKey(7)
     assert KEYS.parse(KEYS.controller) == ControllerKey()
 
 

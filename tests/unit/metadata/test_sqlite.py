@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 
 from penstock.errors import CorruptData, StorageFailed, StorageFull
-from penstock.host.metadata_store import Committed, Compare, Conflict, Delete, Entry, Put, SessionId
+from penstock.host.metadata_store import (
+    CommittedTransaction,
+    Compare,
+    Conflict,
+    Delete,
+    Put,
+    SessionId,
+    StoreEntry,
+)
 from penstock.metadata.sqlite import MEMORY, SqliteStore
 
 
@@ -39,9 +47,9 @@ def test_a_new_store_is_empty_at_revision_zero() -> None:
 
 def test_what_one_transaction_writes_has_one_revision() -> None:
     with opened(MEMORY) as store:
-        assert store.transact([], [Put("a", b"1"), Put("b", b"2")]) == Committed(1)
-        assert store.transact([], [Put("b", b"3"), Delete("a")]) == Committed(2)
-        assert store.read("") == (2, {"b": Entry(b"3", 2)})
+        assert store.transact([], [Put("a", b"1"), Put("b", b"2")]) == CommittedTransaction(1)
+        assert store.transact([], [Put("b", b"3"), Delete("a")]) == CommittedTransaction(2)
+        assert store.read("") == (2, {"b": StoreEntry(b"3", 2)})
 
 
 def test_a_moved_revision_is_a_conflict_and_changes_nothing() -> None:
@@ -49,15 +57,15 @@ def test_a_moved_revision_is_a_conflict_and_changes_nothing() -> None:
         store.transact([Compare("a", 0)], [Put("a", b"1")])
         assert store.transact([Compare("a", 0)], [Put("b", b"2")]) == Conflict(1)
         assert store.transact([Compare("a", 1), Compare("c", 1)], [Delete("a")]) == Conflict(1)
-        assert store.read("") == (1, {"a": Entry(b"1", 1)})
-        assert store.transact([Compare("a", 1)], [Delete("a")]) == Committed(2)
+        assert store.read("") == (1, {"a": StoreEntry(b"1", 1)})
+        assert store.transact([Compare("a", 1)], [Delete("a")]) == CommittedTransaction(2)
 
 
 def test_a_transaction_that_changes_nothing_keeps_the_revision() -> None:
     with opened(MEMORY) as store:
         store.transact([], [Put("a", b"1")])
-        assert store.transact([Compare("a", 1)], []) == Committed(1, has_changed=False)
-        assert store.transact([], [Delete("absent")]) == Committed(1, has_changed=False)
+        assert store.transact([Compare("a", 1)], []) == CommittedTransaction(1, has_changed=False)
+        assert store.transact([], [Delete("absent")]) == CommittedTransaction(1, has_changed=False)
 
 
 def test_reading_a_prefix_stops_at_its_end() -> None:
@@ -77,8 +85,8 @@ def test_a_transaction_that_raises_half_way_leaves_nothing() -> None:
         no_value: Any = None
         with pytest.raises(sqlite3.IntegrityError):
             store.transact([], [Put("a", b"2"), Put("b", no_value)])
-        assert store.read("") == (1, {"a": Entry(b"1", 1)})
-        assert store.transact([Compare("a", 1)], [Put("a", b"3")]) == Committed(2)
+        assert store.read("") == (1, {"a": StoreEntry(b"1", 1)})
+        assert store.transact([Compare("a", 1)], [Put("a", b"3")]) == CommittedTransaction(2)
 
 
 def test_closing_leaves_one_file_and_loses_nothing(path: str) -> None:
@@ -87,7 +95,7 @@ def test_closing_leaves_one_file_and_loses_nothing(path: str) -> None:
         assert os.path.exists(path + "-wal")
     assert os.listdir(os.path.dirname(path)) == ["metadata.sqlite"]
     with opened(path) as store:
-        assert store.read("") == (1, {"a": Entry(b"1", 1)})
+        assert store.read("") == (1, {"a": StoreEntry(b"1", 1)})
 
 
 def test_closing_twice_is_harmless(path: str) -> None:
@@ -96,7 +104,7 @@ def test_closing_twice_is_harmless(path: str) -> None:
     store.close()
     store.close()
     with opened(path) as again:
-        assert again.read("") == (1, {"a": Entry(b"1", 1)})
+        assert again.read("") == (1, {"a": StoreEntry(b"1", 1)})
 
 
 def test_every_commit_is_synced(path: str) -> None:
@@ -107,7 +115,7 @@ def test_every_commit_is_synced(path: str) -> None:
 
 def test_ten_thousand_puts_are_one_revision(path: str) -> None:
     with opened(path) as store:
-        assert store.transact([], [Put(f"k{i}", b"v") for i in range(10_000)]) == Committed(1)
+        assert store.transact([], [Put(f"k{i}", b"v") for i in range(10_000)]) == CommittedTransaction(1)
         assert len(store.read("k").entries) == 10_000
 
 
@@ -124,7 +132,7 @@ def test_a_copy_taken_inside_a_transaction_shows_none_of_it(path: str, tmp_path:
                 shutil.copy(path + suffix, str(tmp_path / "copy") + suffix)
         assert len(store.read("").entries) == 201
     with opened(str(tmp_path / "copy")) as copy:
-        assert copy.read("") == (1, {"before": Entry(b"1", 1)})
+        assert copy.read("") == (1, {"before": StoreEntry(b"1", 1)})
 
 
 WRITER = """
@@ -149,7 +157,7 @@ def test_what_was_committed_before_a_kill_is_there_afterwards(path: str) -> None
     with opened(path) as store:
         revision, entries = store.read("")
     assert revision >= acknowledged
-    assert entries == {key: Entry(b"%d" % revision, revision) for key in ("one", "two")}
+    assert entries == {key: StoreEntry(b"%d" % revision, revision) for key in ("one", "two")}
 
 
 def test_a_full_disk_changes_nothing_and_writing_may_go_on(path: str) -> None:
@@ -158,8 +166,8 @@ def test_a_full_disk_changes_nothing_and_writing_may_go_on(path: str) -> None:
         store._connection.execute("PRAGMA max_page_count = 10")
         with pytest.raises(StorageFull, match=r"metadata\.sqlite"):
             store.transact([], [Put("a", b"2"), Put("large", bytes(100_000))])
-        assert store.read("") == (1, {"a": Entry(b"1", 1)})
-        assert store.transact([Compare("a", 1)], [Put("a", b"3")]) == Committed(2)
+        assert store.read("") == (1, {"a": StoreEntry(b"1", 1)})
+        assert store.transact([Compare("a", 1)], [Put("a", b"3")]) == CommittedTransaction(2)
 
 
 @contextmanager
@@ -182,7 +190,7 @@ def test_after_a_failed_write_nothing_is_taken_until_the_store_is_opened_again(p
         with pytest.raises(StorageFailed, match="opened again"):
             store.read("")
     with opened(path) as store:
-        assert store.read("") == (1, {"a": Entry(b"1", 1)})
+        assert store.read("") == (1, {"a": StoreEntry(b"1", 1)})
 
 
 def test_a_folder_that_is_not_there_is_a_failure_that_names_the_path(tmp_path: Path) -> None:
@@ -247,14 +255,14 @@ def test_a_file_left_by_a_crash_during_creation_is_new(path: str) -> None:
     other.execute("PRAGMA journal_mode = WAL")
     other.close()
     with opened(path) as store:
-        assert store.transact([], [Put("a", b"1")]) == Committed(1)
+        assert store.transact([], [Put("a", b"1")]) == CommittedTransaction(1)
 
 
 def test_keys_of_a_session_that_a_crash_left_behind_go_at_the_next_opening(path: str) -> None:
     with opened(path) as store:
         store.transact([], [Put("live", b"", SessionId(1)), Put("stays", b"")])
     with opened(path) as store:
-        assert store.read("") == (2, {"stays": Entry(b"", 1)})
+        assert store.read("") == (2, {"stays": StoreEntry(b"", 1)})
         assert store.opened_at_revision == 2
     with opened(path) as store:
         assert store.opened_at_revision == 2
@@ -269,4 +277,4 @@ def test_a_store_from_before_sessions_can_hold_them(path: str) -> None:
     with opened(path) as store:
         store.transact([], [Put("live", b"", SessionId(1))])
         assert store.end_session(SessionId(1)) == (3, (Delete("live"),))
-        assert store.read("") == (3, {"a": Entry(b"1", 1)})
+        assert store.read("") == (3, {"a": StoreEntry(b"1", 1)})

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
 from penstock.limits import FRAME_FIRST_BYTES, FRAME_PREFIX_BYTES
-from penstock.protocol.connection import FrameReceiver, ReplyOrder
+from penstock.protocol.connection import FrameReceiver, ReplyQueue
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 SHARED_BYTES = 4096
@@ -47,20 +47,20 @@ class Feeder:
         return count
 
     def _into_own(self, data: bytes) -> int:
-        room = self.receiver.own_buffer()
+        room = self.receiver.frame_buffer()
         count = min(len(data), len(room))
         room[:count] = data[:count]
-        full = self.receiver.received_own(count)
+        full = self.receiver.received_into_frame(count)
         if full is None:
             return count
         if len(full) == FRAME_PREFIX_BYTES:
-            self.receiver.release_own()
+            self.receiver.release_frame()
             self.receiver.keep(full)
         elif self.receiver.grow_bytes:
             self.receiver.grow()
         else:
             self.frames.append(bytes(full[FRAME_PREFIX_BYTES:]))
-            self.receiver.release_own()
+            self.receiver.release_frame()
         return count
 
 
@@ -143,8 +143,8 @@ def test_held_bytes_are_a_copy() -> None:
 
 @given(order=st.permutations(range(6)), sizes=st.lists(st.integers(0, 50), min_size=6, max_size=6))
 def test_replies_leave_in_the_order_of_their_requests(order: list[int], sizes: list[int]) -> None:
-    replies = ReplyOrder()
-    pending = [replies.expect() for _ in order]
+    replies = ReplyQueue()
+    pending = [replies.add_pending() for _ in order]
     sent: list[bytes] = []
     finished: set[int] = set()
     for number in order:
@@ -159,19 +159,19 @@ def test_replies_leave_in_the_order_of_their_requests(order: list[int], sizes: l
 
 
 def test_a_reply_of_nothing_lets_the_next_one_pass() -> None:
-    replies = ReplyOrder()
-    first, second = replies.expect(), replies.expect()
+    replies = ReplyQueue()
+    first, second = replies.add_pending(), replies.add_pending()
     assert replies.finish(second, [b"second"]) == []
     assert replies.finish(first, []) == [b"second"]
 
 
 def test_whoever_still_works_on_an_answer_is_told_that_nobody_waits() -> None:
-    replies, told = ReplyOrder(), []
-    finished = replies.expect(lambda: told.append("finished"))
-    replies.expect(lambda: told.append("unfinished"))
-    replies.expect()
+    replies, told = ReplyQueue(), []
+    finished = replies.add_pending(lambda: told.append("finished"))
+    replies.add_pending(lambda: told.append("unfinished"))
+    replies.add_pending()
     replies.finish(finished, [b"x"])
-    held = replies.expect(lambda: told.append("held"))
+    held = replies.add_pending(lambda: told.append("held"))
     replies.finish(held, [b"held"])
     replies.abandon()
     assert told == ["unfinished"]

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import ProtocolError
-from penstock.protocol.frames import RequestHeader, decode_request, decode_response, parse_header
+from penstock.protocol.frames import RequestHeader, decode_request, decode_response, parse_request_header
 from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest
 
@@ -13,19 +13,25 @@ ALL_TOPICS = bytes.fromhex("ffffffff")
 
 
 def test_a_classic_header_ends_after_the_client_id() -> None:
-    assert parse_header(memoryview(CLASSIC + ALL_TOPICS)) == (RequestHeader(3, 1, 9, "cli"), len(CLASSIC))
+    assert parse_request_header(memoryview(CLASSIC + ALL_TOPICS)) == (
+        RequestHeader(3, 1, 9, "cli"),
+        len(CLASSIC),
+    )
 
 
 def test_a_flexible_header_ends_after_its_tags() -> None:
     for tags in (b"\x00", b"\x01\x05\x02ab", b"\x80\x00"):
         frame = FLEXIBLE + tags + b"body"
-        assert parse_header(memoryview(frame)) == (RequestHeader(3, 12, 9, "cli"), len(FLEXIBLE + tags))
+        assert parse_request_header(memoryview(frame)) == (
+            RequestHeader(3, 12, 9, "cli"),
+            len(FLEXIBLE + tags),
+        )
 
 
 def test_of_an_unknown_api_or_version_the_header_is_read_up_to_the_client_id() -> None:
     for key, version in ((999, 0), (18, 99), (0, 2)):
         frame = key.to_bytes(2) + version.to_bytes(2) + CLASSIC[4:] + b"\x01\x01"
-        header, position = parse_header(memoryview(frame))
+        header, position = parse_request_header(memoryview(frame))
         assert (header.api_key, header.api_version, position) == (key, version, len(CLASSIC))
 
 
@@ -33,14 +39,14 @@ def test_of_an_unknown_api_or_version_the_header_is_read_up_to_the_client_id() -
 def test_a_header_cut_short_anywhere_is_refused(frame: bytes) -> None:
     for length in range(len(frame)):
         with pytest.raises(ProtocolError):
-            parse_header(memoryview(frame[:length]))
+            parse_request_header(memoryview(frame[:length]))
 
 
 def test_a_client_id_that_is_not_text_or_has_a_negative_length_is_refused() -> None:
     with pytest.raises(ProtocolError):
-        parse_header(CLASSIC[:-3] + b"\xff\xfe\xfd")
+        parse_request_header(CLASSIC[:-3] + b"\xff\xfe\xfd")
     with pytest.raises(ProtocolError):
-        parse_header(CLASSIC[:8] + b"\xff\xfe")
+        parse_request_header(CLASSIC[:8] + b"\xff\xfe")
 
 
 def test_bytes_after_the_body_of_a_request_are_ignored() -> None:

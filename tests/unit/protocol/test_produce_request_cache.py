@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
-from penstock.protocol.frames import RequestHeader, decode_request, encode_request, parse_header
+from penstock.protocol.frames import RequestHeader, decode_request, encode_request, parse_request_header
 from penstock.protocol.messages.produce import (
     PRODUCE,
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
-from penstock.protocol.produce_request_cache import HEAD_BYTES_MAX, Repeats
+from penstock.protocol.produce_request_cache import HEAD_BYTES_MAX, ProduceRequestCache
 from penstock.types import NO_TOPIC_ID, TopicId
 
 RECORDS = bytes(range(200))
@@ -36,19 +36,19 @@ def frame_of(
 
 
 def decoded(frame: bytes) -> tuple[RequestHeader, int, ProduceRequest]:
-    header, position = parse_header(memoryview(frame))
+    header, position = parse_request_header(memoryview(frame))
     return header, position, decode_request(PRODUCE, header.api_version, memoryview(frame), position)
 
 
-def after(frame: bytes) -> Repeats:
+def after(frame: bytes) -> ProduceRequestCache:
     """The memory of a connection on which `frame` came."""
-    repeats = Repeats()
+    repeats = ProduceRequestCache()
     header, position, request = decoded(frame)
     repeats.remember(memoryview(frame), header, position, request)
     return repeats
 
 
-def recalled(repeats: Repeats, frame: bytes) -> Decoded | None:
+def recalled(repeats: ProduceRequestCache, frame: bytes) -> Decoded | None:
     return repeats.recall(memoryview(frame))
 
 

@@ -14,7 +14,7 @@ from penstock.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from penstock.replication.fetch_plan import Activity, FetchPlan, Replica
+from penstock.replication.fetch_plan import FetchSessionHandler, PartitionActivity, Replica
 from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicId
 from tests.unit.replication.replica_support import (
@@ -38,7 +38,9 @@ class Plan:
 
     def __init__(self, count: int = 2) -> None:
         self.partitions: dict[Replica, Partition] = {}
-        self.plan = FetchPlan(LEADER, lambda topic_id, index: self.partitions.get(Replica(topic_id, index)))
+        self.plan = FetchSessionHandler(
+            LEADER, lambda topic_id, index: self.partitions.get(Replica(topic_id, index))
+        )
         for index in range(count):
             self.partitions[Replica(ID, index)] = follower_on(new_log())
             self.plan.follow(Replica(ID, index))
@@ -52,7 +54,7 @@ class Plan:
         """The partitions whose answers are of use."""
         topic = FetchableTopicResponse("", ID, list(answers))
         response = FetchResponse(error_code=code, session_id=session, responses=[topic])
-        return [replica.partition for replica, _, _ in self.plan.answers(response)]
+        return [replica.partition for replica, _, _ in self.plan.handle_response(response)]
 
 
 def named(request: FetchRequest) -> list[int]:
@@ -80,12 +82,12 @@ def given_a_record(plan: Plan) -> Partition:
     sync(leader)
     plan.request()
     follower = plan.partitions[Replica(ID, 1)]
-    ask = follower.ask()
-    assert ask is not None
-    answer = answer_to(leader, ask)
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
+    answer = answer_to(leader, fetch_position)
     answer.partition_index = 1
     assert plan.answer(answer) == [1]
-    follower.answered(ask, answer)
+    follower.handle_fetch_response(fetch_position, answer)
     return follower
 
 
@@ -104,7 +106,7 @@ def test_what_is_not_flushed_yet_leaves_the_session() -> None:
     assert (named(request), forgotten(request)) == ([], [1])
     sync(follower)
     plan.answer()
-    assert plan.plan.wanted_at() is not None
+    assert plan.plan.next_delayed_at() is not None
     assert named(plan.request(now=2.0)) == [1]
 
 
@@ -167,7 +169,7 @@ def test_what_is_put_off_is_asked_for_when_its_time_has_come() -> None:
     plan = Plan()
     plan.request()
     plan.answer()
-    plan.plan.put_off(Replica(ID, 0), until=5.0)
+    plan.plan.delay(Replica(ID, 0), until=5.0)
     request = plan.request(now=1.0)
     assert (named(request), forgotten(request)) == ([], [0])
     plan.answer()
@@ -175,7 +177,7 @@ def test_what_is_put_off_is_asked_for_when_its_time_has_come() -> None:
 
 
 def test_partitions_without_records_are_idle_where_there_are_many() -> None:
-    activity, many = Activity(), REPLICA_TOGETHER_MAX + 1
+    activity, many = PartitionActivity(), REPLICA_TOGETHER_MAX + 1
     for index in range(many):
         activity.begin(Replica(ID, index), 0.0)
     later = 1 + REPLICA_IDLE_MS / 1000
@@ -187,7 +189,7 @@ def test_partitions_without_records_are_idle_where_there_are_many() -> None:
 
 
 def test_a_partition_with_records_again_and_again_is_busy() -> None:
-    activity = Activity()
+    activity = PartitionActivity()
     activity.begin(Replica(ID, 0), 0.0)
     for _ in range(REPLICA_BUSY_ANSWERS - 1):
         activity.note(Replica(ID, 0), 1.0)

@@ -5,9 +5,9 @@ import pytest
 from penstock.errors import CorruptData, ErrorCode
 from penstock.log.partition_log import PartitionLog
 from penstock.log.recovery import open_log
-from penstock.log.truncation import BeginningAnew, Truncation
+from penstock.log.truncation import FullTruncation, Truncation
 from penstock.protocol.messages.fetch import EpochEndOffset, PartitionData
-from penstock.replication.following import Passed, Took, Wait, parting_point
+from penstock.replication.following import Applied, Ignored, RetryLater, divergence_offset
 from penstock.types import Offset
 from tests.unit.log.log_support import append, batches, flush
 from tests.unit.replication.replica_support import (
@@ -41,10 +41,10 @@ def test_a_follower_acknowledges_only_what_is_on_its_disk() -> None:
     leader, follower = leader_on(new_log()), follower_on(new_log())
     produce(leader, b"a")
     sync(leader)
-    ask = follower.ask()
-    assert ask is not None
-    assert follower.answered(ask, answer_to(leader, ask)) == Took(1)
-    assert follower.ask() is None, "not before it is flushed"
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
+    assert follower.handle_fetch_response(fetch_position, answer_to(leader, fetch_position)) == Applied(1)
+    assert follower.fetch_position() is None, "not before it is flushed"
     assert leader.high_watermark == 0
     sync(follower)
     exchange(leader, follower)
@@ -54,10 +54,12 @@ def test_a_follower_acknowledges_only_what_is_on_its_disk() -> None:
 
 def test_a_code_that_is_not_known_here_is_asked_about_again() -> None:
     follower = follower_on(new_log())
-    ask = follower.ask()
-    assert ask is not None
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
     unknown = PartitionData(0, 9_999, -1, -1, -1)
-    assert follower.answered(ask, unknown) == Wait(ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert follower.handle_fetch_response(fetch_position, unknown) == RetryLater(
+        ErrorCode.UNKNOWN_SERVER_ERROR
+    )
 
 
 def test_what_the_leader_shows_is_shown_as_far_as_it_is_here() -> None:
@@ -65,11 +67,11 @@ def test_what_the_leader_shows_is_shown_as_far_as_it_is_here() -> None:
     for _ in range(3):
         produce(leader)
     sync(leader)
-    ask = follower.ask()
-    assert ask is not None
-    answer = answer_to(leader, ask)
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
+    answer = answer_to(leader, fetch_position)
     assert answer.high_watermark == 3
-    follower.answered(ask, answer)
+    follower.handle_fetch_response(fetch_position, answer)
     assert follower.high_watermark == 0, "an unflushed record is never shown"
     sync(follower)
     assert follower.high_watermark == 3
@@ -82,13 +84,13 @@ def test_records_above_the_high_watermark_survive_a_change_of_leader() -> None:
     produce(old, b"b")
     sync(old)
     exchange(old, follower)
-    fetched = follower.ask()
+    fetched = follower.fetch_position()
     assert fetched is not None
     answer_to(old, fetched)  # acknowledges both, and the answer is lost
     assert (old.high_watermark, follower.high_watermark) == (2, 0)
     leader = leader_on(follower.log, epoch=2, high=follower.high_watermark)
-    returned = follower_on(old.log, epoch=2, shown=old.high_watermark)
-    assert catch_up(leader, returned) == ["Took"]
+    returned = follower_on(old.log, epoch=2, high_watermark_before=old.high_watermark)
+    assert catch_up(leader, returned) == ["Applied"]
     assert leader.log.log_end_offset == returned.log.log_end_offset == 2
     assert leader.high_watermark == 2
 
@@ -125,18 +127,20 @@ def test_histories_that_part_anywhere_become_one(leaders: tuple[int, ...], ours:
 
 def test_a_cut_does_not_reach_into_what_both_have() -> None:
     log = log_of(1, 1, 3, 3)
-    assert parting_point(log, EpochEndOffset(2, 9)) == 2
-    assert parting_point(log, EpochEndOffset(3, 3)) == 3
-    assert parting_point(log, EpochEndOffset(1, 1)) == 1
-    assert parting_point(log, EpochEndOffset(0, 1)) == 0
+    assert divergence_offset(log, EpochEndOffset(2, 9)) == 2
+    assert divergence_offset(log, EpochEndOffset(3, 3)) == 3
+    assert divergence_offset(log, EpochEndOffset(1, 1)) == 1
+    assert divergence_offset(log, EpochEndOffset(0, 1)) == 0
 
 
 def test_an_answer_that_says_histories_part_does_not_move_the_high_watermark() -> None:
     """KAFKA-14704"""
-    follower = follower_on(log_of(1, 1, 2, 2), epoch=3, shown=1)
-    ask = follower.ask()
-    assert ask is not None
-    step = follower.answered(ask, PartitionData(0, 0, 4, 4, 0, diverging_epoch=EpochEndOffset(1, 2)))
+    follower = follower_on(log_of(1, 1, 2, 2), epoch=3, high_watermark_before=1)
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
+    step = follower.handle_fetch_response(
+        fetch_position, PartitionData(0, 0, 4, 4, 0, diverging_epoch=EpochEndOffset(1, 2))
+    )
     follower.advance()
     assert follower.high_watermark == 1
     assert isinstance(step, Truncation)
@@ -147,7 +151,7 @@ def test_a_follower_that_is_behind_the_leaders_start_begins_there() -> None:
     leader = leader_on(log_of(*[1] * 8), epoch=2, high=8, isr=(1,))
     leader.log.advance_start(Offset(5))
     follower = follower_on(log_of(1, 1), epoch=2)
-    assert catch_up(leader, follower)[0] == "BeginningAnew"
+    assert catch_up(leader, follower)[0] == "FullTruncation"
     assert (follower.log.log_start_offset, follower.log.log_end_offset) == (5, 8)
     assert batches(follower.log) == batches(leader.log)
     assert follower.high_watermark == 8
@@ -198,74 +202,76 @@ def test_the_start_follows_the_leaders_and_survives_a_checkpoint() -> None:
 )
 def test_a_refusal_changes_nothing(code: ErrorCode) -> None:
     follower = follower_on(log_of(1, 1), epoch=2)
-    ask = follower.ask()
-    assert ask is not None
-    assert follower.answered(ask, PartitionData(0, code, -1, -1, -1)) == Wait(code)
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
+    assert follower.handle_fetch_response(fetch_position, PartitionData(0, code, -1, -1, -1)) == RetryLater(
+        code
+    )
     assert follower.log.log_end_offset == 2
 
 
 def test_a_leader_of_another_epoch_refuses() -> None:
     follower = follower_on(new_log(), epoch=2)
     for epoch, code in ((3, ErrorCode.FENCED_LEADER_EPOCH), (1, ErrorCode.UNKNOWN_LEADER_EPOCH)):
-        assert exchange(leader_on(log_of(1), epoch=epoch), follower) == Wait(code)
+        assert exchange(leader_on(log_of(1), epoch=epoch), follower) == RetryLater(code)
 
 
 def test_an_answer_to_an_earlier_ask_is_passed_over() -> None:
     leader, follower = leader_on(log_of(1, 1), epoch=2), follower_on(new_log(), epoch=2)
-    ask = follower.ask()
-    assert ask is not None
-    answer = answer_to(leader, ask)
-    assert follower.answered(ask, answer) == Took(2)
-    assert follower.answered(ask, answer) is Passed.OVER
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
+    answer = answer_to(leader, fetch_position)
+    assert follower.handle_fetch_response(fetch_position, answer) == Applied(2)
+    assert follower.handle_fetch_response(fetch_position, answer) is Ignored.STALE
     later = follower_on(follower.log, epoch=3)
-    assert later.answered(ask._replace(offset=Offset(2)), answer) is Passed.OVER
+    assert later.handle_fetch_response(fetch_position._replace(offset=Offset(2)), answer) is Ignored.STALE
 
 
 def test_an_answer_from_before_a_cut_is_passed_over_though_the_log_has_grown_to_the_same_end() -> None:
     leader, follower = leader_on(log_of(1, 3), epoch=4), follower_on(log_of(1, 2), epoch=4)
-    ask = follower.ask()
-    assert ask is not None
-    parted = answer_to(leader, ask)
-    step = follower.answered(ask, parted)
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
+    parted = answer_to(leader, fetch_position)
+    step = follower.handle_fetch_response(fetch_position, parted)
     assert isinstance(step, Truncation)
-    assert follower.answered(ask, parted) is Passed.OVER, "it is being cut"
+    assert follower.handle_fetch_response(fetch_position, parted) is Ignored.STALE, "it is being cut"
     step.run()
     step.end()
-    follower.cut()
+    follower.truncated()
     catch_up(leader, follower)
-    assert follower.log.log_end_offset == ask.offset
-    assert follower.answered(ask, parted) is Passed.OVER
+    assert follower.log.log_end_offset == fetch_position.offset
+    assert follower.handle_fetch_response(fetch_position, parted) is Ignored.STALE
 
 
 def test_nothing_is_cut_while_a_checkpoint_is_under_way() -> None:
     follower = follower_on(log_of(1, 1, 2), epoch=3)
-    ask = follower.ask()
-    assert ask is not None
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
     parted = PartitionData(0, 0, 0, 0, 0, diverging_epoch=EpochEndOffset(1, 2))
     follower.log.begin_checkpoint()
-    assert follower.answered(ask, parted) == Wait(ErrorCode.NONE)
+    assert follower.handle_fetch_response(fetch_position, parted) == RetryLater(ErrorCode.NONE)
     follower.log.abandon_checkpoint()
-    assert isinstance(follower.answered(ask, parted), Truncation)
-    assert follower.ask() is None
+    assert isinstance(follower.handle_fetch_response(fetch_position, parted), Truncation)
+    assert follower.fetch_position() is None
 
 
 def test_out_of_range_without_a_start_is_not_believed() -> None:
     follower = follower_on(log_of(1, 1), epoch=2)
-    ask = follower.ask()
-    assert ask is not None
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
     refused = PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1, -1)
-    assert not isinstance(follower.answered(ask, refused), BeginningAnew)
+    assert not isinstance(follower.handle_fetch_response(fetch_position, refused), FullTruncation)
 
 
 def test_what_came_before_damage_is_kept_and_becomes_durable() -> None:
     leader, follower = leader_on(log_of(1, 1), epoch=2), follower_on(new_log(), epoch=2)
-    ask = follower.ask()
-    assert ask is not None
-    answer = answer_to(leader, ask)
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
+    answer = answer_to(leader, fetch_position)
     assert isinstance(answer.records, bytes)
     answer.records = answer.records[:-1] + bytes([answer.records[-1] ^ 1])
     with pytest.raises(CorruptData):
-        follower.answered(ask, answer)
+        follower.handle_fetch_response(fetch_position, answer)
     assert follower.log.log_end_offset == 1
     sync(follower)
     catch_up(leader, follower)
@@ -278,9 +284,9 @@ def test_how_far_a_follower_is_behind_is_known_when_the_leader_has_answered() ->
         produce(leader)
     sync(leader)
     assert follower.following is not None
-    assert follower.following.behind(Offset(0)) is None
-    ask = follower.ask()
-    assert ask is not None
-    follower.answered(ask, answer_to(leader, ask))
-    assert follower.following.behind(Offset(1)) == 2
-    assert follower.following.behind(follower.log.log_end_offset) == 0
+    assert follower.following.lag(Offset(0)) is None
+    fetch_position = follower.fetch_position()
+    assert fetch_position is not None
+    follower.handle_fetch_response(fetch_position, answer_to(leader, fetch_position))
+    assert follower.following.lag(Offset(1)) == 2
+    assert follower.following.lag(follower.log.log_end_offset) == 0

@@ -6,12 +6,12 @@ import pytest
 
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ApiError, ErrorCode, StorageFailed
-from penstock.host.disk import Stored
+from penstock.host.disk import SmallFile
 from penstock.log.data_directory import DataDirectory, open_directory
 from penstock.log.recovery import Recovered
 from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 from penstock.metadata.keys import topic_id_text
-from penstock.replication.manager import Lost, Partitions
+from penstock.replication.manager import LostPartition, ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.sim.disk import Mount, SimFile
 from penstock.types import NodeId, TopicId, TopicPartition
@@ -45,11 +45,11 @@ def directory_on(disk: Mount) -> DataDirectory:
     return open_directory(disk, "data", NODE, Zeros())
 
 
-def partitions_in(directory: DataDirectory) -> Partitions:
-    return Partitions(directory, BrokerConfig.of(), lambda partition: None)
+def partitions_in(directory: DataDirectory) -> ReplicaManager:
+    return ReplicaManager(directory, BrokerConfig.of(), lambda partition: None)
 
 
-def opened(disk: Mount, cluster: ClusterImage) -> tuple[Partitions, list[Partition]]:
+def opened(disk: Mount, cluster: ClusterImage) -> tuple[ReplicaManager, list[Partition]]:
     made = partitions_in(directory_on(disk))
     return made, [partition for partition, _ in made.open_all(cluster)]
 
@@ -129,7 +129,7 @@ def test_a_deleted_topic_makes_way_for_another_of_its_name() -> None:
     disk = written_by_the_first_topic()
     made, (partition,) = opened(disk, FIRST)
     (gone,) = made.follow(FIRST, NOTHING, BrokerConfig.of())
-    (folder,) = directory_on(disk).doom([gone])
+    (folder,) = directory_on(disk).mark_deleted([gone])
     assert disk.exists(folder)
     assert partition.offline is not None
     assert partition.offline.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -151,16 +151,18 @@ def test_a_failed_disk_takes_no_writes_for_partitions_made_later_either() -> Non
         write_and_sync(partition)
 
 
-def opened_in_a_cluster(disk: Mount) -> tuple[Partitions, list[tuple[Partition, Recovered | Lost]]]:
+def opened_in_a_cluster(
+    disk: Mount,
+) -> tuple[ReplicaManager, list[tuple[Partition, Recovered | LostPartition]]]:
     made = partitions_in(directory_on(disk))
-    made.others_may_have_it = True
+    made.is_in_cluster = True
     found = list(made.open_all(FIRST))
     for partition, _ in found:
         sync(partition)
     return made, found
 
 
-def listed(made: Partitions, disk: Mount) -> None:
+def listed(made: ReplicaManager, disk: Mount) -> None:
     disk.store([directory_on(disk).inventory_file(made.inventory())])
 
 
@@ -179,7 +181,7 @@ def test_a_folder_that_was_there_and_is_gone_is_lost(leaves_folder: bool) -> Non
     for _ in range(2):  # the list stays until the cluster knows
         made, ((partition, found),) = opened_in_a_cluster(disk)
         assert made.lost == LOST
-        assert isinstance(found, Lost)
+        assert isinstance(found, LostPartition)
         assert found.reason == "data/logs/orders-0 was there, and is gone"
         assert partition.offline is None, "it begins anew"
         assert made.inventory() == {}
@@ -192,7 +194,7 @@ def test_a_replica_that_was_taken_away_and_given_back_is_no_alarm() -> None:
     listed(made, disk)
     disk.remove_folder("data/logs/orders-0")
     made = partitions_in(directory_on(disk))
-    made.others_may_have_it = True
+    made.is_in_cluster = True
     given_back = PartitionState(0, 9, 1, (9, NODE), (9,), 0, 1)
     topic = Topic("orders", FIRST_ID, False, NOW_MS, {}, (given_back,), 1)
     led_elsewhere = ClusterImage(cluster_id="c", topics={"orders": topic}, topics_by_id={FIRST_ID: topic})
@@ -215,11 +217,11 @@ def test_what_is_not_yet_durable_is_not_listed() -> None:
     partition = made.find("orders", 0)
     assert partition is not None
     partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
-    births = made.births
+    new_partition_files = made.new_partition_files
     assert made.inventory() == {}
     write_and_sync(partition)
     assert made.inventory() == LOST
-    assert made.births > births
+    assert made.new_partition_files > new_partition_files
 
 
 def test_the_folder_of_a_topic_that_is_gone_is_not_missed() -> None:
@@ -228,7 +230,7 @@ def test_the_folder_of_a_topic_that_is_gone_is_not_missed() -> None:
     listed(made, disk)
     disk.remove_folder("data/logs/orders-0")
     again = partitions_in(directory_on(disk))
-    again.others_may_have_it = True
+    again.is_in_cluster = True
     assert list(again.open_all(SECOND)) == []
     assert again.lost == {}
 
@@ -236,11 +238,11 @@ def test_the_folder_of_a_topic_that_is_gone_is_not_missed() -> None:
 @pytest.mark.parametrize("in_cluster", [False, True])
 def test_a_damaged_copy_begins_anew_where_others_may_have_it(in_cluster: bool) -> None:
     disk = written_by_the_first_topic()
-    disk.store([Stored("data/logs/orders-0/00000000000000000005.snapshot", b"of records that are gone")])
+    disk.store([SmallFile("data/logs/orders-0/00000000000000000005.snapshot", b"of records that are gone")])
     made = partitions_in(directory_on(disk))
-    made.others_may_have_it = in_cluster
+    made.is_in_cluster = in_cluster
     ((partition, found),) = made.open_all(FIRST)
-    assert isinstance(found, Lost)
+    assert isinstance(found, LostPartition)
     assert (partition.offline is None) == in_cluster
     assert made.lost == (LOST if in_cluster else {})
     assert found.moved_to == ("data/strays/orders-0.damaged" if in_cluster else None)
@@ -270,7 +272,7 @@ def test_an_io_error_at_the_start_demotes_no_copy(reason: str) -> None:
     disk = Refusing(written_by_the_first_topic().disk)
     disk.reason = reason
     made = partitions_in(directory_on(disk))
-    made.others_may_have_it = True
+    made.is_in_cluster = True
     with pytest.raises(StorageFailed) as refused:
         list(made.open_all(FIRST))
     for part in (LOG_FILE, reason, "start the broker again", "move data/logs/orders-0 away"):
@@ -286,14 +288,14 @@ def test_an_io_error_at_the_start_demotes_no_copy(reason: str) -> None:
 def test_a_name_that_cannot_be_looked_at_at_the_start_demotes_no_copy(unseen: str) -> None:
     disk = written_by_the_first_topic()
     disk.store([directory_on(disk).inventory_file(LOST)])
-    disk.disk.unseen_paths.add(unseen)
+    disk.disk.unreadable_paths.add(unseen)
     made = partitions_in(directory_on(disk))
-    made.others_may_have_it = True
+    made.is_in_cluster = True
     look = made.strays if unseen == METADATA else lambda image: list(made.open_all(image))
     with pytest.raises(StorageFailed, match=f"cannot look at {unseen}"):
         look(FIRST)
     assert made.lost == {}
-    disk.disk.unseen_paths.clear()
+    disk.disk.unreadable_paths.clear()
     assert not disk.exists("data/strays")
     made, ((partition, _),) = opened_in_a_cluster(disk)
     assert (made.lost, partition.offline, partition.log.log_end_offset) == ({}, None, 1)
@@ -302,11 +304,11 @@ def test_a_name_that_cannot_be_looked_at_at_the_start_demotes_no_copy(unseen: st
 def test_a_folder_that_cannot_be_looked_at_is_neither_noted_nor_moved_in_silence() -> None:
     disk = written_by_the_first_topic()
     directory = directory_on(disk)
-    disk.disk.unseen_paths.add("data/logs/orders-0")
+    disk.disk.unreadable_paths.add("data/logs/orders-0")
     with pytest.raises(StorageFailed):
-        directory.note_damage(ORDERS, "bit rot")
+        directory.record_damage(ORDERS, "bit rot")
     with pytest.raises(StorageFailed):
-        directory.set_aside_damaged(ORDERS)
+        directory.move_damaged_to_strays(ORDERS)
 
 
 def test_a_failed_sync_at_the_start_demotes_no_copy() -> None:
@@ -316,7 +318,7 @@ def test_a_failed_sync_at_the_start_demotes_no_copy() -> None:
     file.release()
     disk.disk.sync_fails = True
     made = partitions_in(directory_on(disk))
-    made.others_may_have_it = True
+    made.is_in_cluster = True
     with pytest.raises(StorageFailed, match="start the broker again"):
         list(made.open_all(FIRST))
     assert (made.lost, disk.exists("data/logs/orders-0")) == ({}, True)
@@ -347,7 +349,7 @@ def test_a_lone_broker_serves_the_others_when_one_note_of_damage_cannot_be_read(
 
 
 def damaged_by_reading(disk: Mount) -> None:
-    directory_on(disk).note_damage(ORDERS, "the checksum of the batch at offset 0 does not match")
+    directory_on(disk).record_damage(ORDERS, "the checksum of the batch at offset 0 does not match")
 
 
 @pytest.mark.parametrize("in_cluster", [False, True])
@@ -356,9 +358,9 @@ def test_the_last_copy_stays_offline_over_restarts_until_a_person_has_mended_it(
     damaged_by_reading(disk)
     for _ in range(2):
         made = partitions_in(directory_on(disk))
-        made.others_may_have_it = in_cluster
+        made.is_in_cluster = in_cluster
         ((partition, found),) = made.open_all(FIRST)
-        assert isinstance(found, Lost)
+        assert isinstance(found, LostPartition)
         assert "checksum" in found.reason
         assert "remove data/logs/orders-0/damaged and start again" in found.reason
         assert (partition.is_damaged, made.lost, found.moved_to) == (True, {}, None)
@@ -374,11 +376,11 @@ def test_a_copy_that_was_found_damaged_begins_anew_at_the_start_where_others_hav
     state = PartitionState(0, 2, 1, (NODE, 2), (2,), 0, 1)
     topic = Topic("orders", FIRST_ID, False, NOW_MS, {}, (state,), 1)
     made = partitions_in(directory_on(disk))
-    made.others_may_have_it = True
+    made.is_in_cluster = True
     cluster = ClusterImage(cluster_id="c", topics={"orders": topic}, topics_by_id={FIRST_ID: topic})
     ((partition, found),) = made.open_all(cluster)
     assert (partition.offline, made.lost, partition.log.log_end_offset) == (None, LOST, 0)
-    assert isinstance(found, Lost)
+    assert isinstance(found, LostPartition)
     assert found.moved_to == "data/strays/orders-0.damaged"
     assert disk.exists("data/strays/orders-0.damaged/damaged"), "it says to people why it is there"
 

@@ -8,12 +8,12 @@ import pytest
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ApiError, ErrorCode
 from penstock.log.truncation import Truncation
-from penstock.metadata.facts import Broker, ClusterImage, Live, PartitionState, Topic
+from penstock.metadata.facts import BrokerRegistration, BrokerSession, ClusterImage, PartitionState, Topic
 from penstock.replication.leaderships import Leaderships
-from penstock.replication.leading import Fetched, InSync, Leading
-from penstock.replication.manager import Partitions
+from penstock.replication.leading import CommittedPartitionState, FollowerFetchState, LeaderRole
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
-from penstock.replication.roles import Admission, always
+from penstock.replication.roles import Admission, may_always_lead
 from penstock.types import Offset, TopicId
 from tests.unit.log.log_support import NOW_MS, batch_of, new_disk
 from tests.unit.log.log_support import append as log_append
@@ -41,7 +41,7 @@ class Followed:
     """Partitions that are told of one image after another."""
 
     def __init__(self, *states: PartitionState) -> None:
-        self.partitions = Partitions(directory_on(new_disk()), CONFIG, self._note)
+        self.partitions = ReplicaManager(directory_on(new_disk()), CONFIG, self._note)
         self.dirty: list[Partition] = []
         self.image = image(*states)
         assert list(self.partitions.open_all(self.image)) == []
@@ -102,16 +102,16 @@ def test_another_in_sync_set_is_told_to_the_leader() -> None:
 def test_another_minimum_is_told_to_the_leader() -> None:
     followed = Followed(state(ME, isr=(ME,)))
     write(followed.partition)
-    assert followed.partition.too_few is not None, "three replicas ask for two in sync"
+    assert followed.partition.min_isr_error is not None, "three replicas ask for two in sync"
     same = followed.image.topics["orders"].partitions
     followed.see(image(*same, overrides={"min.insync.replicas": "1"}))
-    assert followed.partition.too_few is None
+    assert followed.partition.min_isr_error is None
     assert followed.partition.high_watermark == 1
 
 
 def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -> None:
     admission = Admission(ME)
-    partitions = Partitions(directory_on(new_disk()), CONFIG, lambda partition: None)
+    partitions = ReplicaManager(directory_on(new_disk()), CONFIG, lambda partition: None)
     partitions.may_lead = admission
     lone = PartitionState(0, ME, 4, (ME,), (ME,), 0, 1)
     before = image(lone)
@@ -127,8 +127,8 @@ def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -
         ("one that has our id, because we slept", 7, False),
         ("this process", 8, True),
     ):
-        live = Live(epoch, incarnation, "disk")
-        me = Broker(ME, None, {}, 1, incarnation=incarnation, admitted_epoch=epoch, live=live)
+        live = BrokerSession(epoch, incarnation, "disk")
+        me = BrokerRegistration(ME, None, {}, 1, incarnation=incarnation, admitted_epoch=epoch, live=live)
         led = msgspec.structs.replace(lone, leader_epoch=epoch, partition_epoch=epoch)
         after = msgspec.structs.replace(image(led), brokers={ME: me})
         partitions.follow(before, after, CONFIG)
@@ -138,28 +138,28 @@ def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -
     write(found)
 
 
-def proposing_leader() -> tuple[Followed, Leading]:
+def proposing_leader() -> tuple[Followed, LeaderRole]:
     """A leader that is alone in sync and has proposed another replica; the outcome is not known."""
     followed = Followed(state(ME, isr=(ME,)))
     followed.see(image(state(ME, isr=(ME,)), overrides=MINIMUM_OF_ONE))
     write(followed.partition)
     leading = followed.partition.leading
     assert leading is not None
-    assert leading.fetched(Fetched(OTHER, 7, Offset(1), 7), Offset(1), now=0.0) is not None
+    assert leading.fetched(FollowerFetchState(OTHER, 7, Offset(1), 7), Offset(1), now=0.0) is not None
     return followed, leading
 
 
 def depose(followed: Followed) -> None:
     followed.partitions.may_lead = lambda image: False
-    followed.partitions.look_again()
+    followed.partitions.recheck_leadership()
     assert followed.partition.following is not None
 
 
 def test_a_leader_reinstated_by_its_broker_keeps_what_it_proposed() -> None:
     followed, leading = proposing_leader()
     depose(followed)
-    followed.partitions.may_lead = always
-    followed.partitions.look_again()
+    followed.partitions.may_lead = may_always_lead
+    followed.partitions.recheck_leadership()
     assert followed.partition.leading is leading
     assert leading.maximal_isr == {ME, OTHER}
     write(followed.partition)
@@ -169,7 +169,7 @@ def test_a_leader_reinstated_by_its_broker_keeps_what_it_proposed() -> None:
 def test_a_leader_reinstated_by_an_image_keeps_what_it_proposed() -> None:
     followed, leading = proposing_leader()
     depose(followed)
-    followed.partitions.may_lead = always
+    followed.partitions.may_lead = may_always_lead
     followed.see(image(state(ME, isr=(ME,)), overrides={**MINIMUM_OF_ONE, "retention.ms": "1"}))
     assert followed.partition.leading is leading
     assert leading.proposal is not None
@@ -185,10 +185,12 @@ def test_a_deposed_leader_hears_of_the_in_sync_set() -> None:
 
 
 def test_a_follower_is_not_late_because_its_leader_was_deposed() -> None:
-    leading = Leading(ME, InSync((ME, OTHER), (ME, OTHER), 0, 1), Offset(0), Offset(0), now=0.0)
-    leading.resumed(InSync((ME, OTHER), (ME, OTHER), 0, 1), now=60.0)
-    assert leading.lagging(Offset(1), now=61.0, lag_ms_max=30_000) is None
-    assert leading.lagging(Offset(1), now=91.0, lag_ms_max=30_000) is not None
+    leading = LeaderRole(
+        ME, CommittedPartitionState((ME, OTHER), (ME, OTHER), 0, 1), Offset(0), Offset(0), now=0.0
+    )
+    leading.resumed(CommittedPartitionState((ME, OTHER), (ME, OTHER), 0, 1), now=60.0)
+    assert leading.propose_shrink(Offset(1), now=61.0, lag_ms_max=30_000) is None
+    assert leading.propose_shrink(Offset(1), now=91.0, lag_ms_max=30_000) is not None
 
 
 def test_another_leader_epoch_begins_with_no_proposal() -> None:
@@ -211,8 +213,11 @@ def test_a_partition_of_others_is_not_here_until_it_is() -> None:
     elsewhere = PartitionState(0, OTHER, 1, (OTHER,), (OTHER,), 0, 1)
     followed = Followed(elsewhere)
     assert followed.partitions.find("orders", 0) is None
-    assert followed.partitions.not_here("", ID, 0).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert followed.partitions.not_here("orders", ID, 1).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert followed.partitions.missing_partition_error("", ID, 0).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (
+        followed.partitions.missing_partition_error("orders", ID, 1).code
+        is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
     assert list(followed.partitions) == []
     followed.see(image(msgspec.structs.replace(elsewhere, replicas=(OTHER, ME), partition_epoch=1)))
     assert followed.partition.following is not None
@@ -247,7 +252,7 @@ def test_a_role_waits_for_a_cut_that_is_under_way() -> None:
     assert follower.offline is not None
     cut.run()
     cut.end()
-    followed.partitions.cut_ended(follower)
+    followed.partitions.truncation_ended(follower)
     leader = followed.partition
     assert (leader.leader_epoch, leader.log.log_end_offset) == (4, 1)
     assert leader.leading is not None
@@ -268,7 +273,7 @@ def test_a_truncation_that_ends_on_a_damaged_copy_changes_nothing() -> None:
     follower.fetch_waits[woken.append] = 0
     cut.run()
     cut.end()
-    followed.partitions.cut_ended(follower)
+    followed.partitions.truncation_ended(follower)
     assert (followed.partition is follower, follower.is_damaged, woken) == (True, True, [])
 
 
@@ -278,14 +283,14 @@ def test_an_empty_copy_does_not_lead() -> None:
     write(followed.partition)
     followed.see(image(state(OTHER, epoch=2, isr=(OTHER,))))
     followed.partitions.damage(followed.partition, "bit rot")
-    empty = followed.partitions.let_go(followed.partition)
+    empty = followed.partitions.release_damaged(followed.partition)
     followed.see(image(state(ME, epoch=3, isr=(ME,)), overrides=MINIMUM_OF_ONE))
-    assert not followed.partitions.renew(empty)
+    assert not followed.partitions.begin_recopy(empty)
     assert followed.partition.is_damaged
     with pytest.raises(ApiError, match="bit rot"):
         write(followed.partition)
     followed.see(image(state(OTHER, epoch=4, isr=(OTHER,)), overrides=MINIMUM_OF_ONE))
-    assert followed.partitions.renew(empty)
+    assert followed.partitions.begin_recopy(empty)
     assert (followed.partition.offline, followed.partition.following is None) == (None, False)
 
 
@@ -301,11 +306,11 @@ def test_a_setting_changed_during_a_truncation_holds_for_the_new_leader() -> Non
     followed.see(image(elected, overrides={"min.insync.replicas": "2"}))
     cut.run()
     cut.end()
-    followed.partitions.cut_ended(follower)
+    followed.partitions.truncation_ended(follower)
     leader = followed.partition
     assert leader.leading is not None
     assert leader.leading.isr_min == 2
-    assert leader.too_few is not None
+    assert leader.min_isr_error is not None
     write(leader)
     assert leader.high_watermark == 0, "one replica in sync is not enough to acknowledge"
 
@@ -315,6 +320,6 @@ def test_what_the_last_leader_did_not_flush_is_flushed_for_the_next() -> None:
     followed.partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
     followed.see(image(state(OTHER, epoch=2)))
     assert followed.dirty[-1] is followed.partition
-    assert followed.partition.ask() is None
+    assert followed.partition.fetch_position() is None
     sync(followed.partition)
-    assert followed.partition.ask() is not None
+    assert followed.partition.fetch_position() is not None

@@ -6,7 +6,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy, TimestampType
 from penstock.errors import ApiError, ErrorCode, StorageFull
 from penstock.log.partition_log import PartitionLog
-from penstock.log.reading.cold_reading import Found
+from penstock.log.reading.cold_reading import BatchesRead
 from penstock.protocol.batches import parse_header
 from penstock.replication.partition import Appended, Partition, log_settings
 from penstock.replication.waiting import ProduceWait
@@ -35,9 +35,9 @@ def sync(partition: Partition) -> None:
     partition.flushed(plan)
 
 
-def read(partition: Partition, offset: int) -> Found:
+def read(partition: Partition, offset: int) -> BatchesRead:
     found = partition.read(Offset(offset), 10_000, at_least_one=True)
-    assert isinstance(found, Found)
+    assert isinstance(found, BatchesRead)
     return found
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from penstock.config.topic import FlushPolicy
 from penstock.errors import ApiError, ErrorCode
-from penstock.replication.following import Wait
-from penstock.replication.leading import InSync
+from penstock.replication.following import RetryLater
+from penstock.replication.leading import CommittedPartitionState
 from penstock.replication.partition import Partition
 from penstock.replication.waiting import ProduceWait
 from penstock.types import Offset
@@ -56,15 +56,15 @@ def test_with_too_few_in_sync_producers_are_refused_and_those_who_wait_are_told(
     leader = leader_on(new_log(), isr_min=2)
     answers: list[dict[int, ErrorCode]] = []
     waiting(leader, produce(leader), answers)
-    assert leader.too_few is None
-    leader.in_sync_changed(InSync((1, 2), (1,), 1, 2), now=1.0)
+    assert leader.min_isr_error is None
+    leader.committed_state_changed(CommittedPartitionState((1, 2), (1,), 1, 2), now=1.0)
     assert answers == [{0: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}]
-    assert leader.too_few is not None
-    assert leader.too_few.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert leader.min_isr_error is not None
+    assert leader.min_isr_error.code is ErrorCode.NOT_ENOUGH_REPLICAS
     sync(leader)
     assert leader.high_watermark == 0
-    leader.in_sync_changed(InSync((1, 2), (1,), 1, 1), now=1.0)
-    assert (leader.too_few, leader.high_watermark) == (None, 1)
+    leader.committed_state_changed(CommittedPartitionState((1, 2), (1,), 1, 1), now=1.0)
+    assert (leader.min_isr_error, leader.high_watermark) == (None, 1)
 
 
 def test_a_follower_joins_and_is_then_waited_for() -> None:
@@ -91,7 +91,7 @@ def test_a_refused_proposal_lets_go_of_who_was_to_join() -> None:
     sync(leader)
     assert leader.high_watermark == 0
     assert leader.leading.proposal is not None
-    leader.proposal_refused(leader.leading.proposal)
+    leader.proposal_rejected(leader.leading.proposal)
     assert leader.high_watermark == 1
 
 
@@ -155,17 +155,17 @@ def test_without_flushes_before_acks_the_end_of_the_log_counts() -> None:
 
 def test_a_follower_without_an_epoch_is_refused_and_a_lone_replica_has_none() -> None:
     leader, lone = leader_on(new_log(), epoch=0), made(new_log(), 0, None)
-    assert exchange(leader, follower_on(new_log(), epoch=-1)) == Wait(ErrorCode.FENCED_LEADER_EPOCH)
-    assert exchange(lone, follower_on(new_log(), epoch=0)) == Wait(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert exchange(leader, follower_on(new_log(), epoch=-1)) == RetryLater(ErrorCode.FENCED_LEADER_EPOCH)
+    assert exchange(lone, follower_on(new_log(), epoch=0)) == RetryLater(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def test_fetches_are_told_how_many_bytes_became_safe() -> None:
     leader, follower = leader_on(new_log()), follower_on(new_log())
     produce(leader)
     sync(leader)
-    assert leader.shown_bytes == 0
+    assert leader.committed_bytes == 0
     catch_up(leader, follower)
-    assert leader.shown_bytes == leader.log.appended_bytes
+    assert leader.committed_bytes == leader.log.appended_bytes
 
 
 def test_waits_that_are_over_are_found_wherever_they_wait() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.limits import REPLICA_WAIT_MS
-from penstock.replication.fetch_plan import FetchPlan, Replica
+from penstock.replication.fetch_plan import FetchSessionHandler, Replica
 from penstock.replication.throttle import Allowance, Throttle, is_being_added
 from penstock.types import TopicId
 from tests.unit.controller.controller_support import cluster_of
@@ -36,7 +36,7 @@ def test_a_higher_rate_takes_effect_within_a_second() -> None:
 
 def test_what_is_held_back_is_not_asked_for_until_then() -> None:
     held, free = Replica(TopicId(b"orders----------"), 0), Replica(TopicId(b"orders----------"), 1)
-    plan = FetchPlan(
+    plan = FetchSessionHandler(
         LEADER,
         lambda topic_id, index: follower_on(new_log()),
         allow=lambda replica, now: Allowance(5.0 if replica == held else now, 99),
@@ -51,7 +51,7 @@ def test_what_is_held_back_is_not_asked_for_until_then() -> None:
         assert [params.partition for params in named][:1] == expected
         assert {params.partition_max_bytes for params in named} <= {99}
         assert request.max_wait_ms == wait_ms, "it is not held back for longer than it must be"
-    assert plan.wanted_at() is None
+    assert plan.next_delayed_at() is None
 
 
 def test_only_a_replica_that_is_added_and_not_yet_in_sync_is_held_to_a_rate() -> None:

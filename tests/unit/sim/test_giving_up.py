@@ -7,7 +7,7 @@ import pytest
 
 from penstock.host.metadata_store import Put
 from penstock.metadata.documents import GroupConfigValue, encode
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 from tests.unit.sim.scene import TOPIC, Scene
 
 
@@ -19,16 +19,16 @@ async def fail(*_: object) -> bool:
 def test_a_broker_whose_task_has_ended_ends_its_session(task: str) -> None:
     async def play(scene: Scene) -> None:
         scene.breaks_brokers = True
-        broken_id, keys = scene.truth.image.controller_id, Keys(scene.truth.image.cluster_id)
-        broken, place = scene.broker(broken_id), scene.place(broken_id)
+        broken_id, keys = scene.truth.image.controller_id, ClusterKeys(scene.truth.image.cluster_id)
+        broken, cluster_member = scene.broker(broken_id), scene.cluster_member(broken_id)
         told: list[str | None] = []
-        broken.on_giving_up = lambda: told.append(broken.failure)
+        broken.on_membership_ended = lambda: told.append(broken.failure)
         if task == "controller":
-            place._controlling._step = fail  # type: ignore[method-assign]
+            cluster_member._controller_loop._step = fail  # type: ignore[method-assign]
         elif task == "membership":
-            place.membership._is_over = fail  # type: ignore[method-assign]
+            cluster_member.membership._is_over = fail  # type: ignore[method-assign]
         elif task == "followers":
-            place.followers._partitions = None  # type: ignore[assignment]
+            cluster_member.followers._partitions = None  # type: ignore[assignment]
         else:
             broken.cluster.subscribe(fail)  # type: ignore[arg-type]
             value = encode(GroupConfigValue({"consumer.session.timeout.ms": "5000"}))
@@ -37,7 +37,7 @@ def test_a_broker_whose_task_has_ended_ends_its_session(task: str) -> None:
         # Nobody waits until its time is up.
         await scene.until(lambda image: image.admitted == others, 5)
         await scene.until(lambda image: image.controller_id in others, 5)
-        assert broken.has_given_up
+        assert broken.has_ended_membership
         assert [f"{task!r} ended" in (why or "") for why in told] == [True]
         assert f"{task!r} ended" in (broken.not_ready() or "")
 
@@ -47,7 +47,7 @@ def test_a_broker_whose_task_has_ended_ends_its_session(task: str) -> None:
 def test_a_broker_that_has_given_up_stops_at_once_and_can_come_back() -> None:
     async def play(scene: Scene) -> None:
         scene.breaks_brokers = True
-        scene.place(2).membership._is_over = fail  # type: ignore[method-assign]
+        scene.cluster_member(2).membership._is_over = fail  # type: ignore[method-assign]
         await scene.until(lambda image: image.admitted == {1, 3}, 5)
         began = scene.loop.now
         await scene.nodes[2].stop(30)
@@ -64,12 +64,12 @@ def test_a_broker_that_has_given_up_stops_at_once_and_can_come_back() -> None:
 def test_a_document_that_nobody_can_read_is_no_reason_to_hold_on_to_a_session() -> None:
     async def play(scene: Scene) -> None:
         scene.breaks_brokers = True
-        key = Keys(scene.truth.image.cluster_id).topic("unreadable")
+        key = ClusterKeys(scene.truth.image.cluster_id).topic("unreadable")
         scene.store.on_commit = lambda event: None  # nor could the simulator
         brokers = [scene.broker(node_id) for node_id in scene.nodes]
         scene.store.transact([], [Put(key, b'{"version":99}')])
         await asyncio.sleep(3)
-        assert all(broker.has_given_up for broker in brokers)
+        assert all(broker.has_ended_membership for broker in brokers)
         assert not [found for found in scene.store.entries if "/live/" in found]
         assert all(key in (broker.not_ready() or "") for broker in brokers)
 
@@ -81,15 +81,15 @@ def test_a_mistake_with_one_answer_does_not_end_following() -> None:
         scene.breaks_brokers = True
         leader = scene.truth.image.topics[TOPIC].partitions[0].leader
         follower = next(node_id for node_id in scene.nodes if node_id != leader)
-        for fetcher in scene.place(follower)._fetchers._fetchers.values():
-            answered, mistakes = fetcher._answered, iter([ZeroDivisionError("a mistake of ours")])
+        for fetcher in scene.cluster_member(follower)._fetchers._fetchers.values():
+            answered, mistakes = fetcher._append_answer, iter([ZeroDivisionError("a mistake of ours")])
 
             def mistaken(*args: Any, answered: Any = answered, mistakes: Any = mistakes) -> object:
                 for mistake in mistakes:
                     raise mistake
                 return answered(*args)
 
-            fetcher._answered = mistaken  # type: ignore[method-assign, assignment]
+            fetcher._append_answer = mistaken  # type: ignore[method-assign, assignment]
         for _ in range(6):
             await scene.write()
         await scene.read_everything()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.sim.network import NetworkLoop, SimEnd, SimNetwork, Weather
+from penstock.sim.network import NetworkConditions, NetworkLoop, SimNetwork, SimTransport
 from penstock.sim.processes import SimProcess
 
 PORT = 9092
@@ -67,7 +67,7 @@ class Two:
 
     def __init__(self, *, slow_share: float = 0.2) -> None:
         self.loop = NetworkLoop(Random(1))
-        self.network = SimNetwork(self.loop, Random(2), Weather(slow_share=slow_share, slow_s=0.5))
+        self.network = SimNetwork(self.loop, Random(2), NetworkConditions(slow_share=slow_share, slow_s=0.5))
         self.loop.network = self.network
         self.a, self.b = SimProcess("a"), SimProcess("b")
         self.served: list[Any] = []
@@ -90,7 +90,7 @@ class Two:
 
         await self.a.run(self.loop.create_task, listen())
 
-    async def connect(self) -> tuple[SimEnd, Recorder]:
+    async def connect(self) -> tuple[SimTransport, Recorder]:
         connecting = self.b.run(self.loop.create_task, self.loop.create_connection(Recorder, "a", PORT))
         transport, protocol = await connecting
         return transport, protocol
@@ -118,7 +118,7 @@ def test_what_is_lost_arrives_later_and_in_its_place() -> None:
     async def test() -> None:
         await two.serve()
         transport, client = await two.connect()
-        two.network.weather = Weather(lost_share=0.5)
+        two.network.conditions = NetworkConditions(lost_share=0.5)
         began, sent = two.loop.now, b"".join(b"%05d" % number for number in range(20))
         for start in range(0, len(sent), 5):
             transport.write(sent[start : start + 5])

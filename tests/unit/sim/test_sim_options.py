@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 
 from penstock.sim import run
-from penstock.sim.cluster.plan import Plan, drawn
-from penstock.sim.cluster.shrinking import Recipe
-from penstock.sim.run import Ran, main
+from penstock.sim.cluster.plan import ClusterPlan, draw_plan
+from penstock.sim.cluster.shrinking import ClusterRecipe
+from penstock.sim.run import RunResult, main
 
 Screen = pytest.CaptureFixture[str]
-PASSED = Ran(10, 2, 5.0, Counter(kill=1), None)
+PASSED = RunResult(10, 2, 5.0, Counter(kill=1), None)
 
 
 def refusal(screen: Screen, *arguments: str) -> str:
@@ -38,7 +38,7 @@ def test_a_duration_is_more_than_nothing(capsys: Screen, seconds: str) -> None:
 
 
 def test_faults_are_given_by_numbers_that_the_seed_has(capsys: Screen) -> None:
-    last = len(drawn(3).faults) - 1
+    last = len(draw_plan(3).faults) - 1
     assert "abc: give numbers of faults as in 3,7, or none" in refusal(capsys, "--faults", "abc")
     said = refusal(capsys, "--seed", "3", "--faults", "0,999")
     assert f"there is no 999; in 60 s seed 3 has faults 0 to {last}" in said
@@ -86,7 +86,7 @@ def test_a_seed_that_passes_is_not_made_smaller(capsys: Screen) -> None:
 def test_an_interrupted_run_says_how_far_it_came(
     monkeypatch: pytest.MonkeyPatch, capsys: Screen, ended: int, told: str
 ) -> None:
-    def interrupted(plan: Plan, **_: bool) -> Ran:
+    def interrupted(plan: ClusterPlan, **_: bool) -> RunResult:
         if plan.seed == 5 + ended:
             raise KeyboardInterrupt
         return PASSED
@@ -99,7 +99,7 @@ def test_an_interrupted_run_says_how_far_it_came(
 def test_a_failure_stays_one_if_making_it_smaller_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: Screen
 ) -> None:
-    def interrupted(*_: object) -> Recipe:
+    def interrupted(*_: object) -> ClusterRecipe:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "run_plan", lambda _, **__: PASSED._replace(failure="lost"))
@@ -109,6 +109,6 @@ def test_a_failure_stays_one_if_making_it_smaller_is_interrupted(
 
 
 def test_the_command_of_a_shorter_run_names_no_fault_that_comes_later() -> None:
-    late = drawn(3).faults[-1]
-    recipe = Recipe(3, None, late.at - 0.1, (0, late.number))
+    late = draw_plan(3).faults[-1]
+    recipe = ClusterRecipe(3, None, late.at - 0.1, (0, late.number))
     assert recipe.command().endswith("--faults 0")

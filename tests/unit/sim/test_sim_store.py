@@ -8,17 +8,17 @@ from random import Random
 import pytest
 
 from penstock.host.metadata_store import (
-    Change,
-    Committed,
+    CommittedTransaction,
     Compare,
     Conflict,
     Event,
-    HistoryGone,
+    HistoryCompacted,
     Put,
-    StoreAway,
+    StoreChange,
+    StoreUnavailable,
 )
 from penstock.sim.scheduler import VirtualTimeLoop
-from penstock.sim.store import Fate, SimClient, SimStore, StoreFaults
+from penstock.sim.store import RequestFault, SimStore, SimStoreClient, StoreFaults
 
 Scene = Callable[[SimStore], Awaitable[None]]
 
@@ -41,11 +41,11 @@ def test_a_lost_request_does_nothing_and_a_lost_answer_does_all() -> None:
     async def scene(store: SimStore) -> None:
         client = store.client()
         store.faults.lost_requests = 1.0
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await client.transact([], [Put("/a", b"")])
         assert store.entries == {}
         store.faults.lost_requests, store.faults.lost_replies = 0.0, 1.0
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await client.transact([], [Put("/a", b"")])
         assert list(store.entries) == ["/a"]
 
@@ -56,7 +56,7 @@ def test_a_transaction_may_happen_after_it_was_given_up() -> None:
     async def scene(store: SimStore) -> None:
         client = store.client()
         store.faults.delay_seconds = (6.0, 6.0)
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await client.transact([], [Put("/a", b"")])
         assert store.entries == {}
         await asyncio.sleep(3)
@@ -70,15 +70,15 @@ def test_while_it_is_away_nobody_is_answered_and_no_session_ends() -> None:
         client = store.client()
         session = await client.begin_session(6_000)
         await client.transact([], [Put("/live", b"", session)])
-        store.go_away()
-        with pytest.raises(StoreAway):
+        store.become_unavailable()
+        with pytest.raises(StoreUnavailable):
             await client.read("/")
         await asyncio.sleep(60)
-        store.come_back()
+        store.become_available()
         await asyncio.sleep(5)
-        assert await client.keep_session(session)
+        assert await client.renew_session(session)
         await asyncio.sleep(7)
-        assert not await client.keep_session(session)
+        assert not await client.renew_session(session)
         assert store.entries == {}
 
     play(scene)
@@ -89,10 +89,10 @@ def test_a_client_that_is_cut_off_loses_its_session_and_its_watch() -> None:
         client, other = store.client(), store.client()
         session = await client.begin_session(6_000)
         outcome = await client.transact([], [Put("/live", b"", session)])
-        assert isinstance(outcome, Committed)
-        client.is_cut = True
+        assert isinstance(outcome, CommittedTransaction)
+        client.is_disconnected = True
         async with aclosing(client.watch("/", outcome.revision)) as watched:
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await anext(watched)
         async with aclosing(other.watch("/", outcome.revision)) as watched:
             assert (await anext(watched)).revision == outcome.revision + 1
@@ -107,7 +107,7 @@ def test_what_was_compacted_cannot_be_watched() -> None:
         for _ in range(3):
             await client.transact([], [Put("/a", b"")])
         store.compact()
-        with pytest.raises(HistoryGone):
+        with pytest.raises(HistoryCompacted):
             await anext(client.watch("/", 1))
         waiting = client.watch("/", store.revision)
         await client.transact([], [Put("/b", b"")])
@@ -129,7 +129,7 @@ def test_whatever_fails_every_watcher_sees_every_transaction_once_and_in_order(s
     happened: list[Event] = []
     seen: list[Event] = []
 
-    async def follow(client: SimClient) -> None:
+    async def follow(client: SimStoreClient) -> None:
         after = 1
         while True:
             try:
@@ -137,7 +137,7 @@ def test_whatever_fails_every_watcher_sees_every_transaction_once_and_in_order(s
                     async for event in watched:
                         seen.append(event)
                         after = event.revision
-            except StoreAway:
+            except StoreUnavailable:
                 continue
 
     async def scene(store: SimStore) -> None:
@@ -153,7 +153,7 @@ def test_whatever_fails_every_watcher_sees_every_transaction_once_and_in_order(s
     assert int(store.entries["/counter"].value) >= 45
 
 
-async def increment(client: SimClient, times: int) -> None:
+async def increment(client: SimStoreClient, times: int) -> None:
     done = 0
     while done < times:
         try:
@@ -161,7 +161,7 @@ async def increment(client: SimClient, times: int) -> None:
             value, revision = (int(entry.value), entry.revision) if entry else (0, 0)
             put = Put("/counter", b"%d" % (value + 1))
             outcome = await client.transact([Compare("/counter", revision)], [put])
-        except StoreAway:
+        except StoreUnavailable:
             continue
         if isinstance(outcome, Conflict):
             continue
@@ -185,13 +185,13 @@ def test_one_seed_is_one_story() -> None:
 def test_who_is_held_back_is_answered_and_shown_nothing() -> None:
     async def scene(store: SimStore) -> None:
         client = store.client()
-        client.is_shown.clear()
+        client.watch_events_flow.clear()
         async with aclosing(client.watch("/", store.revision)) as events:
             shown = asyncio.ensure_future(anext(events))
-            assert isinstance(await client.transact([], [Put("/a", b"")]), Committed)
+            assert isinstance(await client.transact([], [Put("/a", b"")]), CommittedTransaction)
             await asyncio.sleep(60)
             assert not shown.done()
-            client.is_shown.set()
+            client.watch_events_flow.set()
             assert (await shown).changes == (Put("/a", b""),)
 
     play(scene)
@@ -202,14 +202,16 @@ def test_what_is_ambushed_happens_after_it_was_given_up_or_unsaid(loses_reply: b
     async def scene(store: SimStore) -> None:
         client = store.client()
 
-        def ambush(changes: Sequence[Change]) -> Fate | None:
+        def ambush(changes: Sequence[StoreChange]) -> RequestFault | None:
             if changes != [Put("/b", b"")]:
                 return None
-            return Fate(0.0, loses_reply=True) if loses_reply else Fate(5.0, loses_reply=False)
+            return (
+                RequestFault(0.0, loses_reply=True) if loses_reply else RequestFault(5.0, loses_reply=False)
+            )
 
         store.ambush = ambush
-        assert isinstance(await client.transact([], [Put("/a", b"")]), Committed)
-        with pytest.raises(StoreAway):
+        assert isinstance(await client.transact([], [Put("/a", b"")]), CommittedTransaction)
+        with pytest.raises(StoreUnavailable):
             await client.transact([], [Put("/b", b"")])
         assert ("/b" in store.entries) is loses_reply
         await asyncio.sleep(2)

@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import StorageFailed
 from penstock.sim.disk import Mount, PowerLost, SimDisk
 from penstock.sim.scheduler import VirtualTimeLoop
-from penstock.sim.stepping import Hands, SteppingWorker
+from penstock.sim.stepping import JobThreads, SteppingWorker
 
 ALWAYS = 1.0
 
@@ -17,9 +17,9 @@ ALWAYS = 1.0
 class Scene:
     def __init__(self, share: float = ALWAYS, seed: int = 1) -> None:
         self.loop = VirtualTimeLoop(Random(seed))
-        self.hands = Hands(Random(seed), share)
+        self.hands = JobThreads(Random(seed), share)
         self.mount: Mount = SimDisk(Random(seed)).mount()
-        self.mount.on_call = self.hands.disk_call
+        self.mount.on_call = self.hands.before_disk_call
         self.worker = SteppingWorker(self.loop, lambda: 0.5, self.hands)
         self.seen: list[str] = []
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config.listeners import Address
 from penstock.host.tls import ClientTls
-from penstock.spark.pool import COUNT_KEPT_MAX, ClientSettings, Pool
+from penstock.spark.pool import IDLE_CLIENTS_MAX, ClientSettings, Pool
 from penstock.wire.cluster import ClusterClient, WireError
 
 HERE = ClientSettings((Address("127.0.0.1", 9092),))
@@ -30,16 +30,16 @@ def pool() -> Iterator[Pool]:
 
 
 def test_the_next_caller_finds_the_client_of_the_one_before(pool: Pool) -> None:
-    with pool.borrowed(HERE) as first:
+    with pool.borrowed_client(HERE) as first:
         pass
-    with pool.borrowed(HERE._replace()) as second:
+    with pool.borrowed_client(HERE._replace()) as second:
         assert second is first
 
 
 def test_two_callers_never_share_a_client(pool: Pool) -> None:
-    with pool.borrowed(HERE):
+    with pool.borrowed_client(HERE):
         pass
-    with pool.borrowed(HERE) as first, pool.borrowed(HERE) as second:
+    with pool.borrowed_client(HERE) as first, pool.borrowed_client(HERE) as second:
         assert first is not second
 
 
@@ -52,28 +52,28 @@ def test_two_callers_never_share_a_client(pool: Pool) -> None:
     ],
 )
 def test_other_settings_mean_another_client(pool: Pool, other: ClientSettings) -> None:
-    with pool.borrowed(HERE) as first:
+    with pool.borrowed_client(HERE) as first:
         pass
-    with pool.borrowed(other) as second:
+    with pool.borrowed_client(other) as second:
         assert second is not first
 
 
 def test_a_client_comes_back_after_a_failure(pool: Pool) -> None:
-    with pytest.raises(ValueError, match="the caller's own"), pool.borrowed(HERE) as first:
+    with pytest.raises(ValueError, match="the caller's own"), pool.borrowed_client(HERE) as first:
         raise ValueError("the caller's own")
-    with pool.borrowed(HERE) as second:
+    with pool.borrowed_client(HERE) as second:
         assert second is first
 
 
 def test_only_some_are_kept(pool: Pool, closed: list[ClusterClient]) -> None:
     with ExitStack() as stack:
-        lent = [stack.enter_context(pool.borrowed(HERE)) for _ in range(COUNT_KEPT_MAX + 2)]
+        lent = [stack.enter_context(pool.borrowed_client(HERE)) for _ in range(IDLE_CLIENTS_MAX + 2)]
         assert closed == []
     assert closed == lent[1::-1], "the last to come back found no room"
 
 
 def test_closing_closes_what_is_kept(pool: Pool, closed: list[ClusterClient]) -> None:
-    with pool.borrowed(HERE) as client:
+    with pool.borrowed_client(HERE) as client:
         pass
     pool.close()
     assert closed == [client]
@@ -82,11 +82,11 @@ def test_closing_closes_what_is_kept(pool: Pool, closed: list[ClusterClient]) ->
 def test_a_child_begins_with_nothing(
     pool: Pool, closed: list[ClusterClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pool.borrowed(HERE) as kept:
+    with pool.borrowed_client(HERE) as kept:
         pass
-    with pool.borrowed(HERE._replace(timeout_s=1.0)) as lent:
+    with pool.borrowed_client(HERE._replace(timeout_s=1.0)) as lent:
         monkeypatch.setattr("os.getpid", lambda: -1)
-        pool.begin_anew()
+        pool.reset_after_fork()
         assert closed == [kept]
     assert closed == [kept, lent], "what was lent before the fork is not the child's to keep"
 
@@ -99,5 +99,5 @@ def test_settings_travel_to_executors() -> None:
 
 
 def test_settings_that_cannot_be_used_are_refused(pool: Pool) -> None:
-    with pytest.raises(WireError, match="SASL"), pool.borrowed(HERE._replace(sasl_mechanism="PLAIN")):
+    with pytest.raises(WireError, match="SASL"), pool.borrowed_client(HERE._replace(sasl_mechanism="PLAIN")):
         pass

@@ -18,7 +18,7 @@ from tools.differential.compare import ABSENT, Difference, Plain, differences, l
 from tools.differential.gaps import GAPS, Gap, covering
 from tools.differential.replies import NO_TOPIC_ID, UNKNOWN_TOPIC_ID, plain
 from tools.differential.report import difference_lines, gaps_without_effect, table
-from tools.differential.run import judged
+from tools.differential.run import compare_case
 from tools.differential.scenarios import ALL
 
 ROOT = Path(__file__).parents[3]
@@ -150,7 +150,7 @@ def test_a_gap_covers_only_its_case_path_and_values() -> None:
 
 def test_a_case_is_unexpected_when_one_of_its_differences_is_not_covered() -> None:
     gap = Gap("G1", "*", "a")
-    case = judged("s/c", {"a": 1, "b": 1}, {"a": 2, "b": 2}, (gap,))
+    case = compare_case("s/c", {"a": 1, "b": 1}, {"a": 2, "b": 2}, (gap,))
     assert [each for each, _ in case.intended] == [gap]
     assert case.unexpected == (Difference("b", 1, 2),)
     assert difference_lines(case) == ["s/c", "    b", "        kafka     1", "        penstock  2"]
@@ -159,16 +159,16 @@ def test_a_case_is_unexpected_when_one_of_its_differences_is_not_covered() -> No
 def test_the_table_counts_equal_intended_and_unexpected_cases() -> None:
     gap = Gap("G7", "*", "a")
     cases = [
-        judged("s/equal", {"a": 1}, {"a": 1}, (gap,)),
-        judged("s/meant", {"a": 1}, {"a": 2}, (gap,)),
-        judged("s/not meant", {"b": 1}, {"b": 2}, (gap,)),
+        compare_case("s/equal", {"a": 1}, {"a": 1}, (gap,)),
+        compare_case("s/meant", {"a": 1}, {"a": 2}, (gap,)),
+        compare_case("s/not meant", {"b": 1}, {"b": 2}, (gap,)),
     ]
     assert table(cases)[-1].split() == ["total", "3", "1", "1", "1", "G7"]
 
 
 def test_a_gap_that_explains_nothing_is_reported() -> None:
     used, unused = Gap("G1", "*", "a"), Gap("G2", "*", "b")
-    cases = [judged("s/c", {"a": 1}, {"a": 2}, (used, unused))]
+    cases = [compare_case("s/c", {"a": 1}, {"a": 2}, (used, unused))]
     assert gaps_without_effect(cases, (used, unused)) == [unused]
 
 

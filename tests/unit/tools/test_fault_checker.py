@@ -2,7 +2,7 @@
 
 from math import inf
 
-from tools.faults.checker import Anomaly, anomalies, unexpected
+from tools.faults.checker import Anomaly, anomalies, log_anomalies
 from tools.faults.history import Commit, Denial, Given, History, Outcome, Read, Write
 
 
@@ -164,7 +164,7 @@ def test_a_member_that_comes_late_may_store_an_older_place() -> None:
 
 def test_what_no_author_of_a_broker_thought_of_is_an_anomaly() -> None:
     log = "INFO  started\nERROR task.failed traceback=Traceback (most recent call last): x\nWARN  all well"
-    (found,) = unexpected("broker-1", log)
+    (found,) = log_anomalies("broker-1", log)
     assert (found.kind, found.detail[:29]) == ("traceback", "broker-1: ERROR task.failed t")
-    assert unexpected("broker-1", "INFO  started\nWARN  broker.found_gone") == []
-    assert unexpected("broker-1", "AssertionError: both lead") != []
+    assert log_anomalies("broker-1", "INFO  started\nWARN  broker.found_gone") == []
+    assert log_anomalies("broker-1", "AssertionError: both lead") != []

@@ -1,9 +1,9 @@
 """How long clients waited, from histories made by hand; and what a run says of itself."""
 
 from tools.faults.checker import Anomaly
-from tools.faults.figures import Timeline, lag_s_max, percentile, repeated, silences
+from tools.faults.figures import Timeline, lag_s_max, outages, percentile, repeated
 from tools.faults.history import Commit, FaultSpan, History, Outcome, Read, Write
-from tools.faults.report import report, worthless
+from tools.faults.report import missing_coverage, report
 
 
 def told(partition: int, *times: float) -> list[Write]:
@@ -31,9 +31,9 @@ def test_silence_is_that_of_the_partitions_whose_clients_had_to_notice() -> None
         reads=[*given("r", 0, 1.0, 2.0, 3.0, 4.0), *given("r", 1, 1.0, 3.75, 4.0)],
         faults=[FaultSpan("kill", "one", 1.0, 1.5, (0,), 4.0)],
     )
-    assert silences(history)["kill"] == [(1.0, 1.0)]
+    assert outages(history)["kill"] == [(1.0, 1.0)]
     history.faults = [FaultSpan("kill", "two", 1.0, 1.5, (1,), 4.0)]
-    assert silences(history)["kill"] == [(2.5, 2.75)]
+    assert outages(history)["kill"] == [(2.5, 2.75)]
 
 
 def test_the_slowest_reader_counts() -> None:
@@ -41,7 +41,7 @@ def test_the_slowest_reader_counts() -> None:
         reads=[*given("quick", 0, 1.0, 2.0, 3.0), *given("slow", 0, 1.0, 3.0)],
         faults=[FaultSpan("pause", "one", 1.0, 1.5, (0,), 3.0)],
     )
-    assert silences(history)["pause"][0].reads_s == 2.0
+    assert outages(history)["pause"][0].reads_s == 2.0
 
 
 def test_what_comes_after_the_next_fault_began_is_that_ones_doing() -> None:
@@ -49,7 +49,7 @@ def test_what_comes_after_the_next_fault_began_is_that_ones_doing() -> None:
         writes=told(0, 1.0, 1.5, 5.5),
         faults=[FaultSpan("kill", "one", 0.9, 1.0, (0,)), FaultSpan("pause", "one", 1.4, 2.0, (0,))],
     )
-    found = {kind: round(each[0].writes_s, 3) for kind, each in silences(history).items()}
+    found = {kind: round(each[0].writes_s, 3) for kind, each in outages(history).items()}
     assert found == {"kill": 0.4, "pause": 4.0}
 
 
@@ -91,8 +91,8 @@ def test_a_run_in_which_something_never_worked_says_nothing() -> None:
         group_reads={"g": given("m", 0, 1.0)},
         commits=[Commit("g", 0, 1, 1.0)],
     )
-    assert worthless(history) == []
+    assert missing_coverage(history) == []
     history.group_reads["h"] = []
-    assert worthless(history) == ["nothing was read by some group: this says nothing"]
+    assert missing_coverage(history) == ["nothing was read by some group: this says nothing"]
     history.writes[0] = history.writes[0]._replace(outcome=Outcome.UNKNOWN)
-    assert worthless(history)[0] == "nothing was written: this says nothing"
+    assert missing_coverage(history)[0] == "nothing was written: this says nothing"

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tools.faults.__main__ import heed_signals, options_of
+from tools.faults.__main__ import install_signal_handlers, options_of
 
 
 @pytest.fixture
 def signals() -> Iterator[None]:
     """Heeded as in a run, and as before afterwards."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    heed_signals()
+    install_signal_handlers()
     try:
         yield
     finally:

@@ -3,15 +3,15 @@
 from collections import Counter
 from itertools import islice
 
-from tools.faults.schedule import FAULTS, drawn
+from tools.faults.schedule import FAULTS, draw_steps
 from tools.faults.slow_link import WAIT_S_MAX, Direction
 
 
 def test_a_schedule_has_every_kind_as_often_and_depends_on_the_seed_alone() -> None:
-    steps = list(islice(drawn(1, FAULTS), 2 * len(FAULTS)))
+    steps = list(islice(draw_steps(1, FAULTS), 2 * len(FAULTS)))
     assert Counter(step.fault.kind for step in steps) == {fault.kind: 2 for fault in FAULTS}
-    assert steps == list(islice(drawn(1, FAULTS), 2 * len(FAULTS)))
-    assert steps != list(islice(drawn(2, FAULTS), 2 * len(FAULTS)))
+    assert steps == list(islice(draw_steps(1, FAULTS), 2 * len(FAULTS)))
+    assert steps != list(islice(draw_steps(2, FAULTS), 2 * len(FAULTS)))
 
 
 def test_frames_arrive_late_and_in_order() -> None:

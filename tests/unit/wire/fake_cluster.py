@@ -11,7 +11,7 @@ from penstock.config.listeners import Address
 from penstock.errors import ErrorCode
 from penstock.host.blocking_stream import ConnectionProblem, connection_problem
 from penstock.protocol.apis import APIS
-from penstock.protocol.frames import decode_request, encode_response, parse_header
+from penstock.protocol.frames import decode_request, encode_response, parse_request_header
 from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersion, ApiVersionsResponse
 from penstock.protocol.messages.fetch import (
     AbortedTransaction,
@@ -86,7 +86,7 @@ class FakeBroker:
         return sum(name == api.name for name, _, _ in self.asked)
 
     def answer(self, frame: bytes) -> bytes:
-        header, _ = parse_header(frame)
+        header, _ = parse_request_header(frame)
         api = APIS[header.api_key]
         request = decode_request(api, header.api_version, frame)
         if api.key == API_VERSIONS.key:

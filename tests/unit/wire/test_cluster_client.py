@@ -21,7 +21,7 @@ from penstock.protocol.messages.metadata import (
 )
 from penstock.types import TopicPartition
 from penstock.wire.cluster import EARLIEST, ClusterClient, WireError
-from penstock.wire.errors import Refused, TopicUnknown, Unreachable
+from penstock.wire.errors import RequestRejected, TopicUnknown, Unreachable
 from penstock.wire.retrying import UNKNOWN_TOPIC_S_MAX
 from tests.unit.wire.fake_cluster import (
     ORDERS,
@@ -250,7 +250,9 @@ def test_a_refused_creation_says_why(client: ClusterClient, cluster: FakeCluster
     result = CreatableTopicResult("orders", error_code=ErrorCode.INVALID_CONFIG, error_message="no such key.")
     cluster.brokers[0].on(CREATE_TOPICS, CreateTopicsResponse(topics=[result]))
 
-    with pytest.raises(Refused, match=r"creating topic orders failed: INVALID_CONFIG \(no such key\)"):
+    with pytest.raises(
+        RequestRejected, match=r"creating topic orders failed: INVALID_CONFIG \(no such key\)"
+    ):
         client.create_topic("orders", 1, {"x": "y"})
 
 

@@ -16,9 +16,9 @@ from penstock.protocol.messages.list_offsets import (
 )
 from penstock.protocol.messages.metadata import METADATA
 from penstock.types import Offset, TopicId
-from penstock.wire.cluster import ClusterClient, Fetched, OffsetGone, WireError
+from penstock.wire.cluster import ClusterClient, FetchedBatches, OffsetOutOfRange, WireError
 from penstock.wire.errors import TopicReplaced
-from penstock.wire.retrying import GONE_AFTER_S, PAUSE_S_MIN
+from penstock.wire.retrying import BACKOFF_S_MIN, GONE_AFTER_S
 from tests.unit.wire.fake_cluster import (
     ORDERS,
     TIMEOUT_S,
@@ -43,11 +43,11 @@ def client(cluster: FakeCluster) -> ClusterClient:
     return client_of(cluster)
 
 
-def fetch(client: ClusterClient, start: int, end: int, **more: Any) -> list[Fetched]:
+def fetch(client: ClusterClient, start: int, end: int, **more: Any) -> list[FetchedBatches]:
     return list(client.fetch(ORDERS, Offset(start), Offset(end), **{"read_committed": False} | more))
 
 
-def joined(fetched: list[Fetched]) -> bytes:
+def joined(fetched: list[FetchedBatches]) -> bytes:
     return b"".join(each.data for each in fetched)
 
 
@@ -149,7 +149,7 @@ def test_reading_goes_on_after_a_lost_connection(client: ClusterClient, cluster:
     cluster.brokers[0].on(FETCH, log.serve, Hangup(), log.serve, Hangup(), log.serve)
 
     assert joined(fetch(client, 0, 100)) == b"".join(log.batches)
-    assert cluster.now == 2 * PAUSE_S_MIN, "what got somewhere begins with short pauses again"
+    assert cluster.now == 2 * BACKOFF_S_MIN, "what got somewhere begins with short pauses again"
 
 
 def test_the_leader_epoch_is_told_so_that_an_old_leader_refuses(
@@ -171,11 +171,13 @@ def test_an_offset_that_is_gone_is_told_with_what_is_there(
     cluster.brokers[0].on(FETCH, log.serve)
     cluster.brokers[0].on(LIST_OFFSETS, offsets_answer(offset=50), offsets_answer(offset=100))
 
-    with pytest.raises(OffsetGone, match="offset 20 of orders-0 is gone: retention removed it") as caught:
+    with pytest.raises(
+        OffsetOutOfRange, match="offset 20 of orders-0 is gone: retention removed it"
+    ) as caught:
         fetch(client, 20, 100)
 
     copied = pickle.loads(pickle.dumps(caught.value))
-    assert (copied.partition, copied.asked, copied.log_start, copied.log_end) == (ORDERS, 20, 50, 100)
+    assert (copied.partition, copied.requested, copied.log_start, copied.log_end) == (ORDERS, 20, 50, 100)
     assert str(copied) == str(caught.value)
 
 

@@ -28,7 +28,7 @@ from penstock.protocol.messages.produce import (
 )
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import ClusterClient, WireError
-from penstock.wire.errors import RecordsTooLarge, Refused
+from penstock.wire.errors import RecordsTooLarge, RequestRejected
 from penstock.wire.sequences import sequence_after
 from tests.unit.wire.fake_cluster import (
     ORDERS,
@@ -167,7 +167,7 @@ def test_a_gap_in_the_sequence_is_told_and_the_next_write_has_a_new_id(
     client: ClusterClient, cluster: FakeCluster, code: ErrorCode, advice: str
 ) -> None:
     cluster.brokers[0].on(PRODUCE, refusing(code), produce_answer)
-    with pytest.raises(Refused, match=f"orders-0: {code.name}.*{advice}"):
+    with pytest.raises(RequestRejected, match=f"orders-0: {code.name}.*{advice}"):
         client.produce(ORDERS, Log(1).batches)
     client.produce(ORDERS, Log(1).batches)
     assert numbers(cluster.brokers[0]) == [(100, 3, 0), (200, 3, 0)]
@@ -193,7 +193,7 @@ def test_a_producer_id_is_asked_for_until_there_is_one(client: ClusterClient, cl
     assert numbers(cluster.brokers[0]) == [(9, 0, 0)]
     denied = InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     cluster.brokers[0].on(INIT_PRODUCER_ID, denied)
-    with pytest.raises(Refused, match="asking for a producer id: CLUSTER_AUTHORIZATION_FAILED"):
+    with pytest.raises(RequestRejected, match="asking for a producer id: CLUSTER_AUTHORIZATION_FAILED"):
         client_of(cluster).produce(ORDERS, Log(1).batches)
 
 
@@ -286,5 +286,5 @@ def test_a_group_that_has_members_refuses_with_advice(client: ClusterClient, clu
     cluster.brokers[0].on(FIND_COORDINATOR, coordinator_at(cluster, 0))
     cluster.brokers[0].on(OFFSET_COMMIT, commit_answer(ErrorCode.UNKNOWN_MEMBER_ID))
 
-    with pytest.raises(Refused, match=r"orders-0: UNKNOWN_MEMBER_ID.*The group has members"):
+    with pytest.raises(RequestRejected, match=r"orders-0: UNKNOWN_MEMBER_ID.*The group has members"):
         client.commit("g", {ORDERS: Offset(1)})

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.errors import ErrorCode, ProtocolError
-from penstock.protocol.frames import decode_request, encode_response, parse_header
+from penstock.protocol.frames import decode_request, encode_response, parse_request_header
 from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersion, ApiVersionsResponse
 from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS, DescribeLogDirsRequest
 from penstock.protocol.messages.fetch import (
@@ -19,7 +19,7 @@ from penstock.protocol.messages.metadata import METADATA, MetadataRequest, Metad
 from penstock.protocol.schema import Api, Request, Response, Struct
 from penstock.types import Buffer
 from penstock.wire.blocking import BlockingClient
-from penstock.wire.core import VersionMismatch, WireCore
+from penstock.wire.core import ClientProtocol, VersionMismatch
 
 OFFERED = [ApiVersion(METADATA.key, 0, 9), ApiVersion(API_VERSIONS.key, 0, 4), ApiVersion(35, 90, 99)]
 
@@ -28,41 +28,41 @@ def reply(api: Api[Request, Response], version: int, correlation_id: int, messag
     return b"".join(encode_response(api, version, correlation_id, message))
 
 
-def feed(core: WireCore, data: bytes) -> list[Struct]:
+def feed(core: ClientProtocol, data: bytes) -> list[Struct]:
     """The answers that these bytes complete, moved as a shell moves them."""
     answers = []
     while data:
-        room = core.room()
-        count = min(len(room), len(data))
-        room[:count] = data[:count]
+        receive_buffer = core.receive_buffer()
+        count = min(len(receive_buffer), len(data))
+        receive_buffer[:count] = data[:count]
         data = data[count:]
-        if (answer := core.filled(count)) is not None:
+        if (answer := core.bytes_received(count)) is not None:
             answers.append(answer)
     return answers
 
 
-def greeted() -> WireCore:
-    core = WireCore("test")
-    core.greeting()
+def greeted() -> ClientProtocol:
+    core = ClientProtocol("test")
+    core.version_request()
     (answer,) = feed(core, reply(API_VERSIONS, 4, 1, ApiVersionsResponse(api_keys=OFFERED)))
     assert isinstance(answer, ApiVersionsResponse)
-    assert core.learn(answer)
+    assert core.accept_versions(answer)
     return core
 
 
-def greeted_for(api: Api[Request, Response]) -> WireCore:
-    core = WireCore("test")
-    core.greeting()
+def greeted_for(api: Api[Request, Response]) -> ClientProtocol:
+    core = ClientProtocol("test")
+    core.version_request()
     (answer,) = feed(
         core, reply(API_VERSIONS, 4, 1, ApiVersionsResponse(api_keys=[ApiVersion(api.key, 0, 99)]))
     )
     assert isinstance(answer, ApiVersionsResponse)
-    core.learn(answer)
+    core.accept_versions(answer)
     return core
 
 
 def version_and_id(buffers: Sequence[Buffer]) -> tuple[int, int]:
-    header, _ = parse_header(b"".join(buffers)[4:])
+    header, _ = parse_request_header(b"".join(buffers)[4:])
     return header.api_version, header.correlation_id
 
 
@@ -74,11 +74,11 @@ def test_a_request_goes_out_in_the_newest_version_both_know() -> None:
 
 
 def test_an_api_the_broker_lacks_is_refused_before_anything_is_sent() -> None:
-    core = WireCore("test")
-    core.greeting()
+    core = ClientProtocol("test")
+    core.version_request()
     (answer,) = feed(core, reply(API_VERSIONS, 4, 1, ApiVersionsResponse(api_keys=OFFERED[:1])))
     assert isinstance(answer, ApiVersionsResponse)
-    core.learn(answer)
+    core.accept_versions(answer)
 
     with pytest.raises(VersionMismatch, match="does not offer DescribeLogDirs"):
         core.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest())
@@ -90,28 +90,28 @@ def test_versions_that_do_not_overlap_are_named() -> None:
 
 
 def test_a_broker_that_knows_only_old_greetings_is_greeted_again() -> None:
-    core = WireCore("test")
-    assert version_and_id(core.greeting()) == (4, 1)
+    core = ClientProtocol("test")
+    assert version_and_id(core.version_request()) == (4, 1)
     refusal = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(API_VERSIONS.key, 0, 2)])
     (answer,) = feed(core, reply(API_VERSIONS, 0, 1, refusal))
     assert isinstance(answer, ApiVersionsResponse)
 
-    assert not core.learn(answer)
-    assert version_and_id(core.greeting()) == (2, 2)
+    assert not core.accept_versions(answer)
+    assert version_and_id(core.version_request()) == (2, 2)
 
 
 def test_two_peers_do_not_greet_each_other_for_ever() -> None:
-    core = WireCore("test")
+    core = ClientProtocol("test")
     refusal = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(API_VERSIONS.key, 0, 99)])
     versions = []
     refused = False
     while not refused:
-        version, number = version_and_id(core.greeting())
+        version, number = version_and_id(core.version_request())
         versions.append(version)
         (answer,) = feed(core, reply(API_VERSIONS, 0, number, refusal))
         assert isinstance(answer, ApiVersionsResponse)
         try:
-            core.learn(answer)
+            core.accept_versions(answer)
         except ProtocolError:
             refused = True
     assert versions == [4, 3, 2, 1, 0]
@@ -158,8 +158,8 @@ def test_an_answer_to_nothing_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"])
 def test_what_cannot_be_a_response_is_refused_at_its_size(data: bytes) -> None:
-    core = WireCore("test")
-    core.greeting()
+    core = ClientProtocol("test")
+    core.version_request()
 
     with pytest.raises(ProtocolError, match="was announced"):
         feed(core, data)
@@ -175,9 +175,9 @@ class ScriptedStream:
     def send(self, buffers: Sequence[Buffer]) -> None:
         self._pending += self._replies.pop(0)
 
-    def receive_into(self, room: memoryview) -> int:
-        count = min(len(room), len(self._pending), 5)
-        room[:count] = self._pending[:count]
+    def receive_into(self, receive_buffer: memoryview) -> int:
+        count = min(len(receive_buffer), len(self._pending), 5)
+        receive_buffer[:count] = self._pending[:count]
         self._pending = self._pending[count:]
         return count
 
@@ -206,14 +206,14 @@ def test_records_are_views_of_the_one_buffer_they_came_into() -> None:
     message = reply(FETCH, 17, 2, answer)
 
     feed(core, message[:4])
-    room = core.room()
+    receive_buffer = core.receive_buffer()
     (found,) = feed(core, message[4:])
 
-    assert len(room) == len(message) - 4, "room for the whole frame and no more"
+    assert len(receive_buffer) == len(message) - 4, "room for the whole frame and no more"
     assert isinstance(found, FetchResponse)
     records = found.responses[0].partitions[0].records
     assert isinstance(records, memoryview)
-    assert records.obj is room.obj
+    assert records.obj is receive_buffer.obj
     assert records.readonly
     assert bytes(records) == b"r" * 1000
 
@@ -227,7 +227,7 @@ def test_answers_that_come_early_are_kept_for_those_who_asked() -> None:
     )
     client = BlockingClient(stream, "test")
     first, unwanted, last = (client.send(METADATA, MetadataRequest()) for _ in range(3))
-    client.forget(unwanted)
+    client.discard(unwanted)
 
     assert client.wait(last).cluster_id == "last"
     assert client.wait(first).cluster_id == "first"

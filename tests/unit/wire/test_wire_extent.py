@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from penstock.errors import CorruptData
 from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset
-from penstock.wire.fetching import bytes_to_ask, extent_of
+from penstock.wire.fetching import extent_of, next_fetch_bytes
 
 FAR = Offset(10**9)
 
@@ -70,6 +70,6 @@ def test_any_bytes_have_an_extent_within_them_or_are_refused(data: bytes) -> Non
 
 
 def test_about_as_much_is_asked_for_as_is_left() -> None:
-    assert bytes_to_ask(10_000, 100.0, 8 << 20) == 1_100_000
-    assert bytes_to_ask(10, 100.0, 8 << 20) == 65_536
-    assert bytes_to_ask(10**9, 100.0, 8 << 20) == 8 << 20
+    assert next_fetch_bytes(10_000, 100.0, 8 << 20) == 1_100_000
+    assert next_fetch_bytes(10, 100.0, 8 << 20) == 65_536
+    assert next_fetch_bytes(10**9, 100.0, 8 << 20) == 8 << 20

@@ -15,7 +15,7 @@ from penstock.protocol.messages.produce import (
     TopicProduceData,
 )
 from penstock.protocol.schema import Api
-from tools.differential.steps import ANSWER_S_MAX, Ask, Memory, Topic
+from tools.differential.steps import REPLY_S_MAX, RequestStep, ScenarioState, Topic
 
 PRODUCE_TIMEOUT_MS = 5_000
 FETCH_BYTES = 1_000_000
@@ -44,9 +44,9 @@ def produce_request(topic: str, records: bytes | None, **fields: Any) -> Produce
     return request
 
 
-def produce(name: str, topic: str, records: bytes | None, *, version: int = 9, **fields: Any) -> Ask:
-    patience_s = fields.pop("patience_s", ANSWER_S_MAX)
-    return Ask(name, PRODUCE, version, produce_request(topic, records, **fields), patience_s=patience_s)
+def produce(name: str, topic: str, records: bytes | None, *, version: int = 9, **fields: Any) -> RequestStep:
+    timeout_s = fields.pop("timeout_s", REPLY_S_MAX)
+    return RequestStep(name, PRODUCE, version, produce_request(topic, records, **fields), timeout_s=timeout_s)
 
 
 def fetch_request(topics: list[FetchTopic], **fields: Any) -> FetchRequest:
@@ -63,18 +63,20 @@ def fetch_partition(partition: int, offset: int, **fields: Any) -> FetchPartitio
     return asked
 
 
-def fetch(name: str, topic: str, *partitions: FetchPartition, version: int = 12, **fields: Any) -> Ask:
+def fetch(
+    name: str, topic: str, *partitions: FetchPartition, version: int = 12, **fields: Any
+) -> RequestStep:
     """A fetch by name, or by the topic's id in versions that carry ids."""
     asked = list(partitions) or [fetch_partition(0, 0)]
 
-    def message(memory: Memory) -> FetchRequest:
+    def message(memory: ScenarioState) -> FetchRequest:
         by_id = FetchTopic(topic_id=memory.topic_ids[topic], partitions=asked) if version >= 13 else None
         return fetch_request([by_id or FetchTopic(topic, partitions=asked)], **fields)
 
-    return Ask(name, FETCH, version, message)
+    return RequestStep(name, FETCH, version, message)
 
 
-def overrides(name: str, topic: str, *keys: str) -> Ask:
+def overrides(name: str, topic: str, *keys: str) -> RequestStep:
     """What a topic's settings have become. Brokers may need a moment to show a change."""
     resource = DescribeConfigsResource(TOPIC_RESOURCE, topic, list(keys) or None)
-    return Ask(name, DESCRIBE_CONFIGS, 4, DescribeConfigsRequest([resource]), eventually=True)
+    return RequestStep(name, DESCRIBE_CONFIGS, 4, DescribeConfigsRequest([resource]), eventually=True)

@@ -14,7 +14,7 @@ from penstock.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from tools.differential.scenarios.asking import BROKER_RESOURCE, TOPIC_RESOURCE, every_version, overrides
-from tools.differential.steps import SILENCE_S, Ask, Scenario, Step, Topic
+from tools.differential.steps import NO_REPLY_S, RequestStep, Scenario, Step, Topic
 
 _TOPIC = "altered"
 _REPLACED = "replaced"
@@ -43,9 +43,9 @@ def _change(
     of: str = _TOPIC,
     version: int = 1,
     only_validate: bool = False,
-) -> Ask:
+) -> RequestStep:
     asked = IncrementalAlterConfigsRequest([_resource(kind, of, *operations)], only_validate)
-    return Ask(name, INCREMENTAL_ALTER_CONFIGS, version, asked)
+    return RequestStep(name, INCREMENTAL_ALTER_CONFIGS, version, asked)
 
 
 def _seen(name: str, *operations: _Operation, **options: Any) -> tuple[Step, Step]:
@@ -60,24 +60,26 @@ def _replace(
     of: str = _REPLACED,
     version: int = 2,
     only_validate: bool = False,
-) -> Ask:
+) -> RequestStep:
     configs = [alter_configs.AlterableConfig(key, value) for key, value in settings]
     asked = AlterConfigsRequest([alter_configs.AlterConfigsResource(kind, of, configs)], only_validate)
-    return Ask(name, ALTER_CONFIGS, version, asked)
+    return RequestStep(name, ALTER_CONFIGS, version, asked)
 
 
 def _replaced(name: str, *settings: _Setting, **options: Any) -> tuple[Step, Step]:
     return _replace(name, *settings, **options), overrides(f"{name}, then", _REPLACED)
 
 
-def _broker(name: str, *operations: _Operation, of: str = _BROKER, only_validate: bool = False) -> Ask:
+def _broker(
+    name: str, *operations: _Operation, of: str = _BROKER, only_validate: bool = False
+) -> RequestStep:
     return _change(name, *operations, kind=BROKER_RESOURCE, of=of, only_validate=only_validate)
 
 
-def _described(name: str, of: str, *keys: str) -> Ask:
+def _described(name: str, of: str, *keys: str) -> RequestStep:
     resource = DescribeConfigsResource(BROKER_RESOURCE, of, list(keys))
     asked = DescribeConfigsRequest([resource], include_synonyms=True, include_documentation=True)
-    return Ask(name, DESCRIBE_CONFIGS, 4, asked, eventually=True)
+    return RequestStep(name, DESCRIBE_CONFIGS, 4, asked, eventually=True)
 
 
 _VALUE = (_RETENTION, _SET, "1")
@@ -135,13 +137,13 @@ SCENARIOS = (
             _change("invalid topic", _VALUE, of="bad name"),
             _change("empty topic", _VALUE, of=""),
             *(_change(f"resource {kind}", _VALUE, kind=kind, of="x") for kind in _UNKNOWN_RESOURCES),
-            Ask(
+            RequestStep(
                 "twice",
                 INCREMENTAL_ALTER_CONFIGS,
                 1,
                 IncrementalAlterConfigsRequest([_resource(TOPIC_RESOURCE, "altered-too", _VALUE)] * 2),
             ),
-            Ask(
+            RequestStep(
                 "good and bad",
                 INCREMENTAL_ALTER_CONFIGS,
                 1,
@@ -153,7 +155,7 @@ SCENARIOS = (
                 ),
             ),
             overrides("then", "altered-too"),
-            Ask("none", INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest()),
+            RequestStep("none", INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest()),
         ),
         (Topic("altered-too"),),
     ),
@@ -235,14 +237,14 @@ SCENARIOS = (
             _replace("logger", ("root", "INFO"), kind=_LOGGER_RESOURCE, of=_BROKER),
             _replace("broker, read-only", ("num.partitions", "3"), kind=BROKER_RESOURCE, of=_BROKER),
             _replace("another broker", ("log.retention.ms", "3"), kind=BROKER_RESOURCE, of="9"),
-            Ask(
+            RequestStep(
                 "twice",
                 ALTER_CONFIGS,
                 2,
                 AlterConfigsRequest([alter_configs.AlterConfigsResource(TOPIC_RESOURCE, _REPLACED)] * 2),
-                patience_s=SILENCE_S,
+                timeout_s=NO_REPLY_S,
             ),
-            Ask("none", ALTER_CONFIGS, 2, AlterConfigsRequest()),
+            RequestStep("none", ALTER_CONFIGS, 2, AlterConfigsRequest()),
         ),
         (Topic(_REPLACED, 1, {_RETENTION: "1000", "segment.ms": "99"}),),
     ),

@@ -36,7 +36,7 @@ from tools.differential.scenarios.asking import (
     every_version,
     produce,
 )
-from tools.differential.steps import Ask, Memory, Scenario, Topic
+from tools.differential.steps import RequestStep, Scenario, ScenarioState, Topic
 
 _CONFIGURED = "described"
 _OWN = "<own>"
@@ -48,20 +48,20 @@ _GROUP_RESOURCE = 32
 _UNKNOWN_RESOURCES = (0, 3, 99)
 
 
-def _configs(name: str, kind: int, of: str, *keys: str, version: int = 4, **fields: bool) -> Ask:
+def _configs(name: str, kind: int, of: str, *keys: str, version: int = 4, **fields: bool) -> RequestStep:
     request = DescribeConfigsRequest([DescribeConfigsResource(kind, of, list(keys) or None)], **fields)
-    return Ask(name, DESCRIBE_CONFIGS, version, request, eventually=True)
+    return RequestStep(name, DESCRIBE_CONFIGS, version, request, eventually=True)
 
 
-def _directories(name: str, topic: str, *partitions: int, version: int = 4) -> Ask:
+def _directories(name: str, topic: str, *partitions: int, version: int = 4) -> RequestStep:
     asked = DescribeLogDirsRequest([DescribableLogDirTopic(topic, list(partitions))])
-    return Ask(name, DESCRIBE_LOG_DIRS, version, asked)
+    return RequestStep(name, DESCRIBE_LOG_DIRS, version, asked)
 
 
-def _moved(name: str, *asked: tuple[str, str, list[int]], version: int = 2) -> Ask:
+def _moved(name: str, *asked: tuple[str, str, list[int]], version: int = 2) -> RequestStep:
     """Replicas asked to be in a directory; `_OWN` is the one that the broker says it has."""
 
-    def message(memory: Memory) -> AlterReplicaLogDirsRequest:
+    def message(memory: ScenarioState) -> AlterReplicaLogDirsRequest:
         own = memory.saved[_DIRECTORIES][0].log_dir
         return AlterReplicaLogDirsRequest(
             [
@@ -70,18 +70,20 @@ def _moved(name: str, *asked: tuple[str, str, list[int]], version: int = 2) -> A
             ]
         )
 
-    return Ask(name, ALTER_REPLICA_LOG_DIRS, version, message)
+    return RequestStep(name, ALTER_REPLICA_LOG_DIRS, version, message)
 
 
-def _page(name: str, *topics: str, limit: int = 2000, after: tuple[str, int] | None = None) -> Ask:
+def _page(name: str, *topics: str, limit: int = 2000, after: tuple[str, int] | None = None) -> RequestStep:
     wanted = [describe_topic_partitions.TopicRequest(topic) for topic in topics]
     cursor = Cursor(*after) if after else None
-    return Ask(name, DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest(wanted, limit, cursor))
+    return RequestStep(
+        name, DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest(wanted, limit, cursor)
+    )
 
 
-def _producers(name: str, *topics: tuple[str, list[int]]) -> Ask:
+def _producers(name: str, *topics: tuple[str, list[int]]) -> RequestStep:
     wanted = [describe_producers.TopicRequest(*topic) for topic in topics]
-    return Ask(name, DESCRIBE_PRODUCERS, 0, DescribeProducersRequest(wanted))
+    return RequestStep(name, DESCRIBE_PRODUCERS, 0, DescribeProducersRequest(wanted))
 
 
 SCENARIOS = (
@@ -101,14 +103,14 @@ SCENARIOS = (
             ),
             _configs("without synonyms", TOPIC_RESOURCE, _CONFIGURED, *_KEYS),
             _configs("key twice", TOPIC_RESOURCE, _CONFIGURED, "retention.ms", "retention.ms"),
-            Ask(
+            RequestStep(
                 "no keys",
                 DESCRIBE_CONFIGS,
                 4,
                 DescribeConfigsRequest([DescribeConfigsResource(TOPIC_RESOURCE, _CONFIGURED, [])]),
                 eventually=True,
             ),
-            Ask(
+            RequestStep(
                 "twice",
                 DESCRIBE_CONFIGS,
                 4,
@@ -132,13 +134,15 @@ SCENARIOS = (
     Scenario(
         "list-config-resources",
         (
-            Ask("v0", LIST_CONFIG_RESOURCES, 0, ListConfigResourcesRequest()),
+            RequestStep("v0", LIST_CONFIG_RESOURCES, 0, ListConfigResourcesRequest()),
             *(
-                Ask(f"type {kind}", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([kind]))
+                RequestStep(f"type {kind}", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([kind]))
                 for kind in (4, 8, 16, 32, 0, 3, 99)
             ),
-            Ask("a known and an unknown type", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([4, 99])),
-            Ask("the same type twice", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([4, 4])),
+            RequestStep(
+                "a known and an unknown type", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([4, 99])
+            ),
+            RequestStep("the same type twice", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([4, 4])),
         ),
     ),
     Scenario(
@@ -149,14 +153,14 @@ SCENARIOS = (
             _directories("missing topic", "logged-missing", 0),
             _directories("missing partition", _LOGGED, 0, 9),
             _directories("no partitions", _LOGGED),
-            Ask("no topics", DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest([])),
+            RequestStep("no topics", DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest([])),
         ),
         (data_topic(_LOGGED, 2),),
     ),
     Scenario(
         "alter-replica-log-dirs",
         (
-            Ask("directories", DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest([]), saves=_DIRECTORIES),
+            RequestStep("directories", DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest([]), saves=_DIRECTORIES),
             *(
                 _moved(f"v{v} its own", (_OWN, "moved", [0, 1]), version=v)
                 for v in every_version(ALTER_REPLICA_LOG_DIRS)
@@ -181,10 +185,10 @@ SCENARIOS = (
         "describe-acls",
         (
             *(
-                Ask(f"v{v}", DESCRIBE_ACLS, v, DescribeAclsRequest(1, None, 3, None, None, 1, 1))
+                RequestStep(f"v{v}", DESCRIBE_ACLS, v, DescribeAclsRequest(1, None, 3, None, None, 1, 1))
                 for v in every_version(DESCRIBE_ACLS)
             ),
-            Ask("of a topic", DESCRIBE_ACLS, 3, DescribeAclsRequest(2, "t", 1, "User:u", "*", 3, 3)),
+            RequestStep("of a topic", DESCRIBE_ACLS, 3, DescribeAclsRequest(2, "t", 1, "User:u", "*", 3, 3)),
         ),
     ),
     Scenario(

@@ -13,7 +13,7 @@ from tools.differential.scenarios.asking import (
     fetch_request,
     produce,
 )
-from tools.differential.steps import Ask, Scenario
+from tools.differential.steps import RequestStep, Scenario
 
 _TOPIC = "fetched"
 _THREE = batch(b"a", b"b", b"c")
@@ -21,17 +21,17 @@ _BATCH_BYTES = len(_THREE)
 _END = 12
 
 
-def _at(name: str, offset: int, version: int = 12, **fields: int) -> Ask:
+def _at(name: str, offset: int, version: int = 12, **fields: int) -> RequestStep:
     return fetch(name, _TOPIC, fetch_partition(0, offset, **fields), version=version)
 
 
-def _two(name: str, max_bytes: int, **fields: int) -> Ask:
+def _two(name: str, max_bytes: int, **fields: int) -> RequestStep:
     partitions = (fetch_partition(index, 0, **fields) for index in (0, 1))
     return fetch(name, _TOPIC, *partitions, max_bytes=max_bytes)
 
 
-def _of(name: str, topic: FetchTopic, version: int = 12) -> Ask:
-    return Ask(name, FETCH, version, fetch_request([topic]))
+def _of(name: str, topic: FetchTopic, version: int = 12) -> RequestStep:
+    return RequestStep(name, FETCH, version, fetch_request([topic]))
 
 
 def _id(topic_id: bytes) -> FetchTopic:
@@ -92,7 +92,7 @@ SCENARIOS = (
             fetch("waiting for more than there is", _TOPIC, max_wait_ms=300, min_bytes=1_000_000),
             fetch("waiting at the end", _TOPIC, fetch_partition(0, _END), max_wait_ms=300),
             fetch("waiting beyond the end", _TOPIC, fetch_partition(0, 99), max_wait_ms=5_000),
-            Ask("no topics", FETCH, 12, fetch_request([], max_wait_ms=5_000)),
+            RequestStep("no topics", FETCH, 12, fetch_request([], max_wait_ms=5_000)),
         ),
         (data_topic(_TOPIC, 2),),
     ),

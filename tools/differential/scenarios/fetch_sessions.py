@@ -3,7 +3,7 @@
 from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tools.differential.batches import batch
 from tools.differential.scenarios.asking import data_topic, fetch_partition, fetch_request, produce
-from tools.differential.steps import Ask, Memory, Scenario
+from tools.differential.steps import RequestStep, Scenario, ScenarioState
 
 _TOPIC = "session"
 _UNKNOWN_SESSION = 12345
@@ -17,21 +17,21 @@ def _request(topic: str, partitions: tuple[FetchPartition, ...]) -> FetchRequest
 
 def _in(
     name: str, session: int, epoch: int, *partitions: FetchPartition, forget: tuple[int, ...] = ()
-) -> Ask:
-    def message(memory: Memory) -> FetchRequest:
+) -> RequestStep:
+    def message(memory: ScenarioState) -> FetchRequest:
         asked = _request(_TOPIC, partitions)
         asked.session_id = memory.saved["session_id"] if session == _CURRENT else session
         asked.session_epoch = epoch
         asked.forgotten_topics_data = [ForgottenTopic(_TOPIC, partitions=list(forget))] if forget else []
         return asked
 
-    return Ask(name, FETCH, 12, message)
+    return RequestStep(name, FETCH, 12, message)
 
 
-def _made(name: str, *partitions: FetchPartition, version: int = 12, topic: str = _TOPIC) -> Ask:
+def _made(name: str, *partitions: FetchPartition, version: int = 12, topic: str = _TOPIC) -> RequestStep:
     asked = _request(topic, partitions)
     asked.session_epoch = 0
-    return Ask(name, FETCH, version, asked, saves="session_id")
+    return RequestStep(name, FETCH, version, asked, saves="session_id")
 
 
 _AT = fetch_partition

@@ -5,7 +5,7 @@ import struct
 from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersionsRequest
 from penstock.protocol.messages.metadata import METADATA
 from tools.differential.scenarios.asking import every_version
-from tools.differential.steps import Ask, Scenario, Send
+from tools.differential.steps import FrameStep, RequestStep, Scenario
 
 _CLIENT = struct.pack(">h", 1) + b"c"
 _UNKNOWN_KEY = 999
@@ -24,20 +24,20 @@ def _size(size: int) -> bytes:
     return struct.pack(">i", size)
 
 
-def _versions(name: str, version: int, body: bytes, reads: int = 0) -> Send:
-    return Send(name, _frame(API_VERSIONS.key, version, body), (API_VERSIONS, reads))
+def _versions(name: str, version: int, body: bytes, reads: int = 0) -> FrameStep:
+    return FrameStep(name, _frame(API_VERSIONS.key, version, body), (API_VERSIONS, reads))
 
 
-def _metadata(name: str, version: int, body: bytes, client: bytes = _CLIENT) -> Send:
-    return Send(name, _frame(METADATA.key, version, body, client), (METADATA, version))
+def _metadata(name: str, version: int, body: bytes, client: bytes = _CLIENT) -> FrameStep:
+    return FrameStep(name, _frame(METADATA.key, version, body, client), (METADATA, version))
 
 
-def _other(name: str, key: int, version: int, body: bytes) -> Send:
-    return Send(name, _frame(key, version, body), (METADATA, 0))
+def _other(name: str, key: int, version: int, body: bytes) -> FrameStep:
+    return FrameStep(name, _frame(key, version, body), (METADATA, 0))
 
 
-def _raw(name: str, frame: bytes) -> Send:
-    return Send(name, frame, (METADATA, 0))
+def _raw(name: str, frame: bytes) -> FrameStep:
+    return FrameStep(name, frame, (METADATA, 0))
 
 
 _NO_TOPICS = _size(0)
@@ -47,12 +47,12 @@ SCENARIOS = (
         "api-versions",
         (
             *(
-                Ask(f"v{version}", API_VERSIONS, version, ApiVersionsRequest("penstock", "1.0"))
+                RequestStep(f"v{version}", API_VERSIONS, version, ApiVersionsRequest("penstock", "1.0"))
                 for version in every_version(API_VERSIONS)
             ),
-            Ask("bad software name", API_VERSIONS, 3, ApiVersionsRequest("-penstock", "1.0")),
-            Ask("bad software version", API_VERSIONS, 3, ApiVersionsRequest("penstock", "1.0-")),
-            Ask("empty software name", API_VERSIONS, 3, ApiVersionsRequest("", "1.0")),
+            RequestStep("bad software name", API_VERSIONS, 3, ApiVersionsRequest("-penstock", "1.0")),
+            RequestStep("bad software version", API_VERSIONS, 3, ApiVersionsRequest("penstock", "1.0-")),
+            RequestStep("empty software name", API_VERSIONS, 3, ApiVersionsRequest("", "1.0")),
             _versions("v5", 5, b"\0"),
             _versions("v99", 99, b"\0"),
             _versions("v99 with more behind", 99, b"\0zzzz"),

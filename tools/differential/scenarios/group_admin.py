@@ -5,7 +5,7 @@ from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
 from penstock.protocol.messages.list_groups import LIST_GROUPS, ListGroupsRequest
 from tools.differential.scenarios.asking import every_version
 from tools.differential.scenarios.group_asking import (
-    NEWCOMER,
+    NEW_MEMBER_ID,
     commit,
     committed,
     describe,
@@ -13,17 +13,19 @@ from tools.differential.scenarios.group_asking import (
     leave,
     sync,
 )
-from tools.differential.steps import Ask, Scenario, Topic
+from tools.differential.steps import RequestStep, Scenario, Topic
 
 _TOPIC = "administered"
 
 
-def _list(name: str, version: int = 5, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> Ask:
-    return Ask(name, LIST_GROUPS, version, ListGroupsRequest(list(states), list(types)))
+def _list(
+    name: str, version: int = 5, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
+) -> RequestStep:
+    return RequestStep(name, LIST_GROUPS, version, ListGroupsRequest(list(states), list(types)))
 
 
-def _delete(name: str, *groups: str, version: int = 2) -> Ask:
-    return Ask(name, DELETE_GROUPS, version, DeleteGroupsRequest(list(groups)))
+def _delete(name: str, *groups: str, version: int = 2) -> RequestStep:
+    return RequestStep(name, DELETE_GROUPS, version, DeleteGroupsRequest(list(groups)))
 
 
 SCENARIOS = (
@@ -33,11 +35,18 @@ SCENARIOS = (
         (
             *(_list(f"v{v} nothing", v) for v in every_version(LIST_GROUPS)),
             commit("only offsets", "listed-simple", _TOPIC, {0: 1}),
-            join("a member", "listed-stable", NEWCOMER, saves_as="member"),
+            join("a member", "listed-stable", NEW_MEMBER_ID, saves_as="member"),
             join("joins", "listed-stable", "member"),
             _list("before its sync"),
             sync("syncs", "listed-stable", "member", 1, given={"member": b"x"}),
-            join("another", "listed-empty", NEWCOMER, version=3, saves_as="another", protocol_type="connect"),
+            join(
+                "another",
+                "listed-empty",
+                NEW_MEMBER_ID,
+                version=3,
+                saves_as="another",
+                protocol_type="connect",
+            ),
             leave("and it leaves", "listed-empty", ("another", None)),
             *(_list(f"v{v}", v) for v in every_version(LIST_GROUPS)),
             *(
@@ -73,7 +82,7 @@ SCENARIOS = (
         "describe-groups",
         (
             commit("only offsets", "described-simple", "described-topic", {0: 1}),
-            join("a member", "described", NEWCOMER, saves_as="member"),
+            join("a member", "described", NEW_MEMBER_ID, saves_as="member"),
             join("joins", "described", "member"),
             sync("syncs", "described", "member", 1, given={"member": b"all"}),
             *(
@@ -111,7 +120,7 @@ SCENARIOS = (
             commit("one more", "doomed-twice", "doomed-topic", {0: 1}),
             _delete("the same twice", "doomed-twice", "doomed-twice", "doomed-0"),
             _delete("none"),
-            join("a member", "doomed-alive", NEWCOMER, version=3, saves_as="member"),
+            join("a member", "doomed-alive", NEW_MEMBER_ID, version=3, saves_as="member"),
             _delete("while it lives", "doomed-alive"),
             leave("it leaves", "doomed-alive", ("member", None)),
             _delete("when it has left", "doomed-alive"),

@@ -26,12 +26,12 @@ from penstock.protocol.messages.offset_fetch import (
 from penstock.protocol.messages.sync_group import SYNC_GROUP, SyncGroupRequest, SyncGroupRequestAssignment
 from penstock.protocol.schema import Api, Struct
 from penstock.types import NO_TOPIC_ID
-from tools.differential.steps import ANSWER_S_MAX, SILENCE_S, Ask, Memory
+from tools.differential.steps import NO_REPLY_S, REPLY_S_MAX, RequestStep, ScenarioState
 
 SESSION_MS = 600_000
 """So long that no session ends while a scenario lasts, however slow the machine."""
 
-NEWCOMER = ""
+NEW_MEMBER_ID = ""
 
 Request = TypeVar("Request", bound=Struct)
 Protocols = dict[str, bytes]
@@ -55,103 +55,108 @@ def _string(text: str) -> bytes:
 RANGE: Protocols = {"range": subscription("read")}
 
 
-def join(name: str, group: str, member: str, protocols: Protocols | None = None, **fields: Any) -> Ask:
+def join(
+    name: str, group: str, member: str, protocols: Protocols | None = None, **fields: Any
+) -> RequestStep:
     """`saves_as` remembers the id the broker gives; `silent` expects it to wait for other members."""
     version = fields.pop("version", JOIN_GROUP.versions[1])
     saves_as = fields.pop("saves_as", None)
-    patience_s = SILENCE_S if fields.pop("silent", False) else ANSWER_S_MAX
+    timeout_s = NO_REPLY_S if fields.pop("silent", False) else REPLY_S_MAX
     offered = [
         JoinGroupRequestProtocol(*each) for each in (RANGE if protocols is None else protocols).items()
     ]
 
-    def message(memory: Memory) -> JoinGroupRequest:
+    def message(memory: ScenarioState) -> JoinGroupRequest:
         request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=SESSION_MS,
-            member_id=memory.known_as(member),
+            member_id=memory.actual_name(member),
             protocol_type="consumer",
             protocols=offered,
         )
         return _with(request, fields)
 
     saves = None if saves_as is None else "member_id"
-    return Ask(name, JOIN_GROUP, version, message, saves=saves, saves_as=saves_as, patience_s=patience_s)
+    return RequestStep(
+        name, JOIN_GROUP, version, message, saves=saves, saves_as=saves_as, timeout_s=timeout_s
+    )
 
 
-def sync(name: str, group: str, member: str, generation: int, **fields: Any) -> Ask:
+def sync(name: str, group: str, member: str, generation: int, **fields: Any) -> RequestStep:
     """`given`: the assignments, by member."""
     version = fields.pop("version", SYNC_GROUP.versions[1])
     given: dict[str, bytes] = fields.pop("given", {})
-    patience_s = SILENCE_S if fields.pop("silent", False) else ANSWER_S_MAX
+    timeout_s = NO_REPLY_S if fields.pop("silent", False) else REPLY_S_MAX
 
-    def message(memory: Memory) -> SyncGroupRequest:
+    def message(memory: ScenarioState) -> SyncGroupRequest:
         assignments = [
-            SyncGroupRequestAssignment(memory.known_as(who), assignment) for who, assignment in given.items()
+            SyncGroupRequestAssignment(memory.actual_name(who), assignment)
+            for who, assignment in given.items()
         ]
         request = SyncGroupRequest(
             group_id=group,
             generation_id=generation,
-            member_id=memory.known_as(member),
+            member_id=memory.actual_name(member),
             protocol_type="consumer",
             protocol_name="range",
             assignments=assignments,
         )
         return _with(request, fields)
 
-    return Ask(name, SYNC_GROUP, version, message, patience_s=patience_s)
+    return RequestStep(name, SYNC_GROUP, version, message, timeout_s=timeout_s)
 
 
-def heartbeat(name: str, group: str, member: str, generation: int, **fields: Any) -> Ask:
+def heartbeat(name: str, group: str, member: str, generation: int, **fields: Any) -> RequestStep:
     version = fields.pop("version", HEARTBEAT.versions[1])
 
-    def message(memory: Memory) -> HeartbeatRequest:
-        return _with(HeartbeatRequest(group, generation, memory.known_as(member)), fields)
+    def message(memory: ScenarioState) -> HeartbeatRequest:
+        return _with(HeartbeatRequest(group, generation, memory.actual_name(member)), fields)
 
-    return Ask(name, HEARTBEAT, version, message)
+    return RequestStep(name, HEARTBEAT, version, message)
 
 
-def leave(name: str, group: str, *members: tuple[str, str | None], version: int | None = None) -> Ask:
+def leave(name: str, group: str, *members: tuple[str, str | None], version: int | None = None) -> RequestStep:
     """Members with their instance ids. Before version 3 there is one, without."""
     asked = newest(LEAVE_GROUP, version)
 
-    def message(memory: Memory) -> LeaveGroupRequest:
+    def message(memory: ScenarioState) -> LeaveGroupRequest:
         identities = [
-            MemberIdentity(memory.known_as(member), instance, "a reason") for member, instance in members
+            MemberIdentity(memory.actual_name(member), instance, "a reason") for member, instance in members
         ]
         if asked < 3:
             return LeaveGroupRequest(group, identities[0].member_id)
         return LeaveGroupRequest(group, members=identities)
 
-    return Ask(name, LEAVE_GROUP, asked, message)
+    return RequestStep(name, LEAVE_GROUP, asked, message)
 
 
-def commit(name: str, group: str, topic: str, offsets: dict[int, int], **fields: Any) -> Ask:
+def commit(name: str, group: str, topic: str, offsets: dict[int, int], **fields: Any) -> RequestStep:
     """By the topic's id in versions that carry ids. `member` and `generation` are optional."""
     version = fields.pop("version", 9)
     member, generation = fields.pop("member", ""), fields.pop("generation", -1)
     note, epoch = fields.pop("note", "a note"), fields.pop("epoch", -1)
 
-    def message(memory: Memory) -> OffsetCommitRequest:
+    def message(memory: ScenarioState) -> OffsetCommitRequest:
         partitions = [
             OffsetCommitRequestPartition(index, offset, epoch, note) for index, offset in offsets.items()
         ]
         topic_id = memory.topic_ids.get(topic, NO_TOPIC_ID)
         asked = OffsetCommitRequestTopic(topic, topic_id, partitions)
-        request = OffsetCommitRequest(group, generation, memory.known_as(member), topics=[asked])
+        request = OffsetCommitRequest(group, generation, memory.actual_name(member), topics=[asked])
         return _with(request, fields)
 
-    return Ask(name, OFFSET_COMMIT, version, message)
+    return RequestStep(name, OFFSET_COMMIT, version, message)
 
 
 def committed(
     name: str, group: str, topics: dict[str, list[int]] | None, *, version: int = 9, **fields: Any
-) -> Ask:
+) -> RequestStep:
     """No topics means all that the group has. `member`, `epoch` and `eventually` are optional."""
     member, epoch = fields.pop("member", None), fields.pop("epoch", -1)
     eventually = fields.pop("eventually", False)
 
-    def message(memory: Memory) -> OffsetFetchRequest:
+    def message(memory: ScenarioState) -> OffsetFetchRequest:
         asked = None
         if topics is not None:
             asked = [
@@ -160,14 +165,14 @@ def committed(
             ]
         if version < 8:
             return _with(OffsetFetchRequest(group, asked), fields)
-        who = None if member is None else memory.known_as(member)
+        who = None if member is None else memory.actual_name(member)
         return _with(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, who, epoch, asked)]), fields)
 
-    return Ask(name, OFFSET_FETCH, version, message, eventually=eventually)
+    return RequestStep(name, OFFSET_FETCH, version, message, eventually=eventually)
 
 
-def describe(name: str, *groups: str, version: int = 6, operations: bool = False) -> Ask:
-    return Ask(name, DESCRIBE_GROUPS, version, DescribeGroupsRequest(list(groups), operations))
+def describe(name: str, *groups: str, version: int = 6, operations: bool = False) -> RequestStep:
+    return RequestStep(name, DESCRIBE_GROUPS, version, DescribeGroupsRequest(list(groups), operations))
 
 
 def _with(request: Request, fields: dict[str, Any]) -> Request:

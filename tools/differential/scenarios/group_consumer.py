@@ -16,7 +16,7 @@ from penstock.protocol.messages.list_groups import LIST_GROUPS, ListGroupsReques
 from penstock.types import TopicId
 from tools.differential.replies import UNKNOWN_TOPIC_ID
 from tools.differential.scenarios.group_asking import (
-    NEWCOMER,
+    NEW_MEMBER_ID,
     commit,
     committed,
     describe,
@@ -26,7 +26,7 @@ from tools.differential.scenarios.group_asking import (
     subscription,
     sync,
 )
-from tools.differential.steps import Ask, Memory, Scenario, Topic
+from tools.differential.steps import RequestStep, Scenario, ScenarioState, Topic
 
 _TOPIC = "balanced"
 _OTHER = "balanced-too"
@@ -37,15 +37,15 @@ _UNKNOWN = "unknown topic"
 Owned = dict[str, list[int]]
 
 
-def _beat(name: str, group: str, member: str, epoch: int, **fields: Any) -> Ask:
+def _beat(name: str, group: str, member: str, epoch: int, **fields: Any) -> RequestStep:
     """`owns`: the partitions that the member says it has, by topic."""
     version = fields.pop("version", 1)
     owns: Owned | None = fields.pop("owns", None)
     saves_as = fields.pop("saves_as", None)
 
-    def message(memory: Memory) -> ConsumerGroupHeartbeatRequest:
+    def message(memory: ScenarioState) -> ConsumerGroupHeartbeatRequest:
         ids = {**memory.topic_ids, _UNKNOWN: TopicId(UNKNOWN_TOPIC_ID)}
-        request = ConsumerGroupHeartbeatRequest(group, memory.known_as(member), epoch)
+        request = ConsumerGroupHeartbeatRequest(group, memory.actual_name(member), epoch)
         if owns is not None:
             request.topic_partitions = [
                 HeartbeatTopicPartitions(ids[topic], list(partitions)) for topic, partitions in owns.items()
@@ -55,10 +55,10 @@ def _beat(name: str, group: str, member: str, epoch: int, **fields: Any) -> Ask:
         return request
 
     saves = None if saves_as is None else "member_id"
-    return Ask(name, CONSUMER_GROUP_HEARTBEAT, version, message, saves=saves, saves_as=saves_as)
+    return RequestStep(name, CONSUMER_GROUP_HEARTBEAT, version, message, saves=saves, saves_as=saves_as)
 
 
-def _enter(name: str, group: str, member: str, *topics: str, **fields: Any) -> Ask:
+def _enter(name: str, group: str, member: str, *topics: str, **fields: Any) -> RequestStep:
     """The first heartbeat of a member, which says everything."""
     said: dict[str, Any] = {
         "owns": {},
@@ -68,17 +68,17 @@ def _enter(name: str, group: str, member: str, *topics: str, **fields: Any) -> A
     return _beat(name, group, member, 0, **{**said, **fields})
 
 
-def _described(name: str, *groups: str, version: int = 1, operations: bool = False) -> Ask:
+def _described(name: str, *groups: str, version: int = 1, operations: bool = False) -> RequestStep:
     request = ConsumerGroupDescribeRequest(list(groups), operations)
-    return Ask(name, CONSUMER_GROUP_DESCRIBE, version, request)
+    return RequestStep(name, CONSUMER_GROUP_DESCRIBE, version, request)
 
 
-def _listed(name: str, *types: str) -> Ask:
-    return Ask(name, LIST_GROUPS, 5, ListGroupsRequest([], list(types)))
+def _listed(name: str, *types: str) -> RequestStep:
+    return RequestStep(name, LIST_GROUPS, 5, ListGroupsRequest([], list(types)))
 
 
-def _deleted(name: str, group: str) -> Ask:
-    return Ask(name, DELETE_GROUPS, 2, DeleteGroupsRequest([group]))
+def _deleted(name: str, group: str) -> RequestStep:
+    return RequestStep(name, DELETE_GROUPS, 2, DeleteGroupsRequest([group]))
 
 
 _INVALID = "invalid"
@@ -226,14 +226,18 @@ SCENARIOS = (
         "consumer-group-kinds",
         (
             join(
-                "a classic member", "classic", NEWCOMER, {"range": subscription("kinds")}, saves_as="member"
+                "a classic member",
+                "classic",
+                NEW_MEMBER_ID,
+                {"range": subscription("kinds")},
+                saves_as="member",
             ),
             join("joins", "classic", "member", {"range": subscription("kinds")}),
             sync("syncs", "classic", "member", 1, given={"member": b"\0\0\0\0\0\0\0\0\0\0"}),
             _described("described as the new kind", "classic"),
             _beat("a heartbeat of the new kind", "classic", "member", 1),
             _beat("a leave of the new kind", "classic", "member", -1),
-            join("not a consumer", "connectors", NEWCOMER, version=3, protocol_type="connect"),
+            join("not a consumer", "connectors", NEW_MEMBER_ID, version=3, protocol_type="connect"),
             _enter("enters a group of another type", "connectors", "other", "kinds"),
             _described("unknown", "kinds-unknown"),
             _described("group without a name", ""),

@@ -6,7 +6,7 @@ from penstock.protocol.messages.leave_group import LEAVE_GROUP
 from penstock.protocol.messages.sync_group import SYNC_GROUP
 from tools.differential.scenarios.asking import every_version
 from tools.differential.scenarios.group_asking import (
-    NEWCOMER,
+    NEW_MEMBER_ID,
     commit,
     describe,
     heartbeat,
@@ -16,7 +16,7 @@ from tools.differential.scenarios.group_asking import (
     subscription,
     sync,
 )
-from tools.differential.steps import Ask, Scenario, Topic
+from tools.differential.steps import RequestStep, Scenario, Topic
 
 _TOPIC = "membership"
 _LONE = "lone"
@@ -24,12 +24,12 @@ _LONGEST_SESSION_MS = 1_800_000
 _SHORTEST_SESSION_MS = 6_000
 
 
-def _life(version: int) -> tuple[Ask, ...]:
+def _life(version: int) -> tuple[RequestStep, ...]:
     """From the first join to the end, each request as a client of that age would send it."""
     group, member = f"life-{version}", f"member {version}"
     at_sync, at_heartbeat = newest(SYNC_GROUP, version), newest(HEARTBEAT, version)
     return (
-        join(f"v{version} first join", group, NEWCOMER, version=version, saves_as=member),
+        join(f"v{version} first join", group, NEW_MEMBER_ID, version=version, saves_as=member),
         join(f"v{version} join", group, member, version=version),
         heartbeat(f"v{version} heartbeat before sync", group, member, 1, version=at_heartbeat),
         describe(f"v{version} before sync", group),
@@ -54,23 +54,23 @@ _REFUSED_JOINS = tuple(
     ask
     for v in (0, 3, 4, 5, 6, 7, 9)
     for ask in (
-        join(f"v{v} group without a name", "", NEWCOMER, version=v),
-        join(f"v{v} session too short", "refused", NEWCOMER, version=v, session_timeout_ms=5_999),
+        join(f"v{v} group without a name", "", NEW_MEMBER_ID, version=v),
+        join(f"v{v} session too short", "refused", NEW_MEMBER_ID, version=v, session_timeout_ms=5_999),
         join(f"v{v} unknown member, unknown group", "refused", "somebody", version=v),
         join(f"v{v} unknown member", _LONE, "somebody", version=v),
-        join(f"v{v} no protocols", "refused", NEWCOMER, {}, version=v),
-        join(f"v{v} no protocol type", "refused", NEWCOMER, version=v, protocol_type=""),
-        join(f"v{v} another type", _LONE, NEWCOMER, version=v, protocol_type="connect"),
-        join(f"v{v} another protocol", _LONE, NEWCOMER, {"roundrobin": subscription("read")}, version=v),
+        join(f"v{v} no protocols", "refused", NEW_MEMBER_ID, {}, version=v),
+        join(f"v{v} no protocol type", "refused", NEW_MEMBER_ID, version=v, protocol_type=""),
+        join(f"v{v} another type", _LONE, NEW_MEMBER_ID, version=v, protocol_type="connect"),
+        join(f"v{v} another protocol", _LONE, NEW_MEMBER_ID, {"roundrobin": subscription("read")}, version=v),
     )
 )
 
 
-def _with_member(group: str) -> tuple[Ask, ...]:
+def _with_member(group: str) -> tuple[RequestStep, ...]:
     """A group with one member, called after it."""
     member = f"alone in {group}"
     return (
-        join("somebody comes", group, NEWCOMER, saves_as=member),
+        join("somebody comes", group, NEW_MEMBER_ID, saves_as=member),
         join("and joins", group, member),
         sync("and syncs", group, member, 1, given={member: b"all"}),
     )
@@ -88,22 +88,24 @@ SCENARIOS = (
             *_with_member(_LONE),
             *_REFUSED_JOINS,
             describe("refused groups", "refused", ""),
-            join("session too long", "refused", NEWCOMER, session_timeout_ms=_LONGEST_SESSION_MS + 1),
-            join("session 0", "refused", NEWCOMER, session_timeout_ms=0),
-            join("session -1", "refused", NEWCOMER, session_timeout_ms=-1),
-            join("longest session", "long", NEWCOMER, session_timeout_ms=_LONGEST_SESSION_MS),
-            join("shortest session", "short", NEWCOMER, version=3, session_timeout_ms=_SHORTEST_SESSION_MS),
-            join("rebalance timeout 0", "hasty", NEWCOMER, version=3, rebalance_timeout_ms=0),
-            join("rebalance timeout -1", "hastier", NEWCOMER, version=3, rebalance_timeout_ms=-1),
-            join("protocol without a name", "nameless", NEWCOMER, {"": subscription("read")}, version=3),
-            join("no metadata", "bare", NEWCOMER, {"range": b""}, version=3),
+            join("session too long", "refused", NEW_MEMBER_ID, session_timeout_ms=_LONGEST_SESSION_MS + 1),
+            join("session 0", "refused", NEW_MEMBER_ID, session_timeout_ms=0),
+            join("session -1", "refused", NEW_MEMBER_ID, session_timeout_ms=-1),
+            join("longest session", "long", NEW_MEMBER_ID, session_timeout_ms=_LONGEST_SESSION_MS),
+            join(
+                "shortest session", "short", NEW_MEMBER_ID, version=3, session_timeout_ms=_SHORTEST_SESSION_MS
+            ),
+            join("rebalance timeout 0", "hasty", NEW_MEMBER_ID, version=3, rebalance_timeout_ms=0),
+            join("rebalance timeout -1", "hastier", NEW_MEMBER_ID, version=3, rebalance_timeout_ms=-1),
+            join("protocol without a name", "nameless", NEW_MEMBER_ID, {"": subscription("read")}, version=3),
+            join("no metadata", "bare", NEW_MEMBER_ID, {"range": b""}, version=3),
             join("another type, known member", _LONE, "alone in lone", protocol_type="connect"),
             join("another protocol, known member", _LONE, "alone in lone", {"sticky": subscription("read")}),
             describe("its new protocol", _LONE),
-            join("odd group name", "odd name é/..", NEWCOMER, version=3),
-            join("empty instance", "empty-instance", NEWCOMER, group_instance_id=""),
-            join("instance with spaces", "odd-instance", NEWCOMER, group_instance_id="a b"),
-            join("reason", "reasoned", NEWCOMER, reason="because"),
+            join("odd group name", "odd name é/..", NEW_MEMBER_ID, version=3),
+            join("empty instance", "empty-instance", NEW_MEMBER_ID, group_instance_id=""),
+            join("instance with spaces", "odd-instance", NEW_MEMBER_ID, group_instance_id="a b"),
+            join("reason", "reasoned", NEW_MEMBER_ID, reason="because"),
         ),
     ),
     Scenario(
@@ -113,7 +115,7 @@ SCENARIOS = (
             join(
                 "somebody else comes",
                 "waiting",
-                NEWCOMER,
+                NEW_MEMBER_ID,
                 {"sticky": subscription("read"), "range": subscription()},
                 saves_as="pending",
             ),

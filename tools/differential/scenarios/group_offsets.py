@@ -22,7 +22,7 @@ from penstock.types import TopicId
 from tools.differential.replies import UNKNOWN_TOPIC_ID
 from tools.differential.scenarios.asking import every_version
 from tools.differential.scenarios.group_asking import (
-    NEWCOMER,
+    NEW_MEMBER_ID,
     commit,
     committed,
     describe,
@@ -31,7 +31,7 @@ from tools.differential.scenarios.group_asking import (
     subscription,
     sync,
 )
-from tools.differential.steps import Ask, Scenario, Step, Topic
+from tools.differential.steps import RequestStep, Scenario, Step, Topic
 
 _TOPIC = "placed"
 _OTHER = "placed-too"
@@ -39,20 +39,20 @@ _GROUP = "places"
 _TOO_LONG = "n" * 4097
 
 
-def _delete(name: str, group: str, topics: dict[str, list[int]]) -> Ask:
+def _delete(name: str, group: str, topics: dict[str, list[int]]) -> RequestStep:
     asked = [
         OffsetDeleteRequestTopic(topic, [OffsetDeleteRequestPartition(index) for index in partitions])
         for topic, partitions in topics.items()
     ]
-    return Ask(name, OFFSET_DELETE, 0, OffsetDeleteRequest(group, asked))
+    return RequestStep(name, OFFSET_DELETE, 0, OffsetDeleteRequest(group, asked))
 
 
-def _commit_to(name: str, *topics: OffsetCommitRequestTopic, version: int) -> Ask:
-    return Ask(name, OFFSET_COMMIT, version, OffsetCommitRequest(_GROUP, topics=list(topics)))
+def _commit_to(name: str, *topics: OffsetCommitRequestTopic, version: int) -> RequestStep:
+    return RequestStep(name, OFFSET_COMMIT, version, OffsetCommitRequest(_GROUP, topics=list(topics)))
 
 
-def _fetch_groups(name: str, *groups: OffsetFetchRequestGroup, version: int = 8) -> Ask:
-    return Ask(name, OFFSET_FETCH, version, OffsetFetchRequest(groups=list(groups)))
+def _fetch_groups(name: str, *groups: OffsetFetchRequestGroup, version: int = 8) -> RequestStep:
+    return RequestStep(name, OFFSET_FETCH, version, OffsetFetchRequest(groups=list(groups)))
 
 
 def _of_group(group: str, *topics: OffsetFetchRequestTopic) -> OffsetFetchRequestGroup:
@@ -69,7 +69,7 @@ def _deletes_of_a_member_that_declares(version: int) -> tuple[Step, ...]:
     group, member = f"forgetful-{version}", f"declares {version}"
     protocols = {"range": version.to_bytes(2, signed=True) + subscription("forgotten")[2:]}
     return (
-        join(f"{member}", group, NEWCOMER, protocols, saves_as=member),
+        join(f"{member}", group, NEW_MEMBER_ID, protocols, saves_as=member),
         join(f"{member}, joins", group, member, protocols),
         sync(f"{member}, syncs", group, member, 1),
         commit(f"{member}, commits", group, "forgotten", {0: 1}, member=member, generation=1),
@@ -222,7 +222,7 @@ SCENARIOS = (
             join(
                 "a member",
                 "forgetful-alive",
-                NEWCOMER,
+                NEW_MEMBER_ID,
                 {"range": subscription("forgotten")},
                 saves_as="member",
             ),
@@ -234,10 +234,12 @@ SCENARIOS = (
             committed("only the other is gone", "forgetful-alive", None),
             leave("leaves", "forgetful-alive", ("member", None)),
             _delete("of an empty group", "forgetful-alive", {"forgotten": [0]}),
-            join("not a consumer", "forgetful-other", NEWCOMER, saves_as="worker", protocol_type="connect"),
+            join(
+                "not a consumer", "forgetful-other", NEW_MEMBER_ID, saves_as="worker", protocol_type="connect"
+            ),
             join("not a consumer joins", "forgetful-other", "worker", protocol_type="connect"),
             _delete("of a group that is no consumer", "forgetful-other", {"forgotten": [0]}),
-            join("unreadable", "forgetful-odd", NEWCOMER, {"range": b"?"}, saves_as="odd"),
+            join("unreadable", "forgetful-odd", NEW_MEMBER_ID, {"range": b"?"}, saves_as="odd"),
             join("unreadable joins", "forgetful-odd", "odd", {"range": b"?"}),
             sync("unreadable syncs", "forgetful-odd", "odd", 1),
             commit("unreadable commits", "forgetful-odd", "forgotten", {0: 1}, member="odd", generation=1),

@@ -6,7 +6,7 @@ for the answer and gives up the connection: the member stays in the group all th
 
 from penstock.protocol.messages.delete_groups import DELETE_GROUPS, DeleteGroupsRequest
 from tools.differential.scenarios.group_asking import (
-    NEWCOMER,
+    NEW_MEMBER_ID,
     commit,
     describe,
     heartbeat,
@@ -15,7 +15,7 @@ from tools.differential.scenarios.group_asking import (
     subscription,
     sync,
 )
-from tools.differential.steps import Ask, Scenario, Topic
+from tools.differential.steps import RequestStep, Scenario, Topic
 
 _PAIR = "pair"
 _TOPIC = "shared"
@@ -26,19 +26,21 @@ _STATIC = "static"
 _NAME = "instance"
 
 
-def _sync(name: str, member: str, generation: int, **fields: object) -> Ask:
+def _sync(name: str, member: str, generation: int, **fields: object) -> RequestStep:
     return sync(name, _PAIR, member, generation, protocol_name="roundrobin", **fields)
 
 
-def _delete(name: str, group: str) -> Ask:
-    return Ask(name, DELETE_GROUPS, 2, DeleteGroupsRequest([group]))
+def _delete(name: str, group: str) -> RequestStep:
+    return RequestStep(name, DELETE_GROUPS, 2, DeleteGroupsRequest([group]))
 
 
-def _static_join(name: str, group: str, version: int, member: str = NEWCOMER, **fields: object) -> Ask:
+def _static_join(
+    name: str, group: str, version: int, member: str = NEW_MEMBER_ID, **fields: object
+) -> RequestStep:
     return join(name, group, member, version=version, group_instance_id=_NAME, **fields)  # type: ignore[arg-type]
 
 
-def _replaced(version: int) -> tuple[Ask, ...]:
+def _replaced(version: int) -> tuple[RequestStep, ...]:
     """A static member comes back, as a client of that age, while the group is stable."""
     group, old, new = f"replaced-{version}", f"old {version}", f"new {version}"
     return (
@@ -57,10 +59,10 @@ SCENARIOS = (
     Scenario(
         "rebalance",
         (
-            join("the first comes", _PAIR, NEWCOMER, _BOTH, saves_as="first"),
+            join("the first comes", _PAIR, NEW_MEMBER_ID, _BOTH, saves_as="first"),
             join("and joins", _PAIR, "first", _BOTH),
             sync("and syncs", _PAIR, "first", 1, given={"first": b"all"}),
-            join("the second comes", _PAIR, NEWCOMER, _ONE, saves_as="second"),
+            join("the second comes", _PAIR, NEW_MEMBER_ID, _ONE, saves_as="second"),
             heartbeat("nothing has changed yet", _PAIR, "first", 1),
             join("and joins, and waits", _PAIR, "second", _ONE, silent=True),
             heartbeat("the first learns of it", _PAIR, "first", 1),
@@ -148,7 +150,7 @@ SCENARIOS = (
             join(
                 "back with other metadata",
                 _STATIC,
-                NEWCOMER,
+                NEW_MEMBER_ID,
                 {"range": subscription("read", note=b"changed")},
                 group_instance_id=_NAME,
                 saves_as="newest",

@@ -20,7 +20,7 @@ from penstock.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
 )
 from tools.differential.scenarios.asking import data_topic, every_version
-from tools.differential.steps import SILENCE_S, Ask, Scenario, Step
+from tools.differential.steps import NO_REPLY_S, RequestStep, Scenario, Step
 
 _GROUP_RESOURCE = 32
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
@@ -38,16 +38,16 @@ def _resource(of: str, *operations: _Operation) -> incremental_alter_configs.Alt
 
 def _change(
     name: str, *operations: _Operation, of: str = _GROUP, version: int = 1, only_validate: bool = False
-) -> Ask:
+) -> RequestStep:
     asked = IncrementalAlterConfigsRequest([_resource(of, *operations)], only_validate)
-    return Ask(name, INCREMENTAL_ALTER_CONFIGS, version, asked)
+    return RequestStep(name, INCREMENTAL_ALTER_CONFIGS, version, asked)
 
 
-def _shown(name: str, *keys: str, of: str = _GROUP, version: int = 4, synonyms: bool = False) -> Ask:
+def _shown(name: str, *keys: str, of: str = _GROUP, version: int = 4, synonyms: bool = False) -> RequestStep:
     """Brokers may need a moment to show a change."""
     resource = DescribeConfigsResource(_GROUP_RESOURCE, of, list(keys) or None)
     asked = DescribeConfigsRequest([resource], include_synonyms=synonyms)
-    return Ask(name, DESCRIBE_CONFIGS, version, asked, eventually=True)
+    return RequestStep(name, DESCRIBE_CONFIGS, version, asked, eventually=True)
 
 
 def _seen(name: str, *operations: _Operation, only_validate: bool = False) -> tuple[Step, Step]:
@@ -55,13 +55,13 @@ def _seen(name: str, *operations: _Operation, only_validate: bool = False) -> tu
     return _change(name, *operations, only_validate=only_validate), _shown(f"{name}, then")
 
 
-def _replace(name: str, *settings: tuple[str, str | None], of: str = "replaced-set") -> Ask:
+def _replace(name: str, *settings: tuple[str, str | None], of: str = "replaced-set") -> RequestStep:
     configs = [alter_configs.AlterableConfig(key, value) for key, value in settings]
     asked = AlterConfigsRequest([alter_configs.AlterConfigsResource(_GROUP_RESOURCE, of, configs)])
-    return Ask(name, ALTER_CONFIGS, 2, asked)
+    return RequestStep(name, ALTER_CONFIGS, 2, asked)
 
 
-def _report(name: str, epoch: int, group: str = _GROUP) -> Ask:
+def _report(name: str, epoch: int, group: str = _GROUP) -> RequestStep:
     asked = ConsumerGroupHeartbeatRequest(group, "member", epoch)
     if epoch == 0:
         asked.rebalance_timeout_ms, asked.subscribed_topic_names, asked.topic_partitions = (
@@ -69,7 +69,7 @@ def _report(name: str, epoch: int, group: str = _GROUP) -> Ask:
             [_TOPIC],
             [],
         )
-    return Ask(name, CONSUMER_GROUP_HEARTBEAT, 1, asked)
+    return RequestStep(name, CONSUMER_GROUP_HEARTBEAT, 1, asked)
 
 
 SCENARIOS = (
@@ -108,12 +108,12 @@ SCENARIOS = (
             _change("only validated, bad", (_SESSION, _SET, "x"), only_validate=True),
             _change("nothing"),
             _change("no group", (_SESSION, _SET, "50000"), of=""),
-            Ask(
+            RequestStep(
                 "twice",
                 INCREMENTAL_ALTER_CONFIGS,
                 1,
                 IncrementalAlterConfigsRequest([_resource("twice-set", (_SESSION, _SET, "50000"))] * 2),
-                patience_s=SILENCE_S,
+                timeout_s=NO_REPLY_S,
             ),
         ),
     ),
@@ -128,10 +128,12 @@ SCENARIOS = (
             _replace("null", (_SESSION, None)),
             _replace("too little", (_SESSION, "1")),
             _replace("no group", (_SESSION, "50000"), of=""),
-            Ask("listed", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([32]), eventually=True),
+            RequestStep(
+                "listed", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([32]), eventually=True
+            ),
             _replace("cleared"),
             _shown("cleared, then", of="replaced-set"),
-            Ask("listed again", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([32])),
+            RequestStep("listed again", LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([32])),
         ),
     ),
     Scenario(

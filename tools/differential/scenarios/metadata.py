@@ -5,7 +5,7 @@ from penstock.protocol.messages.metadata import METADATA, MetadataRequest, Metad
 from penstock.types import TopicId
 from tools.differential.replies import UNKNOWN_TOPIC_ID
 from tools.differential.scenarios.asking import every_version
-from tools.differential.steps import Ask, Message, Scenario, Topic
+from tools.differential.steps import Message, RequestStep, Scenario, Topic
 
 _HERE = "metadata-here"
 _INVALID = ("bad name", "", ".", "..", "x" * 250)
@@ -18,8 +18,8 @@ def _named(*names: str, create: bool = False) -> MetadataRequest:
     return MetadataRequest(topics, allow_auto_topic_creation=create)
 
 
-def _ask(name: str, version: int, message: Message, *, eventually: bool = False) -> Ask:
-    return Ask(name, METADATA, version, message, eventually=eventually)
+def _ask(name: str, version: int, message: Message, *, eventually: bool = False) -> RequestStep:
+    return RequestStep(name, METADATA, version, message, eventually=eventually)
 
 
 def _by_id(topic_id: TopicId | None, name: str | None) -> Message:
@@ -35,8 +35,8 @@ def _with_operations() -> MetadataRequest:
     return asked
 
 
-def _cluster(name: str, version: int, asked: DescribeClusterRequest) -> Ask:
-    return Ask(name, DESCRIBE_CLUSTER, version, asked)
+def _cluster(name: str, version: int, asked: DescribeClusterRequest) -> RequestStep:
+    return RequestStep(name, DESCRIBE_CLUSTER, version, asked)
 
 
 SCENARIOS = (

@@ -17,7 +17,7 @@ from penstock.protocol.messages.offset_for_leader_epoch import (
 )
 from tools.differential.batches import BASE_MS, batch, timed
 from tools.differential.scenarios.asking import data_topic, every_version, produce
-from tools.differential.steps import Ask, Scenario
+from tools.differential.steps import RequestStep, Scenario
 
 _TOPIC = "listed"
 _APPENDED = "listed-appended"
@@ -27,23 +27,25 @@ _DELTAS = (-5, 0, 1, 10, 15, 21, 25, 30, 35, 41, 45, 50, 51, 1000)
 _TIMEOUT_MS = 60_000
 
 
-def _list(name: str, timestamp: int, *, version: int = 11, topic: str = _TOPIC, **fields: int) -> Ask:
+def _list(name: str, timestamp: int, *, version: int = 11, topic: str = _TOPIC, **fields: int) -> RequestStep:
     asked = ListOffsetsPartition(fields.get("partition", 0), fields.get("epoch", -1), timestamp)
     request = ListOffsetsRequest(fields.get("replica", -1), fields.get("isolation", 0))
     request.topics = [ListOffsetsTopic(topic, [asked])]
     request.timeout_ms = _TIMEOUT_MS
-    return Ask(name, LIST_OFFSETS, version, request)
+    return RequestStep(name, LIST_OFFSETS, version, request)
 
 
-def _list_twice(name: str, *others: ListOffsetsPartition) -> Ask:
+def _list_twice(name: str, *others: ListOffsetsPartition) -> RequestStep:
     partitions = [ListOffsetsPartition(0, -1, -1), ListOffsetsPartition(0, -1, -2), *others]
-    return Ask(name, LIST_OFFSETS, 7, ListOffsetsRequest(-1, 0, [ListOffsetsTopic(_TOPIC, partitions)]))
+    return RequestStep(
+        name, LIST_OFFSETS, 7, ListOffsetsRequest(-1, 0, [ListOffsetsTopic(_TOPIC, partitions)])
+    )
 
 
-def _epoch(name: str, epoch: int, *, version: int = 4, topic: str = "epochs", **fields: int) -> Ask:
+def _epoch(name: str, epoch: int, *, version: int = 4, topic: str = "epochs", **fields: int) -> RequestStep:
     asked = OffsetForLeaderPartition(fields.get("partition", 0), fields.get("current", -1), epoch)
     request = OffsetForLeaderEpochRequest(fields.get("replica", -1), [OffsetForLeaderTopic(topic, [asked])])
-    return Ask(name, OFFSET_FOR_LEADER_EPOCH, version, request)
+    return RequestStep(name, OFFSET_FOR_LEADER_EPOCH, version, request)
 
 
 def _producer(
@@ -52,17 +54,17 @@ def _producer(
     transactional_id: str | None = None,
     timeout_ms: int = _TIMEOUT_MS,
     producer: tuple[int, int] = (-1, -1),
-) -> Ask:
+) -> RequestStep:
     asked = InitProducerIdRequest(transactional_id, timeout_ms, *producer)
-    return Ask(name, INIT_PRODUCER_ID, version, asked, eventually=True)
+    return RequestStep(name, INIT_PRODUCER_ID, version, asked, eventually=True)
 
 
-def _coordinator(name: str, version: int, *keys: str, kind: int = 0) -> Ask:
+def _coordinator(name: str, version: int, *keys: str, kind: int = 0) -> RequestStep:
     if version < 4:
         asked = FindCoordinatorRequest(keys[0], kind)
     else:
         asked = FindCoordinatorRequest("", kind, list(keys))
-    return Ask(name, FIND_COORDINATOR, version, asked, eventually=True)
+    return RequestStep(name, FIND_COORDINATOR, version, asked, eventually=True)
 
 
 SCENARIOS = (
@@ -96,7 +98,7 @@ SCENARIOS = (
             *(_list(f"replica {replica}", -1, replica=replica) for replica in (5, -2)),
             _list_twice("twice"),
             _list_twice("twice and a good one", ListOffsetsPartition(1, -1, -2)),
-            Ask("nothing", LIST_OFFSETS, 7, ListOffsetsRequest(-1)),
+            RequestStep("nothing", LIST_OFFSETS, 7, ListOffsetsRequest(-1)),
         ),
         (data_topic(_TOPIC, 2), data_topic(_APPENDED, message_timestamp_type="LogAppendTime")),
     ),

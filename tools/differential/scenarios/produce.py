@@ -11,25 +11,25 @@ from penstock.types import TopicId
 from tools.differential.batches import batch, sequenced, with_bad_crc
 from tools.differential.replies import UNKNOWN_TOPIC_ID
 from tools.differential.scenarios.asking import PRODUCE_TIMEOUT_MS, data_topic, every_version, fetch, produce
-from tools.differential.steps import SILENCE_S, Ask, Memory, Message, Scenario
+from tools.differential.steps import NO_REPLY_S, Message, RequestStep, Scenario, ScenarioState
 
 _TOPIC = "produced"
 _SEQUENCED = "sequenced"
 _SEQUENCE_MAX = 2**31 - 1
 
 
-def _by_id(name: str, topic_id: TopicId | None) -> Ask:
-    def message(memory: Memory) -> ProduceRequest:
+def _by_id(name: str, topic_id: TopicId | None) -> RequestStep:
+    def message(memory: ScenarioState) -> ProduceRequest:
         partitions = [PartitionProduceData(0, batch())]
         topic = TopicProduceData(topic_id=topic_id or memory.topic_ids[_TOPIC], partition_data=partitions)
         return ProduceRequest(None, -1, PRODUCE_TIMEOUT_MS, [topic])
 
-    return Ask(name, PRODUCE, 13, message)
+    return RequestStep(name, PRODUCE, 13, message)
 
 
-def _whole(name: str, *topics: TopicProduceData, acks: int = -1) -> Ask:
+def _whole(name: str, *topics: TopicProduceData, acks: int = -1) -> RequestStep:
     message: Message = ProduceRequest(None, acks, PRODUCE_TIMEOUT_MS, list(topics))
-    return Ask(name, PRODUCE, 9, message, patience_s=SILENCE_S)
+    return RequestStep(name, PRODUCE, 9, message, timeout_s=NO_REPLY_S)
 
 
 def _topic(name: str, *partitions: int) -> TopicProduceData:
@@ -38,7 +38,9 @@ def _topic(name: str, *partitions: int) -> TopicProduceData:
     )
 
 
-def _next(name: str, producer_id: int, epoch: int, sequence: int, *values: bytes, version: int = 9) -> Ask:
+def _next(
+    name: str, producer_id: int, epoch: int, sequence: int, *values: bytes, version: int = 9
+) -> RequestStep:
     return produce(name, _SEQUENCED, sequenced(producer_id, epoch, sequence, *values), version=version)
 
 
@@ -57,9 +59,9 @@ SCENARIOS = (
             produce("acks 1", _TOPIC, batch(), acks=1),
             *(produce(f"acks {acks}", _TOPIC, batch(), acks=acks) for acks in (2, -2)),
             produce("acks 2 to a missing topic", "produced-missing", batch(), acks=2),
-            produce("acks 0", _TOPIC, batch(), acks=0, patience_s=SILENCE_S),
-            produce("acks 0, missing topic", "produced-missing", batch(), acks=0, patience_s=SILENCE_S),
-            produce("acks 0, bad batch", _TOPIC, with_bad_crc(batch()), acks=0, patience_s=SILENCE_S),
+            produce("acks 0", _TOPIC, batch(), acks=0, timeout_s=NO_REPLY_S),
+            produce("acks 0, missing topic", "produced-missing", batch(), acks=0, timeout_s=NO_REPLY_S),
+            produce("acks 0, bad batch", _TOPIC, with_bad_crc(batch()), acks=0, timeout_s=NO_REPLY_S),
             _whole("no topics"),
             _whole("no topics, acks 0", acks=0),
             _whole("no topics, acks 7", acks=7),

@@ -12,7 +12,7 @@ from tools.differential.batches import (
     with_payload,
 )
 from tools.differential.scenarios.asking import data_topic, fetch, fetch_partition, produce
-from tools.differential.steps import SILENCE_S, Scenario
+from tools.differential.steps import NO_REPLY_S, Scenario
 
 _LENGTH = len(batch()) - 12
 _SMALL_BYTES = 200
@@ -40,7 +40,7 @@ def _scenario(topic: str, *cases: _Case, **configs: str) -> Scenario:
     """
     partitions = [fetch_partition(index, 0) for index in range(len(cases))]
     steps = (
-        produce(name, topic, records, version=version, partition=index, patience_s=SILENCE_S)
+        produce(name, topic, records, version=version, partition=index, timeout_s=NO_REPLY_S)
         for index, (name, records, version) in enumerate(cases)
     )
     read = fetch("what is there", topic, *partitions)

@@ -14,7 +14,7 @@ from penstock.protocol.messages.list_partition_reassignments import (
 )
 from penstock.protocol.messages.unregister_broker import UNREGISTER_BROKER, UnregisterBrokerRequest
 from tools.differential.scenarios.asking import every_version
-from tools.differential.steps import Ask, Scenario, Topic
+from tools.differential.steps import RequestStep, Scenario, Topic
 
 _HERE = "reassigned"
 _LED = "elected"
@@ -28,18 +28,20 @@ def _alter(
     version: int = 1,
     allows: bool = True,
     timeout_ms: int = 10_000,
-) -> Ask:
+) -> RequestStep:
     topics: dict[str, ReassignableTopic] = {}
     for topic, index, replicas in wanted:
         partition = ReassignablePartition(index, replicas)
         topics.setdefault(topic, ReassignableTopic(topic)).partitions.append(partition)
     request = AlterPartitionReassignmentsRequest(timeout_ms, allows, list(topics.values()))
-    return Ask(name, ALTER_PARTITION_REASSIGNMENTS, version, request)
+    return RequestStep(name, ALTER_PARTITION_REASSIGNMENTS, version, request)
 
 
-def _list(name: str, *asked: tuple[str, list[int]]) -> Ask:
+def _list(name: str, *asked: tuple[str, list[int]]) -> RequestStep:
     topics = [ListPartitionReassignmentsTopics(*each) for each in asked] or None
-    return Ask(name, LIST_PARTITION_REASSIGNMENTS, 0, ListPartitionReassignmentsRequest(topics=topics))
+    return RequestStep(
+        name, LIST_PARTITION_REASSIGNMENTS, 0, ListPartitionReassignmentsRequest(topics=topics)
+    )
 
 
 def _elect(
@@ -48,9 +50,9 @@ def _elect(
     kind: int = _PREFERRED,
     version: int = 2,
     timeout_ms: int = 10_000,
-) -> Ask:
+) -> RequestStep:
     topics = [TopicPartitions(*each) for each in asked]
-    return Ask(name, ELECT_LEADERS, version, ElectLeadersRequest(kind, topics, timeout_ms))
+    return RequestStep(name, ELECT_LEADERS, version, ElectLeadersRequest(kind, topics, timeout_ms))
 
 
 SCENARIOS = (
@@ -92,6 +94,6 @@ SCENARIOS = (
     ),
     Scenario(
         "unregistering",
-        (Ask("unknown broker", UNREGISTER_BROKER, 0, UnregisterBrokerRequest(77)),),
+        (RequestStep("unknown broker", UNREGISTER_BROKER, 0, UnregisterBrokerRequest(77)),),
     ),
 )

@@ -14,7 +14,7 @@ from penstock.protocol.messages.list_offsets import (
 )
 from tools.differential.batches import batch
 from tools.differential.scenarios.asking import data_topic, every_version, fetch, fetch_partition, produce
-from tools.differential.steps import Ask, Scenario
+from tools.differential.steps import RequestStep, Scenario
 
 _TOPIC = "trimmed"
 _COMPACTED = "trimmed-compacted"
@@ -31,9 +31,9 @@ def _trim(
     partition: int = 0,
     version: int = 2,
     timeout_ms: int = _TIMEOUT_MS,
-) -> Ask:
+) -> RequestStep:
     asked = DeleteRecordsTopic(topic, [DeleteRecordsPartition(partition, offset)])
-    return Ask(name, DELETE_RECORDS, version, DeleteRecordsRequest([asked], timeout_ms))
+    return RequestStep(name, DELETE_RECORDS, version, DeleteRecordsRequest([asked], timeout_ms))
 
 
 SCENARIOS = (
@@ -58,7 +58,7 @@ SCENARIOS = (
             _trim("empty partition", -1, partition=1),
             fetch("before the start", _TOPIC, fetch_partition(0, 3)),
             fetch("at the start, inside a batch", _TOPIC, fetch_partition(0, 4)),
-            Ask(
+            RequestStep(
                 "earliest",
                 LIST_OFFSETS,
                 7,
@@ -72,7 +72,7 @@ SCENARIOS = (
             fetch("nothing left", _TOPIC, fetch_partition(0, 9)),
             produce("afterwards", _TOPIC, batch()),
             produce("refused afterwards", _TOPIC, batch(record_count=5, last_offset_delta=4)),
-            Ask(
+            RequestStep(
                 "twice",
                 DELETE_RECORDS,
                 2,
@@ -85,7 +85,7 @@ SCENARIOS = (
                     _TIMEOUT_MS,
                 ),
             ),
-            Ask("nothing", DELETE_RECORDS, 2, DeleteRecordsRequest([], _TIMEOUT_MS)),
+            RequestStep("nothing", DELETE_RECORDS, 2, DeleteRecordsRequest([], _TIMEOUT_MS)),
         ),
         (
             data_topic(_TOPIC, 2),

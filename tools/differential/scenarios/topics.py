@@ -13,46 +13,48 @@ from penstock.protocol.messages.metadata import METADATA, MetadataRequest, Metad
 from penstock.types import TopicId
 from tools.differential.replies import UNKNOWN_TOPIC_ID
 from tools.differential.scenarios.asking import every_version
-from tools.differential.steps import Ask, Memory, Scenario, Topic
+from tools.differential.steps import RequestStep, Scenario, ScenarioState, Topic
 
 _TIMEOUT_MS = 10_000
 _UNKNOWN = TopicId(UNKNOWN_TOPIC_ID)
 _GROWING = "growing"
 
 
-def _delete_names(name: str, version: int, *topics: str, timeout_ms: int = _TIMEOUT_MS) -> Ask:
+def _delete_names(name: str, version: int, *topics: str, timeout_ms: int = _TIMEOUT_MS) -> RequestStep:
     if version < 6:
         asked = DeleteTopicsRequest(topic_names=list(topics), timeout_ms=timeout_ms)
     else:
         asked = DeleteTopicsRequest([DeleteTopicState(topic) for topic in topics], timeout_ms=timeout_ms)
-    return Ask(name, DELETE_TOPICS, version, asked)
+    return RequestStep(name, DELETE_TOPICS, version, asked)
 
 
-def _delete(name: str, *states: DeleteTopicState) -> Ask:
-    return Ask(name, DELETE_TOPICS, 6, DeleteTopicsRequest(list(states), timeout_ms=_TIMEOUT_MS))
+def _delete(name: str, *states: DeleteTopicState) -> RequestStep:
+    return RequestStep(name, DELETE_TOPICS, 6, DeleteTopicsRequest(list(states), timeout_ms=_TIMEOUT_MS))
 
 
-def _delete_by_id(name: str, topic: str, *, named: str | None = None, and_by_name: bool = False) -> Ask:
-    def message(memory: Memory) -> DeleteTopicsRequest:
+def _delete_by_id(
+    name: str, topic: str, *, named: str | None = None, and_by_name: bool = False
+) -> RequestStep:
+    def message(memory: ScenarioState) -> DeleteTopicsRequest:
         states = [DeleteTopicState(named, memory.topic_ids[topic])]
         return DeleteTopicsRequest(
             [*([DeleteTopicState(topic)] if and_by_name else []), *states], timeout_ms=_TIMEOUT_MS
         )
 
-    return Ask(name, DELETE_TOPICS, 6, message)
+    return RequestStep(name, DELETE_TOPICS, 6, message)
 
 
-def _is_there(name: str, topic: str) -> Ask:
+def _is_there(name: str, topic: str) -> RequestStep:
     asked = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    return Ask(name, METADATA, 9, asked, eventually=True)
+    return RequestStep(name, METADATA, 9, asked, eventually=True)
 
 
-def _grow(name: str, count: int, *, topic: str = _GROWING, version: int = 3, **fields: Any) -> Ask:
+def _grow(name: str, count: int, *, topic: str = _GROWING, version: int = 3, **fields: Any) -> RequestStep:
     assigned = fields.pop("assigned", None)
     places = None if assigned is None else [CreatePartitionsAssignment(brokers) for brokers in assigned]
     options = {"timeout_ms": _TIMEOUT_MS, **fields}
     asked = CreatePartitionsRequest([CreatePartitionsTopic(topic, count, places)], **options)
-    return Ask(name, CREATE_PARTITIONS, version, asked)
+    return RequestStep(name, CREATE_PARTITIONS, version, asked)
 
 
 _TO_DELETE = tuple(f"deleted-v{version}" for version in every_version(DELETE_TOPICS))
@@ -99,7 +101,7 @@ SCENARIOS = (
             _grow("nobody", 7, assigned=[[]]),
             _grow("assigned", 7, assigned=[[1]]),
             _grow("timeout 0", 8, timeout_ms=0),
-            Ask(
+            RequestStep(
                 "twice",
                 CREATE_PARTITIONS,
                 3,
@@ -112,7 +114,7 @@ SCENARIOS = (
                     _TIMEOUT_MS,
                 ),
             ),
-            Ask("nothing", CREATE_PARTITIONS, 3, CreatePartitionsRequest([], _TIMEOUT_MS)),
+            RequestStep("nothing", CREATE_PARTITIONS, 3, CreatePartitionsRequest([], _TIMEOUT_MS)),
             _is_there("in the end", _GROWING),
         ),
         (Topic(_GROWING, 2),),

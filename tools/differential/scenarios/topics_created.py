@@ -8,7 +8,7 @@ from penstock.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from tools.differential.scenarios.asking import every_version
-from tools.differential.steps import Ask, Scenario, Topic
+from tools.differential.steps import RequestStep, Scenario, Topic
 
 _TIMEOUT_MS = 10_000
 _HERE = "created-here"
@@ -22,7 +22,7 @@ def _topic(name: str, partitions: int = 1, replicas: int = 1, **configs: str | N
 
 def _assigned(
     name: str, *assignments: tuple[int, list[int]], partitions: int = -1, replicas: int = -1
-) -> Ask:
+) -> RequestStep:
     placed = [CreatableReplicaAssignment(partition, brokers) for partition, brokers in assignments]
     return _create(
         f"assignment {name}",
@@ -36,11 +36,13 @@ def _create(
     version: int = 7,
     timeout_ms: int = _TIMEOUT_MS,
     only_validate: bool = False,
-) -> Ask:
-    return Ask(name, CREATE_TOPICS, version, CreateTopicsRequest(list(topics), timeout_ms, only_validate))
+) -> RequestStep:
+    return RequestStep(
+        name, CREATE_TOPICS, version, CreateTopicsRequest(list(topics), timeout_ms, only_validate)
+    )
 
 
-def _config(name: str, key: str, value: str | None) -> Ask:
+def _config(name: str, key: str, value: str | None) -> RequestStep:
     topic = CreatableTopic(f"config-{name.replace(' ', '-')}", 1, 1, [], [CreatableTopicConfig(key, value)])
     return _create(f"config {name}", topic)
 

@@ -21,10 +21,10 @@ Differs from Kafka
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.broker.cluster.config_resources import ConfigResource, Wanted, alter_resources
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.config_resources import ConfigResource, ResourceChange, alter_resources
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, named
+from penstock.broker.served_api import TOPIC, ServedApi, names_at
 from penstock.config.alter import replace_broker, replace_group, replace_topic
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ErrorCode
@@ -39,23 +39,23 @@ from penstock.security.access import Operation
 
 
 class AlterConfigs:
-    api = ServedApi(ALTER_CONFIGS, Operation.ALTER_CONFIGS, TOPIC, named("resources", "resource_name"))
+    api = ServedApi(ALTER_CONFIGS, Operation.ALTER_CONFIGS, TOPIC, names_at("resources", "resource_name"))
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     async def __call__(self, request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
-        wanted = [_wanted(resource) for resource in request.resources]
+        wanted = [_resource_change(resource) for resource in request.resources]
         outcomes = await alter_resources(self._cluster, context, wanted, validate_only=request.validate_only)
         return AlterConfigsResponse(
             responses=[
                 AlterConfigsResourceResponse(
-                    error_code=refusal.code if refusal else ErrorCode.NONE,
-                    error_message=refusal.detail if refusal else None,
+                    error_code=rejection.code if rejection else ErrorCode.NONE,
+                    error_message=rejection.detail if rejection else None,
                     resource_type=each.resource.type,
                     resource_name=each.resource.name,
                 )
-                for each, refusal in zip(wanted, outcomes, strict=True)
+                for each, rejection in zip(wanted, outcomes, strict=True)
             ]
         )
 
@@ -75,6 +75,8 @@ class _Replacement(NamedTuple):
         return replace_group(self.entries, broker)
 
 
-def _wanted(resource: AlterConfigsResource) -> Wanted:
+def _resource_change(resource: AlterConfigsResource) -> ResourceChange:
     entries = [(entry.name, entry.value) for entry in resource.configs]
-    return Wanted(ConfigResource(resource.resource_type, resource.resource_name), _Replacement(entries))
+    return ResourceChange(
+        ConfigResource(resource.resource_type, resource.resource_name), _Replacement(entries)
+    )

@@ -20,10 +20,10 @@ Differs from Kafka
 from collections import Counter
 from collections.abc import Mapping
 
-from penstock.broker.cluster.metadata_change import Changing, refusal_of_all
-from penstock.broker.cluster.metadata_service import Cluster, Decide
+from penstock.broker.cluster.metadata_change import MetadataChange, no_controller_error
+from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.controller.reassignment import Reassignment, cancel, reassign
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX
@@ -41,9 +41,9 @@ _TWICE = ApiError(ErrorCode.INVALID_REQUEST, "The partition is named twice in on
 
 
 class AlterPartitionReassignments:
-    api = ServedApi(ALTER_PARTITION_REASSIGNMENTS, Operation.ALTER, ON_CLUSTER, the_cluster)
+    api = ServedApi(ALTER_PARTITION_REASSIGNMENTS, Operation.ALTER, ON_CLUSTER, cluster_name)
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     async def __call__(
@@ -54,11 +54,11 @@ class AlterPartitionReassignments:
             for topic in request.topics
             for partition in topic.partitions
         )
-        refusal = self._refusal(request, context)
-        if refusal is not None:
-            return _response(request, dict.fromkeys(named, refusal), refusal)
+        rejection = self._rejection(request, context)
+        if rejection is not None:
+            return _response(request, dict.fromkeys(named, rejection), rejection)
         decides = {name: decide for name, decide in _decides(request).items() if named[name] == 1}
-        outcomes = await Changing(self._cluster).make_each(
+        outcomes = await MetadataChange(self._cluster).commit_each(
             list(decides.values()), independent=True, at_once=PARTITION_CHANGES_AT_ONCE
         )
         problems: dict[TopicPartition, ApiError | None] = {
@@ -66,9 +66,9 @@ class AlterPartitionReassignments:
             for name, outcome in zip(decides, outcomes, strict=True)
         }
         problems = {name: problems.get(name, _TWICE) for name in named}
-        return _response(request, problems, refusal_of_all(outcomes))
+        return _response(request, problems, no_controller_error(outcomes))
 
-    def _refusal(
+    def _rejection(
         self, request: AlterPartitionReassignmentsRequest, context: RequestContext
     ) -> ApiError | None:
         if context.cluster_denied:
@@ -102,7 +102,7 @@ def _decide(name: str, index: int, replicas: list[int] | None, *, allows: bool) 
 def _response(
     request: AlterPartitionReassignmentsRequest,
     problems: Mapping[TopicPartition, ApiError | None],
-    refusal: ApiError | None = None,
+    rejection: ApiError | None = None,
 ) -> AlterPartitionReassignmentsResponse:
     topics: dict[str, ReassignableTopicResponse] = {}
     for name, problem in problems.items():
@@ -110,8 +110,8 @@ def _response(
         topics.setdefault(name.topic, ReassignableTopicResponse(name.topic)).partitions.append(answer)
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
-        error_code=ErrorCode.NONE if refusal is None else refusal.code,
-        error_message=None if refusal is None else refusal.detail or None,
+        error_code=ErrorCode.NONE if rejection is None else rejection.code,
+        error_message=None if rejection is None else rejection.detail or None,
         responses=list(topics.values()),
     )
 

@@ -18,9 +18,9 @@ Differs from Kafka
 
 from collections.abc import Callable
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, the_cluster
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name, never_waits
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.alter_replica_log_dirs import (
     ALTER_REPLICA_LOG_DIRS,
@@ -29,16 +29,20 @@ from penstock.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.security.access import Operation
 from penstock.types import TopicPartition
 
 
 class AlterReplicaLogDirs:
-    api = ServedApi(ALTER_REPLICA_LOG_DIRS, Operation.ALTER, ON_CLUSTER, the_cluster, weigh=never_waits)
+    api = ServedApi(ALTER_REPLICA_LOG_DIRS, Operation.ALTER, ON_CLUSTER, cluster_name, weigh=never_waits)
 
     def __init__(
-        self, cluster: Cluster, partitions: Partitions, path: str, failure: Callable[[], str | None]
+        self,
+        cluster: MetadataService,
+        partitions: ReplicaManager,
+        path: str,
+        failure: Callable[[], str | None],
     ) -> None:
         """`path` is the directory as DescribeLogDirs tells it; `failure` says why the disk cannot be used."""
         self._cluster = cluster

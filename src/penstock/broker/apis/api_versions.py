@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, nothing
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, no_names
 from penstock.errors import ErrorCode
 from penstock.metadata import levels
 from penstock.metadata.facts import ClusterImage
@@ -45,7 +45,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersions:
-    api = ServedApi(API_VERSIONS, Operation.DESCRIBE, ON_CLUSTER, nothing, weigh=never_waits)
+    api = ServedApi(API_VERSIONS, Operation.DESCRIBE, ON_CLUSTER, no_names, weigh=never_waits)
 
     def __init__(self, supported: Callable[[], Supported], image: Callable[[], ClusterImage]) -> None:
         self._supported = supported

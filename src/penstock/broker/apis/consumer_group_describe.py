@@ -16,13 +16,13 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, Question
-from penstock.broker.groups.reply_budget import ReplyRoom
-from penstock.broker.router import Later
-from penstock.broker.served_api import GROUP, ServedApi, named
+from penstock.broker.groups.group_coordinator import GroupCoordinator, GroupLookup
+from penstock.broker.groups.reply_budget import ReplyBudget
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
-from penstock.groups.groups import Groups
+from penstock.groups.groups import GroupStateMachine
 from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.consumer_group_describe import (
     CONSUMER_GROUP_DESCRIBE,
@@ -39,52 +39,52 @@ _PARTITION_BYTES: Final = 12
 
 
 class ConsumerGroupDescribe:
-    api = ServedApi(CONSUMER_GROUP_DESCRIBE, Operation.DESCRIBE, GROUP, named("group_ids"))
+    api = ServedApi(CONSUMER_GROUP_DESCRIBE, Operation.DESCRIBE, GROUP, names_at("group_ids"))
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
     def __call__(
         self, request: ConsumerGroupDescribeRequest, context: RequestContext
-    ) -> Later | Coroutine[Any, Any, ConsumerGroupDescribeResponse]:
+    ) -> DeferredReply | Coroutine[Any, Any, ConsumerGroupDescribeResponse]:
         if len(request.group_ids) > GROUPS_REPORTED_PER_TURN:
             return self._many(request, context)
-        return self._groups.ask_each(self._questions(request, context), _response)
+        return self._groups.query_each(self._questions(request, context), _response)
 
     async def _many(
         self, request: ConsumerGroupDescribeRequest, context: RequestContext
     ) -> ConsumerGroupDescribeResponse:
         async with self._groups.long_replies:
             questions = self._questions(request, context)
-            return _response([group async for group in self._groups.ask_in_turns(questions)])
+            return _response([group async for group in self._groups.query_in_chunks(questions)])
 
-    def _questions(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> list[Question]:
-        room = ReplyRoom()
+    def _questions(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> list[GroupLookup]:
+        budget = ReplyBudget()
 
-        def question(group_id: str) -> Question:
-            def describe(state: Groups, now: Now) -> DescribedConsumerGroup:
+        def question(group_id: str) -> GroupLookup:
+            def describe(state: GroupStateMachine, now: Now) -> DescribedConsumerGroup:
                 described = _describe(group_id, state, context)
                 if request.include_authorized_operations and not described.error_code:
                     resource = Resource(ResourceType.GROUP, group_id)
                     described.authorized_operations = context.operations_bits(GROUP_OPERATIONS, resource)
-                room.take(_weigh(described))
+                budget.take(_weigh(described))
                 return described
 
-            return Question(group_id, describe, lambda code, detail: _refused(group_id, code, detail))
+            return GroupLookup(group_id, describe, lambda code, detail: _rejected(group_id, code, detail))
 
         return [question(group_id) for group_id in dict.fromkeys(request.group_ids)]
 
 
-def _describe(group_id: str, state: Groups, context: RequestContext) -> DescribedConsumerGroup:
+def _describe(group_id: str, state: GroupStateMachine, context: RequestContext) -> DescribedConsumerGroup:
     if group_id in context.denied:
-        return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return _rejected(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not group_id:
-        return _refused(group_id, ErrorCode.INVALID_GROUP_ID)
+        return _rejected(group_id, ErrorCode.INVALID_GROUP_ID)
     described = state.describe_consumer(group_id)
     if described is None:
-        return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return _rejected(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
     if not _may_see_topics(described, context):
-        return _refused(group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return _rejected(group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return described
 
 
@@ -114,5 +114,5 @@ def _may_see_topics(described: DescribedConsumerGroup, context: RequestContext) 
     return all(context.may(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in names)
 
 
-def _refused(group_id: str, code: ErrorCode, detail: str = "") -> DescribedConsumerGroup:
+def _rejected(group_id: str, code: ErrorCode, detail: str = "") -> DescribedConsumerGroup:
     return DescribedConsumerGroup(error_code=code, error_message=detail or None, group_id=group_id)

@@ -15,11 +15,11 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, client_of
-from penstock.broker.router import Later
-from penstock.broker.served_api import GROUP, ServedApi, named
+from penstock.broker.groups.group_coordinator import GroupCoordinator, client_info
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.errors import ErrorCode
-from penstock.groups.consumer.consumer_heartbeat import Caller
+from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller
 from penstock.protocol.messages.consumer_group_heartbeat import (
     CONSUMER_GROUP_HEARTBEAT,
     ConsumerGroupHeartbeatRequest,
@@ -29,32 +29,32 @@ from penstock.security.access import Operation, ResourceType
 
 
 class ConsumerGroupHeartbeat:
-    api = ServedApi(CONSUMER_GROUP_HEARTBEAT, Operation.READ, GROUP, named("group_id"))
+    api = ServedApi(CONSUMER_GROUP_HEARTBEAT, Operation.READ, GROUP, names_at("group_id"))
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
     def __call__(
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
-    ) -> ConsumerGroupHeartbeatResponse | Later:
+    ) -> ConsumerGroupHeartbeatResponse | DeferredReply:
         if request.group_id in context.denied:
-            return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return _rejected(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         for name in request.subscribed_topic_names or ():
             if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-                return _refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        version, client = context.version, client_of(context)
+                return _rejected(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        version, client = context.version, client_info(context)
 
-        def may_see(topic: str) -> bool:
+        def can_describe(topic: str) -> bool:
             return context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
         return self._groups.execute(
             request.group_id,
             lambda state, pending, now: state.consumer_heartbeat(
-                request, Caller(version, client, pending, may_see), now
+                request, ConsumerCaller(version, client, pending, can_describe), now
             ),
-            _refused,
+            _rejected,
         )
 
 
-def _refused(code: ErrorCode, detail: str = "") -> ConsumerGroupHeartbeatResponse:
+def _rejected(code: ErrorCode, detail: str = "") -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=code, error_message=detail or None)

@@ -18,11 +18,11 @@ Differs from Kafka
 from collections import Counter
 from collections.abc import Sequence
 
-from penstock.broker.cluster.metadata_change import Changing
-from penstock.broker.cluster.metadata_service import Cluster, Decide
+from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, named
-from penstock.controller.internal_topics import internal_problem
+from penstock.broker.served_api import TOPIC, ServedApi, names_at
+from penstock.controller.internal_topics import internal_topic_error
 from penstock.controller.topics import grow_topic
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
@@ -37,9 +37,9 @@ from penstock.security.access import Operation
 
 
 class CreatePartitions:
-    api = ServedApi(CREATE_PARTITIONS, Operation.ALTER, TOPIC, named("topics", "name"))
+    api = ServedApi(CREATE_PARTITIONS, Operation.ALTER, TOPIC, names_at("topics", "name"))
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     async def __call__(
@@ -48,43 +48,45 @@ class CreatePartitions:
         occurrences = Counter(topic.name for topic in request.topics)
         once = [topic for topic in request.topics if occurrences[topic.name] == 1]
         outcomes: dict[str, ApiError | None] = {
-            topic.name: refusal for topic in once if (refusal := _refusal(topic, context)) is not None
+            topic.name: rejection for topic in once if (rejection := _rejection(topic, context)) is not None
         }
-        wanted = [topic for topic in once if topic.name not in outcomes]
-        problem = self._problem_of_all(wanted, request.timeout_ms)
+        accepted = [topic for topic in once if topic.name not in outcomes]
+        problem = self._whole_request_error(accepted, request.timeout_ms)
         if problem is not None:
-            outcomes.update((topic.name, problem) for topic in wanted)
-            wanted = []
-        changing, growths = Changing(self._cluster), [_growth(topic) for topic in wanted]
-        make_each = changing.try_each if request.validate_only else changing.make_each
-        grown = await make_each(growths)
-        for topic, outcome in zip(wanted, grown, strict=True):
+            outcomes.update((topic.name, problem) for topic in accepted)
+            accepted = []
+        metadata_change, growths = MetadataChange(self._cluster), [_growth(topic) for topic in accepted]
+        commit_each = metadata_change.validate_each if request.validate_only else metadata_change.commit_each
+        grown = await commit_each(growths)
+        for topic, outcome in zip(accepted, grown, strict=True):
             outcomes[topic.name] = outcome if isinstance(outcome, ApiError) else None
         results = [_result(topic.name, outcomes[topic.name]) for topic in once]
         twice = ApiError(ErrorCode.INVALID_REQUEST, "The topic is named twice in one request.")
         results += [_result(name, twice) for name, count in occurrences.items() if count > 1]
         return CreatePartitionsResponse(results=results)
 
-    def _problem_of_all(self, wanted: Sequence[CreatePartitionsTopic], timeout_ms: int) -> ApiError | None:
+    def _whole_request_error(
+        self, accepted: Sequence[CreatePartitionsTopic], timeout_ms: int
+    ) -> ApiError | None:
         topics = self._cluster.image.topics
         added = sum(
             max(0, topic.count - len(topics[topic.name].partitions))
-            for topic in wanted
+            for topic in accepted
             if topic.name in topics
         )
-        if added > PARTITIONS_PER_TOPIC_MAX or len(wanted) > TOPICS_PER_REQUEST_MAX:
+        if added > PARTITIONS_PER_TOPIC_MAX or len(accepted) > TOPICS_PER_REQUEST_MAX:
             detail = f"One request adds at most {PARTITIONS_PER_TOPIC_MAX} partitions."
             return ApiError(ErrorCode.POLICY_VIOLATION, detail)
         return ApiError(ErrorCode.REQUEST_TIMED_OUT) if timeout_ms <= 0 else None
 
 
-def _refusal(topic: CreatePartitionsTopic, context: RequestContext) -> ApiError | None:
+def _rejection(topic: CreatePartitionsTopic, context: RequestContext) -> ApiError | None:
     if topic.name in context.denied:
         return ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
     if topic.count > PARTITIONS_PER_TOPIC_MAX:
         detail = f"A topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions; {topic.count} were asked for."
         return ApiError(ErrorCode.POLICY_VIOLATION, detail)
-    return internal_problem(topic.name)
+    return internal_topic_error(topic.name)
 
 
 def _growth(topic: CreatePartitionsTopic) -> Decide:

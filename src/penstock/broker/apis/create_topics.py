@@ -25,13 +25,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from penstock.broker.cluster.metadata_service import Cluster
-from penstock.broker.cluster.topic_creation import TopicCreation, WantedTopic
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.broker.cluster.topic_creation import RequestedTopic, TopicCreation
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, named
+from penstock.broker.served_api import TOPIC, ServedApi, names_at
 from penstock.config.describe import describe_topic
-from penstock.controller.internal_topics import internal_problem
-from penstock.controller.topics import BROKER_DEFAULT, Assignment, TopicRequest
+from penstock.controller.internal_topics import internal_topic_error
+from penstock.controller.topics import BROKER_DEFAULT, ReplicaAssignment, TopicRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
 from penstock.metadata.facts import Topic
@@ -50,34 +50,34 @@ METADATA_LOG = "__cluster_metadata"
 
 
 class CreateTopics:
-    api = ServedApi(CREATE_TOPICS, Operation.CREATE, TOPIC, named("topics", "name"))
+    api = ServedApi(CREATE_TOPICS, Operation.CREATE, TOPIC, names_at("topics", "name"))
 
-    def __init__(self, cluster: Cluster, creation: TopicCreation) -> None:
+    def __init__(self, cluster: MetadataService, creation: TopicCreation) -> None:
         self._cluster = cluster
         self._creation = creation
 
     async def __call__(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
         occurrences = Counter(topic.name for topic in request.topics)
         once = [topic for topic in request.topics if occurrences[topic.name] == 1]
-        refusals = _refusals(once, context)
-        wanted = [topic for topic in once if topic.name not in refusals]
-        problem = self._problem_of_all(wanted, request.timeout_ms)
+        rejections = _rejections(once, context)
+        accepted = [topic for topic in once if topic.name not in rejections]
+        problem = self._whole_request_error(accepted, request.timeout_ms)
         if problem is not None:
-            refusals.update((topic.name, problem) for topic in wanted)
-            wanted = []
+            rejections.update((topic.name, problem) for topic in accepted)
+            accepted = []
         outcomes = await self._creation.create(
-            [_wanted(topic) for topic in wanted], validate_only=request.validate_only
+            [_wanted(topic) for topic in accepted], validate_only=request.validate_only
         )
-        created = dict(zip((topic.name for topic in wanted), outcomes, strict=True))
-        results = await self._results({**refusals, **created}, [topic.name for topic in once], context)
+        created = dict(zip((topic.name for topic in accepted), outcomes, strict=True))
+        results = await self._results({**rejections, **created}, [topic.name for topic in once], context)
         twice = ApiError(ErrorCode.INVALID_REQUEST, "The topic is named twice in one request.")
-        results += [_refused(name, twice) for name, count in occurrences.items() if count > 1]
+        results += [_rejected(name, twice) for name, count in occurrences.items() if count > 1]
         return CreateTopicsResponse(topics=results)
 
-    def _problem_of_all(self, wanted: Sequence[CreatableTopic], timeout_ms: int) -> ApiError | None:
+    def _whole_request_error(self, accepted: Sequence[CreatableTopic], timeout_ms: int) -> ApiError | None:
         default = self._cluster.config.topic_creation.partitions_default
-        partitions = sum(_partitions_asked(topic, default) for topic in wanted)
-        if partitions > PARTITIONS_PER_TOPIC_MAX or len(wanted) > TOPICS_PER_REQUEST_MAX:
+        partitions = sum(_partitions_asked(topic, default) for topic in accepted)
+        if partitions > PARTITIONS_PER_TOPIC_MAX or len(accepted) > TOPICS_PER_REQUEST_MAX:
             detail = f"One request creates at most {PARTITIONS_PER_TOPIC_MAX} partitions."
             return ApiError(ErrorCode.POLICY_VIOLATION, detail)
         return ApiError(ErrorCode.REQUEST_TIMED_OUT) if timeout_ms <= 0 else None
@@ -91,7 +91,7 @@ class CreateTopics:
         for name in names:
             outcome = outcomes[name]
             if isinstance(outcome, ApiError):
-                results.append(_refused(name, outcome))
+                results.append(_rejected(name, outcome))
             elif context.version < SETTINGS_ANSWERED_FROM:
                 results.append(CreatableTopicResult(name))
             elif not context.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
@@ -113,20 +113,20 @@ class CreateTopics:
         ]
 
 
-def _refusals(topics: Sequence[CreatableTopic], context: RequestContext) -> dict[str, Topic | ApiError]:
+def _rejections(topics: Sequence[CreatableTopic], context: RequestContext) -> dict[str, Topic | ApiError]:
     """Of topics that are not even looked for: nothing is revealed about them."""
-    refusals: dict[str, Topic | ApiError] = {}
+    rejections: dict[str, Topic | ApiError] = {}
     denied = context.denied
     if denied and context.may(Operation.CREATE, CLUSTER.type, CLUSTER.name):
         denied = frozenset()
     for topic in topics:
         if topic.name in denied:
-            refusals[topic.name] = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
+            rejections[topic.name] = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
         elif topic.name == METADATA_LOG:
-            refusals[topic.name] = ApiError(ErrorCode.INVALID_REQUEST, f"{METADATA_LOG} cannot be created.")
-        elif (problem := internal_problem(topic.name)) is not None:
-            refusals[topic.name] = problem
-    return refusals
+            rejections[topic.name] = ApiError(ErrorCode.INVALID_REQUEST, f"{METADATA_LOG} cannot be created.")
+        elif (problem := internal_topic_error(topic.name)) is not None:
+            rejections[topic.name] = problem
+    return rejections
 
 
 def _partitions_asked(topic: CreatableTopic, default: int) -> int:
@@ -135,16 +135,16 @@ def _partitions_asked(topic: CreatableTopic, default: int) -> int:
     return default if topic.num_partitions == BROKER_DEFAULT else max(0, topic.num_partitions)
 
 
-def _wanted(topic: CreatableTopic) -> WantedTopic:
+def _wanted(topic: CreatableTopic) -> RequestedTopic:
     request = TopicRequest(
         name=topic.name,
         partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments=[
-            Assignment(given.partition_index, tuple(given.broker_ids)) for given in topic.assignments
+            ReplicaAssignment(given.partition_index, tuple(given.broker_ids)) for given in topic.assignments
         ],
     )
-    return WantedTopic(request, {config.name: config.value for config in topic.configs})
+    return RequestedTopic(request, {config.name: config.value for config in topic.configs})
 
 
 def _created(topic: Topic, settings: list[CreatableTopicConfigs]) -> CreatableTopicResult:
@@ -157,5 +157,5 @@ def _created(topic: Topic, settings: list[CreatableTopicConfigs]) -> CreatableTo
     )
 
 
-def _refused(name: str, problem: ApiError) -> CreatableTopicResult:
+def _rejected(name: str, problem: ApiError) -> CreatableTopicResult:
     return CreatableTopicResult(name, error_code=problem.code, error_message=problem.detail or None)

@@ -17,13 +17,13 @@ from collections.abc import Coroutine
 from typing import Any
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.chunked_commands import Piece
-from penstock.broker.groups.group_coordinator import Finish, GroupCoordinator, answer_of
-from penstock.broker.router import Later
-from penstock.broker.served_api import GROUP, ServedApi, named
+from penstock.broker.groups.chunked_commands import CommandChunk
+from penstock.broker.groups.group_coordinator import Finish, GroupCoordinator, reply_of
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.groups import Groups
+from penstock.groups.groups import GroupStateMachine
 from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.delete_groups import (
     DELETE_GROUPS,
@@ -35,14 +35,14 @@ from penstock.security.access import Operation
 
 
 class DeleteGroups:
-    api = ServedApi(DELETE_GROUPS, Operation.DELETE, GROUP, named("groups_names"))
+    api = ServedApi(DELETE_GROUPS, Operation.DELETE, GROUP, names_at("groups_names"))
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
     def __call__(
         self, request: DeleteGroupsRequest, context: RequestContext
-    ) -> Later | Coroutine[Any, Any, DeleteGroupsResponse]:
+    ) -> DeferredReply | Coroutine[Any, Any, DeleteGroupsResponse]:
         names = list(dict.fromkeys(request.groups_names))
         if len(names) > GROUPS_REPORTED_PER_TURN:
             return self._many(names, context)
@@ -53,20 +53,20 @@ class DeleteGroups:
         results: list[DeletableGroupResult] = []
         for first in range(0, len(names), GROUPS_REPORTED_PER_TURN):
             some = names[first : first + GROUPS_REPORTED_PER_TURN]
-            results += await answer_of(self._delete(some, context, list))
+            results += await reply_of(self._delete(some, context, list))
             await asyncio.sleep(0)
         return _response(results)
 
-    def _delete(self, names: list[str], context: RequestContext, finish: Finish) -> Later:
-        return self._groups.each_in_pieces(
+    def _delete(self, names: list[str], context: RequestContext, finish: Finish) -> DeferredReply:
+        return self._groups.execute_each_chunked(
             names,
-            lambda group_id: _Deletion(group_id, group_id in context.denied),
+            lambda group_id: _ChunkedGroupDeletion(group_id, group_id in context.denied),
             lambda group_id: lambda code, _: DeletableGroupResult(group_id, code),
             finish,
         )
 
 
-class _Deletion:
+class _ChunkedGroupDeletion:
     """Of one group, piece by piece."""
 
     def __init__(self, group_id: str, is_denied: bool) -> None:
@@ -74,18 +74,20 @@ class _Deletion:
         self._is_denied = is_denied
         self._is_begun = False
 
-    def __call__(self, state: Groups, now: Now) -> Piece:
+    def __call__(self, state: GroupStateMachine, now: Now) -> CommandChunk:
         if self._is_denied:
             raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         try:
-            records, is_over = state.delete_group(self._group_id, now)
-        except ApiError as refusal:
-            if self._is_begun and refusal.code is ErrorCode.GROUP_ID_NOT_FOUND:
+            records, is_done = state.delete_group(self._group_id, now)
+        except ApiError as rejection:
+            if self._is_begun and rejection.code is ErrorCode.GROUP_ID_NOT_FOUND:
                 # What was left of it was forgotten meanwhile.
-                return Piece((), DeletableGroupResult(self._group_id))
+                return CommandChunk((), DeletableGroupResult(self._group_id))
             raise
         self._is_begun = True
-        return Piece(records, DeletableGroupResult(self._group_id)) if is_over else Piece(records)
+        return (
+            CommandChunk(records, DeletableGroupResult(self._group_id)) if is_done else CommandChunk(records)
+        )
 
 
 def _response(results: list[DeletableGroupResult]) -> DeleteGroupsResponse:

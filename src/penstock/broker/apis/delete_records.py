@@ -28,9 +28,9 @@ Differs from Kafka
 import asyncio
 from typing import Protocol
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, named
+from penstock.broker.served_api import TOPIC, ServedApi, names_at
 from penstock.config.topic import CleanupPolicy
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
 from penstock.protocol.messages.delete_records import (
@@ -40,7 +40,7 @@ from penstock.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.security.access import Operation
 from penstock.types import NO_OFFSET, NO_TOPIC_ID, Offset, TopicPartition
@@ -48,7 +48,7 @@ from penstock.types import NO_OFFSET, NO_TOPIC_ID, Offset, TopicPartition
 UP_TO_HIGH_WATERMARK = -1
 
 
-class RecordDeleter(Protocol):
+class DeletionStorage(Protocol):
     async def delete_before(self, partition: Partition, offset: Offset) -> None:
         """Return once the log begins at `offset`, if not later, and will after a crash.
 
@@ -58,9 +58,11 @@ class RecordDeleter(Protocol):
 
 
 class DeleteRecords:
-    api = ServedApi(DELETE_RECORDS, Operation.DELETE, TOPIC, named("topics", "name"))
+    api = ServedApi(DELETE_RECORDS, Operation.DELETE, TOPIC, names_at("topics", "name"))
 
-    def __init__(self, cluster: Cluster, partitions: Partitions, deleter: RecordDeleter) -> None:
+    def __init__(
+        self, cluster: MetadataService, partitions: ReplicaManager, deleter: DeletionStorage
+    ) -> None:
         self._cluster = cluster
         self._partitions = partitions
         self._deleter = deleter
@@ -87,8 +89,8 @@ class DeleteRecords:
             partition = self._found(name, context)
             wanted = partition.high_watermark if offset == UP_TO_HIGH_WATERMARK else Offset(offset)
             await self._deleter.delete_before(partition, wanted)
-        except ApiError as refusal:
-            return refusal.code
+        except ApiError as rejection:
+            return rejection.code
         except (StorageFull, StorageFailed):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return partition
@@ -99,7 +101,7 @@ class DeleteRecords:
         topic = self._cluster.image.topics.get(name.topic)
         partition = self._partitions.find(*name)
         if topic is None or partition is None:
-            raise self._partitions.not_here(name.topic, NO_TOPIC_ID, name.partition)
+            raise self._partitions.missing_partition_error(name.topic, NO_TOPIC_ID, name.partition)
         if topic.internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name.topic} is internal")
         partition.require_online()
@@ -118,8 +120,8 @@ async def _result(
     start = deleted.log.stored_start
     try:
         await _until_deleted(deleted, start, ends_at)
-    except ApiError as refusal:
-        return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, refusal.code)
+    except ApiError as rejection:
+        return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, rejection.code)
     except TimeoutError:
         return DeleteRecordsPartitionResult(name.partition, NO_OFFSET, ErrorCode.REQUEST_TIMED_OUT)
     return DeleteRecordsPartitionResult(name.partition, start, ErrorCode.NONE)

@@ -20,12 +20,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from penstock.broker.cluster.metadata_change import Changing
-from penstock.broker.cluster.metadata_service import Cluster, Decide
+from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, topics
+from penstock.broker.served_api import TOPIC, ServedApi, topics_named
 from penstock.controller.decision import Decision
-from penstock.controller.internal_topics import internal_problem
+from penstock.controller.internal_topics import internal_topic_error
 from penstock.controller.topics import delete_topic, unknown_topic_id
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import TOPICS_PER_REQUEST_MAX
@@ -43,49 +43,49 @@ IDS_FROM = 6
 DISABLED_SAID_FROM = 3
 
 
-class _Asked(NamedTuple):
+class _TopicReference(NamedTuple):
     name: str | None
     topic_id: TopicId
 
 
 def _deleted_topics(request: DeleteTopicsRequest, image: ClusterImage) -> Iterable[str]:
-    return [*request.topic_names, *topics("topics", "name")(request, image)]
+    return [*request.topic_names, *topics_named("topics", "name")(request, image)]
 
 
 class DeleteTopics:
     api = ServedApi(DELETE_TOPICS, Operation.DELETE, TOPIC, _deleted_topics)
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     async def __call__(self, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
-        asked = [_Asked(name, NO_TOPIC_ID) for name in request.topic_names]
+        asked = [_TopicReference(name, NO_TOPIC_ID) for name in request.topic_names]
         if context.version >= IDS_FROM:
-            asked = [_Asked(topic.name, topic.topic_id) for topic in request.topics]
-        changing, image = Changing(self._cluster), self._cluster.image
-        results, wanted = _sorted_out(asked, image, context)
-        problem = self._problem_of_all(len(wanted), request.timeout_ms, context.version)
-        if problem is None and any(_name_of(topic, image) is None for topic in wanted):
+            asked = [_TopicReference(topic.name, topic.topic_id) for topic in request.topics]
+        metadata_change, image = MetadataChange(self._cluster), self._cluster.image
+        results, accepted = _reject_invalid(asked, image, context)
+        problem = self._whole_request_error(len(accepted), request.timeout_ms, context.version)
+        if problem is None and any(_name_of(topic, image) is None for topic in accepted):
             # Which topic that is has to be known before it is decided whether it may be deleted.
             try:
-                image = await changing.image()
-                results, wanted = _sorted_out(asked, image, context)
+                image = await metadata_change.image()
+                results, accepted = _reject_invalid(asked, image, context)
             except ApiError as away:
                 problem = away
         if problem is not None:
-            results += [_refused(topic, problem) for topic in wanted]
+            results += [_rejected(topic, problem) for topic in accepted]
             return DeleteTopicsResponse(responses=results)
-        found: dict[_Asked, Topic] = {}
-        decides = [_deletion(topic, found, image) for topic in wanted]
-        outcomes = await changing.make_each(decides, independent=True)
-        for topic, outcome in zip(wanted, outcomes, strict=True):
+        found: dict[_TopicReference, Topic] = {}
+        decides = [_deletion(topic, found, image) for topic in accepted]
+        outcomes = await metadata_change.commit_each(decides, independent=True)
+        for topic, outcome in zip(accepted, outcomes, strict=True):
             if isinstance(outcome, ApiError):
-                results.append(_refused(topic, outcome))
+                results.append(_rejected(topic, outcome))
             else:
                 results.append(DeletableTopicResult(found[topic].name, found[topic].id))
         return DeleteTopicsResponse(responses=results)
 
-    def _problem_of_all(self, count: int, timeout_ms: int, version: int) -> ApiError | None:
+    def _whole_request_error(self, count: int, timeout_ms: int, version: int) -> ApiError | None:
         if not self._cluster.config.topic_creation.delete_enabled:
             is_said = version >= DISABLED_SAID_FROM
             code = ErrorCode.TOPIC_DELETION_DISABLED if is_said else ErrorCode.INVALID_REQUEST
@@ -96,17 +96,17 @@ class DeleteTopics:
         return ApiError(ErrorCode.REQUEST_TIMED_OUT) if timeout_ms <= 0 else None
 
 
-def _sorted_out(
-    asked: Sequence[_Asked], image: ClusterImage, context: RequestContext
-) -> tuple[list[DeletableTopicResult], list[_Asked]]:
+def _reject_invalid(
+    asked: Sequence[_TopicReference], image: ClusterImage, context: RequestContext
+) -> tuple[list[DeletableTopicResult], list[_TopicReference]]:
     """Answers for what cannot be carried out as it was asked, and the rest."""
     results: list[DeletableTopicResult] = []
-    wanted: list[_Asked] = []
+    accepted: list[_TopicReference] = []
     by_name = {topic.name for topic in asked if topic.topic_id == NO_TOPIC_ID}
     by_id = {_name_of(topic, image) for topic in asked if topic.name is None}
     for topic, count in Counter(asked).items():
         name = _name_of(topic, image)
-        problem = _problem_of(topic, count) or internal_problem(name or "")
+        problem = _problem_of(topic, count) or internal_topic_error(name or "")
         if problem is None and name is not None and _is_denied(topic, name, context):
             problem = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
         elif problem is None and name is not None and name in by_name and name in by_id:
@@ -114,22 +114,22 @@ def _sorted_out(
                 # The entry with its name is answered for both.
                 continue
             problem = ApiError(ErrorCode.INVALID_REQUEST, "The topic is given by its name and by its id.")
-            topic = _Asked(name, image.topics[name].id)
+            topic = _TopicReference(name, image.topics[name].id)
         if problem is not None:
-            results.append(_refused(topic, problem))
+            results.append(_rejected(topic, problem))
         else:
-            wanted.append(topic)
-    return results, wanted
+            accepted.append(topic)
+    return results, accepted
 
 
-def _is_denied(topic: _Asked, name: str, context: RequestContext) -> bool:
+def _is_denied(topic: _TopicReference, name: str, context: RequestContext) -> bool:
     if topic.name is not None:
         return name in context.denied
     # Its name may not have been known here when access was looked at.
     return not context.may(Operation.DELETE, ResourceType.TOPIC, name)
 
 
-def _problem_of(topic: _Asked, count: int) -> ApiError | None:
+def _problem_of(topic: _TopicReference, count: int) -> ApiError | None:
     if (topic.name is None) == (topic.topic_id == NO_TOPIC_ID):
         return ApiError(ErrorCode.INVALID_REQUEST, "Give either the name or the id of a topic.")
     if count > 1:
@@ -137,14 +137,14 @@ def _problem_of(topic: _Asked, count: int) -> ApiError | None:
     return None
 
 
-def _name_of(topic: _Asked, image: ClusterImage) -> str | None:
+def _name_of(topic: _TopicReference, image: ClusterImage) -> str | None:
     if topic.name is not None:
         return topic.name
     known = image.topics_by_id.get(topic.topic_id)
     return known.name if known else None
 
 
-def _deletion(topic: _Asked, found: dict[_Asked, Topic], looked_at: ClusterImage) -> Decide:
+def _deletion(topic: _TopicReference, found: dict[_TopicReference, Topic], looked_at: ClusterImage) -> Decide:
     """Notes in `found` what is deleted: afterwards nothing in the image tells.
 
     `looked_at`: where it was found out, by their names, which may be deleted.
@@ -164,5 +164,5 @@ def _deletion(topic: _Asked, found: dict[_Asked, Topic], looked_at: ClusterImage
     return decide
 
 
-def _refused(topic: _Asked, problem: ApiError) -> DeletableTopicResult:
+def _rejected(topic: _TopicReference, problem: ApiError) -> DeletableTopicResult:
     return DeletableTopicResult(topic.name, topic.topic_id, problem.code, problem.detail or None)

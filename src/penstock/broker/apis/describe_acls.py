@@ -13,14 +13,14 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, the_cluster
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name, never_waits
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.describe_acls import DESCRIBE_ACLS, DescribeAclsRequest, DescribeAclsResponse
 from penstock.security.access import Operation
 
 
 class DescribeAcls:
-    api = ServedApi(DESCRIBE_ACLS, Operation.DESCRIBE, ON_CLUSTER, the_cluster, weigh=never_waits)
+    api = ServedApi(DESCRIBE_ACLS, Operation.DESCRIBE, ON_CLUSTER, cluster_name, weigh=never_waits)
 
     def __call__(self, request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
         if context.cluster_denied:

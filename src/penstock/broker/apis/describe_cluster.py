@@ -11,10 +11,10 @@ Differs from Kafka
     nothing known
 """
 
-from penstock.broker.cluster.metadata_service import Cluster
-from penstock.broker.cluster.metadata_view import reachable
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.broker.cluster.metadata_view import reachable_brokers
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, nothing
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, no_names
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.describe_cluster import (
     DESCRIBE_CLUSTER,
@@ -22,16 +22,16 @@ from penstock.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR
+from penstock.protocol.schema import OPERATIONS_NOT_REQUESTED
 from penstock.security.access import CLUSTER, CLUSTER_OPERATIONS, Operation
 
 BROKERS, CONTROLLERS = 1, 2
 
 
 class DescribeCluster:
-    api = ServedApi(DESCRIBE_CLUSTER, Operation.DESCRIBE, ON_CLUSTER, nothing, weigh=never_waits)
+    api = ServedApi(DESCRIBE_CLUSTER, Operation.DESCRIBE, ON_CLUSTER, no_names, weigh=never_waits)
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     def __call__(self, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
@@ -46,7 +46,7 @@ class DescribeCluster:
                 error_message=f"Endpoint type {request.endpoint_type} does not exist.",
             )
         image = self._cluster.image
-        operations = OPERATIONS_NOT_ASKED_FOR
+        operations = OPERATIONS_NOT_REQUESTED
         if request.include_cluster_authorized_operations:
             operations = context.operations_bits(CLUSTER_OPERATIONS, CLUSTER)
         return DescribeClusterResponse(
@@ -56,7 +56,7 @@ class DescribeCluster:
                 DescribeClusterBroker(
                     broker.id, endpoint.host, endpoint.port, broker.rack, not broker.is_admitted
                 )
-                for broker, endpoint in reachable(
+                for broker, endpoint in reachable_brokers(
                     image, context.listener, with_fenced=request.include_fenced_brokers
                 )
             ],

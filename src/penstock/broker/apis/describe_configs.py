@@ -24,11 +24,11 @@ from penstock.broker.cluster.config_resources import (
     broker_id_of,
     require_access,
     require_group_name,
-    require_offered,
+    require_supported,
 )
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, named, never_waits
+from penstock.broker.served_api import TOPIC, ServedApi, names_at, never_waits
 from penstock.config.describe import (
     ConfigEntry,
     describe_broker,
@@ -55,11 +55,11 @@ class DescribeConfigs:
         DESCRIBE_CONFIGS,
         Operation.DESCRIBE_CONFIGS,
         TOPIC,
-        named("resources", "resource_name"),
+        names_at("resources", "resource_name"),
         weigh=never_waits,
     )
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     def __call__(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
@@ -82,12 +82,12 @@ class DescribeConfigs:
             require_access(resource, context, Operation.DESCRIBE_CONFIGS)
             entries = _chosen(self._entries(resource), asked.configuration_keys)
             result.configs = [_shown(entry, request) for entry in entries]
-        except ApiError as refusal:
-            result.error_code, result.error_message = refusal.code, refusal.detail
+        except ApiError as rejection:
+            result.error_code, result.error_message = rejection.code, rejection.detail
         return result
 
     def _entries(self, resource: ConfigResource) -> list[ConfigEntry]:
-        require_offered(resource)
+        require_supported(resource)
         config = self._cluster.config
         if resource.type == ConfigResourceType.TOPIC:
             require_legal_name(resource.name)

@@ -18,13 +18,13 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, Question
-from penstock.broker.groups.reply_budget import ReplyRoom
-from penstock.broker.router import Later
-from penstock.broker.served_api import GROUP, ServedApi, named
+from penstock.broker.groups.group_coordinator import GroupCoordinator, GroupLookup
+from penstock.broker.groups.reply_budget import ReplyBudget
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
-from penstock.groups.groups import Groups
+from penstock.groups.groups import GroupStateMachine
 from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.describe_groups import (
     DESCRIBE_GROUPS,
@@ -41,43 +41,43 @@ NOT_FOUND_SINCE = 6
 
 
 class DescribeGroups:
-    api = ServedApi(DESCRIBE_GROUPS, Operation.DESCRIBE, GROUP, named("groups"))
+    api = ServedApi(DESCRIBE_GROUPS, Operation.DESCRIBE, GROUP, names_at("groups"))
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
     def __call__(
         self, request: DescribeGroupsRequest, context: RequestContext
-    ) -> Later | Coroutine[Any, Any, DescribeGroupsResponse]:
+    ) -> DeferredReply | Coroutine[Any, Any, DescribeGroupsResponse]:
         if len(request.groups) > GROUPS_REPORTED_PER_TURN:
             return self._many(request, context)
-        return self._groups.ask_each(self._questions(request, context), _response)
+        return self._groups.query_each(self._questions(request, context), _response)
 
     async def _many(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
         async with self._groups.long_replies:
             questions = self._questions(request, context)
-            return _response([group async for group in self._groups.ask_in_turns(questions)])
+            return _response([group async for group in self._groups.query_in_chunks(questions)])
 
-    def _questions(self, request: DescribeGroupsRequest, context: RequestContext) -> list[Question]:
-        room = ReplyRoom()
+    def _questions(self, request: DescribeGroupsRequest, context: RequestContext) -> list[GroupLookup]:
+        budget = ReplyBudget()
 
-        def question(group_id: str) -> Question:
-            def describe(state: Groups, now: Now) -> DescribedGroup:
+        def question(group_id: str) -> GroupLookup:
+            def describe(state: GroupStateMachine, now: Now) -> DescribedGroup:
                 described = _describe(group_id, state, context)
                 if request.include_authorized_operations and not described.error_code:
                     resource = Resource(ResourceType.GROUP, group_id)
                     described.authorized_operations = context.operations_bits(GROUP_OPERATIONS, resource)
-                room.take(_weigh(described))
+                budget.take(_weigh(described))
                 return described
 
-            return Question(group_id, describe, lambda code, detail: _refused(group_id, code, detail))
+            return GroupLookup(group_id, describe, lambda code, detail: _rejected(group_id, code, detail))
 
         return [question(group_id) for group_id in dict.fromkeys(request.groups)]
 
 
-def _describe(group_id: str, state: Groups, context: RequestContext) -> DescribedGroup:
+def _describe(group_id: str, state: GroupStateMachine, context: RequestContext) -> DescribedGroup:
     if group_id in context.denied:
-        return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return _rejected(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return state.describe_classic(group_id) or _dead(group_id, context.version)
 
 
@@ -88,7 +88,7 @@ def _weigh(described: DescribedGroup) -> int:
     return _ENTRY_BYTES * (1 + len(members)) + len(described.group_id) + said
 
 
-def _refused(group_id: str, code: ErrorCode, detail: str = "") -> DescribedGroup:
+def _rejected(group_id: str, code: ErrorCode, detail: str = "") -> DescribedGroup:
     return DescribedGroup(code, detail or None, group_id)
 
 

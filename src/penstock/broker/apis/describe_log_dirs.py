@@ -19,7 +19,7 @@ Differs from Kafka
 from collections.abc import Callable, Iterable
 
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.errors import ErrorCode, StorageFailed
 from penstock.host.disk import Space
 from penstock.host.worker import WorkerPool
@@ -32,7 +32,7 @@ from penstock.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.security.access import Operation
 from penstock.types import TopicPartition
@@ -42,12 +42,12 @@ LAG_UNKNOWN = -1
 
 
 class DescribeLogDirs:
-    api = ServedApi(DESCRIBE_LOG_DIRS, Operation.DESCRIBE, ON_CLUSTER, the_cluster)
+    api = ServedApi(DESCRIBE_LOG_DIRS, Operation.DESCRIBE, ON_CLUSTER, cluster_name)
 
     def __init__(
         self,
         directory: DataDirectory,
-        partitions: Partitions,
+        partitions: ReplicaManager,
         pool: WorkerPool,
         path: str,
         failure: Callable[[], str | None],
@@ -106,5 +106,5 @@ def _by_topic(partitions: Iterable[Partition]) -> list[DescribeLogDirsTopic]:
 def _lag(partition: Partition) -> int:
     if partition.following is None:
         return 0
-    behind = partition.following.behind(partition.log.log_end_offset)
-    return LAG_UNKNOWN if behind is None else behind
+    lag = partition.following.lag(partition.log.log_end_offset)
+    return LAG_UNKNOWN if lag is None else lag

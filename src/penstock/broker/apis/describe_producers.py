@@ -9,7 +9,7 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, named, never_waits
+from penstock.broker.served_api import TOPIC, ServedApi, names_at, never_waits
 from penstock.controller.topics import require_legal_name
 from penstock.errors import ApiError, ErrorCode
 from penstock.log.producers import NO_COORDINATOR, NO_TRANSACTION
@@ -21,16 +21,16 @@ from penstock.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.security.access import Operation
 from penstock.types import NO_TOPIC_ID, TopicPartition
 
 
 class DescribeProducers:
-    api = ServedApi(DESCRIBE_PRODUCERS, Operation.READ, TOPIC, named("topics", "name"), weigh=never_waits)
+    api = ServedApi(DESCRIBE_PRODUCERS, Operation.READ, TOPIC, names_at("topics", "name"), weigh=never_waits)
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: ReplicaManager) -> None:
         self._partitions = partitions
 
     def __call__(
@@ -47,8 +47,8 @@ class DescribeProducers:
             topics[name.topic].partitions.append(entry)
             try:
                 entry.active_producers = _producers(self._found(name, context))
-            except ApiError as refusal:
-                entry.error_code, entry.error_message = refusal.code, refusal.detail
+            except ApiError as rejection:
+                entry.error_code, entry.error_message = rejection.code, rejection.detail
         return DescribeProducersResponse(topics=list(topics.values()))
 
     def _found(self, name: TopicPartition, context: RequestContext) -> Partition:
@@ -58,7 +58,7 @@ class DescribeProducers:
         require_legal_name(name.topic)
         partition = self._partitions.find(*name)
         if partition is None:
-            code = self._partitions.not_here(name.topic, NO_TOPIC_ID, name.partition).code
+            code = self._partitions.missing_partition_error(name.topic, NO_TOPIC_ID, name.partition).code
             is_elsewhere = code is ErrorCode.NOT_LEADER_OR_FOLLOWER
             detail = "Another broker leads it." if is_elsewhere else f"There is no partition {name}."
             raise ApiError(code, detail)

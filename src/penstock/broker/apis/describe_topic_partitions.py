@@ -16,18 +16,18 @@ Differs from Kafka
 
 from collections.abc import Iterable, Sequence
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.cluster.metadata_view import (
-    Brokers,
+    BrokersById,
     is_legal_name,
     leader_of,
     may_describe,
     offline_replicas,
 )
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, named, never_waits
+from penstock.broker.served_api import TOPIC, ServedApi, names_at, never_waits
 from penstock.errors import ErrorCode
-from penstock.metadata.durability import eligible
+from penstock.metadata.durability import eligible_leaders
 from penstock.metadata.facts import INTERNAL_TOPICS, ClusterImage, PartitionState
 from penstock.protocol.messages.describe_topic_partitions import (
     DESCRIBE_TOPIC_PARTITIONS,
@@ -45,10 +45,10 @@ NO_CURSOR = Cursor()
 
 class DescribeTopicPartitions:
     api = ServedApi(
-        DESCRIBE_TOPIC_PARTITIONS, Operation.DESCRIBE, TOPIC, named("topics", "name"), weigh=never_waits
+        DESCRIBE_TOPIC_PARTITIONS, Operation.DESCRIBE, TOPIC, names_at("topics", "name"), weigh=never_waits
     )
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     def __call__(
@@ -56,9 +56,11 @@ class DescribeTopicPartitions:
     ) -> DescribeTopicPartitionsResponse:
         image = self._cluster.image
         asked = {topic.name for topic in request.topics}
-        problem = _problem_of_all(asked, request.cursor)
+        problem = _whole_request_error(asked, request.cursor)
         if problem is not None:
-            return DescribeTopicPartitionsResponse(topics=[_refused(name, problem) for name in sorted(asked)])
+            return DescribeTopicPartitionsResponse(
+                topics=[_rejected(name, problem) for name in sorted(asked)]
+            )
         cursor = request.cursor or NO_CURSOR
         names = sorted(name for name in asked or image.topics if name >= cursor.topic_name)
         allowed = [name for name in names if may_describe(context, name)]
@@ -66,7 +68,7 @@ class DescribeTopicPartitions:
         page = _Page(image, context, limit)
         page.fill(allowed, cursor)
         denied = sorted(set(names).difference(allowed)) if asked else []
-        refused = [_refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in denied]
+        refused = [_rejected(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in denied]
         return DescribeTopicPartitionsResponse(topics=page.topics + refused, next_cursor=page.next_cursor)
 
 
@@ -94,7 +96,7 @@ class _Page:
         if topic is None:
             legal = is_legal_name(name)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION
-            missing = _refused(name, code)
+            missing = _rejected(name, code)
             missing.is_internal = name in INTERNAL_TOPICS
             missing.topic_authorized_operations = bits
             self.topics.append(missing)
@@ -109,7 +111,7 @@ class _Page:
                 topic_id=topic.id,
                 is_internal=topic.internal,
                 partitions=[
-                    _partition(state, self._image.brokers, eligible(self._image, topic, state))
+                    _partition(state, self._image.brokers, eligible_leaders(self._image, topic, state))
                     for state in states
                 ],
                 topic_authorized_operations=bits,
@@ -117,19 +119,19 @@ class _Page:
         )
 
 
-def _problem_of_all(asked: Iterable[str], cursor: Cursor | None) -> ErrorCode | None:
+def _whole_request_error(asked: Iterable[str], cursor: Cursor | None) -> ErrorCode | None:
     names = set(asked)
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.UNKNOWN_SERVER_ERROR if "" in names else None
 
 
-def _refused(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+def _rejected(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(code, name)
 
 
 def _partition(
-    state: PartitionState, brokers: Brokers, eligible: Sequence[int]
+    state: PartitionState, brokers: BrokersById, eligible_leaders: Sequence[int]
 ) -> DescribeTopicPartitionsResponsePartition:
     error_code, leader = leader_of(state, brokers)
     return DescribeTopicPartitionsResponsePartition(
@@ -140,7 +142,7 @@ def _partition(
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.isr),
         # Where nobody is eligible beyond those in sync Kafka says so with empty lists, not with null.
-        eligible_leader_replicas=list(eligible),
+        eligible_leader_replicas=list(eligible_leaders),
         last_known_elr=list(state.last_known_elr),
         offline_replicas=offline_replicas(state, brokers),
     )

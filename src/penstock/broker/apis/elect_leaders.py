@@ -20,11 +20,11 @@ Differs from Kafka
 
 from collections.abc import Iterable
 
-from penstock.broker.cluster.metadata_change import Changing, refusal_of_all
-from penstock.broker.cluster.metadata_service import Cluster, Decide
+from penstock.broker.cluster.metadata_change import MetadataChange, no_controller_error
+from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
-from penstock.controller.elections import ElectionType, elect, is_needed
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
+from penstock.controller.elections import ElectionType, elect, is_election_needed
 from penstock.controller.partitions import every_partition
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX
@@ -43,28 +43,28 @@ _KINDS = {kind.value: kind for kind in ElectionType}
 
 
 class ElectLeaders:
-    api = ServedApi(ELECT_LEADERS, Operation.ALTER, ON_CLUSTER, the_cluster)
+    api = ServedApi(ELECT_LEADERS, Operation.ALTER, ON_CLUSTER, cluster_name)
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     async def __call__(self, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
         kind = _KINDS.get(request.election_type)
-        refusal = self._refusal(request, context)
-        if kind is None or refusal is not None:
-            problem = refusal or ApiError(
+        rejection = self._rejection(request, context)
+        if kind is None or rejection is not None:
+            problem = rejection or ApiError(
                 ErrorCode.INVALID_REQUEST, f"There is no election of type {request.election_type}."
             )
             # Version 0 has no error of the whole.
             return _response(dict.fromkeys(_named(request), problem), problem.code)
-        changing = Changing(self._cluster)
+        metadata_change = MetadataChange(self._cluster)
         names = _named(request)
         if request.topic_partitions is None:
             try:
-                names = _in_need(await changing.image(), kind)
+                names = _in_need(await metadata_change.image(), kind)
             except ApiError as problem:
                 return _response(dict.fromkeys(_in_need(self._cluster.image, kind), problem), problem.code)
-        outcomes = await changing.make_each(
+        outcomes = await metadata_change.commit_each(
             [_election(name, kind) for name in names], independent=True, at_once=PARTITION_CHANGES_AT_ONCE
         )
         problems = {
@@ -73,10 +73,10 @@ class ElectLeaders:
         }
         if request.topic_partitions is None:
             problems = {name: problem for name, problem in problems.items() if not _is_needless(problem)}
-        refusal = refusal_of_all(outcomes)
-        return _response(problems, ErrorCode.NONE if refusal is None else refusal.code)
+        rejection = no_controller_error(outcomes)
+        return _response(problems, ErrorCode.NONE if rejection is None else rejection.code)
 
-    def _refusal(self, request: ElectLeadersRequest, context: RequestContext) -> ApiError | None:
+    def _rejection(self, request: ElectLeadersRequest, context: RequestContext) -> ApiError | None:
         if context.cluster_denied:
             return ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if sum(len(topic.partitions) for topic in request.topic_partitions or ()) > PARTITIONS_CHANGED_MAX:
@@ -91,7 +91,7 @@ def _in_need(image: ClusterImage, kind: ElectionType) -> list[TopicPartition]:
     return [
         TopicPartition(topic.name, state.index)
         for topic, state in every_partition(image)
-        if is_needed(image, state, kind)
+        if is_election_needed(image, state, kind)
     ]
 
 

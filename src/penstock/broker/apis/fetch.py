@@ -25,11 +25,11 @@ Differs from Kafka
 from collections.abc import Callable, Iterable
 
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchReads, Gathered, Limits
-from penstock.broker.data.fetch_sessions import FetchSessions, Wanted, weigh_fetch
-from penstock.broker.data.pending_fetch import Asked, FetchInProgress
-from penstock.broker.router import Later
-from penstock.broker.served_api import TOPIC, ServedApi, topics
+from penstock.broker.data.fetch_reader import FetchLimits, FetchReader, FetchResult
+from penstock.broker.data.fetch_sessions import FetchSessions, FetchTarget, weigh_fetch
+from penstock.broker.data.pending_fetch import FetchParams, PendingFetch
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import TOPIC, ServedApi, topics_named
 from penstock.errors import ErrorCode
 from penstock.host.tasks import Tasks
 from penstock.limits import FETCH_SESSION_PARTITIONS_MAX
@@ -41,65 +41,65 @@ ISOLATION_LEVELS = (0, 1)
 
 
 class Fetch:
-    api = ServedApi(FETCH, Operation.READ, TOPIC, topics("topics", "topic"), weigh=weigh_fetch)
+    api = ServedApi(FETCH, Operation.READ, TOPIC, topics_named("topics", "topic"), weigh=weigh_fetch)
 
     def __init__(
         self,
-        reads: FetchReads,
+        reads: FetchReader,
         sessions: FetchSessions,
         tasks: Tasks,
         fetch_bytes_max: int,
-        reply_room: Callable[[], int],
+        free_reply_bytes: Callable[[], int],
         watched_max: int = FETCH_SESSION_PARTITIONS_MAX,
     ) -> None:
         self._reads = reads
         self._sessions = sessions
         self._tasks = tasks
         self._fetch_bytes_max = fetch_bytes_max
-        self._reply_room = reply_room
+        self._free_reply_bytes = free_reply_bytes
         self.watched = 0
         """Partitions that fetches wait for, each counted for every one."""
         self.watched_max = watched_max
 
-    def __call__(self, request: FetchRequest, context: RequestContext) -> FetchResponse | Later:
+    def __call__(self, request: FetchRequest, context: RequestContext) -> FetchResponse | DeferredReply:
         if request.isolation_level not in ISOLATION_LEVELS:
             return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
-        asked = Asked.by(request, context.version)
-        if asked.replica_id >= 0 and not context.may(Operation.CLUSTER_ACTION, CLUSTER.type, CLUSTER.name):
+        params = FetchParams.by(request, context.version)
+        if params.replica_id >= 0 and not context.may(Operation.CLUSTER_ACTION, CLUSTER.type, CLUSTER.name):
             return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        if asked.replica_id >= 0:
-            refusal = self._reads.refusal_of(asked.replica_id, asked.replica_epoch)
-            if refusal is not None:
-                return FetchResponse(error_code=refusal)
+        if params.replica_id >= 0:
+            rejection = self._reads.session_error(params.replica_id, params.replica_epoch)
+            if rejection is not None:
+                return FetchResponse(error_code=rejection)
         fetching = self._sessions.resolve(request, context.version)
         if isinstance(fetching, ErrorCode):
             return FetchResponse(error_code=fetching)
-        return FetchInProgress(self, asked, fetching, context).begin()
+        return PendingFetch(self, params, fetching, context).begin()
 
-    def limits(self, asked: Asked) -> Limits:
-        room = min(asked.bytes_max, self._fetch_bytes_max, self._reply_room())
-        rack = asked.rack if self._reads.is_rack_aware else ""
-        who = (asked.replica_id, asked.replica_epoch, asked.may_follow, rack)
-        return Limits(max(room, 0), asked.isolation_level, *who)
+    def limits(self, params: FetchParams) -> FetchLimits:
+        room = min(params.bytes_max, self._fetch_bytes_max, self._free_reply_bytes())
+        rack = params.rack if self._reads.is_rack_aware else ""
+        who = (params.replica_id, params.replica_epoch, params.may_read_from_follower, rack)
+        return FetchLimits(max(room, 0), params.isolation_level, *who)
 
     @property
-    def has_room(self) -> bool:
+    def has_reply_memory(self) -> bool:
         """False while unsent replies fill the memory set aside for them."""
-        return self._reply_room() > 0
+        return self._free_reply_bytes() > 0
 
-    def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
-        return self._reads.gather(wanted, limits, context)
+    def gather(self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext) -> FetchResult:
+        return self._reads.gather(targets, limits, context)
 
     def gather_again(
-        self, wanted: list[Wanted], idle: Gathered, moved: Iterable[int], context: RequestContext
-    ) -> Gathered:
-        return self._reads.gather_again(wanted, idle, moved, context)
+        self, targets: list[FetchTarget], idle: FetchResult, moved: Iterable[int], context: RequestContext
+    ) -> FetchResult:
+        return self._reads.gather_again(targets, idle, moved, context)
 
-    def gather_cold(self, progress: "FetchInProgress") -> None:
+    def gather_cold(self, progress: "PendingFetch") -> None:
         self._tasks.start(progress.read_cold(self._reads), "fetch from disk")
 
-    def partitions_of(self, wanted: list[Wanted]) -> list[Partition]:
-        found = [entry.partition for entry in wanted]
+    def partitions_of(self, targets: list[FetchTarget]) -> list[Partition]:
+        found = [entry.partition for entry in targets]
         if None in found:
-            found = [entry.partition or self._reads.find(entry.key) for entry in wanted]
+            found = [entry.partition or self._reads.find(entry.key) for entry in targets]
         return [partition for partition in found if partition is not None]

@@ -22,7 +22,7 @@ Differs from Kafka
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ServedApi
 from penstock.coordinator.placement import shard_of
@@ -43,7 +43,7 @@ NOT_OFFERED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 """What ends every client's attempt to use transactions or share groups at once; see above."""
 
 
-class _Found(NamedTuple):
+class _CoordinatorResult(NamedTuple):
     error_code: int = ErrorCode.NONE
     error_message: str | None = None
     node_id: int = NO_NODE
@@ -58,7 +58,7 @@ def _keys(request: FindCoordinatorRequest, image: ClusterImage) -> Iterable[str]
 class FindCoordinator:
     api = ServedApi(FIND_COORDINATOR, Operation.DESCRIBE, ResourceType.GROUP, _keys)
 
-    def __init__(self, cluster: Cluster, create_group_topic: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, cluster: MetadataService, create_group_topic: Callable[[], Awaitable[None]]) -> None:
         self._cluster = cluster
         self._create_group_topic = create_group_topic
 
@@ -77,17 +77,17 @@ class FindCoordinator:
         try:
             await self._create_group_topic()
         except ApiError as problem:
-            found = _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC}: {problem}")
+            found = _CoordinatorResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC}: {problem}")
             return _response(request, context, lambda key: found)
         return self._answer(request, context)
 
     def _answer(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
-        image = self._cluster.shown
+        image = self._cluster.client_view
         return _response(request, context, lambda key: _find(image, request.key_type, key, context))
 
 
 def _response(
-    request: FindCoordinatorRequest, context: RequestContext, find: Callable[[str], _Found]
+    request: FindCoordinatorRequest, context: RequestContext, find: Callable[[str], _CoordinatorResult]
 ) -> FindCoordinatorResponse:
     if context.version < MANY_KEYS_FROM:
         found = find(request.key)
@@ -97,35 +97,37 @@ def _response(
     return FindCoordinatorResponse(coordinators=[_entry(key, find(key)) for key in request.coordinator_keys])
 
 
-def _find(image: ClusterImage, key_type: int, key: str, context: RequestContext) -> _Found:
+def _find(image: ClusterImage, key_type: int, key: str, context: RequestContext) -> _CoordinatorResult:
     if key_type == GROUP:
         return _group(image, key, context)
     if key_type == TRANSACTION:
         if not context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
-            return _Found(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Access to this id is denied.")
-        return _Found(
+            return _CoordinatorResult(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Access to this id is denied."
+            )
+        return _CoordinatorResult(
             NOT_OFFERED,
             "Transactions are not offered by this broker: use a producer without transactional.id.",
         )
     if key_type == SHARE:
-        return _Found(NOT_OFFERED, "Share groups are not offered by this broker.")
-    return _Found(ErrorCode.INVALID_REQUEST, f"Key type {key_type} does not exist.")
+        return _CoordinatorResult(NOT_OFFERED, "Share groups are not offered by this broker.")
+    return _CoordinatorResult(ErrorCode.INVALID_REQUEST, f"Key type {key_type} does not exist.")
 
 
-def _group(image: ClusterImage, key: str, context: RequestContext) -> _Found:
+def _group(image: ClusterImage, key: str, context: RequestContext) -> _CoordinatorResult:
     if key in context.denied:
-        return _Found(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Access to this group is denied.")
+        return _CoordinatorResult(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Access to this group is denied.")
     partitions = image.topics[GROUP_TOPIC].partitions
     broker = image.brokers.get(partitions[shard_of(key, len(partitions))].leader)
     endpoint = broker.endpoints.get(context.listener) if broker and broker.is_alive else None
     if broker is None or endpoint is None:
-        return _Found(
+        return _CoordinatorResult(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, "Nobody leads the group's partition at the moment."
         )
-    return _Found(node_id=broker.id, host=endpoint.host, port=endpoint.port)
+    return _CoordinatorResult(node_id=broker.id, host=endpoint.host, port=endpoint.port)
 
 
-def _entry(key: str, found: _Found) -> Coordinator:
+def _entry(key: str, found: _CoordinatorResult) -> Coordinator:
     # From version 4 on Kafka has an empty message where there is nothing to say, not none.
     message = found.error_message or ""
     return Coordinator(key, found.node_id, found.host, found.port, found.error_code, message)

@@ -14,8 +14,8 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.cluster_groups import encoded
-from penstock.broker.groups.group_lag import GroupReports as Reports
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
+from penstock.broker.groups.group_lag import GroupLagReporter
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUP_REPORTS_PER_QUESTION, HTTP_GROUPS_LISTED_MAX
 from penstock.protocol.messages.group_reports import GROUP_REPORTS, GroupReportsRequest, GroupReportsResponse
@@ -23,9 +23,9 @@ from penstock.security.access import Operation
 
 
 class GroupReports:
-    api = ServedApi(GROUP_REPORTS, Operation.CLUSTER_ACTION, ON_CLUSTER, the_cluster, is_listed=False)
+    api = ServedApi(GROUP_REPORTS, Operation.CLUSTER_ACTION, ON_CLUSTER, cluster_name, is_advertised=False)
 
-    def __init__(self, reports: Reports) -> None:
+    def __init__(self, reports: GroupLagReporter) -> None:
         self._reports = reports
         # Apart from the turns of this broker's own pages, which may wait for the broker that asks here.
         self._turns = asyncio.Semaphore(GROUP_REPORTS_AT_ONCE)
@@ -41,7 +41,7 @@ class GroupReports:
         async with self._turns:
             try:
                 names = await self._names(request)
-                reports = await self._reports.several(request.group_ids)
+                reports = await self._reports.reports_of(request.group_ids)
             except ApiError as problem:
                 return GroupReportsResponse(problem.code, problem.detail)
         return GroupReportsResponse(names=names, reports=[encoded(report) for report in reports])

@@ -24,10 +24,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.broker.cluster.config_resources import ConfigResource, Wanted, alter_resources
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.config_resources import ConfigResource, ResourceChange, alter_resources
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, named
+from penstock.broker.served_api import TOPIC, ServedApi, names_at
 from penstock.config.alter import Alteration, AlterOp, alter_broker, alter_group, alter_topic
 from penstock.config.broker import BrokerConfig
 from penstock.errors import ErrorCode
@@ -43,26 +43,26 @@ from penstock.security.access import Operation
 
 class IncrementalAlterConfigs:
     api = ServedApi(
-        INCREMENTAL_ALTER_CONFIGS, Operation.ALTER_CONFIGS, TOPIC, named("resources", "resource_name")
+        INCREMENTAL_ALTER_CONFIGS, Operation.ALTER_CONFIGS, TOPIC, names_at("resources", "resource_name")
     )
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     async def __call__(
         self, request: IncrementalAlterConfigsRequest, context: RequestContext
     ) -> IncrementalAlterConfigsResponse:
-        wanted = [_wanted(resource) for resource in request.resources]
+        wanted = [_resource_change(resource) for resource in request.resources]
         outcomes = await alter_resources(self._cluster, context, wanted, validate_only=request.validate_only)
         return IncrementalAlterConfigsResponse(
             responses=[
                 AlterConfigsResourceResponse(
-                    error_code=refusal.code if refusal else ErrorCode.NONE,
-                    error_message=refusal.detail if refusal else None,
+                    error_code=rejection.code if rejection else ErrorCode.NONE,
+                    error_message=rejection.detail if rejection else None,
                     resource_type=each.resource.type,
                     resource_name=each.resource.name,
                 )
-                for each, refusal in zip(wanted, outcomes, strict=True)
+                for each, rejection in zip(wanted, outcomes, strict=True)
             ]
         )
 
@@ -91,6 +91,8 @@ class _Increment(NamedTuple):
         ]
 
 
-def _wanted(resource: AlterConfigsResource) -> Wanted:
+def _resource_change(resource: AlterConfigsResource) -> ResourceChange:
     alterations = [Alteration(entry.name, entry.value, entry.config_operation) for entry in resource.configs]
-    return Wanted(ConfigResource(resource.resource_type, resource.resource_name), _Increment(alterations))
+    return ResourceChange(
+        ConfigResource(resource.resource_type, resource.resource_name), _Increment(alterations)
+    )

@@ -19,9 +19,9 @@ Differs from Kafka
 import asyncio
 from collections.abc import Coroutine
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.controller.decision import Decision
 from penstock.controller.topics import ProducerIdBlock, next_producer_id_block
 from penstock.errors import ApiError, ErrorCode
@@ -38,9 +38,9 @@ FIRST_EPOCH = 0
 
 
 class InitProducerId:
-    api = ServedApi(INIT_PRODUCER_ID, Operation.IDEMPOTENT_WRITE, ON_CLUSTER, the_cluster)
+    api = ServedApi(INIT_PRODUCER_ID, Operation.IDEMPOTENT_WRITE, ON_CLUSTER, cluster_name)
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
         self._reserving = asyncio.Lock()
         self._next_id = 0
@@ -49,9 +49,9 @@ class InitProducerId:
     def __call__(
         self, request: InitProducerIdRequest, context: RequestContext
     ) -> InitProducerIdResponse | Coroutine[object, object, InitProducerIdResponse]:
-        refusal = _refusal(request, context)
-        if refusal is not None:
-            return _failed(refusal)
+        rejection = _rejection(request, context)
+        if rejection is not None:
+            return _failed(rejection)
         if self._next_id < self._block_end:
             return self._take()
         return self._take_from_new_block()
@@ -86,7 +86,7 @@ class InitProducerId:
         self._block_end = blocks[-1].first + blocks[-1].count
 
 
-def _refusal(request: InitProducerIdRequest, context: RequestContext) -> ErrorCode | None:
+def _rejection(request: InitProducerIdRequest, context: RequestContext) -> ErrorCode | None:
     name = request.transactional_id
     if name is None:
         if context.cluster_denied:

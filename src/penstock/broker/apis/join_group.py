@@ -16,11 +16,11 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, client_of
-from penstock.broker.router import Later
-from penstock.broker.served_api import GROUP, ServedApi, named, weigh_parked
+from penstock.broker.groups.group_coordinator import GroupCoordinator, client_info
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import GROUP, ServedApi, names_at, weigh_parked
 from penstock.errors import ErrorCode
-from penstock.groups.classic.join import Asking
+from penstock.groups.classic.join import ClassicCaller
 from penstock.protocol.messages.join_group import JOIN_GROUP, JoinGroupRequest, JoinGroupResponse
 from penstock.security.access import Operation
 
@@ -29,12 +29,14 @@ NO_PROTOCOL_SINCE = 7
 
 
 class JoinGroup:
-    api = ServedApi(JOIN_GROUP, Operation.READ, GROUP, named("group_id"), weigh=weigh_parked)
+    api = ServedApi(JOIN_GROUP, Operation.READ, GROUP, names_at("group_id"), weigh=weigh_parked)
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    def __call__(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse | Later:
+    def __call__(
+        self, request: JoinGroupRequest, context: RequestContext
+    ) -> JoinGroupResponse | DeferredReply:
         version, member_id = context.version, request.member_id
 
         def refused(code: ErrorCode, detail: str = "") -> JoinGroupResponse:
@@ -45,9 +47,9 @@ class JoinGroup:
             return refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not request.group_id:
             return refused(ErrorCode.INVALID_GROUP_ID)
-        client = client_of(context)
+        client = client_info(context)
         return self._groups.execute(
             request.group_id,
-            lambda state, pending, now: state.join(request, Asking(version, client, pending), now),
+            lambda state, pending, now: state.join(request, ClassicCaller(version, client, pending), now),
             refused,
         )

@@ -11,33 +11,35 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, client_of
-from penstock.broker.router import Later
-from penstock.broker.served_api import GROUP, ServedApi, named
+from penstock.broker.groups.group_coordinator import GroupCoordinator, client_info
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.errors import ErrorCode
-from penstock.groups.classic.join import Asking
+from penstock.groups.classic.join import ClassicCaller
 from penstock.protocol.messages.leave_group import LEAVE_GROUP, LeaveGroupRequest, LeaveGroupResponse
 from penstock.security.access import Operation
 
 
 class LeaveGroup:
-    api = ServedApi(LEAVE_GROUP, Operation.READ, GROUP, named("group_id"))
+    api = ServedApi(LEAVE_GROUP, Operation.READ, GROUP, names_at("group_id"))
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    def __call__(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse | Later:
+    def __call__(
+        self, request: LeaveGroupRequest, context: RequestContext
+    ) -> LeaveGroupResponse | DeferredReply:
         if request.group_id in context.denied:
-            return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return _rejected(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not request.group_id:
-            return _refused(ErrorCode.INVALID_GROUP_ID)
-        version, client = context.version, client_of(context)
+            return _rejected(ErrorCode.INVALID_GROUP_ID)
+        version, client = context.version, client_info(context)
         return self._groups.execute(
             request.group_id,
-            lambda state, pending, now: state.leave(request, Asking(version, client, pending), now),
-            _refused,
+            lambda state, pending, now: state.leave(request, ClassicCaller(version, client, pending), now),
+            _rejected,
         )
 
 
-def _refused(code: ErrorCode, detail: str = "") -> LeaveGroupResponse:
+def _rejected(code: ErrorCode, detail: str = "") -> LeaveGroupResponse:
     return LeaveGroupResponse(error_code=code)

@@ -16,9 +16,9 @@ Differs from Kafka
 from collections.abc import Collection
 
 from penstock.broker.cluster.config_resources import ConfigResourceType
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, the_cluster
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name, never_waits
 from penstock.errors import ErrorCode
 from penstock.metadata.facts import ClusterImage
 from penstock.protocol.messages.list_config_resources import (
@@ -35,10 +35,10 @@ ALL_TYPES = frozenset(ConfigResourceType)
 
 class ListConfigResources:
     api = ServedApi(
-        LIST_CONFIG_RESOURCES, Operation.DESCRIBE_CONFIGS, ON_CLUSTER, the_cluster, weigh=never_waits
+        LIST_CONFIG_RESOURCES, Operation.DESCRIBE_CONFIGS, ON_CLUSTER, cluster_name, weigh=never_waits
     )
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     def __call__(

@@ -16,11 +16,11 @@ from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.group_coordinator import GroupCoordinator
-from penstock.broker.groups.reply_budget import ReplyRoom
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, nothing
+from penstock.broker.groups.reply_budget import ReplyBudget
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, no_names
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
-from penstock.groups.groups import Groups
+from penstock.groups.groups import GroupStateMachine
 from penstock.protocol.messages.list_groups import (
     LIST_GROUPS,
     ListedGroup,
@@ -34,7 +34,7 @@ _GROUP_BYTES: Final = 200
 
 
 class ListGroups:
-    api = ServedApi(LIST_GROUPS, Operation.DESCRIBE, ON_CLUSTER, nothing)
+    api = ServedApi(LIST_GROUPS, Operation.DESCRIBE, ON_CLUSTER, no_names)
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
@@ -51,20 +51,20 @@ class ListGroups:
                 and (sees_all or context.may(Operation.DESCRIBE, ResourceType.GROUP, group.group_id))
             )
 
-        def listed(state: Groups, now: Now) -> list[ListedGroup]:
-            return list(self._within(room, filter(is_wanted, state.list())))
+        def listed(state: GroupStateMachine, now: Now) -> list[ListedGroup]:
+            return list(self._within(budget, filter(is_wanted, state.list())))
 
         response = ListGroupsResponse()
         async with self._groups.long_replies:
-            room = ReplyRoom()
-            async for shard in self._groups.all_shards_in_turns(listed, lambda code, _: code):
+            budget = ReplyBudget()
+            async for shard in self._groups.query_shards_in_turn(listed, lambda code, _: code):
                 if isinstance(shard, ErrorCode):
                     response.error_code = shard
                 else:
                     response.groups += shard
         return response
 
-    def _within(self, room: ReplyRoom, groups: Iterable[ListedGroup]) -> Iterator[ListedGroup]:
+    def _within(self, budget: ReplyBudget, groups: Iterable[ListedGroup]) -> Iterator[ListedGroup]:
         for group in groups:
-            room.take(_GROUP_BYTES + len(group.group_id))
+            budget.take(_GROUP_BYTES + len(group.group_id))
             yield group

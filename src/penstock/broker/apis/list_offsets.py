@@ -28,8 +28,8 @@ Differs from Kafka
 
 from penstock.broker.context import RequestContext
 from penstock.broker.data.timestamp_lookup import NO_TIMEOUT, Lookup, TimeLookups
-from penstock.broker.router import Later
-from penstock.broker.served_api import TOPIC, ServedApi, named
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import TOPIC, ServedApi, names_at
 from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.messages.list_offsets import (
     LIST_OFFSETS,
@@ -40,7 +40,7 @@ from penstock.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from penstock.protocol.schema import VERSION_MAX
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.security.access import Operation
 from penstock.types import NO_EPOCH, NO_TOPIC_ID, LeaderEpoch, TopicPartition
@@ -54,13 +54,15 @@ FIRST_WITH_TIMEOUT = 10
 
 
 class ListOffsets:
-    api = ServedApi(LIST_OFFSETS, Operation.DESCRIBE, TOPIC, named("topics", "name"))
+    api = ServedApi(LIST_OFFSETS, Operation.DESCRIBE, TOPIC, names_at("topics", "name"))
 
-    def __init__(self, partitions: Partitions, lookups: TimeLookups) -> None:
+    def __init__(self, partitions: ReplicaManager, lookups: TimeLookups) -> None:
         self._partitions = partitions
         self._lookups = lookups
 
-    def __call__(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | Later:
+    def __call__(
+        self, request: ListOffsetsRequest, context: RequestContext
+    ) -> ListOffsetsResponse | DeferredReply:
         topics: dict[str, ListOffsetsTopicResponse] = {}
         lookups: list[Lookup] = []
         for name, asked in _by_partition(request).items():
@@ -71,8 +73,8 @@ class ListOffsets:
                 partition = self._found(name, asked[0].current_leader_epoch)
                 if asked[0].timestamp not in (EARLIEST, EARLIEST_LOCAL):
                     partition.require_end_known()
-            except ApiError as refusal:
-                entry.error_code = refusal.code
+            except ApiError as rejection:
+                entry.error_code = rejection.code
                 continue
             timestamp = asked[0].timestamp
             if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
@@ -89,7 +91,7 @@ class ListOffsets:
     def _found(self, name: TopicPartition, epoch: int) -> Partition:
         partition = self._partitions.find(name.topic, name.partition)
         if partition is None:
-            raise self._partitions.not_here(name.topic, NO_TOPIC_ID, name.partition)
+            raise self._partitions.missing_partition_error(name.topic, NO_TOPIC_ID, name.partition)
         if epoch < NO_EPOCH:  # only -1 asks for no check
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"no leader has epoch {epoch}")
         partition.check_epoch(epoch)

@@ -11,10 +11,10 @@ Differs from Kafka
 
 from collections.abc import Iterable
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, the_cluster
-from penstock.controller.reassignment import under_way
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name, never_waits
+from penstock.controller.reassignment import reassigning_partitions
 from penstock.errors import ErrorCode
 from penstock.metadata.facts import ClusterImage, PartitionState
 from penstock.protocol.messages.list_partition_reassignments import (
@@ -30,10 +30,10 @@ from penstock.security.access import Operation
 
 class ListPartitionReassignments:
     api = ServedApi(
-        LIST_PARTITION_REASSIGNMENTS, Operation.DESCRIBE, ON_CLUSTER, the_cluster, weigh=never_waits
+        LIST_PARTITION_REASSIGNMENTS, Operation.DESCRIBE, ON_CLUSTER, cluster_name, weigh=never_waits
     )
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     def __call__(
@@ -43,7 +43,7 @@ class ListPartitionReassignments:
             return ListPartitionReassignmentsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         image = self._cluster.image
         if request.topics is None:
-            found = [(topic.name, state) for topic, state in under_way(image)]
+            found = [(topic.name, state) for topic, state in reassigning_partitions(image)]
         else:
             found = list(_asked_for(image, request.topics))
         topics: dict[str, OngoingTopicReassignment] = {}

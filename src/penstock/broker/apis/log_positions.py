@@ -14,9 +14,8 @@ Behaviour
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.log_positions import LogPositions as Positions
-from penstock.broker.groups.log_positions import questions_in, response_of
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
+from penstock.broker.groups.log_positions import LogPositionLookup, build_response, parse_queries
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.errors import ErrorCode
 from penstock.limits import LOG_POSITIONS_PER_QUESTION, PEER_POSITIONS_AT_ONCE
 from penstock.protocol.messages.log_positions import LOG_POSITIONS, LogPositionsRequest, LogPositionsResponse
@@ -24,9 +23,9 @@ from penstock.security.access import Operation
 
 
 class LogPositions:
-    api = ServedApi(LOG_POSITIONS, Operation.CLUSTER_ACTION, ON_CLUSTER, the_cluster, is_listed=False)
+    api = ServedApi(LOG_POSITIONS, Operation.CLUSTER_ACTION, ON_CLUSTER, cluster_name, is_advertised=False)
 
-    def __init__(self, positions: Positions) -> None:
+    def __init__(self, positions: LogPositionLookup) -> None:
         self._positions = positions
         self._turns = asyncio.Semaphore(PEER_POSITIONS_AT_ONCE)
 
@@ -36,4 +35,4 @@ class LogPositions:
         if len(request.partitions) > LOG_POSITIONS_PER_QUESTION:
             return LogPositionsResponse(ErrorCode.POLICY_VIOLATION, "too many partitions for one question")
         async with self._turns:
-            return response_of(await self._positions.here(questions_in(request)))
+            return build_response(await self._positions.local_positions(parse_queries(request)))

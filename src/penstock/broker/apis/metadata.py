@@ -18,21 +18,21 @@ Differs from Kafka
 
 from collections.abc import Coroutine, Iterable, Sequence
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.cluster.metadata_view import (
-    MetadataTopics,
+    MetadataTopicCache,
     absent_topic,
+    advertised_controller,
     brokers_at,
     is_legal_name,
     may_describe,
-    problem_of_all,
-    refused_whole,
-    takes_changes,
+    reject_whole_request,
+    whole_request_error,
     with_operations,
 )
 from penstock.broker.cluster.topic_creation import TopicCreation, may_create_topic
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, topics
+from penstock.broker.served_api import TOPIC, ServedApi, topics_named
 from penstock.errors import ErrorCode
 from penstock.metadata.facts import INTERNAL_TOPICS, Topic
 from penstock.protocol.messages.metadata import (
@@ -42,20 +42,20 @@ from penstock.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
-from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR
+from penstock.protocol.schema import OPERATIONS_NOT_REQUESTED
 from penstock.security.access import CLUSTER, CLUSTER_OPERATIONS, Operation
 from penstock.types import NO_TOPIC_ID
 
-Refusals = dict[str, ErrorCode]
+Rejections = dict[str, ErrorCode]
 
 
 class Metadata:
-    api = ServedApi(METADATA, Operation.DESCRIBE, TOPIC, topics("topics", "name"))
+    api = ServedApi(METADATA, Operation.DESCRIBE, TOPIC, topics_named("topics", "name"))
 
-    def __init__(self, cluster: Cluster, creation: TopicCreation) -> None:
+    def __init__(self, cluster: MetadataService, creation: TopicCreation) -> None:
         self._cluster = cluster
         self._creation = creation
-        self._topics = MetadataTopics()
+        self._topics = MetadataTopicCache()
 
     def __call__(
         self, request: MetadataRequest, context: RequestContext
@@ -63,28 +63,28 @@ class Metadata:
         asked = request.topics
         if asked is None or (context.version == 0 and not asked):
             return self._reply(self._all(context), request, context)
-        problem = problem_of_all(asked, context.version)
+        problem = whole_request_error(asked, context.version)
         if problem is not None:
-            return refused_whole(asked, problem)
+            return reject_whole_request(asked, problem)
         if any(topic.topic_id != NO_TOPIC_ID for topic in asked):
             return self._reply(self._by_id(asked, context), request, context)
         names = list(dict.fromkeys(topic.name or "" for topic in asked))
-        refusals, wanted = self._sorted_out(names, request, context)
-        if wanted:
-            return self._create_and_reply(names, refusals, wanted, request, context)
-        return self._reply(self._by_name(names, refusals), request, context)
+        rejections, missing = self._rejected_and_missing(names, request, context)
+        if missing:
+            return self._create_and_reply(names, rejections, missing, request, context)
+        return self._reply(self._by_name(names, rejections), request, context)
 
     def _all(self, context: RequestContext) -> list[MetadataResponseTopic]:
-        image = self._cluster.shown
-        shown: Iterable[Topic] = image.topics.values()
+        image = self._cluster.client_view
+        client_view: Iterable[Topic] = image.topics.values()
         if not context.may_everything:
-            shown = [topic for topic in shown if may_describe(context, topic.name)]
-        return self._topics.entries(shown, image)
+            client_view = [topic for topic in client_view if may_describe(context, topic.name)]
+        return self._topics.entries(client_view, image)
 
     def _by_id(
         self, asked: Sequence[MetadataRequestTopic], context: RequestContext
     ) -> list[MetadataResponseTopic]:
-        image = self._cluster.shown
+        image = self._cluster.client_view
         found, others = [], []
         for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != NO_TOPIC_ID):
             topic = image.topics_by_id.get(topic_id)
@@ -97,66 +97,66 @@ class Metadata:
                 found.append(topic)
         return self._topics.entries(found, image) + others
 
-    def _by_name(self, names: Iterable[str], refusals: Refusals) -> list[MetadataResponseTopic]:
-        image = self._cluster.shown
+    def _by_name(self, names: Iterable[str], rejections: Rejections) -> list[MetadataResponseTopic]:
+        image = self._cluster.client_view
         found, others = [], []
         for name in names:
-            topic = None if name in refusals else image.topics.get(name)
+            topic = None if name in rejections else image.topics.get(name)
             if topic is not None:
                 found.append(topic)
             else:
-                others.append(absent_topic(name, refusals.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+                others.append(absent_topic(name, rejections.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
         return self._topics.entries(found, image) + others
 
-    def _sorted_out(
+    def _rejected_and_missing(
         self, names: Iterable[str], request: MetadataRequest, context: RequestContext
-    ) -> tuple[Refusals, list[str]]:
+    ) -> tuple[Rejections, list[str]]:
         """Which names are refused, and which are to be created."""
         topics, auto_create = self._cluster.image.topics, self._cluster.config.topic_creation.auto_create
         creating = auto_create and request.allow_auto_topic_creation
-        refusals: Refusals = {}
-        wanted: list[str] = []
+        rejections: Rejections = {}
+        missing: list[str] = []
         for name in names:
             if name in context.denied:
-                refusals[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                rejections[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif name in topics:
                 continue
             elif not is_legal_name(name):
-                refusals[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
+                rejections[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
             elif creating and not may_create_topic(context, name):
-                refusals[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                rejections[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif creating and name not in INTERNAL_TOPICS:
-                wanted.append(name)
-        return refusals, wanted
+                missing.append(name)
+        return rejections, missing
 
     async def _create_and_reply(
         self,
         names: Sequence[str],
-        refusals: Refusals,
-        wanted: Sequence[str],
+        rejections: Rejections,
+        missing: Sequence[str],
         request: MetadataRequest,
         context: RequestContext,
     ) -> MetadataResponse:
-        refusals |= await self._creation.create_missing(wanted)
-        return self._reply(self._by_name(names, refusals), request, context)
+        rejections |= await self._creation.create_missing(missing)
+        return self._reply(self._by_name(names, rejections), request, context)
 
     def _reply(
         self, topics: list[MetadataResponseTopic], request: MetadataRequest, context: RequestContext
     ) -> MetadataResponse:
-        image = self._cluster.shown
-        operations = OPERATIONS_NOT_ASKED_FOR
+        image = self._cluster.client_view
+        operations = OPERATIONS_NOT_REQUESTED
         if request.include_cluster_authorized_operations:
             operations = context.operations_bits(CLUSTER_OPERATIONS, CLUSTER)
         if request.include_topic_authorized_operations:
             topics = [with_operations(topic, context) for topic in topics]
         else:
-            topics = self._topics.made_ready(topics, context.version)
-        is_store_away = self._cluster.store_away_since is not None
+            topics = self._topics.with_encoded_entries(topics, context.version)
+        is_store_unavailable = self._cluster.store_unavailable_since is not None
         return MetadataResponse(
             brokers=brokers_at(image, context.listener),
             cluster_id=image.cluster_id,
-            controller_id=takes_changes(
-                image, self._cluster.config.node.node_id, is_store_away=is_store_away
+            controller_id=advertised_controller(
+                image, self._cluster.config.node.node_id, is_store_unavailable=is_store_unavailable
             ),
             topics=topics,
             cluster_authorized_operations=operations,

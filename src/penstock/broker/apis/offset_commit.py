@@ -22,17 +22,17 @@ Differs from Kafka
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.chunked_commit import LongCommit
+from penstock.broker.groups.chunked_commit import ChunkedCommit
 from penstock.broker.groups.group_coordinator import GroupCoordinator
-from penstock.broker.router import Later
-from penstock.broker.served_api import GROUP, ServedApi, named
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import GROUP, ServedApi, names_at
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
 from penstock.errors import ErrorCode
-from penstock.groups.groups import Groups
+from penstock.groups.groups import GroupStateMachine
 from penstock.groups.offsets.commit import CommitRequest
-from penstock.groups.offsets.committed_offsets import Commit, Committed
+from penstock.groups.offsets.committed_offsets import OffsetAndMetadata, PartitionCommit
 from penstock.host.clock import Clock
 from penstock.limits import COMMITS_AT_ONCE, LONG_MAX
 from penstock.metadata.facts import Topic
@@ -51,7 +51,7 @@ from penstock.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
 TOPIC_IDS_SINCE = 10
 
 
-class _Entry(NamedTuple):
+class _PartitionCommit(NamedTuple):
     """A partition of the request, its place in the reply, and the topic it was found in."""
 
     answer: OffsetCommitResponsePartition
@@ -60,19 +60,21 @@ class _Entry(NamedTuple):
 
 
 class OffsetCommit:
-    api = ServedApi(OFFSET_COMMIT, Operation.READ, GROUP, named("group_id"))
+    api = ServedApi(OFFSET_COMMIT, Operation.READ, GROUP, names_at("group_id"))
 
-    def __init__(self, groups: GroupCoordinator, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, groups: GroupCoordinator, cluster: MetadataService, clock: Clock) -> None:
         self._groups = groups
         self._cluster = cluster
         self._clock = clock
 
-    def __call__(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse | Later:
+    def __call__(
+        self, request: OffsetCommitRequest, context: RequestContext
+    ) -> OffsetCommitResponse | DeferredReply:
         response = OffsetCommitResponse()
         entries = list(self._entries(request, response, context))
         accepted = [entry for entry in entries if entry.answer.error_code == ErrorCode.NONE]
         if request.group_id in context.denied:
-            return _refused(response, accepted, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return _rejected(response, accepted, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not accepted:
             return response
         now_ms = self._clock.wall_ms()
@@ -85,34 +87,34 @@ class OffsetCommit:
             commits=[_commit(entry, request, now_ms) for entry in accepted],
         )
         if len(accepted) > COMMITS_AT_ONCE:
-            long = LongCommit(asked, [entry.answer for entry in accepted], response)
-            return self._groups.execute_in_pieces(
-                request.group_id, long.next_piece, long.refused, long.piece_is_safe
+            long = ChunkedCommit(asked, [entry.answer for entry in accepted], response)
+            return self._groups.execute_chunked(
+                request.group_id, long.next_chunk, long.rejected, long.chunk_is_durable
             )
 
-        def commit(state: Groups, pending: Pending, now: Now) -> Outcome:
-            return Outcome(state.commit(asked, now), (Reply(pending, response),))
+        def commit(state: GroupStateMachine, pending: WaitingRequest, now: Now) -> CommandOutcome:
+            return CommandOutcome(state.commit(asked, now), (Reply(pending, response),))
 
         return self._groups.execute(
-            request.group_id, commit, lambda code, _: _refused(response, accepted, code)
+            request.group_id, commit, lambda code, _: _rejected(response, accepted, code)
         )
 
     def _entries(
         self, request: OffsetCommitRequest, response: OffsetCommitResponse, context: RequestContext
-    ) -> Iterator[_Entry]:
+    ) -> Iterator[_PartitionCommit]:
         metadata_bytes_max = self._cluster.config.groups.offsets.metadata_bytes_max
         for asked in request.topics:
             answers: list[OffsetCommitResponsePartition] = []
-            topic, refusal = self._topic(asked, context)
+            topic, rejection = self._topic(asked, context)
             if topic is not None and not asked.partitions:
                 continue  # Kafka answers only for what was asked
             response.topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id, answers))
             for partition in asked.partitions:
-                code = refusal
+                code = rejection
                 if topic is not None and code is ErrorCode.NONE:
                     code = _check(partition, topic, metadata_bytes_max)
                 answers.append(OffsetCommitResponsePartition(partition.partition_index, code))
-                yield _Entry(answers[-1], partition, topic)
+                yield _PartitionCommit(answers[-1], partition, topic)
 
     def _topic(
         self, asked: OffsetCommitRequestTopic, context: RequestContext
@@ -135,13 +137,13 @@ def _check(partition: OffsetCommitRequestPartition, topic: Topic, metadata_bytes
     return ErrorCode.NONE
 
 
-def _commit(entry: _Entry, request: OffsetCommitRequest, now_ms: int) -> Commit:
+def _commit(entry: _PartitionCommit, request: OffsetCommitRequest, now_ms: int) -> PartitionCommit:
     partition, topic = entry.partition, entry.topic
     assert topic is not None, "an accepted partition has its topic"
     kept_ms = request.retention_time_ms
-    return Commit(
+    return PartitionCommit(
         TopicPartition(topic.name, partition.partition_index),
-        Committed(
+        OffsetAndMetadata(
             Offset(partition.committed_offset),
             LeaderEpoch(partition.committed_leader_epoch),
             partition.committed_metadata or "",
@@ -152,7 +154,9 @@ def _commit(entry: _Entry, request: OffsetCommitRequest, now_ms: int) -> Commit:
     )
 
 
-def _refused(response: OffsetCommitResponse, accepted: list[_Entry], code: ErrorCode) -> OffsetCommitResponse:
+def _rejected(
+    response: OffsetCommitResponse, accepted: list[_PartitionCommit], code: ErrorCode
+) -> OffsetCommitResponse:
     for entry in accepted:
         entry.answer.error_code = code
     return response

@@ -11,15 +11,15 @@ Differs from Kafka
     nothing known
 """
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.chunked_commands import Piece
+from penstock.broker.groups.chunked_commands import CommandChunk
 from penstock.broker.groups.group_coordinator import GroupCoordinator
-from penstock.broker.router import Later
-from penstock.broker.served_api import GROUP, ServedApi, named
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
-from penstock.groups.groups import Groups
+from penstock.groups.groups import GroupStateMachine
 from penstock.limits import TOMBSTONES_AT_ONCE
 from penstock.protocol.messages.offset_delete import (
     OFFSET_DELETE,
@@ -33,13 +33,15 @@ from penstock.types import TopicPartition
 
 
 class OffsetDelete:
-    api = ServedApi(OFFSET_DELETE, Operation.DELETE, GROUP, named("group_id"))
+    api = ServedApi(OFFSET_DELETE, Operation.DELETE, GROUP, names_at("group_id"))
 
-    def __init__(self, groups: GroupCoordinator, cluster: Cluster) -> None:
+    def __init__(self, groups: GroupCoordinator, cluster: MetadataService) -> None:
         self._groups = groups
         self._cluster = cluster
 
-    def __call__(self, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse | Later:
+    def __call__(
+        self, request: OffsetDeleteRequest, context: RequestContext
+    ) -> OffsetDeleteResponse | DeferredReply:
         if request.group_id in context.denied:
             return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not request.group_id:
@@ -55,16 +57,20 @@ class OffsetDelete:
         deletable = [partition for partition, code in codes.items() if code is ErrorCode.NONE]
         done = 0
 
-        def delete(state: Groups, now: Now) -> Piece:
+        def delete(state: GroupStateMachine, now: Now) -> CommandChunk:
             nonlocal done
             some = deletable[done : done + TOMBSTONES_AT_ONCE]
             deletion = state.delete_offsets(request.group_id, some)
-            codes.update(deletion.refused)
+            codes.update(deletion.rejected)
             done += len(some)
-            is_over = done == len(deletable)
-            return Piece(deletion.records, _response(request, codes)) if is_over else Piece(deletion.records)
+            is_done = done == len(deletable)
+            return (
+                CommandChunk(deletion.records, _response(request, codes))
+                if is_done
+                else CommandChunk(deletion.records)
+            )
 
-        return self._groups.execute_in_pieces(
+        return self._groups.execute_chunked(
             request.group_id, delete, lambda code, _: OffsetDeleteResponse(error_code=code)
         )
 

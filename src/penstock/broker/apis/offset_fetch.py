@@ -25,12 +25,17 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, Question
-from penstock.broker.groups.offset_fetch_reply import Found, Looking, Telling, told_at_once
-from penstock.broker.groups.reply_budget import ReplyRoom
-from penstock.broker.router import Later
+from penstock.broker.groups.group_coordinator import GroupCoordinator, GroupLookup
+from penstock.broker.groups.offset_fetch_reply import (
+    GroupOffsetsFound,
+    OffsetFetchReplyBuilder,
+    OffsetLookup,
+    reply_at_once,
+)
+from penstock.broker.groups.reply_budget import ReplyBudget
+from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi
 from penstock.limits import GROUPS_REPORTED_PER_TURN, OFFSETS_PER_TURN
 from penstock.metadata.facts import ClusterImage
@@ -53,43 +58,45 @@ def _fetched_groups(request: OffsetFetchRequest, image: ClusterImage) -> Iterabl
 class OffsetFetch:
     api = ServedApi(OFFSET_FETCH, Operation.DESCRIBE, GROUP, _fetched_groups)
 
-    def __init__(self, groups: GroupCoordinator, cluster: Cluster) -> None:
+    def __init__(self, groups: GroupCoordinator, cluster: MetadataService) -> None:
         self._groups = groups
         self._cluster = cluster
 
     def __call__(
         self, request: OffsetFetchRequest, context: RequestContext
-    ) -> Later | Coroutine[Any, Any, OffsetFetchResponse]:
+    ) -> DeferredReply | Coroutine[Any, Any, OffsetFetchResponse]:
         wanted, version = request.groups, context.version
         if version < MANY_GROUPS_SINCE:
             wanted = [OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)]
-        room = ReplyRoom()
-        looking = Looking(self._cluster.image, context, room)
+        budget = ReplyBudget()
+        looking = OffsetLookup(self._cluster.image, context, budget)
         questions = [_question(group, looking) for group in wanted]
         if _is_long(wanted):
-            return self._in_turns(questions, room, version)
+            return self._in_turns(questions, budget, version)
 
-        def finish(found: list[Found]) -> OffsetFetchResponse:
-            return _response([told_at_once(each, room, version) for each in found], version)
+        def finish(found: list[GroupOffsetsFound]) -> OffsetFetchResponse:
+            return _response([reply_at_once(each, budget, version) for each in found], version)
 
-        return self._groups.ask_each(questions, finish)
+        return self._groups.query_each(questions, finish)
 
     async def _in_turns(
-        self, questions: Sequence[Question], room: ReplyRoom, version: int
+        self, questions: Sequence[GroupLookup], budget: ReplyBudget, version: int
     ) -> OffsetFetchResponse:
         groups: list[OffsetFetchResponseGroup] = []
         async with self._groups.long_replies:
-            async for found in self._groups.ask_in_turns(questions):
-                telling = Telling(found, room, version)
-                for _ in telling.turns():
+            async for found in self._groups.query_in_chunks(questions):
+                builder = OffsetFetchReplyBuilder(found, budget, version)
+                for _ in builder.chunks():
                     await asyncio.sleep(0)
-                groups.append(telling.answer)
+                groups.append(builder.answer)
         return _response(groups, version)
 
 
-def _question(group: OffsetFetchRequestGroup, looking: Looking) -> Question:
-    return Question(
-        group.group_id, lambda state, now: looking.at(group, state), lambda code, _: Found(group, code)
+def _question(group: OffsetFetchRequestGroup, looking: OffsetLookup) -> GroupLookup:
+    return GroupLookup(
+        group.group_id,
+        lambda state, now: looking.look_up(group, state),
+        lambda code, _: GroupOffsetsFound(group, code),
     )
 
 

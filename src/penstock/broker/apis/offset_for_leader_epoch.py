@@ -15,7 +15,7 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import TOPIC, ServedApi, named, never_waits
+from penstock.broker.served_api import TOPIC, ServedApi, names_at, never_waits
 from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.messages.offset_for_leader_epoch import (
     OFFSET_FOR_LEADER_EPOCH,
@@ -26,7 +26,7 @@ from penstock.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.security.access import Operation
 from penstock.types import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID, LeaderEpoch, Offset
@@ -34,10 +34,10 @@ from penstock.types import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID, LeaderEpoch, Offset
 
 class OffsetForLeaderEpoch:
     api = ServedApi(
-        OFFSET_FOR_LEADER_EPOCH, Operation.DESCRIBE, TOPIC, named("topics", "topic"), weigh=never_waits
+        OFFSET_FOR_LEADER_EPOCH, Operation.DESCRIBE, TOPIC, names_at("topics", "topic"), weigh=never_waits
     )
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: ReplicaManager) -> None:
         self._partitions = partitions
 
     def __call__(
@@ -57,8 +57,8 @@ class OffsetForLeaderEpoch:
                 continue
             try:
                 partition = self._found(topic.topic, asked)
-            except ApiError as refusal:
-                entry.error_code = refusal.code
+            except ApiError as rejection:
+                entry.error_code = rejection.code
             else:
                 entry.leader_epoch, entry.end_offset = _end_of(partition, LeaderEpoch(asked.leader_epoch))
         return result
@@ -66,7 +66,7 @@ class OffsetForLeaderEpoch:
     def _found(self, topic: str, asked: OffsetForLeaderPartition) -> Partition:
         partition = self._partitions.find(topic, asked.partition)
         if partition is None:
-            raise self._partitions.not_here(topic, NO_TOPIC_ID, asked.partition)
+            raise self._partitions.missing_partition_error(topic, NO_TOPIC_ID, asked.partition)
         if asked.current_leader_epoch < NO_EPOCH:  # only -1 asks for no check
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"no leader has epoch {asked.current_leader_epoch}")
         partition.check_epoch(asked.current_leader_epoch)

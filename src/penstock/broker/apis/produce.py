@@ -30,25 +30,25 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.data.append import Appending, Turn
+from penstock.broker.data.append import BatchAppender, QueuedAppend
 from penstock.broker.data.pending_produce import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
     PRODUCE_LIMITS,
-    ProduceInProgress,
-    ProduceInTurn,
+    PendingProduce,
     ProduceLimits,
-    Turns,
-    UnansweredProduce,
-    Waiting,
-    reached_for,
-    refused,
+    ProduceWithoutAcks,
+    QueuedAppends,
+    QueuedProduce,
+    UnreplicatedAppends,
+    acknowledgeable_end,
+    rejected_partition,
     require_success,
     weigh_produce,
 )
-from penstock.broker.router import Later
-from penstock.broker.served_api import TOPIC, ServedApi, topics
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import TOPIC, ServedApi, topics_named
 from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.host.clock import Clock
 from penstock.limits import RECORDS_NAMED_MAX
@@ -61,7 +61,7 @@ from penstock.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.security.access import Operation
 
@@ -76,15 +76,15 @@ class Produce:
         PRODUCE,
         Operation.WRITE,
         TOPIC,
-        topics("topic_data", "name"),
+        topics_named("topic_data", "name"),
         weigh=weigh_produce,
         oldest_advertised=0,
     )
 
     def __init__(
         self,
-        partitions: Partitions,
-        appending: Appending,
+        partitions: ReplicaManager,
+        appender: BatchAppender,
         clock: Clock,
         is_cut_off: Callable[[], bool] = lambda: False,
         limits: ProduceLimits = PRODUCE_LIMITS,
@@ -92,15 +92,17 @@ class Produce:
         """`is_cut_off`: whether another may have been elected, and this broker would not know."""
         self._is_cut_off = is_cut_off
         self._partitions = partitions
-        self._appending = appending
+        self._appender = appender
         self._clock = clock
         self._batches_max = limits.batches_max
         self._wait_ms_max = limits.inspection_wait_ms_max
 
-    def __call__(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | Later | None:
+    def __call__(
+        self, request: ProduceRequest, context: RequestContext
+    ) -> ProduceResponse | DeferredReply | None:
         answers: list[PartitionProduceResponse] = []
-        waiting: Waiting = []
-        turns: Turns = []
+        waiting: UnreplicatedAppends = []
+        turns: QueuedAppends = []
         responses = []
         names_left, acks = RECORDS_NAMED_MAX, request.acks
         if acks == ACKS_LEADER and self._is_cut_off():
@@ -112,19 +114,19 @@ class Produce:
                 partition = None
                 try:
                     partition = self._find(topic, data.index, request, context)
-                    appended = self._appending.append(partition, data.records, request, context, now_ms)
-                except ApiError as refusal:
-                    answer = refused(data.index, partition, refusal, names_left)
+                    appended = self._appender.append(partition, data.records, request, context, now_ms)
+                except ApiError as rejection:
+                    answer = rejected_partition(data.index, partition, rejection, names_left)
                     names_left -= len(answer.record_errors)
                     answers.append(answer)
                     continue
-                if isinstance(appended, Turn):
+                if isinstance(appended, QueuedAppend):
                     turns.append((len(answers), partition, appended))
                     answers.append(PartitionProduceResponse(data.index))
                     continue
                 reached = partition.high_watermark
                 if acks == ACKS_LEADER:
-                    reached = reached_for(partition, is_local=True)
+                    reached = acknowledgeable_end(partition, is_local=True)
                 if appended.end_offset > reached:
                     waiting.append((len(answers), partition, appended))
                 start = partition.log.log_start_offset
@@ -136,7 +138,7 @@ class Produce:
             if topic.partition_data:
                 responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers[first:]))
         if turns:
-            in_turn = UnansweredProduce if acks == ACKS_NONE else ProduceInTurn
+            in_turn = ProduceWithoutAcks if acks == ACKS_NONE else QueuedProduce
             wait_ms = self._wait_ms_max if acks == ACKS_NONE else min(request.timeout_ms, self._wait_ms_max)
             progress = in_turn(responses, answers, self._deadline(request), acks)
             return progress.begin(waiting, turns, names_left=names_left, wait_ms=wait_ms)
@@ -145,7 +147,7 @@ class Produce:
             return None
         if not waiting:
             return ProduceResponse(responses)
-        return ProduceInProgress(responses, answers, self._deadline(request), acks).wait(waiting)
+        return PendingProduce(responses, answers, self._deadline(request), acks).wait(waiting)
 
     def _deadline(self, request: ProduceRequest) -> float:
         return self._clock.monotonic() + request.timeout_ms / 1000
@@ -159,13 +161,13 @@ class Produce:
         if context.denied and (found.name.topic if found else topic.name) in context.denied:
             raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if found is None:
-            raise partitions.not_here("" if by_id else topic.name, topic.topic_id, index)
+            raise partitions.missing_partition_error("" if by_id else topic.name, topic.topic_id, index)
         if request.acks not in ACKS_ALLOWED:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if found.name.topic in INTERNAL_TOPICS:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        if found.too_few is not None and request.acks == ACKS_ALL:
-            raise found.too_few.again()
+        if found.min_isr_error is not None and request.acks == ACKS_ALL:
+            raise found.min_isr_error.again()
         return found
 
     def require_few_batches(self, request: ProduceRequest) -> None:

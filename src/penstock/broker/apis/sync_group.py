@@ -10,11 +10,11 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, client_of
-from penstock.broker.router import Later
-from penstock.broker.served_api import GROUP, ServedApi, named, weigh_parked
+from penstock.broker.groups.group_coordinator import GroupCoordinator, client_info
+from penstock.broker.router import DeferredReply
+from penstock.broker.served_api import GROUP, ServedApi, names_at, weigh_parked
 from penstock.errors import ErrorCode
-from penstock.groups.classic.join import Asking
+from penstock.groups.classic.join import ClassicCaller
 from penstock.protocol.messages.sync_group import SYNC_GROUP, SyncGroupRequest, SyncGroupResponse
 from penstock.security.access import Operation
 
@@ -23,25 +23,27 @@ PROTOCOL_SINCE = 5
 
 
 class SyncGroup:
-    api = ServedApi(SYNC_GROUP, Operation.READ, GROUP, named("group_id"), weigh=weigh_parked)
+    api = ServedApi(SYNC_GROUP, Operation.READ, GROUP, names_at("group_id"), weigh=weigh_parked)
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    def __call__(self, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse | Later:
+    def __call__(
+        self, request: SyncGroupRequest, context: RequestContext
+    ) -> SyncGroupResponse | DeferredReply:
         if request.group_id in context.denied:
-            return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return _rejected(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not request.group_id:
-            return _refused(ErrorCode.INVALID_GROUP_ID)
+            return _rejected(ErrorCode.INVALID_GROUP_ID)
         if context.version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
-            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        version, client = context.version, client_of(context)
+            return _rejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        version, client = context.version, client_info(context)
         return self._groups.execute(
             request.group_id,
-            lambda state, pending, now: state.sync(request, Asking(version, client, pending), now),
-            _refused,
+            lambda state, pending, now: state.sync(request, ClassicCaller(version, client, pending), now),
+            _rejected,
         )
 
 
-def _refused(code: ErrorCode, detail: str = "") -> SyncGroupResponse:
+def _rejected(code: ErrorCode, detail: str = "") -> SyncGroupResponse:
     return SyncGroupResponse(error_code=code)

@@ -9,10 +9,10 @@ Differs from Kafka
     by itself, and its partitions would stay short of a replica without anybody being told.
 """
 
-from penstock.broker.cluster.metadata_change import Changing
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.controller.brokers import unregister
 from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.messages.unregister_broker import (
@@ -24,9 +24,9 @@ from penstock.security.access import Operation
 
 
 class UnregisterBroker:
-    api = ServedApi(UNREGISTER_BROKER, Operation.ALTER, ON_CLUSTER, the_cluster)
+    api = ServedApi(UNREGISTER_BROKER, Operation.ALTER, ON_CLUSTER, cluster_name)
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: MetadataService) -> None:
         self._cluster = cluster
 
     async def __call__(
@@ -34,11 +34,11 @@ class UnregisterBroker:
     ) -> UnregisterBrokerResponse:
         if context.cluster_denied:
             return UnregisterBrokerResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        changing = Changing(self._cluster)
+        metadata_change = MetadataChange(self._cluster)
         try:
             # Another broker may just have placed replicas on this one, which no compared key would show.
-            await changing.image()
-            await changing.make(lambda image: unregister(image, request.broker_id))
+            await metadata_change.image()
+            await metadata_change.commit(lambda image: unregister(image, request.broker_id))
         except ApiError as problem:
             return UnregisterBrokerResponse(error_code=problem.code, error_message=problem.detail or None)
         return UnregisterBrokerResponse()

@@ -16,10 +16,10 @@ Differs from Kafka
 from functools import partial
 
 from penstock.broker.apis.api_versions import METADATA_LEVEL_MAX, METADATA_VERSION
-from penstock.broker.cluster.metadata_change import Changing
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.served_api import ON_CLUSTER, ServedApi, the_cluster
+from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.controller.features import upgrade
 from penstock.errors import ApiError, ErrorCode
@@ -39,9 +39,9 @@ RESULTS_UNTIL = 1
 
 
 class UpdateFeatures:
-    api = ServedApi(UPDATE_FEATURES, Operation.ALTER, ON_CLUSTER, the_cluster)
+    api = ServedApi(UPDATE_FEATURES, Operation.ALTER, ON_CLUSTER, cluster_name)
 
-    def __init__(self, cluster: Cluster, newest: int = NEWEST) -> None:
+    def __init__(self, cluster: MetadataService, newest: int = NEWEST) -> None:
         """`newest`: the last level that this release knows."""
         self._cluster = cluster
         self._newest = newest
@@ -51,16 +51,18 @@ class UpdateFeatures:
     ) -> UpdateFeaturesResponse:
         if context.cluster_denied:
             return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        changing = Changing(self._cluster)
+        metadata_change = MetadataChange(self._cluster)
         try:
             newest = self._newest
             decides = [partial(_decided, update=update, newest=newest) for update in request.feature_updates]
-            for outcome in await changing.try_each(decides):  # all are looked at before one is made
+            for outcome in await metadata_change.validate_each(
+                decides
+            ):  # all are looked at before one is made
                 if isinstance(outcome, ApiError):
                     raise outcome
             if not request.validate_only:
                 for decide in decides:
-                    await changing.make(decide)
+                    await metadata_change.commit(decide)
         except ApiError as problem:
             return UpdateFeaturesResponse(error_code=problem.code, error_message=problem.detail or None)
         has_results = context.version <= RESULTS_UNTIL

@@ -14,29 +14,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.controller.adoption import EVERYTHING, Member, clearing, facts_of, require_written, writing
+from penstock.controller.adoption import (
+    STORE_PREFIX,
+    AdoptedBroker,
+    cleanup_transaction,
+    import_transactions,
+    shared_facts,
+    verify_written,
+)
 from penstock.controller.decision import Decision
 from penstock.errors import CommandFailed, ConfigError
 from penstock.host.disk import Disk
-from penstock.host.folder_lock import FolderLock, InUse
-from penstock.host.metadata_store import Conflict, MetadataStore, StoreAway, StoreRefuses
+from penstock.host.folder_lock import DirectoryInUse, FolderLock
+from penstock.host.metadata_store import Conflict, MetadataStore, StoreRejected, StoreUnavailable
 from penstock.host.randomness import Randomness
 from penstock.log.data_directory import (
     IDENTITY_FILE,
     METADATA_FILE,
-    Identity,
-    become_member,
+    DirectoryIdentity,
     identity_in,
     new_id,
+    set_membership,
 )
 from penstock.metadata.facts import ClusterImage
-from penstock.metadata.keys import CLUSTER_ID_KEY, Keys
+from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
 from penstock.metadata.sqlite import SqliteStore
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    identity: Identity
+    identity: DirectoryIdentity
     image: ClusterImage
 
 
@@ -51,43 +58,43 @@ async def adopt_directory(
         if not disk.exists(f"{path}/{METADATA_FILE}"):
             raise ConfigError(f"{path} holds no {METADATA_FILE}: no broker has been alone in it")
         member = _member(identity)
-        prefix = Keys(member.cluster_id).prefix
+        prefix = ClusterKeys(member.cluster_id).prefix
         own = SqliteStore(f"{path}/{METADATA_FILE}")
         try:
-            image, facts = facts_of(own.read(prefix), member, new_id(randomness))
+            image, facts = shared_facts(own.read(prefix), member, new_id(randomness))
         finally:
             own.close()
         await _clear(store, member)
-        for piece in writing(facts, member.cluster_id, store.changes_max):
+        for piece in import_transactions(facts, member.cluster_id, store.changes_max):
             await _commit(store, piece)
-        require_written(await store.read(prefix), facts)
-        become_member(disk, path, is_member=True)
+        verify_written(await store.read(prefix), facts)
+        set_membership(disk, path, is_member=True)
         return Adopted(identity, image)
 
 
-async def release_directory(disk: Disk, path: str, store: MetadataStore) -> Identity | None:
+async def release_directory(disk: Disk, path: str, store: MetadataStore) -> DirectoryIdentity | None:
     """Undo it. ConfigError if somebody has used the shared store since. None: there was nothing to undo."""
     with _locked(disk, path) as identity, _store_errors():
         if not disk.exists(f"{path}/{METADATA_FILE}"):
             raise ConfigError(f"{path} was never that of a broker which is alone, and cannot become one")
         member = _member(identity)
-        leftovers = clearing(await store.read(EVERYTHING), member)
+        leftovers = cleanup_transaction(await store.read(STORE_PREFIX), member)
         if leftovers is None and not identity.is_member:
             return None
-        become_member(disk, path, is_member=False)
+        set_membership(disk, path, is_member=False)
         await _clear(store, member)
         return identity
 
 
 @contextmanager
-def _locked(disk: Disk, path: str) -> Iterator[Identity]:
+def _locked(disk: Disk, path: str) -> Iterator[DirectoryIdentity]:
     if not disk.exists(f"{path}/{IDENTITY_FILE}"):
         raise ConfigError(
             f"{path} is not a data directory of Penstock: give that of a broker with --data-dir"
         )
     try:
         lock = FolderLock(path)
-    except InUse as problem:
+    except DirectoryInUse as problem:
         how = f" with `kill {problem.owner}`" if problem.owner else ""
         raise CommandFailed(f"{problem}. Stop that broker first{how}") from problem
     try:
@@ -100,15 +107,15 @@ def _locked(disk: Disk, path: str) -> Iterator[Identity]:
 def _store_errors() -> Iterator[None]:
     try:
         yield
-    except (StoreAway, StoreRefuses) as problem:
+    except (StoreUnavailable, StoreRejected) as problem:
         raise CommandFailed(
             f"the metadata store cannot be used: {problem}. Nothing has changed for the broker; "
             "run the command again"
         ) from problem
 
 
-def _member(identity: Identity) -> Member:
-    return Member(identity.cluster_id, identity.node_id, identity.directory_id)
+def _member(identity: DirectoryIdentity) -> AdoptedBroker:
+    return AdoptedBroker(identity.cluster_id, identity.node_id, identity.directory_id)
 
 
 async def _require_its_own(store: MetadataStore, path: str, cluster_id: str) -> None:
@@ -122,8 +129,8 @@ async def _require_its_own(store: MetadataStore, path: str, cluster_id: str) -> 
         )
 
 
-async def _clear(store: MetadataStore, member: Member) -> None:
-    leftovers = clearing(await store.read(EVERYTHING), member)
+async def _clear(store: MetadataStore, member: AdoptedBroker) -> None:
+    leftovers = cleanup_transaction(await store.read(STORE_PREFIX), member)
     if leftovers is not None:
         await _commit(store, leftovers)
 

@@ -10,42 +10,42 @@ Start: register, serve, and wait to be admitted. Stop: ask to be relieved, wait 
 led, end the session while everything still works, and then stop like any other broker.
 
 Rule: a broker that has lost what makes it a member ends its session at once, and serves no more
-      (`RunningBroker.give_up`). Nobody is asked to relieve it: it may be the controller itself.
+      (`RunningBroker.end_membership`). Nobody is asked to relieve it: it may be the controller itself.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.broker.cluster.controller_loop import Controlling
-from penstock.broker.cluster.failure_detector import Peers
-from penstock.broker.cluster.membership import FoundOnDisk, Membership, registration
-from penstock.broker.cluster.peer_lease_check import Witnesses
-from penstock.broker.cluster.store_identity import require_same_history, seen_of
+from penstock.broker.cluster.controller_loop import ControllerLoop
+from penstock.broker.cluster.failure_detector import FailureDetector
+from penstock.broker.cluster.membership import ClusterMembership, FoundOnDisk, registration
+from penstock.broker.cluster.peer_lease_check import PeerLeaseCheck
+from penstock.broker.cluster.store_identity import require_same_history, store_progress_of
 from penstock.broker.failures import report_failure
 from penstock.broker.replication.damaged_replicas import DamagedReplicas
 from penstock.broker.replication.follower_fetches import ClusterFollowers
-from penstock.broker.replication.replica_fetchers import Fetchers, Way
+from penstock.broker.replication.replica_fetchers import InterBrokerLink, ReplicaFetchers
 from penstock.broker.storage.partition_inventory import InventoryKeeper
 from penstock.config.broker import BrokerConfig
 from penstock.controller.brokers import drain, is_drained
 from penstock.errors import ApiError, ConfigError, StorageFailed
-from penstock.host.metadata_store import MetadataStore, StoreAway, StoreRefuses
+from penstock.host.metadata_store import MetadataStore, StoreRejected, StoreUnavailable
 from penstock.host.tasks import Tasks
 from penstock.host.tls import ClientTls
 from penstock.limits import BROKER_ADMISSION_MS_MAX, BROKER_DRAIN_MS_MAX
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory, new_id
 from penstock.metadata.facts import ClusterImage
 from penstock.metadata.image import image_of
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 from penstock.replication.roles import Admission
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import RunningBroker, World
+    from penstock.broker.broker import Environment, RunningBroker
 
 
 DISK_LOOK_MS: Final = 250
-Holds = Callable[[], bool]
+Condition = Callable[[], bool]
 
 
 class SharedStore(NamedTuple):
@@ -58,46 +58,46 @@ class SharedStore(NamedTuple):
 
 async def opening_image(shared: SharedStore, directory: DataDirectory) -> ClusterImage:
     """The cluster as it is when this broker starts."""
-    prefix = Keys(shared.cluster_id).prefix
+    prefix = ClusterKeys(shared.cluster_id).prefix
     try:
         image = image_of(await shared.store.read(prefix), shared.cluster_id)
         await require_same_history(shared.store, prefix, image.revision, directory)
-    except (StoreAway, StoreRefuses) as problem:
+    except (StoreUnavailable, StoreRejected) as problem:
         raise ConfigError(f"the metadata store cannot be used: {problem}") from problem
     return image
 
 
-def way_between_brokers(config: BrokerConfig) -> Way:
+def inter_broker_link(config: BrokerConfig) -> InterBrokerLink:
     """The first listener, as its own clients are to be: with its certificate where that is TLS."""
     listener = config.listeners[0]
     tls = config.tls.get(listener.name)
     if tls is None:
-        return Way(listener.name)
+        return InterBrokerLink(listener.name)
     identity = ClientTls(tls.truststore_path, tls.keystore_path, key_password=tls.key_password)
-    return Way(listener.name, identity.context())
+    return InterBrokerLink(listener.name, identity.context())
 
 
-class Place:
+class ClusterMember:
     def __init__(
-        self, broker: "RunningBroker", shared: SharedStore, config: BrokerConfig, world: "World"
+        self, broker: "RunningBroker", shared: SharedStore, config: BrokerConfig, environment: "Environment"
     ) -> None:
-        cluster, log = broker.cluster, world.log
+        cluster, log = broker.cluster, environment.log
         self._broker = broker
         self._cluster = cluster
         self._config = config
         self._log = log
         self._admission = shared.admission
         self._directory: DataDirectory
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._tasks = Tasks(report_failure(log))
         """What may fail for itself."""
-        self._given_up: asyncio.Event | None = None
+        self._session_ended: asyncio.Event | None = None
         """Set when the session has been ended; None: this broker is a member."""
-        self._new_id: Callable[[], str] = lambda: new_id(world.randomness)
-        self.membership = Membership(shared.store, cluster, shared.admission, self._new_id, log)
-        node_id, way = config.node.node_id, way_between_brokers(config)
-        self._peers = Peers(cluster, node_id, way.listener, self._tasks, log)
-        self._controlling = Controlling(
+        self._new_id: Callable[[], str] = lambda: new_id(environment.randomness)
+        self.membership = ClusterMembership(shared.store, cluster, shared.admission, self._new_id, log)
+        node_id, link = config.node.node_id, inter_broker_link(config)
+        self._peers = FailureDetector(cluster, node_id, link.listener, self._tasks, log)
+        self._controller_loop = ControllerLoop(
             cluster,
             node_id,
             lambda: self.membership.session,
@@ -109,13 +109,15 @@ class Place:
         def own_epoch() -> int:
             return self.membership.epoch
 
-        self._fetchers = Fetchers(cluster, broker.storage, own_epoch, way, self._tasks, world.clock, log)
-        self._damaged = DamagedReplicas(cluster, broker.storage, own_epoch, self._fetchers.look_at, log)
-        self._witnesses = Witnesses(
-            cluster, self.membership, shared.admission, broker.storage.partitions, way, log
+        self._fetchers = ReplicaFetchers(
+            cluster, broker.storage, own_epoch, link, self._tasks, environment.clock, log
+        )
+        self._damaged = DamagedReplicas(cluster, broker.storage, own_epoch, self._fetchers.update_leader, log)
+        self._peer_lease_check = PeerLeaseCheck(
+            cluster, self.membership, shared.admission, broker.storage.partitions, link, log
         )
         self.followers = ClusterFollowers(
-            cluster, broker.storage.partitions, own_epoch, self._tasks, world.clock, log
+            cluster, broker.storage.partitions, own_epoch, self._tasks, environment.clock, log
         )
 
     # Starting
@@ -123,9 +125,9 @@ class Place:
     async def join(self, directory: DataDirectory) -> None:
         self._directory = directory
         known = self._cluster.image.brokers.get(self._config.node.node_id)
-        start_ids = directory.begin_start(self._new_id(), "" if known is None else known.start_id)
+        start_ids = directory.record_start(self._new_id(), "" if known is None else known.start_id)
         clean_epoch = directory.clean_epoch()
-        directory.take_clean_mark()
+        directory.consume_clean_shutdown_mark()
         self._cluster.subscribe(self._follow)
         found = FoundOnDisk(clean_epoch, start_ids, self._broker.storage.partitions.lost)
         await self.membership.join(registration(self._config, directory, self._broker.listeners, found))
@@ -133,9 +135,9 @@ class Place:
     def start(self, tasks: Tasks) -> None:
         """`tasks`: without which the broker would only seem to work."""
         tasks.start(self.membership.run(), "membership")
-        tasks.start(self._controlling.run(), "controller")
+        tasks.start(self._controller_loop.run(), "controller")
         tasks.start(self.followers.run(), "followers")
-        tasks.start(self._witnesses.run(self._config.node.node_id), "witnesses")
+        tasks.start(self._peer_lease_check.run(self._config.node.node_id), "witnesses")
         tasks.start(self._leave_if_the_disk_fails(), "disk")
         inventory = InventoryKeeper(self._directory, self._broker.storage, self._log)
         tasks.start(inventory.run(), "inventory")
@@ -151,14 +153,14 @@ class Place:
             if partitions.failure is not None:
                 self._log.error("broker.leaves", reason=partitions.failure)
                 await self.membership.leave()
-                self._news.set()
+                self._wakeup.set()
                 return
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
         if self._admission.epoch != NO_BROKER_EPOCH:
             self._directory.broker_epoch = self._admission.epoch
-        self._directory.seen = seen_of(self._cluster.latest, after.revision)
-        self._news.set()
+        self._directory.store_progress = store_progress_of(self._cluster.latest, after.revision)
+        self._wakeup.set()
 
     async def until_admitted(self) -> None:
         """Or for as long as it makes sense. StorageFailed: it has left, and has to be started again."""
@@ -185,23 +187,23 @@ class Place:
             return f"another process has node id {node_id} now: stop that one or this one"
         return "the cluster has not admitted this broker"
 
-    async def _until(self, holds: Holds, ms_max: int) -> bool:
+    async def _until(self, holds: Condition, ms_max: int) -> bool:
         try:
             async with asyncio.timeout(ms_max / 1000):
                 while not holds():
-                    self._news.clear()
-                    await self._news.wait()
+                    self._wakeup.clear()
+                    await self._wakeup.wait()
         except TimeoutError:
             return False
         return True
 
     # Stopping
 
-    def give_up(self) -> None:
+    def end_membership(self) -> None:
         """Be gone for the others, at once."""
-        if self._given_up is None:
-            self._given_up = asyncio.Event()
-            self._tasks.start(self._end_session(self._given_up), "giving up")
+        if self._session_ended is None:
+            self._session_ended = asyncio.Event()
+            self._tasks.start(self._end_session(self._session_ended), "giving up")
 
     async def _end_session(self, has_ended: asyncio.Event) -> None:
         try:
@@ -211,14 +213,14 @@ class Place:
 
     async def leave(self) -> None:
         """Let others lead, and be gone for them."""
-        if self._given_up is not None:
-            await self._given_up.wait()
+        if self._session_ended is not None:
+            await self._session_ended.wait()
         else:
-            await self._be_relieved()
+            await self._drain()
             await self.membership.leave()
         await self._tasks.stop()
 
-    async def _be_relieved(self) -> None:
+    async def _drain(self) -> None:
         node_id = self._config.node.node_id
         try:
             await self._cluster.change(lambda image: drain(image, node_id))

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from penstock.broker.cluster.metadata_change import Changing
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.config.broker import BrokerConfig
 from penstock.controller.decision import Decision
 from penstock.controller.group_settings import alter_group_config
-from penstock.controller.internal_topics import check_internal_settings
+from penstock.controller.internal_topics import validate_internal_settings
 from penstock.controller.topics import alter_broker_config, alter_topic_config
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_ID_BYTES_MAX, TOPICS_PER_REQUEST_MAX
@@ -57,21 +57,25 @@ class Rewrite(Protocol):
     def of_group(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]: ...
 
 
-class Wanted(NamedTuple):
+class ResourceChange(NamedTuple):
     resource: ConfigResource
     rewrite: Rewrite
 
 
 async def alter_resources(
-    cluster: Cluster, context: RequestContext, wanted: Sequence[Wanted], *, validate_only: bool
+    cluster: MetadataService,
+    context: RequestContext,
+    wanted: Sequence[ResourceChange],
+    *,
+    validate_only: bool,
 ) -> list[ApiError | None]:
     """The outcome of each, in order; None where it worked."""
     if len(wanted) > TOPICS_PER_REQUEST_MAX:
         detail = f"A request may change at most {TOPICS_PER_REQUEST_MAX} resources."
         return [ApiError(ErrorCode.INVALID_REQUEST, detail)] * len(wanted)
     mentions = Counter(each.resource for each in wanted)
-    changing = Changing(cluster)
-    carry_out = changing.try_each if validate_only else changing.make_each
+    metadata_change = MetadataChange(cluster)
+    carry_out = metadata_change.validate_each if validate_only else metadata_change.commit_each
     outcomes: list[ApiError | None] = []
     for each in wanted:
         try:
@@ -80,8 +84,8 @@ async def alter_resources(
             decide = _decider(cluster, each)
             (outcome,) = await carry_out([decide])
             outcomes.append(outcome if isinstance(outcome, ApiError) else None)
-        except ApiError as refusal:
-            outcomes.append(refusal)
+        except ApiError as rejection:
+            outcomes.append(rejection)
     return outcomes
 
 
@@ -104,7 +108,7 @@ def require_access(resource: ConfigResource, context: RequestContext, operation:
         )
 
 
-def require_offered(resource: ConfigResource) -> None:
+def require_supported(resource: ConfigResource) -> None:
     if resource.type in (ConfigResourceType.TOPIC, ConfigResourceType.BROKER, ConfigResourceType.GROUP):
         return
     kinds = [kind.name for kind in ConfigResourceType if kind == resource.type]
@@ -135,27 +139,27 @@ def broker_id_of(resource: ConfigResource, config: BrokerConfig) -> int | None:
 def _require_acceptable(resource: ConfigResource, mentions: int) -> None:
     if mentions > 1:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} is given more than once.")
-    require_offered(resource)
+    require_supported(resource)
     if resource.type == ConfigResourceType.TOPIC and not resource.name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "A topic name must not be empty.")
     if resource.type == ConfigResourceType.GROUP:
         require_group_name(resource)
 
 
-def _decider(cluster: Cluster, wanted: Wanted) -> Callable[[ClusterImage], Decision]:
+def _decider(cluster: MetadataService, wanted: ResourceChange) -> Callable[[ClusterImage], Decision]:
     def decide(image: ClusterImage) -> Decision:
         return _decision(image, cluster.config, wanted, cluster.limits.groups_with_settings_max)
 
     return decide
 
 
-def _decision(image: ClusterImage, config: BrokerConfig, wanted: Wanted, groups_max: int) -> Decision:
+def _decision(image: ClusterImage, config: BrokerConfig, wanted: ResourceChange, groups_max: int) -> Decision:
     resource, rewrite = wanted
     if resource.type == ConfigResourceType.TOPIC:
         topic = image.topics.get(resource.name)
         # Kafka finds fault with the settings before it looks for the topic.
         overrides = rewrite.of_topic(topic.overrides if topic else {}, config)
-        check_internal_settings(resource.name, overrides)
+        validate_internal_settings(resource.name, overrides)
         return alter_topic_config(image, resource.name, overrides, _validated_already)
     if resource.type == ConfigResourceType.GROUP:
         current = image.overrides_of_group(resource.name).overrides
@@ -164,8 +168,8 @@ def _decision(image: ClusterImage, config: BrokerConfig, wanted: Wanted, groups_
     current = image.overrides_of_broker(broker_id).overrides
     try:
         overrides = rewrite.of_broker(current, config, cluster_wide=broker_id is None)
-    except ApiError as refusal:
-        raise ApiError(ErrorCode.INVALID_REQUEST, refusal.detail) from None  # Kafka's code for brokers
+    except ApiError as rejection:
+        raise ApiError(ErrorCode.INVALID_REQUEST, rejection.detail) from None  # Kafka's code for brokers
     return alter_broker_config(image, broker_id, overrides, _validated_already)
 
 

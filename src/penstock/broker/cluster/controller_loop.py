@@ -16,25 +16,36 @@ Rule 4: a store that is away, refuses, or has no room, is tried again, with paus
 import asyncio
 from collections.abc import Callable
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import ReplicationConfig
-from penstock.controller.brokers import claim_control
-from penstock.controller.decision import Decision, packed, together
+from penstock.controller.brokers import become_controller
+from penstock.controller.decision import Decision, batched, merged
 from penstock.controller.partitions import Partition
-from penstock.controller.upkeep import UpkeepSettings, Work, idle, suspects, urgent
+from penstock.controller.upkeep import (
+    UpkeepSettings,
+    UpkeepStep,
+    deferrable_work,
+    partitions_to_check,
+    urgent_work,
+)
 from penstock.errors import ApiError
-from penstock.host.backoff import Pauses
-from penstock.host.metadata_store import Conflict, SessionId, StoreAway, StoreRefuses
-from penstock.limits import METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX, UPKEEP_IDLE_MS, UPKEEP_MS
+from penstock.host.backoff import Backoff
+from penstock.host.metadata_store import Conflict, SessionId, StoreRejected, StoreUnavailable
+from penstock.limits import (
+    METADATA_UNAVAILABLE_PAUSE_MS,
+    METADATA_UNAVAILABLE_PAUSE_MS_MAX,
+    UPKEEP_IDLE_MS,
+    UPKEEP_MS,
+)
 from penstock.metadata.facts import ClusterImage
 from penstock.observability.logs import Log
 from penstock.types import TopicId
 
 
-class Controlling:
+class ControllerLoop:
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: MetadataService,
         broker_id: int,
         session: Callable[[], SessionId | None],
         config: Callable[[], ReplicationConfig],
@@ -47,8 +58,8 @@ class Controlling:
         self._config = config
         self._changes_max = changes_max
         self._log = log
-        self._news = asyncio.Event()
-        self._doubtful: dict[tuple[TopicId, int], None] | None = None
+        self._wakeup = asyncio.Event()
+        self._suspects: dict[tuple[TopicId, int], None] | None = None
         """Partitions to look at; None: all of them."""
         self._term = 0
         self._idle_at = 0.0
@@ -59,40 +70,40 @@ class Controlling:
 
     async def run(self) -> None:
         """The task."""
-        pauses = Pauses(METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX)
+        pauses = Backoff(METADATA_UNAVAILABLE_PAUSE_MS, METADATA_UNAVAILABLE_PAUSE_MS_MAX)
         while True:
             try:
                 while await self._step():
-                    pauses.begin_anew()
-            except (StoreAway, StoreRefuses, ApiError) as problem:
+                    pauses.reset()
+            except (StoreUnavailable, StoreRejected, ApiError) as problem:
                 # What has become of it shows in the image, sooner or later.
                 self._log.warning("controller.postponed", reason=str(problem))
-                await asyncio.sleep(pauses.next_seconds())
-                self._doubtful = None
+                await asyncio.sleep(pauses.next_delay_s())
+                self._suspects = None
                 continue
             await self._wait()
 
     async def _wait(self) -> None:
         try:
             async with asyncio.timeout(UPKEEP_MS / 1000):
-                await self._news.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             return
         finally:
-            self._news.clear()
+            self._wakeup.clear()
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        found = suspects(before, after) if self.is_controller(after) else None
+        found = partitions_to_check(before, after) if self.is_controller(after) else None
         if found is None:
-            self._doubtful = None
-        elif self._doubtful is not None:
-            self._doubtful.update({(topic.id, state.index): None for topic, state in found})
-        self._news.set()
+            self._suspects = None
+        elif self._suspects is not None:
+            self._suspects.update({(topic.id, state.index): None for topic, state in found})
+        self._wakeup.set()
 
     async def _step(self) -> bool:
         """Do what is most urgent. Whether there may be more."""
         image = self._cluster.image
-        if self._cluster.store_away_since is not None:
+        if self._cluster.store_unavailable_since is not None:
             return False
         if image.controller is None:
             return await self._claim(image)
@@ -100,26 +111,26 @@ class Controlling:
         if not self.is_controller(image) or self._session() is None:
             return False
         if image.controller.term != self._term:
-            self._term, self._doubtful = image.controller.term, None
+            self._term, self._suspects = image.controller.term, None
             self._log.info("controller.began", term=self._term)
-        work = urgent(image, self._looked_at(image)) or self._idle(image)
+        work = urgent_work(image, self._suspect_partitions(image)) or self._idle(image)
         if work is None:
-            self._doubtful = {}
+            self._suspects = {}
             return False
         await self._carry_out(work, image)
         return True
 
-    def _looked_at(self, image: ClusterImage) -> list[Partition] | None:
-        if self._doubtful is None:
+    def _suspect_partitions(self, image: ClusterImage) -> list[Partition] | None:
+        if self._suspects is None:
             return None
         found: list[Partition] = []
-        for topic_id, index in self._doubtful:
+        for topic_id, index in self._suspects:
             topic = image.topics_by_id.get(topic_id)
             if topic is not None and index < len(topic.partitions):
                 found.append((topic, topic.partitions[index]))
         return found
 
-    def _idle(self, image: ClusterImage) -> Work | None:
+    def _idle(self, image: ClusterImage) -> UpkeepStep | None:
         now = asyncio.get_running_loop().time()
         if now - self._idle_at < UPKEEP_IDLE_MS / 1000:
             return None
@@ -129,7 +140,7 @@ class Controlling:
             auto_leader_rebalance=config.auto_leader_rebalance,
             imbalance_percentage_max=config.imbalance_percentage_max,
         )
-        work = idle(image, settings)
+        work = deferrable_work(image, settings)
         if work is None:
             self._idle_at = now
         return work
@@ -139,17 +150,17 @@ class Controlling:
         own = image.brokers.get(self._broker_id)
         if session is None or own is None or own.live is None or own.is_draining:
             return False
-        outcome = await self._cluster.propose(claim_control(image, self._broker_id, session))
+        outcome = await self._cluster.propose(become_controller(image, self._broker_id, session))
         if isinstance(outcome, Conflict):
-            await self._cluster.learn(outcome, image)
+            await self._cluster.wait_for_conflict(outcome, image)
         return True
 
     # Carrying out
 
-    async def _carry_out(self, work: Work, image: ClusterImage) -> None:
+    async def _carry_out(self, work: UpkeepStep, image: ClusterImage) -> None:
         self._log.info("controller.acts", task=work.task, decisions=len(work.decisions))
-        for group in packed(work.decisions, self._changes_max):
-            outcome = await self._cluster.propose(together(group))
+        for group in batched(work.decisions, self._changes_max):
+            outcome = await self._cluster.propose(merged(group))
             if isinstance(outcome, Conflict):
                 await self._one_by_one(group, outcome, image)
 
@@ -159,4 +170,4 @@ class Controlling:
                 outcome = await self._cluster.propose(decision)
                 if isinstance(outcome, Conflict):
                     conflict = outcome
-        await self._cluster.learn(conflict, image)
+        await self._cluster.wait_for_conflict(conflict, image)

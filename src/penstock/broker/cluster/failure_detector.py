@@ -15,12 +15,12 @@ Rule 2: whoever has never been reached is not taken for gone, however often he r
 import asyncio
 from typing import Final
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.listeners import Address
-from penstock.controller.brokers import depose, fence
+from penstock.controller.brokers import depose_controller, fence
 from penstock.controller.decision import Decision
 from penstock.errors import ApiError
-from penstock.host.metadata_store import StoreAway, StoreRefuses
+from penstock.host.metadata_store import StoreRejected, StoreUnavailable
 from penstock.host.tasks import Tasks
 from penstock.limits import ENDPOINT_CONNECT_MS_MAX, PEER_PAUSE_MS, PEER_PAUSE_MS_MAX
 from penstock.metadata.facts import ClusterImage
@@ -31,8 +31,10 @@ NOT_REACHED_HELP: Final = (
 )
 
 
-class Peers:
-    def __init__(self, cluster: Cluster, broker_id: int, listener: str, tasks: Tasks, log: Log) -> None:
+class FailureDetector:
+    def __init__(
+        self, cluster: MetadataService, broker_id: int, listener: str, tasks: Tasks, log: Log
+    ) -> None:
         """`listener`: by whose address brokers reach each other."""
         self._cluster = cluster
         self._broker_id = broker_id
@@ -50,7 +52,7 @@ class Peers:
             if not self._is_ours(after, *key):
                 is_over.set()
         for broker in after.brokers.values():
-            key = broker.id, broker.live_epoch
+            key = broker.id, broker.broker_epoch
             if self._is_ours(after, *key) and key not in self._watched:
                 is_over = self._watched[key] = asyncio.Event()
                 self._tasks.start(self._watch(*key, is_over), f"connection to broker {broker.id}")
@@ -99,7 +101,9 @@ class Peers:
         loop = asyncio.get_running_loop()
         is_over.clear()
         async with asyncio.timeout(ENDPOINT_CONNECT_MS_MAX / 1000):
-            transport, _ = await loop.create_connection(lambda: _Line(is_over), address.host, address.port)
+            transport, _ = await loop.create_connection(
+                lambda: _WatchedConnection(is_over), address.host, address.port
+            )
         try:
             await is_over.wait()
         finally:
@@ -110,17 +114,17 @@ class Peers:
 
         def decide(image: ClusterImage) -> Decision:
             is_controller = image.controller is not None and image.controller.broker_id == broker_id
-            return (depose if is_controller else fence)(image, broker_id, epoch)
+            return (depose_controller if is_controller else fence)(image, broker_id, epoch)
 
         try:
             await self._cluster.change(decide)
-        except (ApiError, StoreAway, StoreRefuses) as problem:
+        except (ApiError, StoreUnavailable, StoreRejected) as problem:
             self._log.warning("broker.not_fenced", broker=broker_id, reason=str(problem))
             return False
         return True
 
 
-class _Line(asyncio.Protocol):
+class _WatchedConnection(asyncio.Protocol):
     """A connection on which nothing is said."""
 
     def __init__(self, is_over: asyncio.Event) -> None:

@@ -23,22 +23,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
 from penstock.config.topic import FlushPolicy
-from penstock.controller.brokers import Registration, is_older_copy, register
+from penstock.controller.brokers import RegistrationRequest, is_stale_disk_copy, register
 from penstock.controller.decision import Decision
 from penstock.errors import ApiError, ConfigError, CorruptData, ErrorCode
-from penstock.host.backoff import Pauses
+from penstock.host.backoff import Backoff
 from penstock.host.metadata_store import (
     ABSENT,
     Compare,
     MetadataStore,
     Put,
     SessionId,
-    StoreAway,
-    StoreRefuses,
+    StoreRejected,
+    StoreUnavailable,
 )
 from penstock.limits import (
     BROKER_JOIN_MS_MAX,
@@ -52,7 +52,7 @@ from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.metadata import levels
 from penstock.metadata.documents import FeaturesValue, encode
 from penstock.metadata.facts import ClusterImage, Endpoint
-from penstock.metadata.keys import CLUSTER_ID_KEY, Keys
+from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
 from penstock.observability.logs import Log
 from penstock.replication.roles import Admission
 
@@ -80,14 +80,14 @@ async def agree_on_cluster(store: MetadataStore, known: str | None, draw: Callab
                 )
             # Whoever was faster, the next look tells.
             await store.transact([Compare(CLUSTER_ID_KEY, ABSENT)], _founding(draw()))
-    except (StoreAway, StoreRefuses) as problem:
+    except (StoreUnavailable, StoreRejected) as problem:
         raise ConfigError(f"the metadata store cannot be used: {problem}") from problem
 
 
 def _founding(cluster_id: str) -> list[Put]:
     """Of a new cluster: nobody is there who would not know our newest level."""
     level = encode(FeaturesValue({levels.FEATURE: levels.NEWEST}))
-    return [Put(CLUSTER_ID_KEY, cluster_id.encode()), Put(Keys(cluster_id).features, level)]
+    return [Put(CLUSTER_ID_KEY, cluster_id.encode()), Put(ClusterKeys(cluster_id).features, level)]
 
 
 def _checked(cluster_id: str, known: str | None) -> str:
@@ -99,11 +99,11 @@ def _checked(cluster_id: str, known: str | None) -> str:
     return cluster_id
 
 
-class Membership:
+class ClusterMembership:
     def __init__(
         self,
         store: MetadataStore,
-        cluster: Cluster,
+        cluster: MetadataService,
         admission: Admission,
         new_incarnation: Callable[[], str],
         log: Log,
@@ -113,12 +113,12 @@ class Membership:
         self._admission = admission
         self._new_incarnation = new_incarnation
         self._log = log
-        self._own: Registration
+        self._own: RegistrationRequest
         self._is_member = False
         """Our live key has been seen, and not its end."""
         self._lost = asyncio.Event()
         self._has_left = False
-        self._store_is_away = False
+        self._store_is_unavailable = False
         self._kept_at = 0.0
         """When the store last said that our session is there."""
         self.session: SessionId | None = None
@@ -127,22 +127,22 @@ class Membership:
 
     # Joining
 
-    async def join(self, own: Registration) -> None:
+    async def join(self, own: RegistrationRequest) -> None:
         """Register for the first time. ConfigError if another process has our id, and keeps it."""
         self._own = own
         self._cluster.subscribe(self._follow)
         ends_at = asyncio.get_running_loop().time() + BROKER_JOIN_MS_MAX / 1000
-        pauses = Pauses(BROKER_JOIN_PAUSE_MS, BROKER_JOIN_PAUSE_MS_MAX)
+        pauses = Backoff(BROKER_JOIN_PAUSE_MS, BROKER_JOIN_PAUSE_MS_MAX)
         while True:
             try:
                 await self._register(is_first=True)
                 return
-            except (ApiError, StoreAway, StoreRefuses) as problem:
+            except (ApiError, StoreUnavailable, StoreRejected) as problem:
                 if asyncio.get_running_loop().time() >= ends_at:
-                    raise ConfigError(self._why_not(problem)) from problem
-            await asyncio.sleep(pauses.next_seconds())
+                    raise ConfigError(self._join_error_reason(problem)) from problem
+            await asyncio.sleep(pauses.next_delay_s())
 
-    def _why_not(self, problem: Exception) -> str:
+    def _join_error_reason(self, problem: Exception) -> str:
         known = self._cluster.image.brokers.get(self._own.broker_id)
         if (
             isinstance(problem, ApiError)
@@ -168,7 +168,7 @@ class Membership:
 
         def decide(image: ClusterImage) -> Decision:
             nonlocal is_older
-            is_older = is_older_copy(image.brokers.get(own.broker_id), own.start_ids)
+            is_older = is_stale_disk_copy(image.brokers.get(own.broker_id), own.start_ids)
             return register(image, self._as_of(image, own), session, is_first=is_first)
 
         try:
@@ -182,7 +182,7 @@ class Membership:
         if is_older:
             self._log.warning("broker.older_copy", node_id=own.broker_id, help=OLDER_COPY_HELP)
 
-    def _as_of(self, image: ClusterImage, own: Registration) -> Registration:
+    def _as_of(self, image: ClusterImage, own: RegistrationRequest) -> RegistrationRequest:
         """A process that goes on has lost nothing, also if it has not seen that it was admitted again."""
         known = image.brokers.get(own.broker_id)
         if self._admission.epoch == ABSENT or known is None:
@@ -192,14 +192,14 @@ class Membership:
     async def _end(self, session: SessionId) -> None:
         try:
             await self._store.end_session(session)
-        except (StoreAway, StoreRefuses) as problem:  # then its time ends it
+        except (StoreUnavailable, StoreRejected) as problem:  # then its time ends it
             self._log.warning("broker.session_not_ended", reason=str(problem))
 
     # Staying
 
     async def run(self) -> None:
         """The task that keeps the session, and begins another when it is over."""
-        pauses = Pauses(BROKER_JOIN_PAUSE_MS, BROKER_JOIN_PAUSE_MS_MAX)
+        pauses = Backoff(BROKER_JOIN_PAUSE_MS, BROKER_JOIN_PAUSE_MS_MAX)
         while not self._has_left:
             if not await self._is_over():
                 continue
@@ -213,11 +213,11 @@ class Membership:
                 await self._end(session)
             try:
                 await self._register()
-            except (ApiError, StoreAway, StoreRefuses) as problem:
+            except (ApiError, StoreUnavailable, StoreRejected) as problem:
                 self._log.warning("broker.not_registered", reason=str(problem))
-                await asyncio.sleep(pauses.next_seconds())
+                await asyncio.sleep(pauses.next_delay_s())
             else:
-                pauses.begin_anew()
+                pauses.reset()
 
     async def _is_over(self) -> bool:
         """After a while, or when the cluster shows it."""
@@ -232,31 +232,31 @@ class Membership:
             return True
         asked_at = asyncio.get_running_loop().time()
         try:
-            is_kept = await self._store.keep_session(self.session)
-        except (StoreAway, StoreRefuses) as problem:
-            self._say_away(str(problem))
+            is_kept = await self._store.renew_session(self.session)
+        except (StoreUnavailable, StoreRejected) as problem:
+            self._log_store_unavailable(str(problem))
             return False
         if is_kept:
             self._kept_at = asked_at
-        if self._store_is_away:
-            self._store_is_away = False
+        if self._store_is_unavailable:
+            self._store_is_unavailable = False
             self._log.info("broker.store_back")
         return not is_kept
 
-    def silence_ms(self) -> float:
+    def store_silence_ms(self) -> float:
         """For how long the store has not said that our session is there."""
         return (asyncio.get_running_loop().time() - self._kept_at) * 1000
 
-    def _say_away(self, reason: str) -> None:
-        if not self._store_is_away:
-            self._store_is_away = True
+    def _log_store_unavailable(self, reason: str) -> None:
+        if not self._store_is_unavailable:
+            self._store_is_unavailable = True
             self._log.warning("broker.store_away", reason=reason, help="it serves on; nothing can be changed")
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
         if before.sessions is not after.sessions:
-            self._look_at(after)
+            self._update_session(after)
 
-    def _look_at(self, image: ClusterImage) -> None:
+    def _update_session(self, image: ClusterImage) -> None:
         live = image.sessions.get(self._own.broker_id)
         if live is not None and live.incarnation == self._admission.incarnation:
             self._is_member = True
@@ -285,11 +285,11 @@ class FoundOnDisk(NamedTuple):
 
 def registration(
     config: BrokerConfig, directory: DataDirectory, listeners: tuple[Listener, ...], found: FoundOnDisk
-) -> Registration:
-    """What this broker says of itself; `Membership` draws the incarnation."""
+) -> RegistrationRequest:
+    """What this broker says of itself; `ClusterMembership` draws the incarnation."""
     lost = {topic_id: tuple(indexes) for topic_id, indexes in found.lost.items()}
     is_too_much = sum(map(len, lost.values())) > LOST_PARTITIONS_NAMED_MAX
-    return Registration(
+    return RegistrationRequest(
         broker_id=config.node.node_id,
         incarnation="",
         directory_id=directory.identity.directory_id,

@@ -29,36 +29,36 @@ from typing import Final, NamedTuple, NoReturn
 
 import msgspec
 
-from penstock.broker.cluster.read_barrier import CatchingUp
-from penstock.broker.cluster.revision_waiters import Sightings
-from penstock.broker.cluster.store_identity import seen_of, shows
+from penstock.broker.cluster.read_barrier import ReadBarrier
+from penstock.broker.cluster.revision_waiters import RevisionWaiters
+from penstock.broker.cluster.store_identity import shows_same_change, store_progress_of
 from penstock.config.broker import BrokerConfig
-from penstock.controller.decision import Decision, pieces
+from penstock.controller.decision import Decision, transactions_of
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.metadata_store import (
-    Committed,
+    CommittedTransaction,
     Conflict,
     Event,
-    HistoryGone,
+    HistoryCompacted,
     MetadataStore,
-    StoreAway,
-    StoreRefuses,
+    StoreRejected,
+    StoreUnavailable,
     require_well_formed,
 )
 from penstock.host.tasks import Tasks
 from penstock.limits import (
     GROUPS_WITH_SETTINGS_MAX,
-    METADATA_AWAY_PAUSE_MS,
     METADATA_CHANGES_QUEUED_MAX,
     METADATA_CONFLICTS_MAX,
-    METADATA_NEWS_MS,
     METADATA_PROPOSALS_MAX,
+    METADATA_REVISION_WAIT_MS,
     METADATA_TRIES_MAX,
+    METADATA_UNAVAILABLE_PAUSE_MS,
 )
 from penstock.metadata.documents import PartitionValue, decode
 from penstock.metadata.facts import ClusterImage
 from penstock.metadata.image import apply, image_of
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 from penstock.types import TopicId
 
 Decide = Callable[[ClusterImage], Decision]
@@ -67,25 +67,25 @@ Subscriber = Callable[[ClusterImage, ClusterImage], Awaitable[None]]
 
 A subscriber deals with its own trouble: what it raises ends the broker."""
 
-Advance = Callable[[ClusterImage], ClusterImage | None]
+NextImage = Callable[[ClusterImage], ClusterImage | None]
 """From the image that there is to a newer one; None: there is none."""
 
-Report = Callable[[str, BaseException], None]
+ReportFailure = Callable[[str, BaseException], None]
 
 _PROBLEMS = (ApiError, CorruptData, StorageFull, StorageFailed)
 
 
-class ClusterLimits(NamedTuple):
+class MetadataLimits(NamedTuple):
     """How many changes of the metadata wait, and how many groups have settings of their own."""
 
     changes_queued_max: int = METADATA_CHANGES_QUEUED_MAX
     groups_with_settings_max: int = GROUPS_WITH_SETTINGS_MAX
 
 
-CLUSTER_LIMITS: Final = ClusterLimits()
+METADATA_LIMITS: Final = MetadataLimits()
 
 
-class _Change(NamedTuple):
+class _QueuedChange(NamedTuple):
     decide: Decide
     is_current: bool
     """The image shows all that was committed before the change was asked for, or nobody minds."""
@@ -96,25 +96,25 @@ class Unconfirmed(Exception):
     """It would be refused, or left, on an image that may not be current. Get a current one, and ask again."""
 
 
-class Cluster:
+class MetadataService:
     def __init__(
         self,
         store: MetadataStore,
         image: ClusterImage,
         config: BrokerConfig,
         make_room: Callable[[], bool] = lambda: False,
-        report: Report = lambda name, failure: None,
-        limits: ClusterLimits = CLUSTER_LIMITS,
+        report: ReportFailure = lambda name, failure: None,
+        limits: MetadataLimits = METADATA_LIMITS,
     ) -> None:
         """`make_room` frees space that was set aside for this; False if there is none.
 
         `report` is told of a mistake of ours that only one change suffers from.
         """
         self._store = store
-        self._prefix = Keys(image.cluster_id).prefix
+        self._prefix = ClusterKeys(image.cluster_id).prefix
         self._static_config = config
         self.limits = limits
-        self._changes: asyncio.Queue[_Change] = asyncio.Queue(limits.changes_queued_max)
+        self._changes: asyncio.Queue[_QueuedChange] = asyncio.Queue(limits.changes_queued_max)
         self._proposals = asyncio.Semaphore(METADATA_PROPOSALS_MAX)
         self._subscribers: list[Subscriber] = []
         self._make_room = make_room
@@ -124,17 +124,17 @@ class Cluster:
         self._tasks = Tasks(lambda name, failure: self._fail(name, failure))
         self._has_ended = False
         self._must_read = False
-        self._turn = asyncio.Lock()
-        self._catching_up = CatchingUp(self._catch_up)
-        self._seen = Sightings(image.revision)
+        self._image_lock = asyncio.Lock()
+        self._read_barrier = ReadBarrier(self._catch_up)
+        self._revision_waiters = RevisionWaiters(image.revision)
         self.latest: Event | None = None
         """What the watch showed last; None: nothing yet that the store still has."""
         self.image = image
         self.config = self._effective_config()
         self._without: ClusterImage | None = None
-        self.store_away_since: float | None = None
+        self.store_unavailable_since: float | None = None
         """On the loop's clock; None while the store answers."""
-        self.store_away_reason = ""
+        self.store_unavailable_reason = ""
 
     @property
     def changes_max(self) -> int:
@@ -142,16 +142,16 @@ class Cluster:
         return self._store.changes_max
 
     @property
-    def store_away_reason_now(self) -> str | None:
+    def current_store_unavailable_reason(self) -> str | None:
         """Why nothing can be changed at the moment; None while the store answers."""
-        return None if self.store_away_since is None else self.store_away_reason
+        return None if self.store_unavailable_since is None else self.store_unavailable_reason
 
     @property
-    def shown(self) -> ClusterImage:
-        """What clients are told: the image, unless this broker knows better (`hide`)."""
+    def client_view(self) -> ClusterImage:
+        """What clients are told: the image, unless this broker knows better (`hide_broker`)."""
         return self.image if self._without is None else self._without
 
-    def hide(self, broker_id: int | None) -> None:
+    def hide_broker(self, broker_id: int | None) -> None:
         """Clients are not sent to this broker, although the image has it, until there is another image."""
         if broker_id is None or broker_id not in self.image.brokers:
             self._without = None
@@ -171,54 +171,54 @@ class Cluster:
         """
         outcome: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
         if not self._has_ended:
-            await self._changes.put(_Change(decide, is_current or self._is_alone, outcome))
+            await self._changes.put(_QueuedChange(decide, is_current or self._is_alone, outcome))
         # Asked again: the queue may have had room only because it was emptied for good.
         if self._has_ended and not outcome.done():
             raise _ended()
         return await outcome
 
-    async def propose(self, decision: Decision) -> Committed | Conflict:
+    async def propose(self, decision: Decision) -> CommittedTransaction | Conflict:
         """Try a decision once and at once, beside the changes that wait for their turn.
 
         Returns when this broker has seen what was committed.
         StoreAway: what has become of it is unknown, and it may still happen.
         """
         async with self._proposals:
-            outcome = await self._commit(pieces(decision, self._store.changes_max))
-        if isinstance(outcome, Committed) and outcome.has_changed:
-            await self._seen.until(outcome.revision)
+            outcome = await self._commit(transactions_of(decision, self._store.changes_max))
+        if isinstance(outcome, CommittedTransaction) and outcome.has_changed:
+            await self._revision_waiters.wait_for(outcome.revision)
         return outcome
 
     async def leader_in_store(self, topic_id: TopicId, index: int) -> tuple[int, int] | None:
         """Who leads a partition, and in which epoch, as the store says now; None: it knows none."""
-        key = Keys(self.image.cluster_id).partition(topic_id, index)
+        key = ClusterKeys(self.image.cluster_id).partition(topic_id, index)
         entry = (await self._store.read(key)).entries.get(key)
         if entry is None:
             return None
         value = decode(PartitionValue, key, entry.value)
         return value.leader, value.leader_epoch
 
-    async def be_current(self) -> None:
+    async def wait_until_current(self) -> None:
         """Returns when the image shows all that was committed before this was asked.
 
         ApiError: the store does not answer.
         """
         if not self._is_alone:
-            await self._catching_up()
+            await self._read_barrier()
 
-    async def until_controlled(self, ends_at: float) -> bool:
+    async def wait_for_controller(self, ends_at: float) -> bool:
         """Returns when the cluster has a controller; False: until then it had none."""
         try:
             async with asyncio.timeout_at(ends_at):
                 while self.image.controller is None:
-                    await self._seen.until(self.image.revision + 1)
+                    await self._revision_waiters.wait_for(self.image.revision + 1)
         except TimeoutError:
             return False
         return True
 
-    async def learn(self, conflict: Conflict, decided_on: ClusterImage) -> None:
+    async def wait_for_conflict(self, conflict: Conflict, decided_on: ClusterImage) -> None:
         """Returns when this broker has seen why a proposal met a conflict. ApiError: not in time."""
-        await self._learn_why(conflict, decided_on.revision)
+        await self._wait_for_conflict(conflict, decided_on.revision)
 
     async def run(self) -> None:
         """Follow the store and carry out changes. If this ends, so does everybody's waiting."""
@@ -238,7 +238,7 @@ class Cluster:
             await self._tasks.stop()
             while not self._changes.empty():
                 self._changes.get_nowait().outcome.cancel()
-            self._seen.end()
+            self._revision_waiters.end()
 
     # Following
 
@@ -246,24 +246,24 @@ class Cluster:
         while True:
             try:
                 await self._watch()
-            except HistoryGone:
+            except HistoryCompacted:
                 self._must_read = True
-            except (StoreAway, StoreRefuses) as problem:
-                if self.store_away_since is None:
-                    self.store_away_since = asyncio.get_running_loop().time()
-                self.store_away_reason = str(problem)
-                await asyncio.sleep(METADATA_AWAY_PAUSE_MS / 1000)
+            except (StoreUnavailable, StoreRejected) as problem:
+                if self.store_unavailable_since is None:
+                    self.store_unavailable_since = asyncio.get_running_loop().time()
+                self.store_unavailable_reason = str(problem)
+                await asyncio.sleep(METADATA_UNAVAILABLE_PAUSE_MS / 1000)
 
     async def _watch(self) -> None:
         if self._must_read:
             await self._read_again()
             self._must_read = False
             self.latest = None  # its history is gone
-        elif self.store_away_since is not None:
+        elif self.store_unavailable_since is not None:
             # A watch is silent when nothing happens: something has to be answered.
             known = self.image.revision
-            self._require_not_put_back(known, (await self._store.read(f"{self._prefix}controller")).revision)
-        self.store_away_since = None
+            self._require_not_restored(known, (await self._store.read(f"{self._prefix}controller")).revision)
+        self.store_unavailable_since = None
         expected, after = self.latest, self.image.revision
         if expected is not None:
             after = expected.revision - 1
@@ -272,9 +272,9 @@ class Cluster:
                 if expected is not None:
                     self._require_same(expected, event)
                     expected = None
-                await self._take(event)
+                await self._apply_event(event)
 
-    async def _take(self, event: Event) -> None:
+    async def _apply_event(self, event: Event) -> None:
         def after(known: ClusterImage) -> ClusterImage | None:
             # What was read again meanwhile may be ahead of the watch.
             if event.revision <= known.revision:
@@ -282,33 +282,33 @@ class Cluster:
             self.latest = event
             return apply(known, event.changes, event.revision)
 
-        await self._show(after)
+        await self._publish(after)
 
     async def _read_again(self) -> None:
-        known, seen = self.image.revision, seen_of(self.latest, self.image.revision)
+        known, seen = self.image.revision, store_progress_of(self.latest, self.image.revision)
         snapshot = await self._store.read(self._prefix)
-        self._require_not_put_back(known, snapshot.revision)
-        if not await shows(self._store, self._prefix, seen):
+        self._require_not_restored(known, snapshot.revision)
+        if not await shows_same_change(self._store, self._prefix, seen):
             self._fail_other_change(seen.revision)
 
         def after(known: ClusterImage) -> ClusterImage | None:
             return image_of(snapshot, known.cluster_id) if snapshot.revision > known.revision else None
 
-        await self._show(after)
+        await self._publish(after)
 
-    def _require_not_put_back(self, known: int, revision: int) -> None:
+    def _require_not_restored(self, known: int, revision: int) -> None:
         """`known` was seen before the store was asked, which says that it is at `revision`."""
         if revision < known:
-            self._fail_put_back(f"is at revision {revision}, and this broker has seen {known}")
+            self._fail_restored(f"is at revision {revision}, and this broker has seen {known}")
 
     def _require_same(self, expected: Event, event: Event) -> None:
         if event.revision != expected.revision or set(event.changes) != set(expected.changes):
             self._fail_other_change(expected.revision)
 
     def _fail_other_change(self, revision: int) -> NoReturn:
-        self._fail_put_back(f"shows another change at revision {revision} than it did before")
+        self._fail_restored(f"shows another change at revision {revision} than it did before")
 
-    def _fail_put_back(self, what: str) -> NoReturn:
+    def _fail_restored(self, what: str) -> NoReturn:
         problem = CorruptData(
             f"the metadata store {what}: "
             "it was replaced or put back from an older copy. Put back the one that these brokers followed, "
@@ -317,12 +317,12 @@ class Cluster:
         self._fail("metadata watch", problem)
         raise problem
 
-    async def _show(self, after: Advance) -> None:
+    async def _publish(self, after: NextImage) -> None:
         # A caller that is cancelled must not leave subscribers behind that have not been told yet.
         await asyncio.shield(self._tasks.start(self._advance(after), "metadata image"))
 
-    async def _advance(self, after: Advance) -> None:
-        async with self._turn:
+    async def _advance(self, after: NextImage) -> None:
+        async with self._image_lock:
             before, image = self.image, after(self.image)
             if image is None:
                 return
@@ -332,7 +332,7 @@ class Cluster:
                 self.config = self._effective_config()
             for subscriber in self._subscribers:
                 await subscriber(before, image)
-            self._seen.advance(image.revision)
+            self._revision_waiters.advance(image.revision)
 
     # Changing
 
@@ -344,7 +344,7 @@ class Cluster:
         change = await self._changes.get()
         try:
             image = await self._carry_out(change.decide, is_current=change.is_current)
-        except (*_PROBLEMS, StoreRefuses, Unconfirmed) as problem:
+        except (*_PROBLEMS, StoreRejected, Unconfirmed) as problem:
             if not change.outcome.cancelled():
                 is_refusal = not isinstance(problem, Unconfirmed)
                 change.outcome.set_exception(_as_api_error(problem) if is_refusal else problem)
@@ -362,28 +362,28 @@ class Cluster:
             decided_on = self.image
             try:
                 decision, steps = self._decided(decide, decided_on)
-            except ApiError as refusal:
-                if is_current or refusal.code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            except ApiError as rejection:
+                if is_current or rejection.code is ErrorCode.UNKNOWN_SERVER_ERROR:
                     raise
-                raise Unconfirmed from refusal
-            if not is_current and (decision.is_partial or not decision.everything):
+                raise Unconfirmed from rejection
+            if not is_current and (decision.is_partial or not decision.all_changes):
                 raise Unconfirmed
-            if not decision.everything:
+            if not decision.all_changes:
                 return self.image
             try:
                 outcome = await self._commit(steps)
-            except StoreAway as away:
+            except StoreUnavailable as away:
                 # Decided again all the same: what it compares has moved if it did happen.
                 silences += 1
                 if silences == METADATA_TRIES_MAX:
-                    raise _no_answer(str(away)) from away
-                await asyncio.sleep(METADATA_AWAY_PAUSE_MS / 1000)
+                    raise _store_unavailable_error(str(away)) from away
+                await asyncio.sleep(METADATA_UNAVAILABLE_PAUSE_MS / 1000)
                 continue
             if isinstance(outcome, Conflict):
-                await self._learn_why(outcome, decided_on.revision)
+                await self._wait_for_conflict(outcome, decided_on.revision)
                 continue
             if outcome.has_changed:
-                await self._seen.until(outcome.revision)
+                await self._revision_waiters.wait_for(outcome.revision)
             return self.image
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the cluster's metadata kept changing; try again")
 
@@ -391,7 +391,7 @@ class Cluster:
         """It, and its transactions one after the other. ApiError: it is refused, or could not be decided."""
         try:
             decision = decide(image)
-            steps = pieces(decision, self._store.changes_max)
+            steps = transactions_of(decision, self._store.changes_max)
             for step in steps:
                 require_well_formed(step.compares, step.changes, self._store.changes_max)
             return decision, steps
@@ -401,17 +401,17 @@ class Cluster:
             self._report("a change of metadata", mistake)
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "this could not be decided") from mistake
 
-    async def _commit(self, steps: list[Decision]) -> Committed | Conflict:
+    async def _commit(self, steps: list[Decision]) -> CommittedTransaction | Conflict:
         """StoreAway if what has become of it is unknown."""
         for step in steps:
             known = self.image.revision
             outcome = await self._transact(step)
             if isinstance(outcome, Conflict):
                 break
-            self._require_not_put_back(known, outcome.revision)
+            self._require_not_restored(known, outcome.revision)
         return outcome
 
-    async def _transact(self, piece: Decision) -> Committed | Conflict:
+    async def _transact(self, piece: Decision) -> CommittedTransaction | Conflict:
         try:
             return await self._store.transact(piece.compares, piece.changes)
         except StorageFull:
@@ -431,39 +431,39 @@ class Cluster:
         known = self.image.revision
         try:
             revision = (await self._store.read(f"{self._prefix}controller")).revision
-            self._require_not_put_back(known, revision)
-            await self._await_news(revision)
-        except (StoreAway, StoreRefuses) as problem:
-            raise _no_answer(str(problem)) from problem
+            self._require_not_restored(known, revision)
+            await self._wait_for_revision(revision)
+        except (StoreUnavailable, StoreRejected) as problem:
+            raise _store_unavailable_error(str(problem)) from problem
         except (CorruptData, StorageFull, StorageFailed) as problem:
             raise _as_api_error(problem) from problem
 
-    async def _learn_why(self, conflict: Conflict, decided_on: int) -> None:
+    async def _wait_for_conflict(self, conflict: Conflict, decided_on: int) -> None:
         """Returns with a newer image than the one that was decided on."""
         if conflict.revision is not None:
-            await self._seen.until(conflict.revision)
+            await self._revision_waiters.wait_for(conflict.revision)
             return
-        await self._await_news(decided_on + 1)
+        await self._wait_for_revision(decided_on + 1)
 
-    async def _await_news(self, revision: int) -> None:
+    async def _wait_for_revision(self, revision: int) -> None:
         """Returns when this broker has seen what was changed up to a revision, by whoever uses the store."""
         if self.image.revision >= revision:
-            await self._seen.until(revision)
+            await self._revision_waiters.wait_for(revision)
             return
         # Usually the news is under way already, and much less than reading everything again. Where others
         # use the store, the revision may be of a change of theirs, and then none will come.
         try:
-            async with asyncio.timeout(METADATA_NEWS_MS / 1000):
-                await self._seen.until(revision)
+            async with asyncio.timeout(METADATA_REVISION_WAIT_MS / 1000):
+                await self._revision_waiters.wait_for(revision)
         except TimeoutError:
             try:
                 await self._read_again()
-            except StoreAway as away:
-                raise _no_answer(str(away)) from away
+            except StoreUnavailable as away:
+                raise _store_unavailable_error(str(away)) from away
 
     def _require_store(self) -> None:
-        if self.store_away_since is not None:
-            raise _no_answer(self.store_away_reason)
+        if self.store_unavailable_since is not None:
+            raise _store_unavailable_error(self.store_unavailable_reason)
 
     def _effective_config(self) -> BrokerConfig:
         node_id = self._static_config.node.node_id
@@ -478,7 +478,7 @@ def _ended() -> ApiError:
     return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata can no longer be changed")
 
 
-def _no_answer(reason: str) -> ApiError:
+def _store_unavailable_error(reason: str) -> ApiError:
     detail = f"the metadata store cannot be used, and nothing can be changed now: {reason}"
     return ApiError(ErrorCode.REQUEST_TIMED_OUT, detail)
 

@@ -20,7 +20,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.facts import (
     INTERNAL_TOPICS,
     NO_NODE,
-    Broker,
+    BrokerRegistration,
     ClusterImage,
     Endpoint,
     PartitionState,
@@ -39,7 +39,7 @@ from penstock.protocol.messages.metadata import (
 from penstock.security.access import TOPIC_OPERATIONS, Operation, Resource, ResourceType
 from penstock.types import NO_TOPIC_ID, TopicId
 
-Brokers = Mapping[int, Broker]
+BrokersById = Mapping[int, BrokerRegistration]
 
 VERSIONS_READY_MAX = 3
 """Of how many versions bytes are kept: clients of one cluster are seldom of more kinds."""
@@ -59,9 +59,9 @@ def may_describe(context: RequestContext, name: str) -> bool:
     return context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
-def reachable(
+def reachable_brokers(
     image: ClusterImage, listener: str, *, with_fenced: bool = False
-) -> list[tuple[Broker, Endpoint]]:
+) -> list[tuple[BrokerRegistration, Endpoint]]:
     """The brokers that are there, and where a client of this listener reaches each.
 
     `with_fenced`: also those that are known and not there.
@@ -76,22 +76,22 @@ def reachable(
 def brokers_at(image: ClusterImage, listener: str) -> list[MetadataResponseBroker]:
     return [
         MetadataResponseBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
-        for broker, endpoint in reachable(image, listener)
+        for broker, endpoint in reachable_brokers(image, listener)
     ]
 
 
-def takes_changes(image: ClusterImage, asked: int, *, is_store_away: bool) -> int:
+def advertised_controller(image: ClusterImage, asked: int, *, is_store_unavailable: bool) -> int:
     """Whom a client is to send what changes the cluster, which the protocol calls the controller.
 
     Every broker takes changes, so the one that is asked names itself: it has just answered, while the
     controller may have died a moment ago, and clients hold on to whom they were told.
     """
     broker = image.brokers.get(asked)
-    can = broker is not None and broker.is_admitted and not is_store_away
+    can = broker is not None and broker.is_admitted and not is_store_unavailable
     return asked if can else image.controller_id
 
 
-def leader_of(state: PartitionState, brokers: Brokers) -> tuple[ErrorCode, int]:
+def leader_of(state: PartitionState, brokers: BrokersById) -> tuple[ErrorCode, int]:
     """Who leads, and whether that is to be complained about."""
     broker = brokers.get(state.leader)
     if broker is None or not broker.is_alive:
@@ -99,7 +99,7 @@ def leader_of(state: PartitionState, brokers: Brokers) -> tuple[ErrorCode, int]:
     return ErrorCode.NONE, state.leader
 
 
-def offline_replicas(state: PartitionState, brokers: Brokers) -> list[int]:
+def offline_replicas(state: PartitionState, brokers: BrokersById) -> list[int]:
     return [
         broker_id
         for broker_id in state.replicas
@@ -107,44 +107,46 @@ def offline_replicas(state: PartitionState, brokers: Brokers) -> list[int]:
     ]
 
 
-class MetadataTopics:
+class MetadataTopicCache:
     def __init__(self) -> None:
-        self._brokers: Brokers = {}
+        self._brokers: BrokersById = {}
         self._entries: dict[TopicId, tuple[Topic, MetadataResponseTopic]] = {}
-        self._ready: dict[int, dict[TopicId, ReadyMetadataTopic]] = {}
+        self._encoded_entries: dict[int, dict[TopicId, ReadyMetadataTopic]] = {}
         """By version, the one that was added last at the end; each made of the entry of that id."""
 
     def entries(self, topics: Iterable[Topic], image: ClusterImage) -> list[MetadataResponseTopic]:
         """Entries for topics of this image, without authorised operations."""
         if image.brokers is not self._brokers:
             self._entries.clear()
-            self._ready.clear()
+            self._encoded_entries.clear()
             self._brokers = image.brokers
         answer = [self._entry(topic) for topic in topics]
         if len(self._entries) > 2 * len(image.topics):
             self._entries = {
                 topic_id: known for topic_id, known in self._entries.items() if topic_id in image.topics_by_id
             }
-            self._ready.clear()
+            self._encoded_entries.clear()
         return answer
 
-    def made_ready(self, entries: list[MetadataResponseTopic], version: int) -> list[MetadataResponseTopic]:
+    def with_encoded_entries(
+        self, entries: list[MetadataResponseTopic], version: int
+    ) -> list[MetadataResponseTopic]:
         """The same, and those that are entries of topics with their bytes in this version."""
-        ready = self._ready.get(version)
+        ready = self._encoded_entries.get(version)
         if ready is None:
-            ready = self._ready[version] = {}
-            if len(self._ready) > VERSIONS_READY_MAX:
-                del self._ready[next(iter(self._ready))]
+            ready = self._encoded_entries[version] = {}
+            if len(self._encoded_entries) > VERSIONS_READY_MAX:
+                del self._encoded_entries[next(iter(self._encoded_entries))]
         answer: list[MetadataResponseTopic] = []
         for entry in entries:
             known = ready.get(entry.topic_id)
             if known is None or known.partitions is not entry.partitions:
-                answer.append(self._made_ready(entry, ready, version))
+                answer.append(self._with_encoded_entry(entry, ready, version))
             else:
                 answer.append(known)
         return answer
 
-    def _made_ready(
+    def _with_encoded_entry(
         self, entry: MetadataResponseTopic, ready: dict[TopicId, ReadyMetadataTopic], version: int
     ) -> MetadataResponseTopic:
         known = self._entries.get(entry.topic_id)
@@ -188,7 +190,7 @@ class MetadataTopics:
         return partitions
 
 
-def problem_of_all(asked: Iterable[MetadataRequestTopic], version: int) -> ErrorCode | None:
+def whole_request_error(asked: Iterable[MetadataRequestTopic], version: int) -> ErrorCode | None:
     """One entry without sense spoils the request, as it does in Kafka, and with the same codes."""
     if version < IDS_FROM:
         if any(topic.name is None or topic.topic_id != NO_TOPIC_ID for topic in asked):
@@ -198,7 +200,7 @@ def problem_of_all(asked: Iterable[MetadataRequestTopic], version: int) -> Error
     return None
 
 
-def refused_whole(asked: Iterable[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
+def reject_whole_request(asked: Iterable[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
     return MetadataResponse(
         topics=[MetadataResponseTopic(code, topic.name or "", topic.topic_id) for topic in asked]
     )

@@ -13,15 +13,20 @@ Rule: one refusal proves nothing. Whoever refuses may not have heard of our late
 
 import asyncio
 
-from penstock.broker.cluster.membership import Membership
-from penstock.broker.cluster.metadata_service import Cluster
-from penstock.broker.replication.replica_fetchers import Way
+from penstock.broker.cluster.membership import ClusterMembership
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.broker.replication.replica_fetchers import InterBrokerLink
 from penstock.config.listeners import Address
 from penstock.errors import ErrorCode, ProtocolError
-from penstock.limits import STORE_SILENCE_MS_MAX, WITNESS_MS_MAX, WITNESS_PAUSE_MS, WITNESS_REFUSALS_MIN
+from penstock.limits import (
+    PEER_LEASE_CHECK_MS_MAX,
+    PEER_LEASE_CHECK_PAUSE_MS,
+    PEER_LEASE_REJECTIONS_MIN,
+    STORE_SILENCE_MS_MAX,
+)
 from penstock.observability.logs import Log
 from penstock.protocol.messages.fetch import FETCH, FetchRequest, ReplicaState
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.roles import Admission
 from penstock.wire.asynchronous import connected
 from penstock.wire.core import VersionMismatch
@@ -29,58 +34,58 @@ from penstock.wire.core import VersionMismatch
 NO_SESSION, LAST_OF_NONE = 0, -1
 
 
-class Witnesses:
+class PeerLeaseCheck:
     def __init__(
         self,
-        cluster: Cluster,
-        membership: Membership,
+        cluster: MetadataService,
+        membership: ClusterMembership,
         admission: Admission,
-        partitions: Partitions,
-        way: Way,
+        partitions: ReplicaManager,
+        link: InterBrokerLink,
         log: Log,
     ) -> None:
         self._cluster = cluster
         self._membership = membership
         self._admission = admission
         self._partitions = partitions
-        self._way = way
+        self._link = link
         self._log = log
 
     async def run(self, node_id: int) -> None:
         """The task that asks the others."""
         refusals = 0
         while True:
-            await asyncio.sleep(WITNESS_PAUSE_MS / 1000)
-            if self._membership.silence_ms() <= STORE_SILENCE_MS_MAX:
+            await asyncio.sleep(PEER_LEASE_CHECK_PAUSE_MS / 1000)
+            if self._membership.store_silence_ms() <= STORE_SILENCE_MS_MAX:
                 refusals = 0
                 self._reinstate()
                 continue
             refusals = refusals + 1 if await self._is_refused(node_id) else 0
-            if refusals == WITNESS_REFUSALS_MIN and not self._admission.is_deposed:
+            if refusals == PEER_LEASE_REJECTIONS_MIN and not self._admission.is_deposed:
                 self._depose(node_id)
 
     def _depose(self, node_id: int) -> None:
         self._log.warning("broker.deposed", help="others lead; it waits until the metadata store answers")
         self._admission.depose(self._cluster.image)
-        self._cluster.hide(node_id)
-        self._partitions.look_again()
+        self._cluster.hide_broker(node_id)
+        self._partitions.recheck_leadership()
 
     def _reinstate(self) -> None:
         """The store answers, and what it shows is what we know: then nobody took over."""
         if self._admission.is_deposed:
             self._admission.reinstate()
-            self._cluster.hide(None)
-            self._partitions.look_again()
+            self._cluster.hide_broker(None)
+            self._partitions.recheck_leadership()
 
     async def _is_refused(self, node_id: int) -> bool:
         """By any of them. Those that do not answer say nothing."""
         others = [broker_id for broker_id in self._cluster.image.sessions if broker_id != node_id]
-        answers = await asyncio.gather(*(self._asked(broker_id, node_id) for broker_id in others))
+        answers = await asyncio.gather(*(self._is_rejected_by(broker_id, node_id) for broker_id in others))
         return any(answers)
 
-    async def _asked(self, broker_id: int, node_id: int) -> bool:
+    async def _is_rejected_by(self, broker_id: int, node_id: int) -> bool:
         broker = self._cluster.image.brokers.get(broker_id)
-        endpoint = broker.endpoints.get(self._way.listener) if broker is not None else None
+        endpoint = broker.endpoints.get(self._link.listener) if broker is not None else None
         if endpoint is None:
             return False
         question = FetchRequest(
@@ -91,10 +96,10 @@ class Witnesses:
         address = Address(endpoint.host, endpoint.port)
         try:
             async with (
-                asyncio.timeout(WITNESS_MS_MAX / 1000),
-                connected(address, f"penstock-{node_id}", tls=self._way.tls) as client,
+                asyncio.timeout(PEER_LEASE_CHECK_MS_MAX / 1000),
+                connected(address, f"penstock-{node_id}", tls=self._link.tls) as client,
             ):
-                answer = await client.ask(FETCH, question, WITNESS_MS_MAX / 1000)
+                answer = await client.ask(FETCH, question, PEER_LEASE_CHECK_MS_MAX / 1000)
         except (OSError, ProtocolError, VersionMismatch):
             return False
         return answer.error_code == ErrorCode.STALE_BROKER_EPOCH

@@ -11,8 +11,8 @@ Rule: a question never waits for a bound that its own answer may need. Whoever a
 import asyncio
 from typing import NamedTuple
 
-from penstock.broker.cluster.metadata_service import Cluster
-from penstock.broker.replication.replica_fetchers import Way
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.broker.replication.replica_fetchers import InterBrokerLink
 from penstock.config.listeners import Address
 from penstock.errors import ProtocolError
 from penstock.limits import PEER_UNAVAILABLE_MS
@@ -30,19 +30,19 @@ class PeerUnavailable(Exception):
         self.reason = reason
 
 
-class _Failure(NamedTuple):
+class _PeerFailure(NamedTuple):
     epoch: int
     """Of the broker, when it failed to answer."""
     until: float
     reason: str
 
 
-class PeerQuestions:
-    def __init__(self, cluster: Cluster, way: Way) -> None:
+class PeerRequests:
+    def __init__(self, cluster: MetadataService, link: InterBrokerLink) -> None:
         self._cluster = cluster
-        self._way = way
+        self._link = link
         self._client_id = f"penstock-{cluster.config.node.node_id}"
-        self._failures: dict[int, _Failure] = {}
+        self._failures: dict[int, _PeerFailure] = {}
         """By broker; one at most for each that is registered."""
 
     async def ask(
@@ -51,25 +51,25 @@ class PeerQuestions:
         """PeerUnavailable if it cannot be reached, does not answer in time, or does not know the question."""
         loop = asyncio.get_running_loop()
         broker = self._cluster.image.brokers.get(broker_id)
-        endpoint = None if broker is None else broker.endpoints.get(self._way.listener)
+        endpoint = None if broker is None else broker.endpoints.get(self._link.listener)
         if broker is None or endpoint is None or broker.live is None:
             raise PeerUnavailable(broker_id, "it is not running, or not reached by brokers")
         known = self._failures.get(broker_id)
-        if known is not None and known.epoch == broker.live_epoch and loop.time() < known.until:
+        if known is not None and known.epoch == broker.broker_epoch and loop.time() < known.until:
             raise PeerUnavailable(broker_id, known.reason)
         timeout_s = timeout_ms / 1000
         address = Address(endpoint.host, endpoint.port)
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                connected(address, self._client_id, tls=self._way.tls) as client,
+                connected(address, self._client_id, tls=self._link.tls) as client,
             ):
                 # Not negotiated: what is between brokers is not listed by ApiVersions.
                 answer = await client.ask(api, message, timeout_s, version=api.versions[1])
         except (OSError, ProtocolError, VersionMismatch) as problem:
             reason = _reason(problem, address, timeout_s)
             until = loop.time() + PEER_UNAVAILABLE_MS / 1000
-            self._failures[broker_id] = _Failure(broker.live_epoch, until, reason)
+            self._failures[broker_id] = _PeerFailure(broker.broker_epoch, until, reason)
             raise PeerUnavailable(broker_id, reason) from problem
         self._failures.pop(broker_id, None)
         return answer

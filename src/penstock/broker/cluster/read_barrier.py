@@ -10,28 +10,28 @@ from collections.abc import Awaitable, Callable
 from penstock.errors import ApiError
 
 
-class CatchingUp:
+class ReadBarrier:
     def __init__(self, catch_up: Callable[[], Awaitable[None]]) -> None:
         """`catch_up` raises nothing but ApiError."""
         self._catch_up = catch_up
-        self._turn = asyncio.Lock()
-        self._asked = 0
-        self._answered = 0
+        self._lock = asyncio.Lock()
+        self._requested = 0
+        self._completed = 0
         self._problem: ApiError | None = None
 
     async def __call__(self) -> None:
-        self._asked += 1
-        number = self._asked
-        async with self._turn:
-            if self._answered < number:
-                await self._answer_all()
+        self._requested += 1
+        number = self._requested
+        async with self._lock:
+            if self._completed < number:
+                await self._complete_all()
             if self._problem is not None:
                 raise self._problem.again()
 
-    async def _answer_all(self) -> None:
-        asked, problem = self._asked, None
+    async def _complete_all(self) -> None:
+        asked, problem = self._requested, None
         try:
             await self._catch_up()
         except ApiError as failure:
             problem = failure
-        self._answered, self._problem = asked, problem
+        self._completed, self._problem = asked, problem

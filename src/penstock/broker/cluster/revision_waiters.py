@@ -4,24 +4,24 @@ import asyncio
 from typing import NamedTuple
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.limits import METADATA_SEEN_MS_MAX
+from penstock.limits import METADATA_REVISION_WAIT_MS_MAX
 
 
-class _Waiting(NamedTuple):
+class _RevisionWaiter(NamedTuple):
     revision: int
     seen: "asyncio.Future[None]"
 
 
-class Sightings:
+class RevisionWaiters:
     def __init__(self, revision: int) -> None:
         self.revision = revision
         """Every subscriber has followed the image of it."""
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_RevisionWaiter] = []
 
     def advance(self, revision: int) -> None:
         """Wakes everybody who waited for it."""
         self.revision = revision
-        still: list[_Waiting] = []
+        still: list[_RevisionWaiter] = []
         for waiting in self._waiting:
             if waiting.revision > revision:
                 still.append(waiting)
@@ -29,14 +29,14 @@ class Sightings:
                 waiting.seen.set_result(None)
         self._waiting = still
 
-    async def until(self, revision: int) -> None:
+    async def wait_for(self, revision: int) -> None:
         """ApiError REQUEST_TIMED_OUT: it takes too long."""
         if self.revision >= revision:
             return
-        waiting = _Waiting(revision, asyncio.get_running_loop().create_future())
+        waiting = _RevisionWaiter(revision, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         try:
-            async with asyncio.timeout(METADATA_SEEN_MS_MAX / 1000):
+            async with asyncio.timeout(METADATA_REVISION_WAIT_MS_MAX / 1000):
                 await waiting.seen
         except TimeoutError:
             detail = f"this broker has not yet seen revision {revision} of the metadata; try again"

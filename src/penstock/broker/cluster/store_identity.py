@@ -13,32 +13,34 @@ import hashlib
 from contextlib import aclosing
 
 from penstock.errors import ConfigError
-from penstock.host.metadata_store import Event, HistoryGone, MetadataStore, Put, StoreAway
+from penstock.host.metadata_store import Event, HistoryCompacted, MetadataStore, Put, StoreUnavailable
 from penstock.limits import ETCD_PATIENCE_MS_MAX
-from penstock.log.data_directory import REVISION_FILE, DataDirectory, SeenStore
+from penstock.log.data_directory import REVISION_FILE, DataDirectory, StoreProgress
 
 
-def seen_of(latest: Event | None, revision: int) -> SeenStore:
+def store_progress_of(latest: Event | None, revision: int) -> StoreProgress:
     """`revision`: how far the store was seen. `latest`: what it showed last, unless it was read whole."""
     if latest is None or latest.revision != revision or not latest.changes:
-        return SeenStore(revision)
-    return SeenStore(revision, _digest(latest))
+        return StoreProgress(revision)
+    return StoreProgress(revision, _digest(latest))
 
 
 async def require_same_history(
     store: MetadataStore, prefix: str, revision: int, directory: DataDirectory
 ) -> None:
     """ConfigError if it is another, StoreAway if it does not say. `revision`: how far the store is."""
-    seen = directory.seen_before()
+    seen = directory.load_store_progress()
     if revision < seen.revision:
-        raise _put_back(f"is at revision {revision}, and this broker has seen {seen.revision}", directory)
-    if not await shows(store, prefix, seen):
-        raise _put_back(
+        raise _restored_store_error(
+            f"is at revision {revision}, and this broker has seen {seen.revision}", directory
+        )
+    if not await shows_same_change(store, prefix, seen):
+        raise _restored_store_error(
             f"shows another change at revision {seen.revision} than this broker has seen there", directory
         )
 
 
-async def shows(store: MetadataStore, prefix: str, seen: SeenStore) -> bool:
+async def shows_same_change(store: MetadataStore, prefix: str, seen: StoreProgress) -> bool:
     """Whether a store that is at least as far shows what was seen, or no longer can."""
     if not seen.digest:
         return True
@@ -50,14 +52,14 @@ async def shows(store: MetadataStore, prefix: str, seen: SeenStore) -> bool:
             async for event in events:
                 if event.changes or event.revision > seen.revision:
                     return event.revision == seen.revision and _digest(event) == seen.digest
-    except HistoryGone:
+    except HistoryCompacted:
         return True
     except TimeoutError:
-        raise StoreAway(
+        raise StoreUnavailable(
             f"it does not say what was changed at revision {seen.revision}, which this broker has seen: "
             "it is slow, or it was put back from an older copy (docs/cluster.md, Backup and restore)"
         ) from None
-    raise StoreAway(f"it said nothing of what was changed at revision {seen.revision}")
+    raise StoreUnavailable(f"it said nothing of what was changed at revision {seen.revision}")
 
 
 def _digest(event: Event) -> str:
@@ -68,7 +70,7 @@ def _digest(event: Event) -> str:
     return digest.hexdigest()[:16]
 
 
-def _put_back(what: str, directory: DataDirectory) -> ConfigError:
+def _restored_store_error(what: str, directory: DataDirectory) -> ConfigError:
     return ConfigError(
         f"the metadata store {what}: it was put back from an older copy. Put back the one that belongs to "
         f"{directory.path}; to go on with this one, and without what was made since, remove "

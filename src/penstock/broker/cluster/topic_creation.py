@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from penstock.broker.cluster.metadata_change import Changing
-from penstock.broker.cluster.metadata_service import Cluster, Decide
+from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.broker.context import RequestContext
 from penstock.config.alter import replace_topic
 from penstock.controller.decision import Decision
-from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import Clock
 from penstock.host.randomness import Randomness
@@ -26,7 +26,7 @@ _PASSING = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
 """Clients that only want to write take another code beside a topic for its end."""
 
 
-class WantedTopic(NamedTuple):
+class RequestedTopic(NamedTuple):
     request: TopicRequest
     """With no overrides: they are made from the settings."""
     settings: Mapping[str, str | None] = {}
@@ -34,24 +34,30 @@ class WantedTopic(NamedTuple):
 
 
 class TopicCreation:
-    def __init__(self, cluster: Cluster, clock: Clock, randomness: Randomness) -> None:
+    def __init__(self, cluster: MetadataService, clock: Clock, randomness: Randomness) -> None:
         self._cluster = cluster
         self._clock = clock
         self._randomness = randomness
 
     async def create(
-        self, wanted: Sequence[WantedTopic], *, validate_only: bool = False, waits: bool = True
+        self,
+        requested: Sequence[RequestedTopic],
+        *,
+        validate_only: bool = False,
+        waits_for_controller: bool = True,
     ) -> list[Topic | ApiError]:
         """Each topic as it was created, or would have been, or why not; in the order asked.
 
-        `waits`: for a controller, between two.
+        `waits_for_controller`: for a controller, between two.
         """
-        decides = [self._decide(topic) for topic in wanted]
-        changing = Changing(self._cluster, waits=waits)
-        outcomes = await (changing.try_each(decides) if validate_only else changing.make_each(decides))
+        decides = [self._decide(topic) for topic in requested]
+        metadata_change = MetadataChange(self._cluster, waits_for_controller=waits_for_controller)
+        outcomes = await (
+            metadata_change.validate_each(decides) if validate_only else metadata_change.commit_each(decides)
+        )
         return [
             outcome if isinstance(outcome, ApiError) else _made(outcome, topic.request.name)
-            for topic, outcome in zip(wanted, outcomes, strict=True)
+            for topic, outcome in zip(requested, outcomes, strict=True)
         ]
 
     async def create_missing(self, names: Sequence[str]) -> dict[str, ErrorCode]:
@@ -59,7 +65,9 @@ class TopicCreation:
         # Those beyond what one request may create stay missing, and clients ask for them again.
         partitions = self._cluster.config.topic_creation.partitions_default
         names = names[: max(1, PARTITIONS_PER_TOPIC_MAX // partitions)]
-        outcomes = await self.create([WantedTopic(TopicRequest(name=name)) for name in names], waits=False)
+        outcomes = await self.create(
+            [RequestedTopic(TopicRequest(name=name)) for name in names], waits_for_controller=False
+        )
         return {
             name: ErrorCode.LEADER_NOT_AVAILABLE if outcome.code in _PASSING else outcome.code
             for name, outcome in zip(names, outcomes, strict=True)
@@ -67,28 +75,28 @@ class TopicCreation:
             if isinstance(outcome, ApiError) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS
         }
 
-    def _decide(self, wanted: WantedTopic) -> Decide:
-        return lambda image: self._decision(image, wanted)
+    def _decide(self, requested: RequestedTopic) -> Decide:
+        return lambda image: self._decision(image, requested)
 
-    def _decision(self, image: ClusterImage, wanted: WantedTopic) -> Decision:
+    def _decision(self, image: ClusterImage, requested: RequestedTopic) -> Decision:
         config = self._cluster.config
         overrides: dict[str, str] = {}
-        refusal: ApiError | None = None
+        rejection: ApiError | None = None
         try:
-            overrides = replace_topic(_given(wanted.settings), config)
+            overrides = replace_topic(_given(requested.settings), config)
         except ApiError as problem:
-            refusal = problem
+            rejection = problem
 
         def validate(_: Mapping[str, str]) -> None:
             # Kafka looks at the name first: a topic that exists is not told about its settings.
-            if refusal is not None:
-                raise refusal
+            if rejection is not None:
+                raise rejection
 
-        name = wanted.request.name
+        name = requested.request.name
         return create_topic(
             image,
-            replace(wanted.request, overrides=overrides, internal=name in INTERNAL_TOPICS),
-            NewTopic(self._draw_id(image), self._clock.wall_ms()),
+            replace(requested.request, overrides=overrides, internal=name in INTERNAL_TOPICS),
+            NewTopicFacts(self._draw_id(image), self._clock.wall_ms()),
             defaults=TopicDefaults(
                 config.topic_creation.partitions_default, config.topic_creation.replication_factor_default
             ),

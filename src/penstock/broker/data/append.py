@@ -10,9 +10,9 @@ from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
-from penstock.host.keyed_jobs import Job
+from penstock.host.keyed_jobs import KeyedJob
 from penstock.limits import INSPECTION_BYTES
-from penstock.log.deep_validation import Inspected, Inspection
+from penstock.log.deep_validation import DeepValidation, ValidatedBatch
 from penstock.protocol.batches import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
 from penstock.protocol.compression import Codec
 from penstock.protocol.messages.produce import ProduceRequest
@@ -22,17 +22,17 @@ from penstock.types import Buffer
 ZSTD_SINCE: Final = 7
 
 
-class Turn:
+class QueuedAppend:
     """A batch that is looked into, or waits behind one that is. Its outcome always comes later."""
 
     __slots__ = ("_job", "_partition", "then")
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._job: Job | None = None
+        self._job: KeyedJob | None = None
         self.then: Callable[[Appended | ApiError], None] | None = None
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: KeyedJob) -> None:
         self._job = job
         self._partition.batches_waiting += 1
 
@@ -45,21 +45,23 @@ class Turn:
 
     def drop(self) -> None:
         """The batch is not stored, and nobody told of it, unless it has been already."""
-        turns = self._partition.turns
-        assert turns is not None, "somebody was waited for"
-        if self._job is not None and turns.drop(self._job):
+        job_queue = self._partition.job_queue
+        assert job_queue is not None, "somebody was waited for"
+        if self._job is not None and job_queue.drop(self._job):
             self.end()
 
 
-class Appending:
+class BatchAppender:
     def __init__(
         self,
         on_full: Callable[[StorageFull], None],
         on_failed: Callable[[StorageFailed], None],
-        is_certain: Callable[[Partition, str], bool],
+        leadership_confirmed: Callable[[Partition, str], bool],
     ) -> None:
-        """`is_certain`: whether this broker certainly leads (broker/replication/leadership_check.py)."""
-        self._is_certain = is_certain
+        """`leadership_confirmed`: whether this broker certainly leads
+        (broker/replication/leadership_check.py).
+        """
+        self._leadership_confirmed = leadership_confirmed
         self._on_full = on_full
         self._on_failed = on_failed
 
@@ -70,29 +72,31 @@ class Appending:
         request: ProduceRequest,
         context: RequestContext,
         now_ms: int,
-    ) -> Appended | Turn:
+    ) -> Appended | QueuedAppend:
         """Append one batch, or raise the ApiError that answers for its partition."""
         if context.version < ZSTD_SINCE and _codec(records) == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         assert records is None or isinstance(records, memoryview), "records are decoded to views"
         try:
-            answer = partition.offer(records, now_ms)
+            answer = partition.try_append(records, now_ms)
         except (StorageFull, StorageFailed, ApiError) as problem:
-            if (refusal := self._refusal(partition, problem, request)) is problem:
+            if (rejection := self._rejection(partition, problem, request)) is problem:
                 raise
-            raise refusal from problem
-        return self._wait(partition, answer, request) if isinstance(answer, Inspection) else answer
+            raise rejection from problem
+        return self._wait(partition, answer, request) if isinstance(answer, DeepValidation) else answer
 
-    def _wait(self, partition: Partition, inspection: Inspection, request: ProduceRequest) -> Turn:
-        turns, turn = partition.turns, Turn(partition)
-        assert turns is not None, "what is to wait has somebody to wait for"
+    def _wait(
+        self, partition: Partition, inspection: DeepValidation, request: ProduceRequest
+    ) -> QueuedAppend:
+        job_queue, turn = partition.job_queue, QueuedAppend(partition)
+        assert job_queue is not None, "what is to wait has somebody to wait for"
         size_bytes = INSPECTION_BYTES + len(inspection.batch)
-        if not turns.has_room(partition, size_bytes):
+        if not job_queue.has_room(partition, size_bytes):
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be looked into; try again later"
             )
 
-        def inspected(result: Inspected | None, error: BaseException | None) -> None:
+        def inspected(result: ValidatedBatch | None, error: BaseException | None) -> None:
             turn.end()
             try:
                 outcome = self._stored(partition, result, error, request)
@@ -103,7 +107,7 @@ class Appending:
             turn.finish(outcome)
 
         # A copy: the request's own bytes are overwritten by the next that is read.
-        job = turns.add(partition, size_bytes, inspection.copied().run, inspected)
+        job = job_queue.add(partition, size_bytes, inspection.copied().run, inspected)
         assert job is not None, "there was room for it"
         turn.begin(job)
         return turn
@@ -111,7 +115,7 @@ class Appending:
     def _stored(
         self,
         partition: Partition,
-        result: Inspected | None,
+        result: ValidatedBatch | None,
         error: BaseException | None,
         request: ProduceRequest,
     ) -> Appended | ApiError:
@@ -121,9 +125,9 @@ class Appending:
             assert result is not None, "an inspection has a result or an error"
             return partition.store(result)
         except (StorageFull, StorageFailed, ApiError) as problem:
-            return self._refusal(partition, problem, request)
+            return self._rejection(partition, problem, request)
 
-    def _refusal(self, partition: Partition, problem: Exception, request: ProduceRequest) -> ApiError:
+    def _rejection(self, partition: Partition, problem: Exception, request: ProduceRequest) -> ApiError:
         if isinstance(problem, StorageFull):
             self._on_full(problem)
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
@@ -132,8 +136,12 @@ class Appending:
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
         assert isinstance(problem, ApiError)
         if problem.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            is_certain = self._is_certain(partition, problem.detail)
-            return problem if is_certain else ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead")
+            leadership_confirmed = self._leadership_confirmed(partition, problem.detail)
+            return (
+                problem
+                if leadership_confirmed
+                else ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead")
+            )
         if problem.code is ErrorCode.INVALID_TXN_STATE and request.transactional_id is None:
             return ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return problem

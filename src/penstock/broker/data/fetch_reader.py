@@ -13,12 +13,12 @@ from struct import Struct as Layout
 from typing import Final, NamedTuple, Protocol
 
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_sessions import PartitionKey, Wanted
+from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
 from penstock.broker.network.memory_budget import MemoryBudget
-from penstock.broker.storage.cold_reads import ColdReads, Outdated
+from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX
-from penstock.log.reading.cold_reading import ColdRead, Found
+from penstock.log.reading.cold_reading import BatchesRead, ColdRead
 from penstock.metadata.facts import NO_NODE
 from penstock.protocol.messages.fetch import (
     FETCH,
@@ -28,8 +28,8 @@ from penstock.protocol.messages.fetch import (
     PartitionData,
     ReadyPartitionData,
 )
-from penstock.replication.following import SOMEBODY, Following
-from penstock.replication.manager import Partitions
+from penstock.replication.following import UNKNOWN_LEADER, FollowerRole
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.types import LeaderEpoch, Offset
 
@@ -43,19 +43,19 @@ NOT_FOUND = frozenset(
 )
 
 
-NOTHING = Found(b"", Offset(0), 0)
-NO_FORM = -1
+NO_RECORDS = BatchesRead(b"", Offset(0), 0)
+NOT_CACHEABLE = -1
 NO_REPLICA_EPOCH = -1
-_READY = Layout(">ihqqqBiBx").pack
+_pack_empty_reply = Layout(">ihqqqBiBx").pack
 """An answer without records in flexible versions: number, error, offsets, transactions, replica, records."""
 
 
-class Limits(NamedTuple):
+class FetchLimits(NamedTuple):
     bytes_max: int
     isolation_level: int
     replica_id: int
     replica_epoch: int = NO_REPLICA_EPOCH
-    may_follow: bool = False
+    may_read_from_follower: bool = False
     """A follower may answer, too."""
     rack: str = ""
     """Of the client, where replicas are chosen by that."""
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
 class Followers(Protocol):
     """Those who follow what this broker leads."""
 
-    def is_certain(self, partition: Partition, claim: str) -> bool:
+    def leadership_confirmed(self, partition: Partition, claim: str) -> bool:
         """Whether a client may be told what would be untrue if another led (`leadership_check.py`)."""
         ...
 
@@ -81,7 +81,9 @@ class Followers(Protocol):
         """ApiError unless that process is the broker."""
         ...
 
-    def fetched(self, partition: Partition, params: FetchPartition, limits: Limits) -> EpochEndOffset | None:
+    def fetched(
+        self, partition: Partition, params: FetchPartition, limits: FetchLimits
+    ) -> EpochEndOffset | None:
         """One of them asks. ApiError if it may not; where its history parts from ours, if it does."""
         ...
 
@@ -91,7 +93,7 @@ class NoFollowers:
 
     is_rack_aware = False
 
-    def is_certain(self, partition: Partition, claim: str) -> bool:
+    def leadership_confirmed(self, partition: Partition, claim: str) -> bool:
         return True
 
     def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:
@@ -100,37 +102,48 @@ class NoFollowers:
     def require_session(self, broker_id: int, broker_epoch: int) -> None:
         pass
 
-    def fetched(self, partition: Partition, params: FetchPartition, limits: Limits) -> EpochEndOffset | None:
+    def fetched(
+        self, partition: Partition, params: FetchPartition, limits: FetchLimits
+    ) -> EpochEndOffset | None:
         raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
 
 
 NO_FOLLOWERS: Final = NoFollowers()
 
 
-class Gathered:
+class FetchResult:
     """What has been read so far for one fetch."""
 
-    __slots__ = ("answers", "bytes_left", "form", "has_error", "has_parted", "is_cold", "limits", "size")
+    __slots__ = (
+        "answers",
+        "bytes_left",
+        "empty_reply_key",
+        "has_diverged",
+        "has_error",
+        "is_cold",
+        "limits",
+        "size",
+    )
 
-    def __init__(self, limits: Limits, form: int = NO_FORM) -> None:
+    def __init__(self, limits: FetchLimits, empty_reply_key: int = NOT_CACHEABLE) -> None:
         self.limits = limits
-        self.form = form
+        self.empty_reply_key = empty_reply_key
         """By what answers that are ready are told apart; NO_FORM: none can be used."""
         self.bytes_left = limits.bytes_max
         self.answers: list[PartitionData] = []
         """In the order of what is wanted."""
         self.size = 0
         self.has_error = False
-        self.has_parted = False
+        self.has_diverged = False
         """Some client's history is not ours."""
         self.is_cold = False
         """Stopped at a partition whose bytes are not in memory."""
 
 
-class FetchReads:
+class FetchReader:
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: ReplicaManager,
         cold_reads: ColdReads,
         followers: Followers = NO_FOLLOWERS,
         bytes_total_max: int = FETCH_BYTES_TOTAL_MAX,
@@ -145,75 +158,77 @@ class FetchReads:
     def is_rack_aware(self) -> bool:
         return self._followers.is_rack_aware
 
-    def refusal_of(self, broker_id: int, broker_epoch: int) -> ErrorCode | None:
+    def session_error(self, broker_id: int, broker_epoch: int) -> ErrorCode | None:
         """Why nothing at all is given to who fetches as this broker; None: each partition is looked at."""
         try:
             self._followers.require_session(broker_id, broker_epoch)
-        except ApiError as refusal:
-            return refusal.code
+        except ApiError as rejection:
+            return rejection.code
         return None
 
-    def find(self, key: PartitionKey) -> Partition | None:
+    def find(self, key: FetchPartitionKey) -> Partition | None:
         if key.topic:
             return self._partitions.find(key.topic, key.partition)
         return self._partitions.find_by_id(key.topic_id, key.partition)
 
-    def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
+    def gather(self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext) -> FetchResult:
         """Read what is in memory. Stops at the first partition that is not."""
-        form = _form(limits, context)
-        gathered = Gathered(limits, form)
-        add = gathered.answers.append
-        for entry in wanted:
+        empty_reply_key = _empty_reply_key(limits, context)
+        fetch_result = FetchResult(limits, empty_reply_key)
+        add = fetch_result.answers.append
+        for entry in targets:
             partition = entry.partition
             # Most partitions of a large fetch are at their end, and most of those were before.
             if (
                 partition is not None
-                and (ready := partition.at_end) is not None
-                and ready.high_watermark == entry.plain_offset
-                and ready.isolation_level == form
+                and (ready := partition.cached_empty_reply) is not None
+                and ready.high_watermark == entry.fast_path_offset
+                and ready.isolation_level == empty_reply_key
                 and ready.log_start_offset == partition.log.log_start_offset
             ):
                 add(ready)
                 continue
-            data = self._read(entry, gathered, context)
+            data = self._read(entry, fetch_result, context)
             if isinstance(data, ColdRead):
-                gathered.is_cold = True
-                return gathered
+                fetch_result.is_cold = True
+                return fetch_result
             add(data)
-        return gathered
+        return fetch_result
 
     def gather_again(
-        self, wanted: list[Wanted], idle: Gathered, moved: Iterable[int], context: RequestContext
-    ) -> Gathered:
+        self, targets: list[FetchTarget], idle: FetchResult, moved: Iterable[int], context: RequestContext
+    ) -> FetchResult:
         """What `gather` finds where it found nothing before and only these have moved since, by number."""
-        gathered = Gathered(idle.limits, idle.form)
-        gathered.answers = idle.answers.copy()
+        fetch_result = FetchResult(idle.limits, idle.empty_reply_key)
+        fetch_result.answers = idle.answers.copy()
         for number in sorted(moved):
-            data = self._read(wanted[number], gathered, context)
+            data = self._read(targets[number], fetch_result, context)
             if isinstance(data, ColdRead):
-                gathered.is_cold = True
-                return gathered
-            gathered.answers[number] = data
-        return gathered
+                fetch_result.is_cold = True
+                return fetch_result
+            fetch_result.answers[number] = data
+        return fetch_result
 
-    async def gather_cold(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
+    async def gather_cold(
+        self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext
+    ) -> FetchResult:
         """Read everything, waiting for the device where it must, and for memory before that."""
         # However little was asked for, a first batch is read whole.
         need = max(limits.bytes_max, BATCH_BYTES_MAX)
         await self._take_memory(need)
         try:
-            gathered = Gathered(limits, _form(limits, context))
-            for entry in wanted:
-                data = self._read(entry, gathered, context)
+            fetch_result = FetchResult(limits, _empty_reply_key(limits, context))
+            for entry in targets:
+                data = self._read(entry, fetch_result, context)
                 while isinstance(data, ColdRead):
                     try:
-                        data = await self._read_cold(entry, data, gathered)
-                    except Outdated:
-                        data = self._read(entry, gathered, context)
-                gathered.answers.append(data)
-            return gathered
+                        data = await self._read_cold(entry, data, fetch_result)
+                    except SegmentsChanged:
+                        data = self._read(entry, fetch_result, context)
+                fetch_result.answers.append(data)
+            return fetch_result
         finally:
-            self._cold_budget.give(need)
+            self._cold_budget.release(need)
 
     async def _take_memory(self, need: int) -> None:
         if self._cold_budget.take(need):
@@ -233,121 +248,136 @@ class FetchReads:
         except asyncio.CancelledError:
             self._cold_budget.forget(granted)
             if was_granted:
-                self._cold_budget.give(need)
+                self._cold_budget.release(need)
             raise
 
-    def _read(self, entry: Wanted, gathered: Gathered, context: RequestContext) -> PartitionData | ColdRead:
+    def _read(
+        self, entry: FetchTarget, fetch_result: FetchResult, context: RequestContext
+    ) -> PartitionData | ColdRead:
         try:
             partition = entry.partition
             if partition is None or partition.offline is not None or context.denied:
                 partition = self._authorised(entry.key, context)
                 entry.find(partition)
-            found = self._found_in(partition, entry.params, gathered)
-        except ApiError as refusal:
-            gathered.has_error = True
-            if refusal.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
-                return _refused(entry.key.partition, refusal.code)
+            found = self._found_in(partition, entry.params, fetch_result)
+        except ApiError as rejection:
+            fetch_result.has_error = True
+            if rejection.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                return _rejected(entry.key.partition, rejection.code)
             assert partition is not None, "it was looked into"
-            return self._out_of_range(entry, partition, gathered.limits, context.peer)
+            return self._out_of_range(entry, partition, fetch_result.limits, context.peer)
         except (StorageFailed, StorageFull) as problem:  # its file was closed, and cannot be opened again
-            gathered.has_error = True
+            fetch_result.has_error = True
             assert partition is not None, "it was looked into"
             if isinstance(problem, StorageFailed):
-                self._cold_reads.failed_at_once(partition, problem)
-            return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        if found is NOTHING and gathered.form != NO_FORM and partition.following is None:
-            return _ready(partition, gathered.form)
+                self._cold_reads.report_failed_read(partition, problem)
+            return _rejected(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        if (
+            found is NO_RECORDS
+            and fetch_result.empty_reply_key != NOT_CACHEABLE
+            and partition.following is None
+        ):
+            return _cache_empty_reply(partition, fetch_result.empty_reply_key)
         if isinstance(found, PartitionData):
-            gathered.has_parted = True
+            fetch_result.has_diverged = True
             return found
-        return found if isinstance(found, ColdRead) else _answer(partition, found, gathered)
+        return found if isinstance(found, ColdRead) else _answer(partition, found, fetch_result)
 
-    def _out_of_range(self, entry: Wanted, partition: Partition, limits: Limits, peer: str) -> PartitionData:
+    def _out_of_range(
+        self, entry: FetchTarget, partition: Partition, limits: FetchLimits, peer: str
+    ) -> PartitionData:
         params, is_follower = entry.params, limits.replica_id >= 0
         is_beyond = (
             params.fetch_offset > partition.log.log_end_offset
             or params.last_fetched_epoch > partition.leader_epoch
         )
         claim = f"{params.fetch_offset} is out of range for {peer}"
-        if is_beyond and not is_follower and not self._followers.is_certain(partition, claim):
-            return _refused(entry.key.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        answer = _refused(entry.key.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
+        if is_beyond and not is_follower and not self._followers.leadership_confirmed(partition, claim):
+            return _rejected(entry.key.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        answer = _rejected(entry.key.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
         if is_follower:
             answer.log_start_offset = partition.log.log_start_offset  # where it begins anew
         return answer
 
-    def _authorised(self, key: PartitionKey, context: RequestContext) -> Partition:
+    def _authorised(self, key: FetchPartitionKey, context: RequestContext) -> Partition:
         partition = self.find(key)
         if context.denied and (partition.name.topic if partition else key.topic) in context.denied:
             raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if partition is None:
-            raise self._partitions.not_here(*key)
+            raise self._partitions.missing_partition_error(*key)
         return partition
 
     def _found_in(
-        self, partition: Partition, params: FetchPartition, gathered: Gathered
-    ) -> Found | ColdRead | PartitionData:
-        if gathered.limits.replica_id >= 0:
-            return self._found_for_follower(partition, params, gathered)
+        self, partition: Partition, params: FetchPartition, fetch_result: FetchResult
+    ) -> BatchesRead | ColdRead | PartitionData:
+        if fetch_result.limits.replica_id >= 0:
+            return self._found_for_follower(partition, params, fetch_result)
         partition.check_epoch(params.current_leader_epoch)
         if partition.following is not None:
             partition.require_online()
-            if not gathered.limits.may_follow or not _may_serve(partition.following, partition, params):
+            if not fetch_result.limits.may_read_from_follower or not _may_serve(
+                partition.following, partition, params
+            ):
                 partition.require_leader()
-        elif gathered.limits.rack and (sent := self._sent_elsewhere(partition, params, gathered)) is not None:
+        elif (
+            fetch_result.limits.rack
+            and (sent := self._sent_elsewhere(partition, params, fetch_result)) is not None
+        ):
             return sent
-        if params.last_fetched_epoch >= 0 and (parted := _parting(partition, params)) is not None:
-            return parted
+        if params.last_fetched_epoch >= 0 and (diverged := _divergence(partition, params)) is not None:
+            return diverged
         offset = Offset(params.fetch_offset)
         if offset == partition.high_watermark and partition.offline is None:
-            return NOTHING  # the common case of a consumer that has caught up
-        limit = min(params.partition_max_bytes, gathered.bytes_left)
-        return partition.read(offset, limit, at_least_one=gathered.size == 0)
+            return NO_RECORDS  # the common case of a consumer that has caught up
+        limit = min(params.partition_max_bytes, fetch_result.bytes_left)
+        return partition.read(offset, limit, at_least_one=fetch_result.size == 0)
 
     def _sent_elsewhere(
-        self, partition: Partition, params: FetchPartition, gathered: Gathered
+        self, partition: Partition, params: FetchPartition, fetch_result: FetchResult
     ) -> PartitionData | None:
         """To the replica in the client's rack; None if it is read here."""
-        node = self._followers.nearest(partition, gathered.limits.rack, Offset(params.fetch_offset))
+        node = self._followers.nearest(partition, fetch_result.limits.rack, Offset(params.fetch_offset))
         if node == NO_NODE:
             return None
-        answer = _parted(partition, params, EpochEndOffset())
+        answer = _diverging_reply(partition, params, EpochEndOffset())
         answer.preferred_read_replica = node
         return answer
 
     def _found_for_follower(
-        self, partition: Partition, params: FetchPartition, gathered: Gathered
-    ) -> Found | ColdRead | PartitionData:
-        diverging = self._followers.fetched(partition, params, gathered.limits)
+        self, partition: Partition, params: FetchPartition, fetch_result: FetchResult
+    ) -> BatchesRead | ColdRead | PartitionData:
+        diverging = self._followers.fetched(partition, params, fetch_result.limits)
         if diverging is not None:
-            return _parted(partition, params, diverging)
-        limit = min(params.partition_max_bytes, gathered.bytes_left)
+            return _diverging_reply(partition, params, diverging)
+        limit = min(params.partition_max_bytes, fetch_result.bytes_left)
         offset = Offset(params.fetch_offset)
         if offset == partition.log.log_end_offset:
-            return NOTHING
-        return partition.read_for_follower(offset, limit, at_least_one=gathered.size == 0)
+            return NO_RECORDS
+        return partition.read_for_follower(offset, limit, at_least_one=fetch_result.size == 0)
 
-    async def _read_cold(self, entry: Wanted, read: ColdRead, gathered: Gathered) -> PartitionData:
+    async def _read_cold(
+        self, entry: FetchTarget, read: ColdRead, fetch_result: FetchResult
+    ) -> PartitionData:
         partition = entry.partition
         assert partition is not None, "the read was planned for it"
         try:
             result = await self._cold_reads.run(partition, read)
-        except ApiError as refusal:
-            gathered.has_error = True
-            return _refused(entry.key.partition, refusal.code)
+        except ApiError as rejection:
+            fetch_result.has_error = True
+            return _rejected(entry.key.partition, rejection.code)
         except (CorruptData, StorageFailed, StorageFull):
-            gathered.has_error = True
-            return _refused(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        return _answer(partition, result.found, gathered)
+            fetch_result.has_error = True
+            return _rejected(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        return _answer(partition, result.found, fetch_result)
 
 
-def _may_serve(following: Following, partition: Partition, params: FetchPartition) -> bool:
+def _may_serve(following: FollowerRole, partition: Partition, params: FetchPartition) -> bool:
     """Nothing new comes as long as we do not know whom to follow; and whoever has less than is asked for
     cannot say that it is out of range, as the leader can."""
-    return following.leader_id != SOMEBODY and params.fetch_offset <= partition.log.log_end_offset
+    return following.leader_id != UNKNOWN_LEADER and params.fetch_offset <= partition.log.log_end_offset
 
 
-def _parting(partition: Partition, params: FetchPartition) -> PartitionData | None:
+def _divergence(partition: Partition, params: FetchPartition) -> PartitionData | None:
     """Where the client's history and ours part; None if ours begins with all of theirs."""
     asked = params.last_fetched_epoch
     if asked > partition.leader_epoch:
@@ -357,10 +387,12 @@ def _parting(partition: Partition, params: FetchPartition) -> PartitionData | No
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
     if epoch == asked and end_offset >= params.fetch_offset:
         return None
-    return _parted(partition, params, EpochEndOffset(epoch, end_offset))
+    return _diverging_reply(partition, params, EpochEndOffset(epoch, end_offset))
 
 
-def _parted(partition: Partition, params: FetchPartition, diverging: EpochEndOffset) -> PartitionData:
+def _diverging_reply(
+    partition: Partition, params: FetchPartition, diverging: EpochEndOffset
+) -> PartitionData:
     return PartitionData(
         partition_index=params.partition,
         high_watermark=partition.high_watermark,
@@ -371,17 +403,17 @@ def _parted(partition: Partition, params: FetchPartition, diverging: EpochEndOff
     )
 
 
-def _form(limits: Limits, context: RequestContext) -> int:
+def _empty_reply_key(limits: FetchLimits, context: RequestContext) -> int:
     is_usual = FETCH.is_flexible(context.version) and not context.denied and limits.replica_id < 0
     is_usual = is_usual and not limits.rack
-    return limits.isolation_level if is_usual else NO_FORM
+    return limits.isolation_level if is_usual else NOT_CACHEABLE
 
 
-def _ready(partition: Partition, isolation_level: int) -> ReadyPartitionData:
+def _cache_empty_reply(partition: Partition, isolation_level: int) -> ReadyPartitionData:
     """The answer of a partition that has been read to its end: the same for all who have."""
     index, high, start = partition.name.partition, partition.high_watermark, partition.log.log_start_offset
     has_list = isolation_level == READ_COMMITTED
-    partition.at_end = ready = ReadyPartitionData(
+    partition.cached_empty_reply = ready = ReadyPartitionData(
         partition_index=index,
         high_watermark=high,
         last_stable_offset=high,
@@ -389,27 +421,27 @@ def _ready(partition: Partition, isolation_level: int) -> ReadyPartitionData:
         aborted_transactions=[] if has_list else None,
         records=b"",
         isolation_level=isolation_level,
-        encoded=_READY(index, 0, high, high, start, has_list, -1, 1),
+        encoded=_pack_empty_reply(index, 0, high, high, start, has_list, -1, 1),
     )
     return ready
 
 
-def _answer(partition: Partition, found: Found, gathered: Gathered) -> PartitionData:
+def _answer(partition: Partition, found: BatchesRead, fetch_result: FetchResult) -> PartitionData:
     size = len(found.data)
-    gathered.size += size
-    gathered.bytes_left = max(gathered.bytes_left - size, 0)
+    fetch_result.size += size
+    fetch_result.bytes_left = max(fetch_result.bytes_left - size, 0)
     high = partition.high_watermark
     return PartitionData(
         partition_index=partition.name.partition,
         high_watermark=high,
         last_stable_offset=high,
         log_start_offset=partition.log.log_start_offset,
-        aborted_transactions=[] if gathered.limits.isolation_level == READ_COMMITTED else None,
+        aborted_transactions=[] if fetch_result.limits.isolation_level == READ_COMMITTED else None,
         records=found.data,
     )
 
 
-def _refused(index: int, code: ErrorCode) -> PartitionData:
+def _rejected(index: int, code: ErrorCode) -> PartitionData:
     """As in Kafka: a partition that was found has no list of transactions, one that was not an empty one."""
     aborted: list[AbortedTransaction] | None = [] if code in NOT_FOUND else None
     return PartitionData(index, code, -1, -1, -1, aborted_transactions=aborted, records=b"")

@@ -28,10 +28,10 @@ from penstock.broker.data.fetch_sessions import (
     FINAL_EPOCH,
     NO_SESSION,
     TOPIC_IDS_SINCE,
-    PartitionKey,
-    RecalledFetch,
+    CachedFetchRequest,
+    FetchPartitionKey,
+    FetchTarget,
     TopicRun,
-    Wanted,
 )
 from penstock.errors import ProtocolError
 from penstock.limits import (
@@ -67,7 +67,7 @@ _split_wide: Final = Layout(f"{_ENTRY.size}s" * _WIDTH).iter_unpack
 _split: Final = Layout(f"{_ENTRY.size}s").iter_unpack
 
 
-class FetchMemory:
+class FetchCacheBudget:
     """How much all connections may still remember."""
 
     __slots__ = ("free",)
@@ -84,11 +84,11 @@ class _Topic:
     def __init__(self, name: str, topic_id: TopicId) -> None:
         self.name = name
         self.topic_id = topic_id
-        self.entries: dict[bytes, Wanted] = {}
+        self.entries: dict[bytes, FetchTarget] = {}
         self.numbers: dict[int, bytes] = {}
 
 
-class _Pattern(NamedTuple):
+class _FetchPattern(NamedTuple):
     """What is the same in every request, and a request without partitions to go with it."""
 
     key_and_version: bytes
@@ -100,19 +100,19 @@ class _Pattern(NamedTuple):
     request: FetchRequest
 
 
-class FetchRepeats:
+class FetchRequestCache:
     """What one connection fetched last."""
 
     __slots__ = ("_memory", "_pattern", "_taken", "_topics")
 
-    def __init__(self, memory: FetchMemory) -> None:
+    def __init__(self, memory: FetchCacheBudget) -> None:
         self._memory = memory
-        self._pattern: _Pattern | None = None
+        self._pattern: _FetchPattern | None = None
         self._topics: dict[bytes, _Topic] = {}
         """By their name or id as it is on the wire."""
         self._taken = 0
 
-    def recall(self, frame: memoryview) -> tuple[RequestHeader, RecalledFetch] | None:
+    def recall(self, frame: memoryview) -> tuple[RequestHeader, CachedFetchRequest] | None:
         """The request in `frame`, if it is one of those that are remembered."""
         pattern = self._pattern
         if pattern is None or frame[:_KEY_AND_VERSION_BYTES] != pattern.key_and_version:
@@ -123,7 +123,7 @@ class FetchRepeats:
         found = self._look_up(data, pattern, len(data) - len(pattern.tail))
         if found is None:
             return None
-        if self._taken > 2 * len(found.wanted) + FETCH_REPEATS_PARTITIONS_MIN:
+        if self._taken > 2 * len(found.targets) + FETCH_REPEATS_PARTITIONS_MIN:
             self.forget()  # much of it is no longer fetched
         header = pattern.header
         (correlation_id,) = _CORRELATION_ID(data)
@@ -141,7 +141,7 @@ class FetchRepeats:
         topics = {
             _on_the_wire(topic, pattern): _Topic(topic.topic, topic.topic_id) for topic in request.topics
         }
-        if b"" in topics or not self._take(FETCH_REPEATS_TOPIC_PARTITIONS * len(topics)):
+        if b"" in topics or not self._reserve(FETCH_REPEATS_TOPIC_PARTITIONS * len(topics)):
             return
         self._pattern, self._topics = pattern, topics
         data = bytes(frame)
@@ -155,18 +155,18 @@ class FetchRepeats:
         self._pattern = None
         self._topics = {}
 
-    def _take(self, count: int) -> bool:
+    def _reserve(self, count: int) -> bool:
         if self._taken + count > FETCH_REPEATS_PER_CONNECTION_MAX or count > self._memory.free:
             return False
         self._taken += count
         self._memory.free -= count
         return True
 
-    def _look_up(self, data: bytes, pattern: _Pattern, end: int) -> RecalledFetch | None:
+    def _look_up(self, data: bytes, pattern: _FetchPattern, end: int) -> CachedFetchRequest | None:
         """The request whose topics are the bytes from `topics_at` to `end`."""
-        wanted: list[Wanted] = []
+        targets: list[FetchTarget] = []
         runs: list[TopicRun] = []
-        replaced: list[Wanted] = []
+        replaced: list[FetchTarget] = []
         try:
             count, position = varint(data, pattern.topics_at)
             if not 0 < count - 1 <= 2 * len(self._topics):  # a topic may be there in two parts
@@ -181,17 +181,17 @@ class FetchRepeats:
                 found = self._partitions(topic, data[position:stop], replaced)
                 if found is None:
                     return None
-                wanted += found
+                targets += found
                 runs.append(TopicRun(topic.name, topic.topic_id, len(found)))
                 position = stop + 1
         except (IndexError, ProtocolError):
             return None
-        named = set(wanted)
-        if position != end or len(named) != len(wanted) or not named.isdisjoint(replaced):
+        named = set(targets)
+        if position != end or len(named) != len(targets) or not named.isdisjoint(replaced):
             return None
-        return _recalled(pattern.request, wanted, runs)
+        return _recalled(pattern.request, targets, runs)
 
-    def _partitions(self, topic: _Topic, row: bytes, replaced: list[Wanted]) -> list[Wanted] | None:
+    def _partitions(self, topic: _Topic, row: bytes, replaced: list[FetchTarget]) -> list[FetchTarget] | None:
         """What the entries in `row` ask for. None if one of them cannot be remembered."""
         found = list(map(topic.entries.get, _entries(row)))
         if None in found:
@@ -201,9 +201,9 @@ class FetchRepeats:
                 found[place] = new = self._learn(topic, entry, replaced)
                 if new is None:
                     return None
-        return cast(list[Wanted], found)
+        return cast(list[FetchTarget], found)
 
-    def _learn(self, topic: _Topic, entry: bytes, replaced: list[Wanted]) -> Wanted | None:
+    def _learn(self, topic: _Topic, entry: bytes, replaced: list[FetchTarget]) -> FetchTarget | None:
         number, epoch, offset, last_epoch, log_start, bytes_max, tags = _unpack_entry(entry)
         if tags:
             return None
@@ -212,16 +212,16 @@ class FetchRepeats:
         if before is not None:
             known = topic.entries.pop(before)
             replaced.append(known)
-            wanted = Wanted(known.key, params)
+            targets = FetchTarget(known.key, params)
             if known.partition is not None:
-                wanted.find(known.partition)
-        elif self._take(1):
-            wanted = Wanted(PartitionKey(topic.name, topic.topic_id, number), params)
+                targets.find(known.partition)
+        elif self._reserve(1):
+            targets = FetchTarget(FetchPartitionKey(topic.name, topic.topic_id, number), params)
         else:
             return None
-        topic.entries[entry] = wanted
+        topic.entries[entry] = targets
         topic.numbers[number] = entry
-        return wanted
+        return targets
 
 
 def _entries(row: bytes) -> Iterator[bytes]:
@@ -231,8 +231,8 @@ def _entries(row: bytes) -> Iterator[bytes]:
     return chain(chain.from_iterable(wide), chain.from_iterable(rest))
 
 
-def _recalled(request: FetchRequest, wanted: list[Wanted], runs: list[TopicRun]) -> RecalledFetch:
-    return RecalledFetch(
+def _recalled(request: FetchRequest, targets: list[FetchTarget], runs: list[TopicRun]) -> CachedFetchRequest:
+    return CachedFetchRequest(
         replica_id=request.replica_id,
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
@@ -242,14 +242,14 @@ def _recalled(request: FetchRequest, wanted: list[Wanted], runs: list[TopicRun])
         session_epoch=request.session_epoch,
         topics=[FetchTopic(topic, topic_id) for topic, topic_id, _ in runs],
         rack_id=request.rack_id,
-        wanted=wanted,
+        targets=targets,
         runs=runs,
     )
 
 
 def _pattern(
     frame: memoryview, header: RequestHeader, position: int, request: FetchRequest
-) -> _Pattern | None:
+) -> _FetchPattern | None:
     """None: this request is of another kind."""
     version = header.api_version
     is_plain = (
@@ -264,7 +264,7 @@ def _pattern(
     topics_at = position + _BEFORE_TOPICS_BYTES + _REPLICA_ID_BYTES * (version < _REPLICA_STATE_SINCE)
     if not is_plain or len(rack) >= RACK_BYTES_MAX or topics_at > HEAD_BYTES_MAX:
         return None
-    return _Pattern(
+    return _FetchPattern(
         key_and_version=bytes(frame[:_KEY_AND_VERSION_BYTES]),
         head=bytes(frame[_SAME_FROM:topics_at]),
         tail=_NO_TOPICS_FORGOTTEN + bytes((len(rack) + 1,)) + rack + _NO_TAGS,
@@ -275,7 +275,7 @@ def _pattern(
     )
 
 
-def _on_the_wire(topic: FetchTopic, pattern: _Pattern) -> bytes:
+def _on_the_wire(topic: FetchTopic, pattern: _FetchPattern) -> bytes:
     """How requests name it; empty if that is not looked for."""
     if pattern.names_ids:
         return topic.topic_id

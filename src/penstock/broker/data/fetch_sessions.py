@@ -35,31 +35,31 @@ FULL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 TOPIC_IDS_SINCE: Final = 13
 NO_EPOCH: Final = -1
-NOWHERE: Final = -2
+UNSET_OFFSET: Final = -2
 """No offset of any partition."""
 
 
-class PartitionKey(NamedTuple):
+class FetchPartitionKey(NamedTuple):
     topic: str
     """Empty in versions that name topics by id."""
     topic_id: TopicId
     partition: int
 
 
-class Wanted:
+class FetchTarget:
     """A partition that is fetched, and what the client was last told about it."""
 
-    __slots__ = ("key", "params", "partition", "plain_offset", "sent_high_watermark", "sent_log_start")
+    __slots__ = ("fast_path_offset", "key", "params", "partition", "sent_high_watermark", "sent_log_start")
 
-    def __init__(self, key: PartitionKey, params: FetchPartition) -> None:
+    def __init__(self, key: FetchPartitionKey, params: FetchPartition) -> None:
         self.key = key
         self.params = params
         self.partition: Partition | None = None
         """Once found, until it goes offline: clients fetch the same ones again and again."""
-        self.plain_offset = NOWHERE
+        self.fast_path_offset = UNSET_OFFSET
         """Where it reads in the partition that was found, unless something else is to be looked at."""
-        self.sent_high_watermark = NOWHERE
-        self.sent_log_start = NOWHERE
+        self.sent_high_watermark = UNSET_OFFSET
+        self.sent_log_start = UNSET_OFFSET
 
     def find(self, partition: Partition) -> None:
         self.partition = partition
@@ -68,9 +68,9 @@ class Wanted:
             NO_EPOCH,
             partition.leader_epoch,
         )
-        self.plain_offset = params.fetch_offset if is_plain else NOWHERE
+        self.fast_path_offset = params.fetch_offset if is_plain else UNSET_OFFSET
 
-    def ask(self, params: FetchPartition) -> None:
+    def update(self, params: FetchPartition) -> None:
         """It is fetched in another way from now on."""
         self.params = params
         if self.partition is not None:
@@ -85,51 +85,51 @@ class TopicRun(NamedTuple):
     partitions: int
 
 
-class RecalledFetch(FetchRequest):
+class CachedFetchRequest(FetchRequest):
     """A request whose partitions are known from earlier ones (see fetch_request_cache.py).
 
-    Its topics are without partitions: these are in `wanted`, each once.
+    Its topics are without partitions: these are in `targets`, each once.
     """
 
-    wanted: list[Wanted] = msgspec.field(default_factory=list)
+    targets: list[FetchTarget] = msgspec.field(default_factory=list)
     runs: list[TopicRun] = msgspec.field(default_factory=list)
 
 
-class Session:
-    __slots__ = ("epoch", "id", "used_at", "uses_topic_ids", "wanted")
+class FetchSession:
+    __slots__ = ("epoch", "id", "targets", "used_at", "uses_topic_ids")
 
     def __init__(
-        self, session_id: int, wanted: Iterable[Wanted], now: float, *, uses_topic_ids: bool
+        self, session_id: int, targets: Iterable[FetchTarget], now: float, *, uses_topic_ids: bool
     ) -> None:
         self.id = session_id
-        self.wanted = {entry.key: entry for entry in wanted}
+        self.targets = {entry.key: entry for entry in targets}
         self.epoch = 1
         self.used_at = now
         self.uses_topic_ids = uses_topic_ids
 
-    def rotate(self, served: Iterable[PartitionKey]) -> None:
+    def rotate(self, served: Iterable[FetchPartitionKey]) -> None:
         """Partitions that gave data go to the back, so that the others have their turn."""
         for key in served:
-            if (entry := self.wanted.pop(key, None)) is not None:
-                self.wanted[key] = entry
+            if (entry := self.targets.pop(key, None)) is not None:
+                self.targets[key] = entry
 
 
-class Fetching(NamedTuple):
+class ResolvedFetch(NamedTuple):
     """What one request asks for."""
 
-    wanted: list[Wanted]
-    session: Session | None
+    targets: list[FetchTarget]
+    session: FetchSession | None
     """None: the reply holds everything and names no session."""
     is_incremental: bool
     """Only what changed goes into the reply."""
     runs: list[TopicRun] | None = None
-    """How `wanted` falls into topics, where that is known."""
+    """How `targets` falls into topics, where that is known."""
 
 
 def weigh_fetch(request: FetchRequest, frame_bytes: int) -> int:
     """What waits are its partitions. Those that a session adds are counted there."""
-    if isinstance(request, RecalledFetch):
-        return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * len(request.wanted)
+    if isinstance(request, CachedFetchRequest):
+        return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * len(request.targets)
     count = sum([len(topic.partitions) for topic in request.topics])
     return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
 
@@ -149,23 +149,23 @@ class FetchSessions:
         self._clock = clock
         self._randomness = randomness
         # In order of last use: the first is the one to evict.
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, FetchSession] = {}
         self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def resolve(self, request: FetchRequest, version: int) -> Fetching | ErrorCode:
+    def resolve(self, request: FetchRequest, version: int) -> ResolvedFetch | ErrorCode:
         """What the request fetches, or the error that answers it as a whole."""
-        if isinstance(request, RecalledFetch):
-            return Fetching(request.wanted, None, is_incremental=False, runs=request.runs)
+        if isinstance(request, CachedFetchRequest):
+            return ResolvedFetch(request.targets, None, is_incremental=False, runs=request.runs)
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (FULL_EPOCH, FINAL_EPOCH):
             self._drop(session_id)
-            wanted = list(_named(request, version))
+            targets = list(_named(request, version))
             if epoch == FINAL_EPOCH:
-                return Fetching(wanted, None, is_incremental=False)
-            return Fetching(wanted, self._create(wanted, version), is_incremental=False)
+                return ResolvedFetch(targets, None, is_incremental=False)
+            return ResolvedFetch(targets, self._create(targets, version), is_incremental=False)
         session = self._sessions.get(session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -178,36 +178,36 @@ class FetchSessions:
             self._drop(session_id)
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         self._update(session, request, named)
-        return Fetching(list(session.wanted.values()), session, is_incremental=True)
+        return ResolvedFetch(list(session.targets.values()), session, is_incremental=True)
 
-    def _create(self, wanted: list[Wanted], version: int) -> Session | None:
+    def _create(self, targets: list[FetchTarget], version: int) -> FetchSession | None:
         now = self._clock.monotonic()
-        if not self._has_room(wanted) or not self._make_slot(now):
+        if not self._has_room(targets) or not self._make_slot(now):
             return None
         session_id = self._new_id()
-        session = Session(session_id, wanted, now, uses_topic_ids=version >= TOPIC_IDS_SINCE)
+        session = FetchSession(session_id, targets, now, uses_topic_ids=version >= TOPIC_IDS_SINCE)
         self._sessions[session_id] = session
-        self._partitions += len(session.wanted)
+        self._partitions += len(session.targets)
         return session
 
-    def _update(self, session: Session, request: FetchRequest, named: list[Wanted]) -> None:
-        before = len(session.wanted)
+    def _update(self, session: FetchSession, request: FetchRequest, named: list[FetchTarget]) -> None:
+        before = len(session.targets)
         for entry in named:
-            known = session.wanted.get(entry.key)
+            known = session.targets.get(entry.key)
             if known is None:
-                session.wanted[entry.key] = entry
+                session.targets[entry.key] = entry
             else:
-                known.ask(entry.params)
+                known.update(entry.params)
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
-                session.wanted.pop(PartitionKey(topic.topic, topic.topic_id, index), None)
-        self._partitions += len(session.wanted) - before
+                session.targets.pop(FetchPartitionKey(topic.topic, topic.topic_id, index), None)
+        self._partitions += len(session.targets) - before
         session.epoch = 1 if session.epoch == INT_MAX else session.epoch + 1
         session.used_at = self._clock.monotonic()
         self._sessions[session.id] = self._sessions.pop(session.id)
 
-    def _has_room(self, named: list[Wanted], session: Session | None = None) -> bool:
-        known = session.wanted if session is not None else ()
+    def _has_room(self, named: list[FetchTarget], session: FetchSession | None = None) -> bool:
+        known = session.targets if session is not None else ()
         added = sum(entry.key not in known for entry in named)
         return self._partitions + added <= self._partitions_max and all(
             _may_exist(entry.key.topic) for entry in named
@@ -224,7 +224,7 @@ class FetchSessions:
 
     def _drop(self, session_id: int) -> None:
         if (session := self._sessions.pop(session_id, None)) is not None:
-            self._partitions -= len(session.wanted)
+            self._partitions -= len(session.targets)
 
     def _new_id(self) -> int:
         while True:
@@ -237,13 +237,13 @@ def _may_exist(topic: str) -> bool:
     return len(topic) <= TOPIC_NAME_CHARACTERS_MAX and topic.isascii()
 
 
-def _named(request: FetchRequest, version: int) -> Iterable[Wanted]:
+def _named(request: FetchRequest, version: int) -> Iterable[FetchTarget]:
     """The partitions a request names; of one named twice, the last counts."""
     by_id = version >= TOPIC_IDS_SINCE
-    found: dict[PartitionKey, Wanted] = {}
+    found: dict[FetchPartitionKey, FetchTarget] = {}
     for topic in request.topics:
         name, topic_id = ("", topic.topic_id) if by_id else (topic.topic, NO_TOPIC_ID)
         for params in topic.partitions:
-            key = PartitionKey(name, topic_id, params.partition)
-            found[key] = Wanted(key, params)
+            key = FetchPartitionKey(name, topic_id, params.partition)
+            found[key] = FetchTarget(key, params)
     return found.values()

@@ -16,9 +16,9 @@ from itertools import groupby
 from typing import NamedTuple, Protocol
 
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import NO_REPLICA_EPOCH, FetchReads, Gathered, Limits
-from penstock.broker.data.fetch_sessions import Fetching, TopicRun, Wanted
-from penstock.broker.router import Later
+from penstock.broker.data.fetch_reader import NO_REPLICA_EPOCH, FetchLimits, FetchReader, FetchResult
+from penstock.broker.data.fetch_sessions import FetchTarget, ResolvedFetch, TopicRun
+from penstock.broker.router import DeferredReply
 from penstock.errors import ErrorCode
 from penstock.limits import FETCH_WAIT_MS_MAX
 from penstock.protocol.messages.fetch import (
@@ -32,7 +32,7 @@ from penstock.replication.partition import Partition
 RACKS_SINCE = 11
 
 
-class Asked(NamedTuple):
+class FetchParams(NamedTuple):
     """What a request says beside its partitions."""
 
     wait_ms: int
@@ -41,12 +41,12 @@ class Asked(NamedTuple):
     isolation_level: int
     replica_id: int
     replica_epoch: int = NO_REPLICA_EPOCH
-    may_follow: bool = False
+    may_read_from_follower: bool = False
     """The client knows that followers can be read."""
     rack: str = ""
 
     @classmethod
-    def by(cls, request: FetchRequest, version: int) -> "Asked":
+    def by(cls, request: FetchRequest, version: int) -> "FetchParams":
         state = request.replica_state
         replica_id = request.replica_id if request.replica_id >= 0 else state.replica_id
         return cls(
@@ -56,130 +56,136 @@ class Asked(NamedTuple):
             isolation_level=request.isolation_level,
             replica_id=replica_id,
             replica_epoch=state.replica_epoch,
-            may_follow=version >= RACKS_SINCE,
+            may_read_from_follower=version >= RACKS_SINCE,
             rack=request.rack_id,
         )
 
 
-class Fetcher(Protocol):
+class FetchHandler(Protocol):
     """What a fetch in progress needs of those who read."""
 
     @property
-    def has_room(self) -> bool: ...
+    def has_reply_memory(self) -> bool: ...
 
     watched: int
     """Partitions that fetches wait for, each counted for every one."""
     watched_max: int
 
-    def limits(self, asked: Asked) -> Limits: ...
+    def limits(self, params: FetchParams) -> FetchLimits: ...
 
-    def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered: ...
+    def gather(
+        self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext
+    ) -> FetchResult: ...
 
-    def gather_cold(self, progress: "FetchInProgress") -> None: ...
+    def gather_cold(self, progress: "PendingFetch") -> None: ...
 
     def gather_again(
-        self, wanted: list[Wanted], idle: Gathered, moved: Iterable[int], context: RequestContext
-    ) -> Gathered: ...
+        self, targets: list[FetchTarget], idle: FetchResult, moved: Iterable[int], context: RequestContext
+    ) -> FetchResult: ...
 
-    def partitions_of(self, wanted: list[Wanted]) -> list[Partition]: ...
+    def partitions_of(self, targets: list[FetchTarget]) -> list[Partition]: ...
 
 
-class FetchInProgress:
+class PendingFetch:
     """One request, from its arrival until there is enough to answer."""
 
     __slots__ = (
-        "_asked",
         "_cold_task",
         "_context",
         "_fetch",
         "_fetching",
         "_idle",
-        "_is_left",
+        "_is_abandoned",
         "_later",
-        "_look_at_bytes",
         "_moved",
+        "_params",
         "_scheduled",
         "_timer",
+        "_wake_at_bytes",
         "_watched",
     )
 
-    def __init__(self, fetch: Fetcher, asked: Asked, fetching: Fetching, context: RequestContext) -> None:
+    def __init__(
+        self, fetch: FetchHandler, params: FetchParams, fetching: ResolvedFetch, context: RequestContext
+    ) -> None:
         self._fetch = fetch
-        self._asked = asked
+        self._params = params
         self._fetching = fetching
         self._context = context
-        self._later: Later | None = None
-        self._is_left = False
+        self._later: DeferredReply | None = None
+        self._is_abandoned = False
         """The client has gone."""
         self._cold_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Partition] = []
-        self._look_at_bytes = 0
+        self._wake_at_bytes = 0
         """Not before the watched partitions have shown this much altogether."""
-        self._idle: Gathered | None = None
+        self._idle: FetchResult | None = None
         """What a first look found, if that was every partition and nothing in it."""
         self._moved: set[int] = set()
         """Which of the watched partitions have more, or failed, since then."""
         self._scheduled = False
 
-    def begin(self) -> FetchResponse | Later:
+    def begin(self) -> FetchResponse | DeferredReply:
         may_wait = self._may_wait
-        if may_wait and not self._fetch.has_room:
-            return self._wait(self._asked.bytes_min)  # there may be enough: look at the first chance
-        gathered = self._gather()
-        if gathered.is_cold:
-            self._later = Later(abandon=self._leave)
+        if may_wait and not self._fetch.has_reply_memory:
+            return self._wait(self._params.bytes_min)  # there may be enough: look at the first chance
+        fetch_result = self._gather()
+        if fetch_result.is_cold:
+            self._later = DeferredReply(abandon=self._abandon)
             self._fetch.gather_cold(self)
             return self._later
-        if may_wait and not self._is_enough(gathered):
-            if not gathered.size:  # else records would be held while it waits
-                self._idle = gathered
-            return self._wait(gathered.size)
-        return self._response(gathered)
+        if may_wait and not self._is_enough(fetch_result):
+            if not fetch_result.size:  # else records would be held while it waits
+                self._idle = fetch_result
+            return self._wait(fetch_result.size)
+        return self._response(fetch_result)
 
     @property
     def _may_wait(self) -> bool:
-        wanted = len(self._fetching.wanted)
-        has_room = self._fetch.watched + wanted <= self._fetch.watched_max
-        return self._asked.wait_ms > 0 and wanted > 0 and has_room
+        targets = len(self._fetching.targets)
+        has_reply_memory = self._fetch.watched + targets <= self._fetch.watched_max
+        return self._params.wait_ms > 0 and targets > 0 and has_reply_memory
 
-    def _gather(self) -> Gathered:
-        limits, wanted = self._fetch.limits(self._asked), self._fetching.wanted
+    def _gather(self) -> FetchResult:
+        limits, targets = self._fetch.limits(self._params), self._fetching.targets
         if self._idle is None:
-            return self._fetch.gather(wanted, limits, self._context)
+            return self._fetch.gather(targets, limits, self._context)
         self._idle.limits = limits
-        return self._fetch.gather_again(wanted, self._idle, self._moved, self._context)
+        return self._fetch.gather_again(targets, self._idle, self._moved, self._context)
 
-    def _is_enough(self, gathered: Gathered) -> bool:
-        return gathered.size >= self._asked.bytes_min or gathered.has_error or gathered.has_parted
+    def _is_enough(self, fetch_result: FetchResult) -> bool:
+        return (
+            fetch_result.size >= self._params.bytes_min or fetch_result.has_error or fetch_result.has_diverged
+        )
 
-    def _has_new_start(self, gathered: Gathered) -> bool:
+    def _has_new_start(self, fetch_result: FetchResult) -> bool:
         """Whether records were deleted that a follower has to delete, too: a client waits for that."""
-        if self._asked.replica_id < 0 or self._idle is None:
+        if self._params.replica_id < 0 or self._idle is None:
             return False
-        wanted, answers = self._fetching.wanted, gathered.answers
-        return any(answers[each].log_start_offset != wanted[each].sent_log_start for each in self._moved)
+        targets, answers = self._fetching.targets, fetch_result.answers
+        return any(answers[each].log_start_offset != targets[each].sent_log_start for each in self._moved)
 
     # Waiting
 
-    def _wait(self, have_bytes: int) -> Later:
-        self._later = Later(abandon=self._leave)
-        self._watched = self._fetch.partitions_of(self._fetching.wanted)
+    def _wait(self, have_bytes: int) -> DeferredReply:
+        self._later = DeferredReply(abandon=self._abandon)
+        self._watched = self._fetch.partitions_of(self._fetching.targets)
         self._fetch.watched += len(self._watched)
-        wake, is_follower = self._wake, self._asked.replica_id >= 0
+        wake, is_follower = self._wake, self._params.replica_id >= 0
         for number, partition in enumerate(self._watched):
             waits = partition.follower_waits if is_follower else partition.fetch_waits
             waits[wake] = number
-        self._expect(self._asked.bytes_min - have_bytes)
-        self._timer = asyncio.get_running_loop().call_later(self._asked.wait_ms / 1000, self._time_is_up)
+        self._expect(self._params.bytes_min - have_bytes)
+        self._timer = asyncio.get_running_loop().call_later(self._params.wait_ms / 1000, self._time_is_up)
         return self._later
 
     def _expect(self, more_bytes: int) -> None:
         # Where a byte is enough nobody is woken for less, and many partitions need not be added up.
-        self._look_at_bytes = self._shown_bytes() + more_bytes if more_bytes > 1 else 0
+        self._wake_at_bytes = self._shown_bytes() + more_bytes if more_bytes > 1 else 0
 
     def _shown_bytes(self) -> int:
-        return sum([partition.shown_bytes for partition in self._watched])
+        return sum([partition.committed_bytes for partition in self._watched])
 
     def _wake(self, number: int) -> None:
         """Look again at the end of this turn: other partitions may be about to advance too."""
@@ -190,35 +196,35 @@ class FetchInProgress:
 
     def _look_again(self) -> None:
         self._scheduled = False
-        if self._timer is None or not self._fetch.has_room:
+        if self._timer is None or not self._fetch.has_reply_memory:
             return
-        if self._look_at_bytes and not self._has_come():
+        if self._wake_at_bytes and not self._has_enough():
             return
-        gathered = self._gather()
-        if gathered.is_cold or self._is_enough(gathered) or self._has_new_start(gathered):
-            self._complete(gathered)
+        fetch_result = self._gather()
+        if fetch_result.is_cold or self._is_enough(fetch_result) or self._has_new_start(fetch_result):
+            self._complete(fetch_result)
         else:
-            self._expect(self._asked.bytes_min - gathered.size)
+            self._expect(self._params.bytes_min - fetch_result.size)
 
-    def _has_come(self) -> bool:
+    def _has_enough(self) -> bool:
         """What was missing, or an error."""
         has_failed = any(partition.offline is not None for partition in self._watched)
-        return has_failed or self._shown_bytes() >= self._look_at_bytes
+        return has_failed or self._shown_bytes() >= self._wake_at_bytes
 
     def _time_is_up(self) -> None:
         self._complete(self._gather())
 
-    def _complete(self, gathered: Gathered) -> None:
+    def _complete(self, fetch_result: FetchResult) -> None:
         self._stop_watching()
-        if gathered.is_cold:
+        if fetch_result.is_cold:
             self._fetch.gather_cold(self)
             return
         assert self._later is not None
-        self._later.finish(self._response(gathered))
+        self._later.finish(self._response(fetch_result))
 
     def _stop_watching(self) -> None:
         wake = self._wake
-        is_follower = self._asked.replica_id >= 0
+        is_follower = self._params.replica_id >= 0
         for partition in self._watched:
             waits = partition.follower_waits if is_follower else partition.fetch_waits
             waits.pop(wake, None)
@@ -228,37 +234,37 @@ class FetchInProgress:
             self._timer.cancel()
             self._timer = None
 
-    def _leave(self) -> None:
+    def _abandon(self) -> None:
         """Nobody waits for the reply any more: what has not been begun for it never is."""
-        self._is_left = True
+        self._is_abandoned = True
         self._stop_watching()
         if self._cold_task is not None:
             self._cold_task.cancel()
 
-    async def read_cold(self, reads: FetchReads) -> None:
-        if self._is_left:
+    async def read_cold(self, reads: FetchReader) -> None:
+        if self._is_abandoned:
             return
         self._cold_task = asyncio.current_task()
-        limits = self._fetch.limits(self._asked)
+        limits = self._fetch.limits(self._params)
         assert self._later is not None
         try:
-            gathered = await reads.gather_cold(self._fetching.wanted, limits, self._context)
+            fetch_result = await reads.gather_cold(self._fetching.targets, limits, self._context)
         except BaseException:
             # Whatever it was, requests behind this one must not wait for ever.
             self._later.finish(FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
             raise
-        self._later.finish(self._response(gathered))
+        self._later.finish(self._response(fetch_result))
 
     # Answering
 
-    def _response(self, gathered: Gathered) -> FetchResponse:
-        wanted, session, is_incremental, runs = self._fetching
+    def _response(self, fetch_result: FetchResult) -> FetchResponse:
+        targets, session, is_incremental, runs = self._fetching
         if runs is not None:
-            return FetchResponse(responses=_by_run(runs, gathered.answers))
-        results = list(zip(wanted, gathered.answers, strict=True))
+            return FetchResponse(responses=_by_run(runs, fetch_result.answers))
+        results = list(zip(targets, fetch_result.answers, strict=True))
         if session is not None:
             if is_incremental:
-                results = [result for result in results if _is_news(*result)]
+                results = [result for result in results if _has_changes(*result)]
             _remember(results)
             session.rotate([entry.key for entry, data in results if data.records])
         return FetchResponse(
@@ -266,7 +272,7 @@ class FetchInProgress:
         )
 
 
-def _is_news(entry: Wanted, data: PartitionData) -> bool:
+def _has_changes(entry: FetchTarget, data: PartitionData) -> bool:
     return bool(
         data.records
         or data.error_code
@@ -277,7 +283,7 @@ def _is_news(entry: Wanted, data: PartitionData) -> bool:
     )
 
 
-def _remember(results: list[tuple[Wanted, PartitionData]]) -> None:
+def _remember(results: list[tuple[FetchTarget, PartitionData]]) -> None:
     for entry, data in results:
         entry.sent_high_watermark = data.high_watermark
         entry.sent_log_start = data.log_start_offset
@@ -291,7 +297,7 @@ def _by_run(runs: list[TopicRun], answers: list[PartitionData]) -> list[Fetchabl
     return responses
 
 
-def _by_topic(results: list[tuple[Wanted, PartitionData]]) -> list[FetchableTopicResponse]:
+def _by_topic(results: list[tuple[FetchTarget, PartitionData]]) -> list[FetchableTopicResponse]:
     """Neighbours of one topic together; the order of the request is kept."""
     return [
         FetchableTopicResponse(topic, topic_id, [data for _, data in group])

@@ -12,8 +12,8 @@ import asyncio
 from functools import partial
 from typing import Final, NamedTuple
 
-from penstock.broker.data.append import Turn
-from penstock.broker.router import Later, NoReply
+from penstock.broker.data.append import QueuedAppend
+from penstock.broker.router import DeferredReply, NoReply
 from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.limits import (
     DECODED_PARTITION_BYTES,
@@ -21,7 +21,7 @@ from penstock.limits import (
     INSPECTION_WAIT_MS_MAX,
     PRODUCE_BATCHES_MAX,
 )
-from penstock.log.validation import NotABatch
+from penstock.log.validation import InvalidBatch
 from penstock.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -47,9 +47,9 @@ ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 
-Waiting = list[tuple[int, Partition, Appended]]
+UnreplicatedAppends = list[tuple[int, Partition, Appended]]
 """The number of the answer, and what must become safe before it is given."""
-Turns = list[tuple[int, Partition, Turn]]
+QueuedAppends = list[tuple[int, Partition, QueuedAppend]]
 """The number of the answer, and what must be looked into before that."""
 
 
@@ -74,7 +74,7 @@ def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
     return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
 
 
-class ProduceInProgress:
+class PendingProduce:
     __slots__ = ("_answers", "_is_local", "_later", "_responses", "_wait")
 
     def __init__(
@@ -89,10 +89,10 @@ class ProduceInProgress:
         self._responses = responses
         self._answers = answers
         """Those within the responses, by their number."""
-        self._later = Later()
+        self._later = DeferredReply()
         self._wait = ProduceWait(deadline, self._done)
 
-    def wait(self, waiting: Waiting) -> Later:
+    def wait(self, waiting: UnreplicatedAppends) -> DeferredReply:
         for number, partition, appended in waiting:
             waits = partition.local_waits if self._is_local else partition.produce_waits
             waits.add(appended.end_offset, self._wait, number)
@@ -108,21 +108,23 @@ class ProduceInProgress:
         self._later.finish(ProduceResponse(self._responses))
 
 
-class ProduceInTurn(ProduceInProgress):
+class QueuedProduce(PendingProduce):
     """One with batches that are looked into first."""
 
-    __slots__ = ("_is_left", "_names_left", "_timer", "_turns")
+    __slots__ = ("_is_abandoned", "_names_left", "_timer", "_turns")
 
-    def begin(self, waiting: Waiting, turns: Turns, *, names_left: int, wait_ms: int) -> Later:
+    def begin(
+        self, waiting: UnreplicatedAppends, turns: QueuedAppends, *, names_left: int, wait_ms: int
+    ) -> DeferredReply:
         """`names_left`: how many records its refusals may still name. `wait_ms`: how long for its turns."""
-        self._later.abandon = self._leave
+        self._later.abandon = self._abandon
         self._wait_for_turns(turns, names_left=names_left, wait_ms=wait_ms)
         return self.wait(waiting)
 
-    def _wait_for_turns(self, turns: Turns, *, names_left: int, wait_ms: int) -> None:
-        self._is_left = False
+    def _wait_for_turns(self, turns: QueuedAppends, *, names_left: int, wait_ms: int) -> None:
+        self._is_abandoned = False
         self._names_left = names_left
-        self._turns: dict[int, Turn] = {}
+        self._turns: dict[int, QueuedAppend] = {}
         for number, partition, turn in turns:
             self._wait.outstanding.add(number)
             self._turns[number] = turn
@@ -133,7 +135,7 @@ class ProduceInTurn(ProduceInProgress):
         del self._turns[number]
         answer = self._answers[number]
         if isinstance(outcome, ApiError):
-            _refuse(answer, partition, outcome, self._names_left)
+            _fill_rejection(answer, partition, outcome, self._names_left)
             self._names_left -= len(answer.record_errors)
             self._wait.reached(number)
             return
@@ -143,7 +145,7 @@ class ProduceInTurn(ProduceInProgress):
         self._is_appended(number, partition, outcome)
 
     def _is_appended(self, number: int, partition: Partition, appended: Appended) -> None:
-        if appended.end_offset > reached_for(partition, is_local=self._is_local):
+        if appended.end_offset > acknowledgeable_end(partition, is_local=self._is_local):
             waits = partition.local_waits if self._is_local else partition.produce_waits
             waits.add(appended.end_offset, self._wait, number)
         else:
@@ -160,25 +162,27 @@ class ProduceInTurn(ProduceInProgress):
         return list(turns)
 
     def _done(self, wait: ProduceWait) -> None:
-        if not self._is_left:
+        if not self._is_abandoned:
             self._timer.cancel()
             self._drop_turns()
             super()._done(wait)
 
-    def _leave(self) -> None:
+    def _abandon(self) -> None:
         """Nobody waits for the reply any more, although its partitions may still have to reach it."""
-        self._is_left = True
+        self._is_abandoned = True
         self._timer.cancel()
         self._drop_turns()
         self._responses, self._answers = [], []
 
 
-class UnansweredProduce(ProduceInTurn):
+class ProduceWithoutAcks(QueuedProduce):
     """One without acks: done when all of its batches have had their turns."""
 
     __slots__ = ()
 
-    def begin(self, waiting: Waiting, turns: Turns, *, names_left: int, wait_ms: int) -> Later:
+    def begin(
+        self, waiting: UnreplicatedAppends, turns: QueuedAppends, *, names_left: int, wait_ms: int
+    ) -> DeferredReply:
         self._wait_for_turns(turns, names_left=names_left, wait_ms=wait_ms)
         require_success(self._answers)  # those that were refused at once
         return self._later
@@ -195,31 +199,31 @@ class UnansweredProduce(ProduceInTurn):
             self._later.finish(NoReply.DONE)
 
 
-def reached_for(partition: Partition, *, is_local: bool) -> Offset:
+def acknowledgeable_end(partition: Partition, *, is_local: bool) -> Offset:
     """Up to where a producer is answered: what all in-sync replicas have, or what the leader has."""
     leading = partition.leading
     return leading.own_end if is_local and leading is not None else partition.high_watermark
 
 
-def refused(
-    index: int, partition: Partition | None, refusal: ApiError, names_left: int
+def rejected_partition(
+    index: int, partition: Partition | None, rejection: ApiError, names_left: int
 ) -> PartitionProduceResponse:
     answer = PartitionProduceResponse(index)
-    _refuse(answer, partition, refusal, names_left)
+    _fill_rejection(answer, partition, rejection, names_left)
     return answer
 
 
-def _refuse(
-    answer: PartitionProduceResponse, partition: Partition | None, refusal: ApiError, names_left: int
+def _fill_rejection(
+    answer: PartitionProduceResponse, partition: Partition | None, rejection: ApiError, names_left: int
 ) -> None:
-    in_log = refusal.code in FOUND_IN_LOG and not isinstance(refusal, NotABatch)
-    answer.error_code = refusal.code
+    in_log = rejection.code in FOUND_IN_LOG and not isinstance(rejection, InvalidBatch)
+    answer.error_code = rejection.code
     answer.base_offset = -1
     answer.log_start_offset = partition.log.log_start_offset if in_log and partition is not None else -1
     answer.record_errors = [
-        BatchIndexAndErrorMessage(number, refusal.detail) for number in refusal.records[:names_left]
+        BatchIndexAndErrorMessage(number, rejection.detail) for number in rejection.records[:names_left]
     ]
-    answer.error_message = refusal.detail or None
+    answer.error_message = rejection.detail or None
 
 
 def require_success(answers: list[PartitionProduceResponse]) -> None:

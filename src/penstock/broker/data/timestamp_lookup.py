@@ -11,12 +11,12 @@ Rule 2: a lookup whose segment was replaced meanwhile begins anew.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from penstock.broker.router import Later
-from penstock.broker.storage.cold_reads import ColdReads, Outdated
+from penstock.broker.router import DeferredReply
+from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.clock import Clock
 from penstock.host.tasks import Tasks
-from penstock.host.worker import give_way
+from penstock.host.worker import yield_gil
 from penstock.limits import LOOKUP_MS_MAX
 from penstock.log.reading.time_lookup import LOOKUP_LIMITS, LookupLimits, TimedOffset, TimeSearch
 from penstock.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse
@@ -37,7 +37,7 @@ class LookupEnded(Exception):
     """Nobody waits for the answer any more."""
 
 
-class Deadline:
+class LookupDeadline:
     """Until when the lookups of one request go on. Worker threads ask it, too."""
 
     def __init__(self, clock: Clock, timeout_ms: int = NO_TIMEOUT) -> None:
@@ -62,24 +62,28 @@ class TimeLookups:
         tasks: Tasks,
         clock: Clock,
         limits: LookupLimits = LOOKUP_LIMITS,
-        give_way: Callable[[], None] = give_way,
+        yield_gil: Callable[[], None] = yield_gil,
     ) -> None:
         """`reads`: of a pool of one thread that nothing but lookups has to wait for."""
         self._limits = limits
-        self._give_way = give_way
+        self._give_way = yield_gil
         self._reads = reads
         self._tasks = tasks
         self._clock = clock
 
-    def begin(self, lookups: list[Lookup], response: ListOffsetsResponse, timeout_ms: int) -> Later:
+    def begin(self, lookups: list[Lookup], response: ListOffsetsResponse, timeout_ms: int) -> DeferredReply:
         """The reply, when all lookups are done and their entries in it are filled in."""
-        deadline = Deadline(self._clock, timeout_ms)
-        later = Later(abandon=deadline.abandon)
+        deadline = LookupDeadline(self._clock, timeout_ms)
+        later = DeferredReply(abandon=deadline.abandon)
         self._tasks.start(self._look_up(lookups, deadline, later, response), "lookup by time")
         return later
 
     async def _look_up(
-        self, lookups: list[Lookup], deadline: Deadline, later: Later, response: ListOffsetsResponse
+        self,
+        lookups: list[Lookup],
+        deadline: LookupDeadline,
+        later: DeferredReply,
+        response: ListOffsetsResponse,
     ) -> None:
         try:
             for lookup in lookups:
@@ -93,14 +97,14 @@ class TimeLookups:
         finally:
             later.finish(response)
 
-    async def _fill_in(self, lookup: Lookup, deadline: Deadline) -> None:
+    async def _fill_in(self, lookup: Lookup, deadline: LookupDeadline) -> None:
         entry, partition, timestamp = lookup
         try:
             found = await self._find(partition, timestamp, deadline)
         except LookupEnded:
             entry.error_code = ErrorCode.REQUEST_TIMED_OUT
-        except ApiError as refusal:
-            entry.error_code = refusal.code
+        except ApiError as rejection:
+            entry.error_code = rejection.code
         except (CorruptData, StorageFailed, StorageFull):
             entry.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         else:
@@ -109,7 +113,7 @@ class TimeLookups:
                 entry.leader_epoch = partition.log.epochs.epoch_at(found.offset)
 
     async def _find(
-        self, partition: Partition, timestamp: int | None, deadline: Deadline
+        self, partition: Partition, timestamp: int | None, deadline: LookupDeadline
     ) -> TimedOffset | None:
         def pause() -> None:
             self._give_way()
@@ -121,10 +125,12 @@ class TimeLookups:
             search = TimeSearch(partition.time_lookup(), timestamp, pause, limits=self._limits)
             try:
                 return await self._run(partition, search, deadline)
-            except Outdated:
+            except SegmentsChanged:
                 continue
 
-    async def _run(self, partition: Partition, search: TimeSearch, deadline: Deadline) -> TimedOffset | None:
+    async def _run(
+        self, partition: Partition, search: TimeSearch, deadline: LookupDeadline
+    ) -> TimedOffset | None:
         while True:
             deadline.check()
             step = await self._reads.run(partition, search)

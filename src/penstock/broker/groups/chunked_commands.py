@@ -15,38 +15,38 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply, StateRecord
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, StateRecord, WaitingRequest
 from penstock.errors import ErrorCode
-from penstock.groups.groups import Groups
+from penstock.groups.groups import GroupStateMachine
 from penstock.limits import STATE_RECORDS_PER_TURN
 
-Command = Callable[[Groups, Pending, Now], Outcome]
-Refusal = Callable[[ErrorCode, str], Any]
-Submit = Callable[[str, Command, Pending], None]
+GroupCommand = Callable[[GroupStateMachine, WaitingRequest, Now], CommandOutcome]
+MakeRejection = Callable[[ErrorCode, str], Any]
+Submit = Callable[[str, GroupCommand, WaitingRequest], None]
 
-MORE: Final = object()
+MORE_CHUNKS: Final = object()
 """In the place of a reply: another piece follows."""
 
 
-class Piece(NamedTuple):
+class CommandChunk(NamedTuple):
     records: Sequence[StateRecord]
-    reply: Any = MORE
+    reply: Any = MORE_CHUNKS
 
 
-MakePiece = Callable[[Groups, Now], Piece]
+MakeChunk = Callable[[GroupStateMachine, Now], CommandChunk]
 """The next piece, from the state as it is then; or ApiError, which ends the command."""
 
 
-class GroupTurns:
+class GroupCommandQueue:
     def __init__(self, submit: Submit) -> None:
         self._submit = submit
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
         """Who waits, by the groups about which a command is under way."""
         self._steps: deque[Callable[[], int]] = deque()
-        self._is_coming = False
+        self._is_scheduled = False
         """There will be a turn for the steps."""
 
-    def submit(self, group_id: str, command: Command, pending: Pending) -> None:
+    def submit(self, group_id: str, command: GroupCommand, pending: WaitingRequest) -> None:
         """A command that is done at once, when it is its turn."""
         waiting = self._waiting.get(group_id)
         if waiting is None:
@@ -54,16 +54,18 @@ class GroupTurns:
         else:
             waiting.append(lambda: self._submit(group_id, command, pending))
 
-    def submit_in_pieces(
+    def submit_chunked(
         self,
         group_id: str,
-        make: MakePiece,
-        refusal: Refusal,
-        pending: Pending,
-        on_safe: Callable[[], None] = lambda: None,
+        make: MakeChunk,
+        rejection: MakeRejection,
+        pending: WaitingRequest,
+        on_durable: Callable[[], None] = lambda: None,
     ) -> None:
-        """`refusal` makes the reply, should a piece be refused. `on_safe` is told of all but the last."""
-        command = _InPieces(self, group_id, make, refusal, pending, on_safe)
+        """`rejection` makes the reply, should a piece be refused. `on_durable` is told of all but the
+        last.
+        """
+        command = _ChunkedCommand(self, group_id, make, rejection, pending, on_durable)
         waiting = self._waiting.get(group_id)
         if waiting is None:
             command.begin()
@@ -72,83 +74,85 @@ class GroupTurns:
 
     # For commands in pieces
 
-    def hold(self, group_id: str) -> None:
+    def block_group(self, group_id: str) -> None:
         self._waiting[group_id] = deque()
 
-    def run(self, group_id: str, command: Command, pending: Pending) -> None:
+    def run(self, group_id: str, command: GroupCommand, pending: WaitingRequest) -> None:
         self._submit(group_id, command, pending)
 
     def add(self, step: Callable[[], int]) -> None:
         """It says how many records it made."""
         self._steps.append(step)
-        self._come()
+        self._schedule()
 
-    def leave(self, group_id: str) -> None:
+    def unblock_group(self, group_id: str) -> None:
         """Not at once: whoever says so may be in the middle of something else."""
-        asyncio.get_running_loop().call_soon(self._leave, group_id)
+        asyncio.get_running_loop().call_soon(self._unblock_group, group_id)
 
-    def _leave(self, group_id: str) -> None:
+    def _unblock_group(self, group_id: str) -> None:
         waiting = self._waiting.pop(group_id)
         while waiting and group_id not in self._waiting:
             waiting.popleft()()
         if waiting:
             self._waiting[group_id].extend(waiting)
 
-    def _come(self) -> None:
-        if self._steps and not self._is_coming:
-            self._is_coming = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
+    def _schedule(self) -> None:
+        if self._steps and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run_steps)
 
-    def _take_turn(self) -> None:
-        self._is_coming = False
+    def _run_steps(self) -> None:
+        self._is_scheduled = False
         records = 0
         while self._steps and records < STATE_RECORDS_PER_TURN:
             records += self._steps.popleft()()
-        self._come()
+        self._schedule()
 
 
-class _InPieces:
+class _ChunkedCommand:
     """One command."""
 
     def __init__(
         self,
-        turns: GroupTurns,
+        queue: GroupCommandQueue,
         group_id: str,
-        make: MakePiece,
-        refusal: Refusal,
-        client: Pending,
-        on_safe: Callable[[], None],
+        make: MakeChunk,
+        rejection: MakeRejection,
+        client: WaitingRequest,
+        on_durable: Callable[[], None],
     ) -> None:
-        self._turns = turns
+        self._queue = queue
         self._group_id = group_id
         self._make = make
-        self._refusal = refusal
+        self._rejection = rejection
         self._client = client
-        self._on_safe = on_safe
+        self._on_durable = on_durable
         self._records = 0
 
     def begin(self) -> None:
-        self._turns.hold(self._group_id)
-        self._turns.add(self._step)
+        self._queue.block_group(self._group_id)
+        self._queue.add(self._step)
 
     def _step(self) -> int:
         self._records = 0
-        self._turns.run(self._group_id, self._command, Pending(self._take, self._refusal, self._give_up))
+        self._queue.run(
+            self._group_id, self._command, WaitingRequest(self._chunk_done, self._rejection, self._cancel)
+        )
         return 1 + self._records
 
-    def _command(self, state: Groups, pending: Pending, now: Now) -> Outcome:
-        piece = self._make(state, now)
-        self._records = len(piece.records)
-        return Outcome(piece.records, (Reply(pending, piece.reply),))
+    def _command(self, state: GroupStateMachine, pending: WaitingRequest, now: Now) -> CommandOutcome:
+        chunk = self._make(state, now)
+        self._records = len(chunk.records)
+        return CommandOutcome(chunk.records, (Reply(pending, chunk.reply),))
 
-    def _take(self, reply: Any) -> None:
-        if reply is MORE:
-            self._on_safe()
-            self._turns.add(self._step)
+    def _chunk_done(self, reply: Any) -> None:
+        if reply is MORE_CHUNKS:
+            self._on_durable()
+            self._queue.add(self._step)
             return
-        self._client.answer(reply)
-        self._turns.leave(self._group_id)
+        self._client.complete(reply)
+        self._queue.unblock_group(self._group_id)
 
-    def _give_up(self) -> None:
-        self._client.give_up()
-        self._turns.leave(self._group_id)
+    def _cancel(self) -> None:
+        self._client.cancel()
+        self._queue.unblock_group(self._group_id)

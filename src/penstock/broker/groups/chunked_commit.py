@@ -6,43 +6,43 @@ Rule 1: a piece that is safe stays; those behind the first that is refused are r
 
 from collections.abc import Sequence
 
-from penstock.broker.groups.chunked_commands import Piece
+from penstock.broker.groups.chunked_commands import CommandChunk
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
-from penstock.groups.groups import Groups
-from penstock.groups.offsets.commit import CommitRequest, check_size
+from penstock.groups.groups import GroupStateMachine
+from penstock.groups.offsets.commit import CommitRequest, check_commit_size
 from penstock.limits import COMMITS_AT_ONCE
 from penstock.protocol.messages.offset_commit import OffsetCommitResponse, OffsetCommitResponsePartition
 
 
-class LongCommit:
+class ChunkedCommit:
     def __init__(
         self,
-        asked: CommitRequest,
-        answers: Sequence[OffsetCommitResponsePartition],
+        request: CommitRequest,
+        partitions: Sequence[OffsetCommitResponsePartition],
         response: OffsetCommitResponse,
     ) -> None:
-        """`answers` are those within the response that belong to what is asked."""
-        self._asked = asked
-        self._answers = answers
+        """`partitions` are those within the response that belong to what is asked."""
+        self._request = request
+        self._partitions = partitions
         self._response = response
-        self._safe = 0
+        self._durable_count = 0
         """So many partitions are on disk."""
-        self._decided = 0
+        self._processed_count = 0
 
-    def next_piece(self, state: Groups, now: Now) -> Piece:
-        if not self._decided:
-            check_size(self._asked)
-        some = self._asked.commits[self._decided : self._decided + COMMITS_AT_ONCE]
-        records = state.commit(self._asked._replace(commits=some), now)
-        self._decided += len(some)
-        is_over = self._decided == len(self._answers)
-        return Piece(records, self._response) if is_over else Piece(records)
+    def next_chunk(self, state: GroupStateMachine, now: Now) -> CommandChunk:
+        if not self._processed_count:
+            check_commit_size(self._request)
+        some = self._request.commits[self._processed_count : self._processed_count + COMMITS_AT_ONCE]
+        records = state.commit(self._request._replace(commits=some), now)
+        self._processed_count += len(some)
+        is_done = self._processed_count == len(self._partitions)
+        return CommandChunk(records, self._response) if is_done else CommandChunk(records)
 
-    def piece_is_safe(self) -> None:
-        self._safe = self._decided
+    def chunk_is_durable(self) -> None:
+        self._durable_count = self._processed_count
 
-    def refused(self, code: ErrorCode, detail: str) -> OffsetCommitResponse:
-        for answer in self._answers[self._safe :]:
-            answer.error_code = code
+    def rejected(self, code: ErrorCode, detail: str) -> OffsetCommitResponse:
+        for partition in self._partitions[self._durable_count :]:
+            partition.error_code = code
         return self._response

@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.broker.cluster.metadata_service import Cluster
-from penstock.broker.cluster.peer_requests import PeerQuestions, PeerUnavailable
-from penstock.broker.groups.group_lag import GroupReport, GroupReports
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.broker.cluster.peer_requests import PeerRequests, PeerUnavailable
+from penstock.broker.groups.group_lag import GroupLagReporter, GroupReport
 from penstock.coordinator.placement import shard_of
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_PAGES_AT_ONCE, GROUP_REPORTS_PER_QUESTION, PEER_REPORTS_MS_MAX
@@ -29,9 +29,9 @@ from penstock.protocol.messages.group_reports import (
     GroupReportsResponse,
 )
 
-Answer = TypeVar("Answer")
+ReplyType = TypeVar("ReplyType")
 
-_PASSING = (
+_TRANSIENT_ERRORS = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
@@ -44,7 +44,7 @@ class GroupsUnavailable(Exception):
     """The coordinator of a group cannot be asked; the text is a sentence for people."""
 
 
-class Unavailable(NamedTuple):
+class UnavailableCoordinator(NamedTuple):
     """Groups of which nothing is known."""
 
     broker_id: int | None
@@ -56,17 +56,17 @@ class Page(NamedTuple):
     groups: Sequence[GroupReport]
     next_after: str | None
     """To go on from; None if these are the last."""
-    unavailable: Sequence[Unavailable] = ()
+    unavailable: Sequence[UnavailableCoordinator] = ()
 
 
 class ClusterGroups:
-    def __init__(self, own: GroupReports, cluster: Cluster, peers: PeerQuestions | None) -> None:
+    def __init__(self, own: GroupLagReporter, cluster: MetadataService, peers: PeerRequests | None) -> None:
         """`peers`: None for a broker that is alone, which coordinates all groups."""
         self._own = own
         self._cluster = cluster
         self._node_id = cluster.config.node.node_id
         self._peers = peers
-        self._turns = asyncio.Semaphore(GROUP_PAGES_AT_ONCE)
+        self._slots = asyncio.Semaphore(GROUP_PAGES_AT_ONCE)
 
     async def one(self, group_id: str) -> GroupReport | None:
         """None if there is no such group. ApiError while its coordinator loads; GroupsUnavailable."""
@@ -76,7 +76,7 @@ class ClusterGroups:
         coordinator = topic.partitions[shard_of(group_id, len(topic.partitions))].leader
         if coordinator == NO_NODE:
             raise GroupsUnavailable(f"No broker coordinates group {group_id} at the moment.")
-        async with self._turns:
+        async with self._slots:
             try:
                 (report,) = await self._reports(coordinator, [group_id])
             except PeerUnavailable as problem:
@@ -87,8 +87,8 @@ class ClusterGroups:
 
     async def page(self, prefix: str, after: str, limit: int) -> Page:
         """Groups whose names begin so, in the order of names, beyond `after`. ApiError while some load."""
-        async with self._turns:
-            gathered = _Gathered(self._unled())
+        async with self._slots:
+            gathered = _CoordinatorReplies(self._leaderless_partitions())
             listed = await gathered.each(
                 self._coordinators(), lambda node: self._names(node, prefix, after, limit + 1)
             )
@@ -107,11 +107,11 @@ class ClusterGroups:
         leaders = set() if topic is None else {state.leader for state in topic.partitions}
         return sorted(leaders - {NO_NODE})
 
-    def _unled(self) -> list[Unavailable]:
+    def _leaderless_partitions(self) -> list[UnavailableCoordinator]:
         topic = self._cluster.image.topics.get(GROUP_TOPIC)
         count = 0 if topic is None else sum(state.leader == NO_NODE for state in topic.partitions)
         what = "1 partition has" if count == 1 else f"{count} partitions have"
-        return [Unavailable(None, f"{what} no leader in {GROUP_TOPIC}")] if count else []
+        return [UnavailableCoordinator(None, f"{what} no leader in {GROUP_TOPIC}")] if count else []
 
     # Coordinators, here and elsewhere
 
@@ -119,25 +119,25 @@ class ClusterGroups:
         if node == self._node_id:
             return await self._own.names(prefix, after, names_max)
         request = GroupReportsRequest(names_max=names_max, prefix=prefix, after=after)
-        return (await self._asked(node, request)).names
+        return (await self._send(node, request)).names
 
     async def _reports(self, node: int, names: Sequence[str]) -> list[GroupReport | None]:
         if node == self._node_id:
-            return await self._own.several(names)
+            return await self._own.reports_of(names)
         reports: list[GroupReport | None] = []
         for start in range(0, len(names), GROUP_REPORTS_PER_QUESTION):
             some = list(names[start : start + GROUP_REPORTS_PER_QUESTION])
-            answer = await self._asked(node, GroupReportsRequest(group_ids=some))
+            answer = await self._send(node, GroupReportsRequest(group_ids=some))
             if len(answer.reports) != len(some):
                 raise PeerUnavailable(node, "it answered something else")
             reports += [decoded(node, bytes(encoded)) for encoded in answer.reports]
         return reports
 
-    async def _asked(self, node: int, request: GroupReportsRequest) -> GroupReportsResponse:
+    async def _send(self, node: int, request: GroupReportsRequest) -> GroupReportsResponse:
         if self._peers is None:
             raise PeerUnavailable(node, "this broker is alone")
         answer = await self._peers.ask(node, GROUP_REPORTS, request, PEER_REPORTS_MS_MAX)
-        if answer.error_code in _PASSING:
+        if answer.error_code in _TRANSIENT_ERRORS:
             raise ApiError(ErrorCode(answer.error_code), answer.error_message)
         if answer.error_code != ErrorCode.NONE:
             raise PeerUnavailable(node, answer.error_message or f"it answered error {answer.error_code}")
@@ -161,21 +161,21 @@ def decoded(node: int, data: bytes) -> GroupReport | None:
         ) from problem
 
 
-class _Gathered:
+class _CoordinatorReplies:
     """Answers of several coordinators, and which of them gave none."""
 
-    def __init__(self, unavailable: list[Unavailable]) -> None:
+    def __init__(self, unavailable: list[UnavailableCoordinator]) -> None:
         self.unavailable = unavailable
 
     async def each(
-        self, nodes: Sequence[int], ask: Callable[[int], Awaitable[Answer]]
-    ) -> list[tuple[int, Answer]]:
-        async def attempt(node: int) -> tuple[int, Answer] | Unavailable:
+        self, nodes: Sequence[int], ask: Callable[[int], Awaitable[ReplyType]]
+    ) -> list[tuple[int, ReplyType]]:
+        async def attempt(node: int) -> tuple[int, ReplyType] | UnavailableCoordinator:
             try:
                 return node, await ask(node)
             except PeerUnavailable as problem:
-                return Unavailable(problem.broker_id, problem.reason)
+                return UnavailableCoordinator(problem.broker_id, problem.reason)
 
         outcomes = await asyncio.gather(*map(attempt, nodes))
-        self.unavailable += [each for each in outcomes if isinstance(each, Unavailable)]
-        return [each for each in outcomes if not isinstance(each, Unavailable)]
+        self.unavailable += [each for each in outcomes if isinstance(each, UnavailableCoordinator)]
+        return [each for each in outcomes if not isinstance(each, UnavailableCoordinator)]

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.broker.failures import report_failure
-from penstock.broker.storage.cold_reads import ColdReads, Outdated
-from penstock.coordinator.outcome import Now, Pending, StateRecord
+from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
+from penstock.coordinator.outcome import Now, StateRecord, WaitingRequest
 from penstock.coordinator.shard import Command, Phase, Shard, StateMachine
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.clock import Clock
@@ -38,12 +38,12 @@ from penstock.limits import (
     LOAD_RECORDS_PER_TURN,
     UNREADABLE_RECORDS_TOLD_MAX,
 )
-from penstock.log.reading.cold_reading import ColdRead, Found
+from penstock.log.reading.cold_reading import BatchesRead, ColdRead
 from penstock.metadata.facts import ClusterImage
 from penstock.observability.logs import Log
 from penstock.protocol.batches import split_batches
 from penstock.protocol.records import Record, iterate
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.replication.waiting import ProduceWait
 from penstock.types import NO_OFFSET, Offset, TopicId
@@ -57,16 +57,16 @@ class CoordinatorLimits(NamedTuple):
     """How soon a shard that broke is loaded again, and how often room on a full disk is looked for."""
 
     reload_ms: int = COORDINATOR_RELOAD_MS
-    room_check_ms: int = COORDINATOR_ROOM_CHECK_MS
+    space_check_ms: int = COORDINATOR_ROOM_CHECK_MS
 
 
 COORDINATOR_LIMITS: Final = CoordinatorLimits()
 
 
-class Means(NamedTuple):
+class CoordinatorDependencies(NamedTuple):
     """What every coordinator on this broker works with."""
 
-    partitions: Partitions
+    partitions: ReplicaManager
     pool: WorkerPool
     cold_reads: ColdReads
     tasks: Tasks
@@ -74,12 +74,12 @@ class Means(NamedTuple):
     log: Log
     on_full: Callable[[StorageFull], None]
     on_failed: Callable[[StorageFailed], None]
-    turn: asyncio.Lock
+    load_lock: asyncio.Lock
     """One shard is loaded at a time: what is read of it is in memory twice meanwhile."""
     limits: CoordinatorLimits = COORDINATOR_LIMITS
 
 
-class Troubles(NamedTuple):
+class CoordinatorErrors(NamedTuple):
     """What goes wrong, for those who watch the broker."""
 
     unreadable: int = 0
@@ -92,7 +92,7 @@ class Troubles(NamedTuple):
     """Decisions that were refused because no batch holds them, since then."""
 
 
-class _Counts:
+class _ErrorCounts:
     """What the shards count together."""
 
     def __init__(self) -> None:
@@ -100,18 +100,20 @@ class _Counts:
         self.too_large = 0
 
 
-class Coordination(Generic[State]):
+class CoordinatorRuntime(Generic[State]):
     """The shards of one internal topic."""
 
-    def __init__(self, topic: str, new_state: Callable[[], State], means: Means) -> None:
+    def __init__(
+        self, topic: str, new_state: Callable[[], State], dependencies: CoordinatorDependencies
+    ) -> None:
         self._topic = topic
         self._new_state = new_state
-        self._means = means
+        self._dependencies = dependencies
         self._topic_id: TopicId | None = None
         self._count = 0
-        self._shards: dict[int, _Runner[State]] = {}
+        self._shards: dict[int, _ShardRunner[State]] = {}
         """Of the partitions that this broker leads, by their numbers."""
-        self._counts = _Counts()
+        self._counts = _ErrorCounts()
 
     # Following the topic
 
@@ -122,18 +124,20 @@ class Coordination(Generic[State]):
             return
         self._topic_id, self._count = topic.id, len(topic.partitions)
         for number in range(self._count):
-            self._look_at(number)
+            self._refresh(number)
 
-    def _look_at(self, number: int) -> None:
+    def _refresh(self, number: int) -> None:
         """What is led under another epoch has another partition, and is loaded anew."""
-        partition = self._means.partitions.find(self._topic, number)
+        partition = self._dependencies.partitions.find(self._topic, number)
         known = self._shards.get(number)
         if known is not None and known.shard.partition is not partition:
             del self._shards[number]
             known.shard.end()
             known = None
         if known is None and partition is not None and _is_led(partition):
-            runner = self._shards[number] = _Runner(partition, self._new_state, self._means, self._counts)
+            runner = self._shards[number] = _ShardRunner(
+                partition, self._new_state, self._dependencies, self._counts
+            )
             runner.load()
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
@@ -156,34 +160,34 @@ class Coordination(Generic[State]):
         """How many shards there are, here and elsewhere; keys are spread over them."""
         return self._count
 
-    def here(self) -> list[int]:
+    def local_shards(self) -> list[int]:
         """The numbers of those that this broker has."""
         return sorted(self._shards)
 
-    def execute(self, number: int, command: Command[State], pending: Pending) -> None:
+    def execute(self, number: int, command: Command[State], pending: WaitingRequest) -> None:
         runner = self._shards.get(number)
         if number < self._count and (runner is None or not _is_led(runner.shard.partition)):
             # Its log may have been cut when we became its leader; or we lead no longer, as others say.
-            self._look_at(number)
+            self._refresh(number)
             runner = self._shards.get(number)
         if runner is not None:
             runner.shard.execute(command, pending)
         else:
-            pending.refuse(ErrorCode.NOT_COORDINATOR)
+            pending.reject(ErrorCode.NOT_COORDINATOR)
 
     def states(self) -> Iterator[State]:
         """To look at; those that load are not complete."""
         for runner in self._shards.values():
             yield runner.shard.state
 
-    def tell_all(self, command: Command[State]) -> None:
+    def broadcast(self, command: Command[State]) -> None:
         """Of what happened elsewhere; nothing is written at once. Those that load will see it then."""
         for runner in tuple(self._shards.values()):
             if runner.shard.phase is Phase.ACTIVE:
-                runner.shard.execute(command, _nobody())
+                runner.shard.execute(command, _no_client())
 
-    def troubles(self) -> Troubles:
-        return Troubles(
+    def coordinator_errors(self) -> CoordinatorErrors:
+        return CoordinatorErrors(
             unreadable=sum(len(state.unreadable()) for state in self.states()),
             full=sum(runner.shard.is_full for runner in self._shards.values()),
             unanswered=self._counts.unanswered,
@@ -203,84 +207,90 @@ def _is_led(partition: Partition) -> bool:
     )
 
 
-def _nobody() -> Pending:
-    return Pending(lambda reply: None, lambda code, detail: None)
+def _no_client() -> WaitingRequest:
+    return WaitingRequest(lambda reply: None, lambda code, detail: None)
 
 
-class _Runner(Generic[State]):
+class _ShardRunner(Generic[State]):
     """Runs one shard: its clock, its timer, its loading."""
 
     def __init__(
-        self, partition: Partition, new_state: Callable[[], State], means: Means, counts: _Counts
+        self,
+        partition: Partition,
+        new_state: Callable[[], State],
+        dependencies: CoordinatorDependencies,
+        counts: _ErrorCounts,
     ) -> None:
-        self._means = means
+        self._dependencies = dependencies
         self._counts = counts
         self._timer: asyncio.TimerHandle | None = None
-        self._awaits_room = False
-        self._room_check_ms = means.limits.room_check_ms
-        self._end_at_room: int = NO_OFFSET
+        self._awaits_space = False
+        self._space_check_ms = dependencies.limits.space_check_ms
+        self._end_at_last_space: int = NO_OFFSET
         """Where the log ended when there last was room again."""
         self.shard = Shard(partition, new_state, self)
 
     # What the shard asks for
 
     def now(self) -> Now:
-        clock = self._means.clock
+        clock = self._dependencies.clock
         return Now(clock.wall_ms(), clock.monotonic())
 
-    def due_changed(self, due: float | None) -> None:
+    def deadline_changed(self, next_deadline: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if due is not None:
-            delay = max(0.0, due - self._means.clock.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+        if next_deadline is not None:
+            delay = max(0.0, next_deadline - self._dependencies.clock.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._timer_fired)
 
-    def _ring(self) -> None:
+    def _timer_fired(self) -> None:
         self._timer = None
         self.shard.tick()
 
-    def broken(self, reason: Exception) -> None:
-        means, after_ms = self._means, self._means.limits.reload_ms
+    def append_failed(self, reason: Exception) -> None:
+        dependencies, after_ms = self._dependencies, self._dependencies.limits.reload_ms
         if self.shard.partition.offline is not None and not _is_led(self.shard.partition):
             return  # another leads it, or this broker under another epoch
-        means.log.warning("coordinator.broken", partition=self.shard.partition.name, reason=str(reason))
+        dependencies.log.warning(
+            "coordinator.broken", partition=self.shard.partition.name, reason=str(reason)
+        )
         if isinstance(reason, StorageFull):
-            means.on_full(reason)
-            self._note_full()
-            if not self._awaits_room:
+            dependencies.on_full(reason)
+            self._back_off_if_still_full()
+            if not self._awaits_space:
                 after_ms = 0  # it can be asked meanwhile
-                self._awaits_room = True
-                means.tasks.start(self._await_room(), f"room for {self.shard.partition.name}")
+                self._awaits_space = True
+                dependencies.tasks.start(self._await_space(), f"room for {self.shard.partition.name}")
         elif isinstance(reason, StorageFailed):
-            means.on_failed(reason)
+            dependencies.on_failed(reason)
         self.load(after_ms)
 
-    def _note_full(self) -> None:
+    def _back_off_if_still_full(self) -> None:
         """The room that was seen the last time was none if nothing could be written since."""
-        was_room = self.shard.partition.log.log_end_offset > self._end_at_room
-        self._room_check_ms = (
-            self._means.limits.room_check_ms
-            if was_room
-            else min(2 * self._room_check_ms, COORDINATOR_ROOM_CHECK_MS_MAX)
+        had_space = self.shard.partition.log.log_end_offset > self._end_at_last_space
+        self._space_check_ms = (
+            self._dependencies.limits.space_check_ms
+            if had_space
+            else min(2 * self._space_check_ms, COORDINATOR_ROOM_CHECK_MS_MAX)
         )
 
-    async def _await_room(self) -> None:
+    async def _await_space(self) -> None:
         while self.shard.is_full and self.shard.phase is not Phase.ENDED:
-            await asyncio.sleep(self._room_check_ms / 1000)
+            await asyncio.sleep(self._space_check_ms / 1000)
             try:
-                usable_bytes = await self._means.pool.run(partial(_usable_bytes, self.shard.partition))
+                usable_bytes = await self._dependencies.pool.run(partial(_usable_bytes, self.shard.partition))
             except (StorageFailed, StorageFull):
                 continue  # whoever writes next finds out what that means
-            if usable_bytes >= max(COORDINATOR_ROOM_BYTES, 2 * self.shard.wanted_bytes):
-                self._end_at_room = self.shard.partition.log.log_end_offset
-                self.shard.room_again()
-        self._awaits_room = False
+            if usable_bytes >= max(COORDINATOR_ROOM_BYTES, 2 * self.shard.needed_bytes):
+                self._end_at_last_space = self.shard.partition.log.log_end_offset
+                self.shard.resume_writes()
+        self._awaits_space = False
 
     def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
         self._counts.too_large += 1
         name = self.shard.partition.name
-        self._means.log.error(
+        self._dependencies.log.error(
             "coordinator.too_large",
             partition=name,
             size_bytes=size_bytes,
@@ -290,16 +300,16 @@ class _Runner(Generic[State]):
 
     def unanswered(self, reason: Exception) -> None:
         self._counts.unanswered += 1
-        report_failure(self._means.log)(f"an answer of {self.shard.partition.name}", reason)
+        report_failure(self._dependencies.log)(f"an answer of {self.shard.partition.name}", reason)
 
     # Loading
 
     def load(self, after_ms: int = 0) -> None:
-        self._means.tasks.start(self._load(after_ms), f"load {self.shard.partition.name}")
+        self._dependencies.tasks.start(self._load(after_ms), f"load {self.shard.partition.name}")
 
     async def _load(self, after_ms: int) -> None:
-        reload_ms = self._means.limits.reload_ms
-        said, pause_ms = "", reload_ms
+        reload_ms = self._dependencies.limits.reload_ms
+        last_reason, pause_ms = "", reload_ms
         while True:
             await asyncio.sleep(after_ms / 1000)
             if self.shard.phase is Phase.ENDED:
@@ -309,23 +319,25 @@ class _Runner(Generic[State]):
             except (ApiError, CorruptData, StorageFailed, StorageFull) as problem:
                 # Damage is raised once as itself, and then as the reason why the partition is offline.
                 reason = (problem.detail if isinstance(problem, ApiError) else "") or str(problem)
-                if reason != said:
-                    said, pause_ms = reason, reload_ms
-                    self._say_why_not(problem)
+                if reason != last_reason:
+                    last_reason, pause_ms = reason, reload_ms
+                    self._log_load_failure(problem)
                 after_ms, pause_ms = pause_ms, min(2 * pause_ms, COORDINATOR_RELOAD_MS_MAX)
                 continue
             if self.shard.phase is Phase.LOADING:
-                self._say_what_was_loaded(records)
+                self._log_loaded(records)
                 self.shard.end_loading()
             return
 
-    def _say_why_not(self, problem: Exception) -> None:
+    def _log_load_failure(self, problem: Exception) -> None:
         what_to_do = {"help": DAMAGE_HELP} if isinstance(problem, CorruptData) else {}
         name = self.shard.partition.name
-        self._means.log.error("coordinator.not_loaded", partition=name, reason=str(problem), **what_to_do)
+        self._dependencies.log.error(
+            "coordinator.not_loaded", partition=name, reason=str(problem), **what_to_do
+        )
 
-    def _say_what_was_loaded(self, records: int) -> None:
-        name, log = self.shard.partition.name, self._means.log
+    def _log_loaded(self, records: int) -> None:
+        name, log = self.shard.partition.name, self._dependencies.log
         unreadable = self.shard.state.unreadable()
         for number, what in enumerate(unreadable):
             if number < UNREADABLE_RECORDS_TOLD_MAX:
@@ -338,8 +350,8 @@ class _Runner(Generic[State]):
     async def _replay(self, state: State) -> int:
         """Read the whole log into `state`; says how many records that was."""
         count = 0
-        end = await _until_safe(self.shard.partition)
-        async with self._means.turn:
+        end = await _until_committed(self.shard.partition)
+        async with self._dependencies.load_lock:
             latest = await self._latest_of_each_key(end)
             for key, (value, timestamp) in latest.items():
                 state.replay(StateRecord(key, value), timestamp)
@@ -361,7 +373,7 @@ class _Runner(Generic[State]):
             found = await self._read(partition, offset)
             if found.next_offset <= offset:
                 damage = CorruptData(f"nothing can be read at offset {offset}; the log ends at {end}")
-                self._means.cold_reads.on_failure(partition, damage)
+                self._dependencies.cold_reads.on_failure(partition, damage)
                 raise damage
             for record in _records(found):
                 if record.key is not None and record.offset >= offset:
@@ -373,18 +385,18 @@ class _Runner(Generic[State]):
             offset = found.next_offset
         return latest
 
-    async def _read(self, partition: Partition, offset: Offset) -> Found:
+    async def _read(self, partition: Partition, offset: Offset) -> BatchesRead:
         while True:
             try:
                 found = partition.read(offset, LOAD_BYTES_AT_ONCE, at_least_one=True)
             except StorageFailed as failure:
-                self._means.cold_reads.failed_at_once(partition, failure)
+                self._dependencies.cold_reads.report_failed_read(partition, failure)
                 raise
             if not isinstance(found, ColdRead):
                 return found
             try:
-                return (await self._means.cold_reads.run(partition, found)).found
-            except Outdated:
+                return (await self._dependencies.cold_reads.run(partition, found)).found
+            except SegmentsChanged:
                 continue
 
 
@@ -394,14 +406,14 @@ def _usable_bytes(partition: Partition) -> int:
     return log.disk.space(log.folder.rpartition("/")[0]).usable_bytes
 
 
-def _records(found: Found) -> Iterator[Record]:
+def _records(found: BatchesRead) -> Iterator[Record]:
     data = found.data
     for position, header in split_batches(data):
         if not header.is_control:
             yield from iterate(data[position : position + header.size], limit_bytes=DECOMPRESSED_BYTES_MAX)
 
 
-async def _until_safe(partition: Partition) -> Offset:
+async def _until_committed(partition: Partition) -> Offset:
     """Wait until everything in the log is below the high watermark. Says where it ends."""
     partition.require_online()
     end = partition.log.log_end_offset

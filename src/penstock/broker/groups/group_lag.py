@@ -15,31 +15,31 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from penstock.broker.cluster.metadata_service import Cluster
-from penstock.broker.groups.coordinator_runtime import Troubles
-from penstock.broker.groups.group_coordinator import GroupCoordinator, asking
-from penstock.broker.groups.log_positions import LogPosition, LogPositions, PositionQuestion
-from penstock.broker.router import Later
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.broker.groups.coordinator_runtime import CoordinatorErrors
+from penstock.broker.groups.group_coordinator import GroupCoordinator, read_only_command
+from penstock.broker.groups.log_positions import LogPosition, LogPositionLookup, PositionQuery
+from penstock.broker.router import DeferredReply
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.group_status import GroupStatus
-from penstock.groups.groups import Groups
+from penstock.groups.groups import GroupStateMachine
 from penstock.groups.offsets.committed_offsets import GroupOffsets
 from penstock.groups.offsets.lag import (
     OFFLINE,
     UNKNOWN,
+    LagTotals,
     LogSpan,
     PartitionLag,
-    Totals,
-    lag_of,
+    compute_lag,
+    compute_totals,
     records_behind,
-    totals_of,
 )
 from penstock.host.clock import Clock
 from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUPS_REPORTED_PER_TURN
 from penstock.types import Offset, TopicPartition
 
-Answer = TypeVar("Answer")
+ReplyType = TypeVar("ReplyType")
 
 Spans = Mapping[str, Mapping[int, LogSpan]]
 """By topic and partition."""
@@ -60,10 +60,10 @@ class PartitionReport(NamedTuple):
 class GroupReport(NamedTuple):
     status: GroupStatus
     partitions: Sequence[PartitionReport]
-    totals: Totals
+    totals: LagTotals
 
 
-class Survey(NamedTuple):
+class GroupLagSurvey(NamedTuple):
     """All groups of this broker, as far as they are to be told apart."""
 
     groups: Sequence[GroupReport]
@@ -72,25 +72,25 @@ class Survey(NamedTuple):
     shards_loading: int
 
 
-class GroupReports:
+class GroupLagReporter:
     def __init__(
-        self, groups: GroupCoordinator, cluster: Cluster, positions: LogPositions, clock: Clock
+        self, groups: GroupCoordinator, cluster: MetadataService, positions: LogPositionLookup, clock: Clock
     ) -> None:
         self._groups = groups
         self._cluster = cluster
         self._positions = positions
         self._clock = clock
-        self._turns = asyncio.Semaphore(GROUP_REPORTS_AT_ONCE)
+        self._slots = asyncio.Semaphore(GROUP_REPORTS_AT_ONCE)
         """For questions about all groups, whose answers take memory until they are sent."""
 
     # Questions
 
-    async def several(self, names: Sequence[str]) -> list[GroupReport | None]:
+    async def reports_of(self, names: Sequence[str]) -> list[GroupReport | None]:
         """None where there is no such group. ApiError while a coordinator cannot answer, or is elsewhere."""
         reports: list[GroupReport | None] = []
-        for some in _in_turns(names):
+        for some in _in_chunks(names):
             statuses = await self._statuses(some, _NO_GROUP)
-            found = iter(await self._reported([status for status in statuses if status is not None]))
+            found = iter(await self._build_reports([status for status in statuses if status is not None]))
             reports += [None if status is None else next(found) for status in statuses]
         return reports
 
@@ -99,40 +99,46 @@ class GroupReports:
         load.
         """
 
-        def wanted(state: Groups, now: Now) -> list[str]:
+        def matching_names(state: GroupStateMachine, now: Now) -> list[str]:
             names = (name for name in state.names() if name.startswith(prefix) and name > after)
             return heapq.nsmallest(names_max, names)
 
-        found, refusals = await self._names(wanted)
-        if refusals:
-            raise ApiError(refusals[0], "groups are being loaded")
+        found, rejections = await self._names(matching_names)
+        if rejections:
+            raise ApiError(rejections[0], "groups are being loaded")
         return heapq.nsmallest(names_max, found)
 
-    def troubles(self) -> Troubles:
-        return self._groups.troubles()
+    def coordinator_errors(self) -> CoordinatorErrors:
+        return self._groups.coordinator_errors()
 
-    async def survey(self, partitions_max: int) -> Survey:
+    async def survey(self, partitions_max: int) -> GroupLagSurvey:
         """Every group if so many partitions are enough for that, else those that are furthest behind."""
-        async with self._turns:
-            names, refusals = await self._names(lambda state, now: list(state.names()))
-            chosen = await self._chosen(names, partitions_max)
+        async with self._slots:
+            names, rejections = await self._names(lambda state, now: list(state.names()))
+            chosen = await self._choose_groups(names, partitions_max)
             reports: list[GroupReport] = []
-            for some in _in_turns(chosen):
-                reports += await self._reported([each for each in await self._statuses(some, _MOVED) if each])
-        return Survey(reports, len(names) - len(chosen), len(refusals))
+            for some in _in_chunks(chosen):
+                reports += await self._build_reports(
+                    [each for each in await self._statuses(some, _MOVED) if each]
+                )
+        return GroupLagSurvey(reports, len(names) - len(chosen), len(rejections))
 
     # Choosing
 
-    async def _names(self, query: Callable[[Groups, Now], list[str]]) -> tuple[list[str], list[ErrorCode]]:
-        answers = await _answer_of(self._groups.all_shards(query, lambda code, _: code, list))
-        refusals = [answer for answer in answers if isinstance(answer, ErrorCode)]
-        return [name for names in answers if not isinstance(names, ErrorCode) for name in names], refusals
+    async def _names(
+        self, query: Callable[[GroupStateMachine, Now], list[str]]
+    ) -> tuple[list[str], list[ErrorCode]]:
+        answers = await _reply_of(self._groups.query_shards(query, lambda code, _: code, list))
+        rejections = [answer for answer in answers if isinstance(answer, ErrorCode)]
+        return [name for names in answers if not isinstance(names, ErrorCode) for name in names], rejections
 
-    async def _chosen(self, names: Sequence[str], partitions_max: int) -> list[str]:
+    async def _choose_groups(self, names: Sequence[str], partitions_max: int) -> list[str]:
         """All, if they fit; else those with the most records behind, so that none of these is missed."""
         groups: list[tuple[str, GroupOffsets]] = []
-        for some in _in_turns(names):
-            found = await self._ask_each(some, lambda state, name, now: state.offsets.of_group(name), _MOVED)
+        for some in _in_chunks(names):
+            found = await self._query_each(
+                some, lambda state, name, now: state.offsets.of_group(name), _MOVED
+            )
             groups += [
                 (name, offsets) for name, offsets in zip(some, found, strict=True) if offsets is not None
             ]
@@ -167,9 +173,7 @@ class GroupReports:
             for index in indexes
             if index < len(topic.partitions)
         ]
-        found = await self._positions.find(
-            [PositionQuestion(topics[name].id, index) for name, index in places]
-        )
+        found = await self._positions.find([PositionQuery(topics[name].id, index) for name, index in places])
         spans: dict[str, dict[int, LogSpan]] = {}
         for (name, index), position in zip(places, found, strict=True):
             if position.span is not None:
@@ -187,7 +191,7 @@ class GroupReports:
                 continue
             for index, place in committed.items():
                 span = of_topic.get(index)
-                if span is not None and place.is_of(topic.id):
+                if span is not None and place.is_for_topic(topic.id):
                     ahead -= records_behind(place.offset, span)
         return _Size(ahead, name, max(count, 1))
 
@@ -196,22 +200,25 @@ class GroupReports:
     async def _statuses(
         self, names: Sequence[str], none_for: Sequence[ErrorCode]
     ) -> list[GroupStatus | None]:
-        return await self._ask_each(names, lambda state, name, now: state.status(name, now), none_for)
+        return await self._query_each(names, lambda state, name, now: state.status(name, now), none_for)
 
-    async def _ask_each(
-        self, names: Sequence[str], ask: Callable[[Groups, str, Now], Answer], none_for: Sequence[ErrorCode]
-    ) -> list[Answer | None]:
+    async def _query_each(
+        self,
+        names: Sequence[str],
+        ask: Callable[[GroupStateMachine, str, Now], ReplyType],
+        none_for: Sequence[ErrorCode],
+    ) -> list[ReplyType | None]:
         """A few groups, after everybody else had a turn. None where the refusal is one of `none_for`."""
         await asyncio.sleep(0)
         later = self._groups.each(
             names,
-            lambda name: asking(lambda state, now: ask(state, name, now)),
+            lambda name: read_only_command(lambda state, now: ask(state, name, now)),
             lambda name: lambda code, detail: ApiError(code, detail),
             list,
         )
-        return [_unless_refused(answer, none_for) for answer in await _answer_of(later)]
+        return [_unless_rejected(answer, none_for) for answer in await _reply_of(later)]
 
-    async def _reported(self, statuses: Sequence[GroupStatus]) -> list[GroupReport]:
+    async def _build_reports(self, statuses: Sequence[GroupStatus]) -> list[GroupReport]:
         groups = [self._entries(status) for status in statuses]
         positions = iter(
             await self._positions.find([entry.question for entries in groups for entry in entries])
@@ -220,7 +227,7 @@ class GroupReports:
         reports = []
         for status, entries in zip(statuses, groups, strict=True):
             partitions = [entry.report(next(positions), now_ms) for entry in entries]
-            totals = totals_of(partition.lag for partition in partitions)
+            totals = compute_totals(partition.lag for partition in partitions)
             reports.append(GroupReport(status, partitions, totals))
         return reports
 
@@ -228,27 +235,31 @@ class GroupReports:
         """What the group committed, and what its members hold without having committed yet."""
         topics = self._cluster.image.topics
         holders = {
-            partition: member.member_id for member in status.members for partition in member.holds or ()
+            partition: member.member_id for member in status.members for partition in member.assigned or ()
         }
         entries = []
         for name, committed, rate in status.positions:
             topic = topics.get(name.topic)
             # What was committed for a topic that is gone is nobody's any more.
-            if topic is None or name.partition >= len(topic.partitions) or not committed.is_of(topic.id):
+            if (
+                topic is None
+                or name.partition >= len(topic.partitions)
+                or not committed.is_for_topic(topic.id)
+            ):
                 continue
-            question = PositionQuestion(topic.id, name.partition, committed.offset)
+            question = PositionQuery(topic.id, name.partition, committed.offset)
             at_ms = committed.commit_timestamp_ms
             entries.append(_Entry(name, question, rate, at_ms, holders.pop(name, None)))
         for name, member_id in holders.items():
             topic = topics.get(name.topic)
             if topic is not None and name.partition < len(topic.partitions):
-                entries.append(_Entry(name, PositionQuestion(topic.id, name.partition), 0.0, None, member_id))
+                entries.append(_Entry(name, PositionQuery(topic.id, name.partition), 0.0, None, member_id))
         return sorted(entries, key=lambda entry: entry.name)
 
 
 class _Entry(NamedTuple):
     name: TopicPartition
-    question: PositionQuestion
+    question: PositionQuery
     rate: float
     committed_at_ms: int | None
     member_id: str | None
@@ -256,7 +267,7 @@ class _Entry(NamedTuple):
     def report(self, position: LogPosition, now_ms: int) -> PartitionReport:
         lag = _lag(self.question.committed, position, self.rate)
         if lag.behind:
-            lag = lag.aged(position.timestamp_ms, now_ms)
+            lag = lag.with_age(position.timestamp_ms, now_ms)
         return PartitionReport(self.name, lag, self.committed_at_ms, self.member_id)
 
 
@@ -271,15 +282,15 @@ def _lag(committed: Offset | None, position: LogPosition, rate: float) -> Partit
     if position.span is None:
         unknown = OFFLINE if position.is_offline else UNKNOWN
         return unknown._replace(committed=committed)
-    return lag_of(committed, position.span, rate)
+    return compute_lag(committed, position.span, rate)
 
 
-def _in_turns(names: Sequence[str]) -> Iterator[Sequence[str]]:
+def _in_chunks(names: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(names), GROUPS_REPORTED_PER_TURN):
         yield names[start : start + GROUPS_REPORTED_PER_TURN]
 
 
-def _unless_refused(answer: Answer | ApiError, none_for: Sequence[ErrorCode]) -> Answer | None:
+def _unless_rejected(answer: ReplyType | ApiError, none_for: Sequence[ErrorCode]) -> ReplyType | None:
     if not isinstance(answer, ApiError):
         return answer
     if answer.code in none_for:
@@ -287,7 +298,7 @@ def _unless_refused(answer: Answer | ApiError, none_for: Sequence[ErrorCode]) ->
     raise answer
 
 
-async def _answer_of(later: Later) -> Any:
+async def _reply_of(later: DeferredReply) -> Any:
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     later.then(lambda reply: None if answer.done() else answer.set_result(reply))
     return await answer

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.broker.storage.cold_reads import ColdReads, Outdated
+from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
 from penstock.host.clock import Clock
 from penstock.limits import (
     RECORD_TIME_BATCHES_MAX,
@@ -18,14 +18,14 @@ from penstock.limits import (
     RECORD_TIMES_MS_MAX,
     RECORD_TIMES_READ_AT_ONCE,
 )
-from penstock.log.reading.first_record import FirstRecordRead, FirstTime, plan_first_record
+from penstock.log.reading.first_record import FirstRecordRead, FirstRecordTime, plan_first_record
 from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicId
 
 _Key = tuple[TopicId, int, Offset]
 
 
-class Wanted(NamedTuple):
+class TimestampQuery(NamedTuple):
     partition: Partition
     offset: Offset
 
@@ -40,70 +40,70 @@ class Wanted(NamedTuple):
         return is_there and partition.offline is None
 
 
-class _Kept(NamedTuple):
+class _CachedTimestamp(NamedTuple):
     timestamp_ms: int | None
     read_at: float
 
 
-class RecordTimesLimits(NamedTuple):
+class RecordTimestampsLimits(NamedTuple):
     """How many times are kept and read at once, and how long one question waits for them."""
 
-    kept_max: int = RECORD_TIMES_KEPT_MAX
+    cache_entries_max: int = RECORD_TIMES_KEPT_MAX
     read_at_once: int = RECORD_TIMES_READ_AT_ONCE
     wait_ms_max: int = RECORD_TIMES_MS_MAX
 
 
-RECORD_TIMES_LIMITS: Final = RecordTimesLimits()
+RECORD_TIMESTAMPS_LIMITS: Final = RecordTimestampsLimits()
 
 
-class RecordTimes:
+class RecordTimestamps:
     def __init__(
-        self, cold_reads: ColdReads, clock: Clock, limits: RecordTimesLimits = RECORD_TIMES_LIMITS
+        self, cold_reads: ColdReads, clock: Clock, limits: RecordTimestampsLimits = RECORD_TIMESTAMPS_LIMITS
     ) -> None:
         self._limits = limits
         self._cold_reads = cold_reads
         self._clock = clock
-        self._kept: dict[_Key, _Kept] = {}
+        self._cache: dict[_Key, _CachedTimestamp] = {}
         """The one read last at the end."""
 
-    async def find(self, wanted: Sequence[Wanted]) -> list[int | None]:
+    async def find(self, queries: Sequence[TimestampQuery]) -> list[int | None]:
         """For each the time in ms of the first record at or after its offset; None if none was found in time.
 
         What was read is kept, so a question that is asked again goes on where this one ended.
         """
         # Taken out at once: what is kept now may have made room for others when the reading is done.
-        known = self._known(wanted)
-        missing = [item for item in wanted if item.key not in known]
+        known = self._cached(queries)
+        missing = [item for item in queries if item.key not in known]
         try:
             async with asyncio.timeout(self._limits.wait_ms_max / 1000):
                 for start in range(0, len(missing), self._limits.read_at_once):
                     found = await self._read(missing[start : start + self._limits.read_at_once])
-                    self._keep(found)
+                    self._add_to_cache(found)
                     known |= found
         except TimeoutError:
             pass  # the reading thread is busy: ages are unknown rather than everything late
-        return [known.get(item.key) for item in wanted]
+        return [known.get(item.key) for item in queries]
 
-    def _known(self, wanted: Sequence[Wanted]) -> dict[_Key, int | None]:
+    def _cached(self, queries: Sequence[TimestampQuery]) -> dict[_Key, int | None]:
         now, known = self._clock.monotonic(), {}
-        for item in wanted:
-            kept = self._kept.get(key := item.key)
+        for item in queries:
+            kept = self._cache.get(key := item.key)
             if kept is not None and (now - kept.read_at) * 1000 <= RECORD_TIME_KEPT_MS:
                 known[key] = kept.timestamp_ms
         return known
 
-    def _keep(self, found: dict[_Key, int | None]) -> None:
+    def _add_to_cache(self, found: dict[_Key, int | None]) -> None:
         now = self._clock.monotonic()
         for key, timestamp_ms in found.items():
-            self._kept.pop(key, None)
-            self._kept[key] = _Kept(timestamp_ms, now)
-        while len(self._kept) > self._limits.kept_max:
-            del self._kept[next(iter(self._kept))]
+            self._cache.pop(key, None)
+            self._cache[key] = _CachedTimestamp(timestamp_ms, now)
+        while len(self._cache) > self._limits.cache_entries_max:
+            del self._cache[next(iter(self._cache))]
 
-    async def _read(self, wanted: Sequence[Wanted]) -> dict[_Key, int | None]:
+    async def _read(self, queries: Sequence[TimestampQuery]) -> dict[_Key, int | None]:
         """Where a batch has no record that counts, the next one is looked at."""
-        found: dict[_Key, int | None] = {item.key: None for item in wanted}
-        left = [(item.key, item) for item in wanted]
+        found: dict[_Key, int | None] = {item.key: None for item in queries}
+        left = [(item.key, item) for item in queries]
         for _ in range(RECORD_TIME_BATCHES_MAX):
             left = [(key, item) for key, item in left if item.is_readable()]
             if not left:
@@ -111,16 +111,16 @@ class RecordTimes:
             outcomes = await self._cold_reads.run_all([(item.partition, _plan(item)) for _, item in left])
             following = []
             for (key, item), outcome in zip(left, outcomes, strict=True):
-                if isinstance(outcome, Outdated):
+                if isinstance(outcome, SegmentsChanged):
                     following.append((key, item))
-                elif isinstance(outcome, FirstTime):
+                elif isinstance(outcome, FirstRecordTime):
                     found[key] = outcome.timestamp_ms
                     if outcome.timestamp_ms is None and outcome.next_offset > item.offset:
-                        following.append((key, Wanted(item.partition, outcome.next_offset)))
+                        following.append((key, TimestampQuery(item.partition, outcome.next_offset)))
                 # Any other failure leaves the time unknown; damage has been reported.
             left = following
         return found
 
 
-def _plan(item: Wanted) -> FirstRecordRead:
+def _plan(item: TimestampQuery) -> FirstRecordRead:
     return plan_first_record(item.partition.log, item.offset, item.partition.high_watermark)

@@ -4,7 +4,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_REPLY_BYTES_MAX
 
 
-class ReplyRoom:
+class ReplyBudget:
     """Of one reply; its parts take from it in the order in which they are made."""
 
     __slots__ = ("_left_bytes",)

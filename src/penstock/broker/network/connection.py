@@ -24,13 +24,13 @@ from typing import Any, Final, NamedTuple, cast
 
 from penstock.broker.apis.api_versions import unsupported_version_reply
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_request_cache import FetchMemory, FetchRepeats
-from penstock.broker.network.frame_memory import FrameMemory, burden
-from penstock.broker.network.memory_budget import MEMORY_LIMITS, Budgets, MemoryBudget, MemoryLimits
-from penstock.broker.network.rejection_throttle import RejectionPauses
-from penstock.broker.network.reply_writer import Outgoing
-from penstock.broker.network.request_memory import DecodedMemory, is_small
-from penstock.broker.router import Later, Outcome, Route, Router, encode_reply
+from penstock.broker.data.fetch_request_cache import FetchCacheBudget, FetchRequestCache
+from penstock.broker.network.frame_memory import FrameMemory, memory_cost
+from penstock.broker.network.memory_budget import MEMORY_LIMITS, MemoryBudget, MemoryBudgets, MemoryLimits
+from penstock.broker.network.rejection_throttle import RejectionThrottle
+from penstock.broker.network.reply_writer import ReplyWriter
+from penstock.broker.network.request_memory import RequestMemory, is_small
+from penstock.broker.router import DeferredReply, ReplyOutcome, Route, Router, encode_reply
 from penstock.errors import ProtocolError
 from penstock.host.sockets import keep_alive, peer_has_closed
 from penstock.host.tasks import Tasks
@@ -43,17 +43,17 @@ from penstock.limits import (
     REPLY_BYTES_RESUME_AT,
     SLOW_READER_MS_MAX,
 )
-from penstock.protocol.connection import FrameReceiver, PendingReply, ReplyOrder
-from penstock.protocol.frames import RequestHeader, encode_response, parse_header
+from penstock.protocol.connection import FrameReceiver, PendingReply, ReplyQueue
+from penstock.protocol.frames import RequestHeader, encode_response, parse_request_header
 from penstock.protocol.messages.api_versions import API_VERSIONS
-from penstock.protocol.produce_request_cache import Repeats
+from penstock.protocol.produce_request_cache import ProduceRequestCache
 from penstock.protocol.schema import Struct
 from penstock.types import Buffer
 
 API_VERSIONS_KEY = API_VERSIONS.key
 
 
-class Stop(Enum):
+class PauseReason(Enum):
     EXCLUSIVE = 1
     IN_FLIGHT = 2
     WRITING = 3
@@ -75,7 +75,7 @@ class ConnectionLimits(NamedTuple):
 CONNECTION_LIMITS: Final = ConnectionLimits()
 
 
-class Shared(Budgets):
+class ConnectionResources(MemoryBudgets):
     """What all connections of a server use together."""
 
     def __init__(
@@ -97,13 +97,13 @@ class Shared(Budgets):
         self.receive_view = memoryview(receive_buffer)
         self.request_bytes_max = request_bytes_max
         self.reply_bytes_queued = 0
-        self.fetches = FetchMemory()
+        self.fetch_cache_budget = FetchCacheBudget()
 
 
 class Connection(asyncio.BufferedProtocol):
     def __init__(
         self,
-        shared: Shared,
+        shared: ConnectionResources,
         make_context: Callable[[asyncio.Transport], RequestContext],
         opened: Callable[["Connection"], bool],
         closed: Callable[["Connection", str | None], None],
@@ -114,25 +114,27 @@ class Connection(asyncio.BufferedProtocol):
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._receiver = FrameReceiver(shared.request_bytes_max)
-        self._replies = ReplyOrder()
-        self._repeats = Repeats()
-        self._fetches = FetchRepeats(shared.fetches)
-        self._stops: set[Stop] = set()
+        self._replies = ReplyQueue()
+        self._produce_request_cache = ProduceRequestCache()
+        self._fetch_request_cache = FetchRequestCache(shared.fetch_cache_budget)
+        self._pause_reasons: set[PauseReason] = set()
         self._memory = FrameMemory(
             shared,
             self._receiver,
             self._loop.time,
-            partial(self._stop, Stop.MEMORY),
-            partial(self._go_on, Stop.MEMORY),
+            partial(self._add_pause_reason, PauseReason.MEMORY),
+            partial(self._remove_pause_reason, PauseReason.MEMORY),
         )
-        self._decoded = DecodedMemory(
-            shared, partial(self._stop, Stop.OVERDRAWN), partial(self._go_on, Stop.OVERDRAWN)
+        self._decoded = RequestMemory(
+            shared,
+            partial(self._add_pause_reason, PauseReason.OVERDRAWN),
+            partial(self._remove_pause_reason, PauseReason.OVERDRAWN),
         )
-        self._rejections = RejectionPauses(self._loop.time)
+        self._rejections = RejectionThrottle(self._loop.time)
         self._unsent_bytes = 0
         """What the transport has, and finished replies that wait for earlier ones."""
         self._frame_since: float | None = None
-        self._complaint: str | None = None
+        self._close_reason: str | None = None
         self._is_closed = False
         self.last_read_at = self._loop.time()
 
@@ -144,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the class
         self._transport = transport
-        self._outgoing = Outgoing(transport, self._loop)
+        self._reply_writer = ReplyWriter(transport, self._loop)
         transport.set_write_buffer_limits(high=REPLY_BYTES_PAUSE_AT, low=REPLY_BYTES_RESUME_AT)
         self.context = self._make_context(transport)
         if not self._opened(self):
@@ -154,15 +156,15 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = True
         self._memory.drop()
         self._decoded.drop()
-        self._fetches.forget()
-        self._shared.decoded.give(self._replies.abandon())
+        self._fetch_request_cache.forget()
+        self._shared.decoded.release(self._replies.abandon())
         self._shared.reply_bytes_queued -= self._unsent_bytes
         self._unsent_bytes = 0
-        self._closed(self, self._complaint)
+        self._closed(self, self._close_reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._receiver.is_unfinished:
-            return self._receiver.own_buffer()
+            return self._receiver.frame_buffer()
         if self._shared.small_frames.is_short:
             return self._shared.receive_view[:RECEIVE_BYTES_WHEN_SHORT]
         return self._shared.receive_view
@@ -172,42 +174,42 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_closed:
             return  # TLS hands on what it had decrypted before it heard of the end
         if self._receiver.is_unfinished:
-            if (data := self._receiver.received_own(nbytes)) is not None:
-                self._look_at(self._own_is_full, data)
+            if (data := self._receiver.received_into_frame(nbytes)) is not None:
+                self._handle_received(self._own_is_full, data)
         else:
-            self._look_at(self._take, self._shared.receive_view[:nbytes])
+            self._handle_received(self._accept_frames, self._shared.receive_view[:nbytes])
 
-    def _look_at(self, take: Callable[[memoryview], None], data: memoryview) -> None:
+    def _handle_received(self, take: Callable[[memoryview], None], data: memoryview) -> None:
         """Answer what has come, and send the answers together."""
-        self._outgoing.begin_read()
+        self._reply_writer.begin_read()
         try:
             take(data)
         except ProtocolError as problem:
-            self.refuse(str(problem))
+            self.close_rejected(str(problem))
         except Exception as bug:
             self._shared.on_bug(f"a request from {self.context.peer}", bug)
-            self.refuse("a request failed for a reason of ours")
-        self._outgoing.end_read()
+            self.close_rejected("a request failed for a reason of ours")
+        self._reply_writer.end_read()
         self._count_unsent()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
-        self._stop(Stop.WRITING)
+        self._add_pause_reason(PauseReason.WRITING)
 
     def resume_writing(self) -> None:
-        self._outgoing.note()
+        self._reply_writer.note()
         self._count_unsent()
-        self._go_on(Stop.WRITING)
+        self._remove_pause_reason(PauseReason.WRITING)
 
     # Receiving
 
-    def _take(self, data: memoryview) -> None:
+    def _accept_frames(self, data: memoryview) -> None:
         """Answer every whole frame; keep what is left."""
         position, end = 0, len(data)
         is_full = self._shared.decoded.free_bytes < 0
-        while not self._stops:
+        while not self._pause_reasons:
             found = self._receiver.next_frame(data, position)
             if found is None:
                 self._keep(data[position:])
@@ -216,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._memory.wait_for_turn()
                 break
             if (wait_s := self._rejections.wait_s(found[0])) > 0:
-                self._pause(Stop.REJECTED, wait_s)
+                self._pause_for(PauseReason.REJECTED, wait_s)
                 break
             frame, position = found
             self._accept(frame)
@@ -238,24 +240,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def _own_is_full(self, data: memoryview) -> None:
         if len(data) == FRAME_PREFIX_BYTES:  # only now is the size known
-            self._receiver.release_own()
-            self._memory.settle()
+            self._receiver.release_frame()
+            self._memory.release_taken()
             self._keep(data)
         elif self._receiver.grow_bytes:
             self._memory.grow()
         elif self._shared.decoded.free_bytes < 0 and self._must_wait(data[FRAME_PREFIX_BYTES:]):
             self._frame_since = None
-            self._receiver.hold_own()
+            self._receiver.hold_frame()
             self._memory.wait_for_turn()
         elif (wait_s := self._rejections.wait_s(data[FRAME_PREFIX_BYTES:])) > 0:
             self._frame_since = None
-            self._receiver.hold_own()
-            self._pause(Stop.REJECTED, wait_s)
+            self._receiver.hold_frame()
+            self._pause_for(PauseReason.REJECTED, wait_s)
         else:
             self._frame_since = None
-            self._receiver.release_own()
+            self._receiver.release_frame()
             self._accept(data[FRAME_PREFIX_BYTES:])
-            self._memory.settle()
+            self._memory.release_taken()
 
     def _must_wait(self, frame: memoryview) -> bool:
         """For room among the requests that wait for answers, now that there is none."""
@@ -263,86 +265,88 @@ class Connection(asyncio.BufferedProtocol):
 
     # How much it holds, for those who wait
 
-    def holds(self, budget: MemoryBudget) -> int:
+    def held_bytes_of(self, budget: MemoryBudget) -> int:
         """Bytes of a budget that would be given back if this connection ended."""
         if budget is self._shared.decoded:
             return sum(reply.charge_bytes for reply in self._replies.abandonable())
         return self._memory.taken_bytes(budget)
 
-    def receives(self, budget: MemoryBudget) -> bool:
-        return self._memory.receives(budget)
+    def waits_for_client(self, budget: MemoryBudget) -> bool:
+        return self._memory.waits_for_client(budget)
 
-    def burden(self, budget: MemoryBudget, now: float) -> float:
+    def memory_cost(self, budget: MemoryBudget, now: float) -> float:
         """What it costs those who wait for a budget: bytes times seconds."""
         if budget is self._shared.decoded:
             oldest = min((reply.since for reply in self._replies.abandonable()), default=now)
             grace_ms = self._shared.memory_limits.grace_ms
-            return burden(self.holds(budget), now - oldest, grace_ms=grace_ms)
-        return self._memory.burden(budget, now, self.last_read_at)
+            return memory_cost(self.held_bytes_of(budget), now - oldest, grace_ms=grace_ms)
+        return self._memory.memory_cost(budget, now, self.last_read_at)
 
     # Stopping and going on
 
-    def _stop(self, reason: Stop) -> None:
-        if not self._stops and not self._is_closed:
+    def _add_pause_reason(self, reason: PauseReason) -> None:
+        if not self._pause_reasons and not self._is_closed:
             self._transport.pause_reading()
-        self._stops.add(reason)
+        self._pause_reasons.add(reason)
 
-    def _go_on(self, reason: Stop) -> None:
-        self._stops.discard(reason)
-        if not self._stops and not self._is_closed:
+    def _remove_pause_reason(self, reason: PauseReason) -> None:
+        self._pause_reasons.discard(reason)
+        if not self._pause_reasons and not self._is_closed:
             # Not within whatever ended the wait: it may be another connection's flush.
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        if self._stops or self._is_closed:
+        if self._pause_reasons or self._is_closed:
             return
         self._memory.end_turn()
         if self._memory.holds_large_frame and self._shared.decoded.free_bytes < 0:
             self._memory.wait_for_turn()  # another was faster: what is held stays where it is
             return
         if (held := self._receiver.take_held()) is not None:
-            self._memory.settle()
-            self._look_at(self._take, held)
-        if not self._stops and not self._is_closed:
+            self._memory.release_taken()
+            self._handle_received(self._accept_frames, held)
+        if not self._pause_reasons and not self._is_closed:
             self._transport.resume_reading()
 
     # Answering
 
     def _accept(self, frame: memoryview) -> None:
         router = self._shared.router
-        if (repeated := self._repeats.recall(frame) or self._fetches.recall(frame)) is not None:
+        if (
+            repeated := self._produce_request_cache.recall(frame) or self._fetch_request_cache.recall(frame)
+        ) is not None:
             self._handle(repeated[0], repeated[1], len(frame))
             return
-        header, position = parse_header(frame)
-        if header.api_key == API_VERSIONS_KEY and not router.knows(header.api_key, header.api_version):
+        header, position = parse_request_header(frame)
+        if header.api_key == API_VERSIONS_KEY and not router.supports(header.api_key, header.api_version):
             reply = unsupported_version_reply(router.supported())
             self._send_in_order(encode_response(API_VERSIONS, 0, header.correlation_id, reply))
             return
         request = router.decode(header, frame, position)
-        self._repeats.remember(frame, header, position, request)
-        self._fetches.remember(frame, header, position, request)
+        self._produce_request_cache.remember(frame, header, position, request)
+        self._fetch_request_cache.remember(frame, header, position, request)
         self._handle(header, request, len(frame))
 
     def _handle(self, header: RequestHeader, request: Struct, request_bytes: int) -> None:
         dispatched = self._shared.router.dispatch(header, request, request_bytes, self.context)
         route, answer, throttle_ms = dispatched
         if throttle_ms:
-            self._pause(Stop.THROTTLED, throttle_ms / 1000)
+            self._pause_for(PauseReason.THROTTLED, throttle_ms / 1000)
         if isinstance(answer, Struct):
             self._rejections.note(header.api_key, answer)
             self._send_in_order(encode_reply(route, header, answer))
-        elif isinstance(answer, Later):
+        elif isinstance(answer, DeferredReply):
             pending = self._expect(answer.abandon, route.api.weigh(request, request_bytes))
             answer.then(partial(self._finish, pending, route, header))
             self._stop_at_limit()
         elif answer is not None:
-            self._stop(Stop.EXCLUSIVE)
+            self._add_pause_reason(PauseReason.EXCLUSIVE)
             pending = self._expect(None, route.api.weigh(request, request_bytes))
             waiting = self._answer(answer, pending, route, header)
             self._shared.tasks.start(waiting, f"{route.messages.name} for {self.context.peer}")
 
     def _expect(self, abandon: Callable[[], None] | None, charge_bytes: int) -> PendingReply:
-        pending = self._replies.expect(abandon, charge_bytes, self.last_read_at)
+        pending = self._replies.add_pending(abandon, charge_bytes, self.last_read_at)
         self._decoded.charge(pending)
         return pending
 
@@ -356,20 +360,22 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._finish(pending, route, header, await answer)
         except ProtocolError as problem:
-            self.refuse(str(problem))
+            self.close_rejected(str(problem))
         except BaseException:
-            self.refuse(f"{route.messages.name} failed")
+            self.close_rejected(f"{route.messages.name} failed")
             raise
         finally:
             self._decoded.discharge(pending)
-        self._go_on(Stop.EXCLUSIVE)
+        self._remove_pause_reason(PauseReason.EXCLUSIVE)
 
-    def _finish(self, pending: PendingReply, route: Route, header: RequestHeader, outcome: Outcome) -> None:
+    def _finish(
+        self, pending: PendingReply, route: Route, header: RequestHeader, outcome: ReplyOutcome
+    ) -> None:
         self._decoded.discharge(pending)
         if self._is_closed:
             return
         if isinstance(outcome, ProtocolError):
-            self.refuse(str(outcome))
+            self.close_rejected(str(outcome))
             return
         buffers: list[Buffer] = []
         if isinstance(outcome, Struct):
@@ -377,39 +383,39 @@ class Connection(asyncio.BufferedProtocol):
             buffers = encode_reply(route, header, outcome)
         self._write(self._replies.finish(pending, buffers))
         if (
-            Stop.IN_FLIGHT in self._stops
+            PauseReason.IN_FLIGHT in self._pause_reasons
             and len(self._replies) < CONNECTION_REQUESTS_IN_FLIGHT_MAX // 2
             and self._replies.held_bytes < REPLY_BYTES_PAUSE_AT
         ):
-            self._go_on(Stop.IN_FLIGHT)
+            self._remove_pause_reason(PauseReason.IN_FLIGHT)
 
     def _send_in_order(self, buffers: list[Buffer]) -> None:
         if not self._replies.pending:
             self._write(buffers)
             return
-        self._write(self._replies.finish(self._replies.expect(), buffers))
+        self._write(self._replies.finish(self._replies.add_pending(), buffers))
         self._stop_at_limit()
 
     def _stop_at_limit(self) -> None:
         replies = self._replies
         if len(replies) >= CONNECTION_REQUESTS_IN_FLIGHT_MAX or replies.held_bytes >= REPLY_BYTES_PAUSE_AT:
-            self._stop(Stop.IN_FLIGHT)
+            self._add_pause_reason(PauseReason.IN_FLIGHT)
 
     def _write(self, buffers: list[Buffer]) -> None:
         # Less than REPLY_BYTES_GATHERED_MAX goes uncounted, and only until the read ends.
-        if not buffers or self._outgoing.write(buffers):
+        if not buffers or self._reply_writer.write(buffers):
             self._count_unsent()
 
     def _count_unsent(self) -> None:
         """Keep the count of unsent bytes of all connections."""
-        unsent = self._outgoing.unsent_bytes + self._replies.held_bytes
+        unsent = self._reply_writer.unsent_bytes + self._replies.held_bytes
         if unsent != self._unsent_bytes:
             self._shared.reply_bytes_queued += unsent - self._unsent_bytes
             self._unsent_bytes = unsent
 
-    def _pause(self, reason: Stop, seconds: float) -> None:
-        self._stop(reason)
-        self._loop.call_later(seconds, self._go_on, reason)
+    def _pause_for(self, reason: PauseReason, seconds: float) -> None:
+        self._add_pause_reason(reason)
+        self._loop.call_later(seconds, self._remove_pause_reason, reason)
 
     # Ending
 
@@ -418,28 +424,28 @@ class Connection(asyncio.BufferedProtocol):
         """Whether an answer is still owed."""
         return len(self._replies) > 0
 
-    def refuse(self, reason: str) -> None:
+    def close_rejected(self, reason: str) -> None:
         """Close because of something the client did. What was finished before is still sent."""
         if not self._is_closed:
-            self._complaint = reason
+            self._close_reason = reason
             self._is_closed = True
             self._frame_since = None
             self._memory.drop()
             self._decoded.drop()
             self.close()
 
-    def end_for_others(self) -> None:
+    def end_to_free_memory(self) -> None:
         """End it at once, so that those who wait for memory get what it holds."""
-        if self._complaint is None:
-            self._complaint = "memory was short, and this connection had held most of it for longest"
+        if self._close_reason is None:
+            self._close_reason = "memory was short, and this connection had held most of it for longest"
         self._transport.abort()
 
-    def stop_taking(self) -> None:
+    def stop_accepting_requests(self) -> None:
         """The broker is stopping: what was accepted will be answered, and nothing more is accepted."""
-        self._stop(Stop.STOPPING)
+        self._add_pause_reason(PauseReason.STOPPING)
 
     def close(self) -> None:
-        self._outgoing.send()
+        self._reply_writer.send()
         self._transport.close()
 
     def abort(self) -> None:
@@ -447,16 +453,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float, idle_ms_max: int) -> None:
         """Called now and then: end what has stalled."""
-        self._outgoing.note()
+        self._reply_writer.note()
         self._count_unsent()
-        untaken_since, limits = self._outgoing.untaken_since, self._shared.limits
+        unread_since, limits = self._reply_writer.unread_since, self._shared.limits
         frame_since = self._frame_since
         if frame_since is not None and (now - frame_since) * 1000 > limits.frame_completion_ms_max:
-            self.refuse("a request was begun and not completed in time")
-        elif untaken_since is not None and (now - untaken_since) * 1000 > limits.slow_reader_ms_max:
-            self._complaint = "replies were not taken in time"
+            self.close_rejected("a request was begun and not completed in time")
+        elif unread_since is not None and (now - unread_since) * 1000 > limits.slow_reader_ms_max:
+            self._close_reason = "replies were not taken in time"
             self._transport.abort()
-        elif self._stops and peer_has_closed(self._transport.get_extra_info("socket")):
+        elif self._pause_reasons and peer_has_closed(self._transport.get_extra_info("socket")):
             # While nothing is read the loop does not tell, and answers for nobody would be kept.
             self._transport.abort()
         elif (

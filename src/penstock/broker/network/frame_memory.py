@@ -3,14 +3,14 @@
 An unfinished frame takes what it needs from the budget of its size, and waits where there is none. So
 do bytes that came although nobody may look at them now: they are here, and are counted as they are.
 
-While others wait, a connection may be ended for what it holds. `burden` says who costs them most:
+While others wait, a connection may be ended for what it holds. `memory_cost` says who costs them most:
 bytes times the seconds for which they were held. Whoever sends steadily costs nothing, nor does who
 waits for memory itself, for it cannot go on.
 """
 
 from collections.abc import Callable
 
-from penstock.broker.network.memory_budget import Budgets, MemoryBudget
+from penstock.broker.network.memory_budget import MemoryBudget, MemoryBudgets
 from penstock.limits import DECODED_REQUEST_BYTES, FRAME_BYTES_PER_SECOND_MIN
 from penstock.protocol.connection import FrameReceiver
 
@@ -19,12 +19,12 @@ class FrameMemory:
     __slots__ = (
         "_budgets",
         "_clock",
-        "_go_on",
         "_granted_at",
         "_granted_have_bytes",
         "_is_waiting",
+        "_pause_reading",
         "_receiver",
-        "_stop",
+        "_resume_reading",
         "_taken_large",
         "_taken_small",
         "_turn_bytes",
@@ -33,17 +33,17 @@ class FrameMemory:
 
     def __init__(
         self,
-        budgets: Budgets,
+        budgets: MemoryBudgets,
         receiver: FrameReceiver,
         clock: Callable[[], float],
-        stop: Callable[[], None],
-        go_on: Callable[[], None],
+        pause_reading: Callable[[], None],
+        resume_reading: Callable[[], None],
     ) -> None:
         self._budgets = budgets
         self._receiver = receiver
         self._clock = clock
-        self._stop = stop
-        self._go_on = go_on
+        self._pause_reading = pause_reading
+        self._resume_reading = resume_reading
         self._is_waiting = False
         self._taken_small = 0
         self._taken_large = 0
@@ -90,13 +90,13 @@ class FrameMemory:
         self._receiver.grow()
         self._note_grant()
 
-    def settle(self) -> None:
+    def release_taken(self) -> None:
         """Give back what is no longer held."""
         if self._taken_large:
-            self._budgets.large_frames.give(self._taken_large)
+            self._budgets.large_frames.release(self._taken_large)
             self._taken_large = 0
         if self._taken_small:
-            self._budgets.small_frames.give(self._taken_small)
+            self._budgets.small_frames.release(self._taken_small)
             self._taken_small = 0
 
     def drop(self) -> None:
@@ -105,8 +105,8 @@ class FrameMemory:
         self._budgets.large_frames.forget(self._large_granted)
         self._budgets.decoded.forget(self._turn_granted)
         self._receiver.take_held()
-        self._receiver.release_own()
-        self.settle()
+        self._receiver.release_frame()
+        self.release_taken()
         self.end_turn()
 
     # Waiting
@@ -115,7 +115,7 @@ class FrameMemory:
         self._is_waiting = True
         self._wanted_bytes = need_bytes
         budget.wait(need_bytes, granted)
-        self._stop()
+        self._pause_reading()
         self._budgets.on_shortage()
 
     def _small_granted(self) -> None:
@@ -133,11 +133,11 @@ class FrameMemory:
 
     def _end_wait(self) -> None:
         self._is_waiting = False
-        self._go_on()
+        self._resume_reading()
 
     def _note_grant(self) -> None:
         self._granted_at = self._clock()
-        self._granted_have_bytes = self._receiver.have_bytes
+        self._granted_have_bytes = self._receiver.received_bytes
 
     def wait_for_turn(self) -> None:
         """Requests that wait for their answers fill the memory: look at no more of them now."""
@@ -149,7 +149,7 @@ class FrameMemory:
 
     def end_turn(self) -> None:
         if self._turn_bytes:
-            self._budgets.decoded.give(self._turn_bytes)
+            self._budgets.decoded.release(self._turn_bytes)
             self._turn_bytes = 0
 
     @property
@@ -163,23 +163,23 @@ class FrameMemory:
     def taken_bytes(self, budget: MemoryBudget) -> int:
         return self._taken_small if budget is self._budgets.small_frames else self._taken_large
 
-    def receives(self, budget: MemoryBudget) -> bool:
+    def waits_for_client(self, budget: MemoryBudget) -> bool:
         """Whether it holds some of a budget, and nothing but the client keeps it from going on."""
         return self.taken_bytes(budget) > 0 and not self._is_waiting
 
-    def burden(self, budget: MemoryBudget, now: float, read_at: float) -> float:
+    def memory_cost(self, budget: MemoryBudget, now: float, read_at: float) -> float:
         """What is held, times the seconds since `read_at` or the last grant; 0 if all is as it should be."""
         if self._is_waiting:
             return 0.0
         since = read_at
         if self._receiver.is_unfinished:
-            came_bytes = self._receiver.have_bytes - self._granted_have_bytes
+            came_bytes = self._receiver.received_bytes - self._granted_have_bytes
             if came_bytes >= (now - self._granted_at) * FRAME_BYTES_PER_SECOND_MIN:
                 return 0.0
             since = self._granted_at
         grace_ms = self._budgets.memory_limits.grace_ms
-        return burden(self.taken_bytes(budget), now - since, grace_ms=grace_ms)
+        return memory_cost(self.taken_bytes(budget), now - since, grace_ms=grace_ms)
 
 
-def burden(held_bytes: int, seconds: float, *, grace_ms: int) -> float:
+def memory_cost(held_bytes: int, seconds: float, *, grace_ms: int) -> float:
     return held_bytes * seconds if seconds * 1000 >= grace_ms else 0.0

@@ -41,7 +41,7 @@ class MemoryBudget:
         return self.free_bytes < self._total // 4
 
     @property
-    def wanted_bytes(self) -> int:
+    def missing_bytes(self) -> int:
         """What must be given back before all who wait can go on; 0 if nobody waits."""
         return max(sum(self._waiting.values()) - self.free_bytes, 1) if self._waiting else 0
 
@@ -60,7 +60,7 @@ class MemoryBudget:
         """For bytes that are here already and must be kept."""
         self.free_bytes -= count
 
-    def give(self, count: int) -> None:
+    def release(self, count: int) -> None:
         self.free_bytes += count
         assert self.free_bytes <= self._total, "more was given back than taken"
         while self._waiting:
@@ -84,7 +84,7 @@ class MemoryBudget:
         self._waiting.pop(granted, None)
 
 
-class Budgets:
+class MemoryBudgets:
     """What all connections of a server take from."""
 
     def __init__(self, in_flight_bytes_max: int, limits: MemoryLimits = MEMORY_LIMITS) -> None:
@@ -93,9 +93,9 @@ class Budgets:
         self.large_frames = MemoryBudget(in_flight_bytes_max // 2)
         self.decoded = MemoryBudget(limits.decoded_bytes_max)
         """Requests that wait for their answer."""
-        self.on_shortage: Callable[[], None] = _bear_it
+        self.on_shortage: Callable[[], None] = _ignore_shortage
         """Told when a connection begins to wait for one of these."""
 
 
-def _bear_it() -> None:
+def _ignore_shortage() -> None:
     """Without a server there is nobody to end others for those who wait."""

@@ -41,7 +41,7 @@ class _Streak(NamedTuple):
     """What was rejected, as length and checksum; None: not known yet."""
 
 
-class RejectionPauses:
+class RejectionThrottle:
     __slots__ = ("_allowance", "_allowance_at", "_clock", "_streaks")
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -11,7 +11,7 @@ from penstock.limits import REPLY_BYTES_GATHERED_MAX
 from penstock.types import Buffer
 
 
-class Outgoing:
+class ReplyWriter:
     __slots__ = (
         "_bytes",
         "_gathered",
@@ -20,7 +20,7 @@ class Outgoing:
         "_queued_bytes",
         "_reads",
         "_transport",
-        "untaken_since",
+        "unread_since",
     )
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -31,7 +31,7 @@ class Outgoing:
         self._reads = False
         self._is_scheduled = False
         self._queued_bytes = 0
-        self.untaken_since: float | None = None
+        self.unread_since: float | None = None
         """When the client last took something, while there is something to take."""
 
     @property
@@ -84,7 +84,7 @@ class Outgoing:
         if queued == self._queued_bytes:
             return
         if not queued:
-            self.untaken_since = None
-        elif queued < self._queued_bytes or self.untaken_since is None:
-            self.untaken_since = self._loop.time()
+            self.unread_since = None
+        elif queued < self._queued_bytes or self.unread_since is None:
+            self.unread_since = self._loop.time()
         self._queued_bytes = queued

@@ -14,19 +14,21 @@ Rule 1: all connections together overdraw by no more than a small request each, 
 
 from collections.abc import Callable
 
-from penstock.broker.network.memory_budget import Budgets
+from penstock.broker.network.memory_budget import MemoryBudgets
 from penstock.limits import DECODED_BYTES_WHEN_FULL
 from penstock.protocol.connection import PendingReply
 
 
-class DecodedMemory:
-    __slots__ = ("_budget", "_budgets", "_go_on", "_overdrawn", "_stop")
+class RequestMemory:
+    __slots__ = ("_budget", "_budgets", "_overdrawn", "_pause_reading", "_resume_reading")
 
-    def __init__(self, budgets: Budgets, stop: Callable[[], None], go_on: Callable[[], None]) -> None:
+    def __init__(
+        self, budgets: MemoryBudgets, pause_reading: Callable[[], None], resume_reading: Callable[[], None]
+    ) -> None:
         self._budget = budgets.decoded
         self._budgets = budgets
-        self._stop = stop
-        self._go_on = go_on
+        self._pause_reading = pause_reading
+        self._resume_reading = resume_reading
         self._overdrawn: PendingReply | None = None
         """The request that was accepted when there was no room for it."""
 
@@ -34,20 +36,20 @@ class DecodedMemory:
         self._budget.overdraw(pending.charge_bytes)
         if self._budget.free_bytes < 0 and self._overdrawn is None:
             self._overdrawn = pending
-            self._stop()
+            self._pause_reading()
             self._budget.wait(0, self._has_room)
             self._budgets.on_shortage()
 
     def discharge(self, pending: PendingReply) -> None:
         charge_bytes, pending.charge_bytes = pending.charge_bytes, 0
-        self._budget.give(charge_bytes)
+        self._budget.release(charge_bytes)
         if pending is self._overdrawn:
             self._budget.forget(self._has_room)
             self._has_room()
 
     def _has_room(self) -> None:
         self._overdrawn = None
-        self._go_on()
+        self._resume_reading()
 
     def drop(self) -> None:
         """The connection has ended. What is still charged is given back as its requests end."""

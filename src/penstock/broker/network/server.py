@@ -9,17 +9,17 @@ from ssl import SSLContext
 from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
-from penstock.broker.network.connection import Connection, Shared
+from penstock.broker.network.connection import Connection, ConnectionResources
 from penstock.broker.network.memory_budget import MemoryBudget
 from penstock.config.broker import NetworkConfig
 from penstock.config.listeners import Listener
 from penstock.errors import ConfigError
 from penstock.limits import (
-    COMPLAINTS_PER_SECOND_MAX,
     CONNECTION_BACKLOG_MAX,
     CONNECTION_SWEEP_MS,
-    LAST_ANSWERS_MS_MAX,
+    LAST_REPLIES_MS_MAX,
     MEMORY_RELIEF_PARTS,
+    REJECTIONS_LOGGED_PER_SECOND_MAX,
     TLS_HANDSHAKE_MS_MAX,
 )
 from penstock.observability.logs import Log
@@ -33,7 +33,7 @@ class ServerLimits(NamedTuple):
 
     tls_handshake_ms_max: int = TLS_HANDSHAKE_MS_MAX
     connection_sweep_ms: int = CONNECTION_SWEEP_MS
-    last_answers_ms_max: int = LAST_ANSWERS_MS_MAX
+    last_replies_ms_max: int = LAST_REPLIES_MS_MAX
 
 
 SERVER_LIMITS: Final = ServerLimits()
@@ -42,7 +42,7 @@ SERVER_LIMITS: Final = ServerLimits()
 class Server:
     def __init__(
         self,
-        shared: Shared,
+        shared: ConnectionResources,
         network: NetworkConfig,
         authorizer: Authorizer,
         log: Log,
@@ -58,7 +58,7 @@ class Server:
         self._one_closed = asyncio.Event()
         self._per_address: Counter[str] = Counter()
         self._servers: list[asyncio.Server] = []
-        self._complaints = 0
+        self._rejections_to_log = 0
         self._is_stopping = False
         self._relief_is_due = False
         shared.on_shortage = self._expect_relief
@@ -84,7 +84,7 @@ class Server:
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {listener.host}:{listener.port} for listener {listener.name}: "
-                f"{_why_not(error)}. Choose another address with --kafka or `listeners`"
+                f"{_bind_error_reason(error)}. Choose another address with --kafka or `listeners`"
             ) from error
         self._servers.append(server)
         return listener.bound_to(server.sockets[0].getsockname()[1])
@@ -98,10 +98,10 @@ class Server:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._limits.connection_sweep_ms / 1000)
-            if self._complaints > COMPLAINTS_PER_SECOND_MAX:
-                suppressed = self._complaints - COMPLAINTS_PER_SECOND_MAX
+            if self._rejections_to_log > REJECTIONS_LOGGED_PER_SECOND_MAX:
+                suppressed = self._rejections_to_log - REJECTIONS_LOGGED_PER_SECOND_MAX
                 self._log.warning("connection.refused_more", count=suppressed)
-            self._complaints = 0
+            self._rejections_to_log = 0
             now = loop.time()
             for connection in tuple(self._connections):
                 connection.check(now, self._network.connection_idle_ms_max)
@@ -118,24 +118,24 @@ class Server:
         now = asyncio.get_running_loop().time()
         shared = self._shared
         for budget in (shared.small_frames, shared.large_frames, shared.decoded):
-            if wanted_bytes := budget.wanted_bytes:
-                self._relieve_one(budget, wanted_bytes, now)
+            if missing_bytes := budget.missing_bytes:
+                self._relieve_one(budget, missing_bytes, now)
                 self._expect_relief()
 
-    def _relieve_one(self, budget: MemoryBudget, wanted_bytes: int, now: float) -> None:
+    def _relieve_one(self, budget: MemoryBudget, missing_bytes: int, now: float) -> None:
         """End those who hold most of it for longest, a part of the budget at a time."""
         part_bytes = budget.total_bytes // MEMORY_RELIEF_PARTS
-        burdens = [(connection.burden(budget, now), connection) for connection in self._connections]
+        burdens = [(connection.memory_cost(budget, now), connection) for connection in self._connections]
         stalled = sorted((pair for pair in burdens if pair[0]), key=lambda pair: pair[0], reverse=True)
         freed_bytes = 0
         for _, connection in stalled:
-            if freed_bytes >= min(wanted_bytes, part_bytes):
+            if freed_bytes >= min(missing_bytes, part_bytes):
                 return
-            freed_bytes += connection.holds(budget)
-            connection.end_for_others()
+            freed_bytes += connection.held_bytes_of(budget)
+            connection.end_to_free_memory()
         if budget is self._shared.decoded or budget.free_bytes <= -part_bytes:
             return
-        if not any(connection.receives(budget) for connection in self._connections):
+        if not any(connection.waits_for_client(budget) for connection in self._connections):
             budget.grant_first()  # all wait for each other
 
     def stop_listening(self) -> None:
@@ -144,14 +144,14 @@ class Server:
         for server in self._servers:
             server.close()
         for connection in self._connections:
-            connection.stop_taking()
+            connection.stop_accepting_requests()
 
     async def stop(self) -> None:
         """Close every connection, after what was answered has been sent to those who take it."""
         for connection in tuple(self._connections):
             connection.close()
         try:
-            async with asyncio.timeout(self._limits.last_answers_ms_max / 1000):
+            async with asyncio.timeout(self._limits.last_replies_ms_max / 1000):
                 await self._until_all_are_closed()
         except TimeoutError:
             for connection in tuple(self._connections):
@@ -179,31 +179,31 @@ class Server:
         if self._is_stopping:
             return False
         if len(self._connections) > self._network.connections_max:
-            self._complain(peer, f"more than max.connections={self._network.connections_max}")
+            self._log_rejection(peer, f"more than max.connections={self._network.connections_max}")
             return False
         if self._per_address[peer] > self._network.connections_per_address_max:
-            self._complain(peer, "more than max.connections.per.ip from one address")
+            self._log_rejection(peer, "more than max.connections.per.ip from one address")
             return False
         connection.keep_alive()
         return True
 
-    def _closed(self, connection: Connection, complaint: str | None) -> None:
+    def _closed(self, connection: Connection, close_reason: str | None) -> None:
         self._connections.pop(connection, None)
         self._one_closed.set()
         peer = connection.context.peer
         self._per_address[peer] -= 1
         if self._per_address[peer] <= 0:
             del self._per_address[peer]
-        if complaint is not None:
-            self._complain(peer, complaint)
+        if close_reason is not None:
+            self._log_rejection(peer, close_reason)
 
-    def _complain(self, peer: str, reason: str) -> None:
-        self._complaints += 1
-        if self._complaints <= COMPLAINTS_PER_SECOND_MAX:
+    def _log_rejection(self, peer: str, reason: str) -> None:
+        self._rejections_to_log += 1
+        if self._rejections_to_log <= REJECTIONS_LOGGED_PER_SECOND_MAX:
             self._log.warning("connection.refused", peer=peer, reason=reason)
 
 
-def _why_not(error: OSError) -> str:
+def _bind_error_reason(error: OSError) -> str:
     if isinstance(error, socket.gaierror):  # its numbers are not those of strerror
         return "no such host"
     return os.strerror(error.errno).lower() if error.errno else str(error)

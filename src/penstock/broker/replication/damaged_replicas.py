@@ -28,15 +28,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.storage.storage import Storage
 from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.controller.elections import is_withdrawn, withdraw
 from penstock.errors import ApiError, StorageFailed, StorageFull
-from penstock.host.backoff import Pauses
+from penstock.host.backoff import Backoff
 from penstock.limits import (
-    METADATA_AWAY_PAUSE_MS,
-    METADATA_AWAY_PAUSE_MS_MAX,
+    METADATA_UNAVAILABLE_PAUSE_MS,
+    METADATA_UNAVAILABLE_PAUSE_MS_MAX,
     RENEWAL_PAUSE_MS,
     RENEWAL_PAUSE_MS_MAX,
 )
@@ -53,10 +53,10 @@ LAST_COPY_HELP: Final = (
 RENEWAL_HELP: Final = "the disk of this broker damaged the copy again: look at it, or replace it"
 
 
-class _Renewals:
+class _ReplicaRenewals:
     """Those of one replica."""
 
-    def __init__(self, pauses: Pauses) -> None:
+    def __init__(self, pauses: Backoff) -> None:
         self.count = 0
         self.pauses = pauses
         self.is_waiting = False
@@ -66,81 +66,81 @@ class _Renewals:
 class DamagedReplicas:
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: MetadataService,
         storage: Storage,
         own_epoch: Callable[[], int],
-        look_at_fetching: Callable[[Replica], None],
+        update_fetching: Callable[[Replica], None],
         log: Log,
         *,
         renewal_pause_ms: int = RENEWAL_PAUSE_MS,
         renewal_pause_ms_max: int = RENEWAL_PAUSE_MS_MAX,
     ) -> None:
-        """`own_epoch`: this process's broker epoch. `look_at_fetching`: told of a replica that is to be
+        """`own_epoch`: this process's broker epoch. `update_fetching`: told of a replica that is to be
         fetched no more, or again. The pauses are those before a replica is renewed once more."""
         self._cluster = cluster
         self._storage = storage
         self._own_epoch = own_epoch
-        self._look_at_fetching = look_at_fetching
+        self._update_fetching = update_fetching
         self._log = log
         self._node_id = cluster.config.node.node_id
         self._fetched_epochs: dict[Replica, int] = {}
         """The damaged copies, and the last leader epoch under which something was fetched for each."""
         self._last_copies: set[Replica] = set()
         """Those of which it was said that nobody else has them."""
-        self._renewals: dict[Replica, _Renewals] = {}
-        self._new_pauses: Callable[[], Pauses] = lambda: Pauses(renewal_pause_ms, renewal_pause_ms_max)
-        self._news = asyncio.Event()
+        self._renewals: dict[Replica, _ReplicaRenewals] = {}
+        self._new_pauses: Callable[[], Backoff] = lambda: Backoff(renewal_pause_ms, renewal_pause_ms_max)
+        self._wakeup = asyncio.Event()
 
     def open(self) -> None:
         """Take up what was found damaged before this broker was a member. Nothing is fetched yet."""
         for partition in self._storage.partitions:
             if partition.is_damaged:
                 self._fetched_epochs[_replica(partition)] = NEVER_FETCHED
-                self._news.set()
-        self._storage.on_damage = self._note
+                self._wakeup.set()
+        self._storage.on_damage = self._on_damage
         self._cluster.subscribe(self._follow)
 
-    def _note(self, partition: Partition) -> None:
+    def _on_damage(self, partition: Partition) -> None:
         replica = _replica(partition)
         self._fetched_epochs[replica] = partition.leader_epoch
-        self._look_at_fetching(replica)
-        self._news.set()
+        self._update_fetching(replica)
+        self._wakeup.set()
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
         if self._fetched_epochs:
-            self._news.set()
-        for replica in [each for each in self._renewals if _found(after, each) is None]:
+            self._wakeup.set()
+        for replica in [each for each in self._renewals if _partition_state(after, each) is None]:
             del self._renewals[replica]
 
     async def run(self) -> None:
         """The task."""
-        pauses, said = Pauses(METADATA_AWAY_PAUSE_MS, METADATA_AWAY_PAUSE_MS_MAX), ""
+        pauses, said = Backoff(METADATA_UNAVAILABLE_PAUSE_MS, METADATA_UNAVAILABLE_PAUSE_MS_MAX), ""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             problems = [
-                problem for each in tuple(self._fetched_epochs) if (problem := await self._mend(each))
+                problem for each in tuple(self._fetched_epochs) if (problem := await self._repair(each))
             ]
             if not problems:
-                pauses.begin_anew()
+                pauses.reset()
                 said = ""
                 continue
             if problems[0] != said:
                 said = problems[0]
                 self._log.warning("partition.not_mended", partitions=len(problems), reason=said)
-            await asyncio.sleep(pauses.next_seconds())
-            self._news.set()
+            await asyncio.sleep(pauses.next_delay_s())
+            self._wakeup.set()
 
-    async def _mend(self, replica: Replica) -> str | None:
+    async def _repair(self, replica: Replica) -> str | None:
         """Do what can be done for one now. Returns why it has to be tried again soon; None: it has not."""
         try:
-            if self._decision(self._cluster.image, replica).everything:
+            if self._decision(self._cluster.image, replica).all_changes:
                 await self._withdraw(replica)
             partition = self._damaged(replica)
             if partition is not None and self._is_withdrawn(replica) and self._is_due(replica, partition):
                 if await self._storage.begin_anew(partition):
                     self._note_renewal(replica)
-                self._look_at_fetching(replica)
+                self._update_fetching(replica)
         except (ApiError, StorageFailed, StorageFull) as problem:
             return str(problem)
         partition = self._damaged(replica)
@@ -148,7 +148,7 @@ class DamagedReplicas:
             del self._fetched_epochs[replica]
             self._last_copies.discard(replica)
         else:
-            self._say_if_last(replica, partition)
+            self._log_if_last_copy(replica, partition)
         return None
 
     def _is_due(self, replica: Replica, partition: Partition) -> bool:
@@ -157,7 +157,7 @@ class DamagedReplicas:
         if renewals is None:
             return True
         if not renewals.is_waiting and not renewals.is_due:
-            seconds = renewals.pauses.next_seconds()
+            seconds = renewals.pauses.next_delay_s()
             renewals.is_waiting = True
             asyncio.get_running_loop().call_later(seconds, self._end_pause, renewals)
             self._log.warning(
@@ -169,12 +169,12 @@ class DamagedReplicas:
             )
         return renewals.is_due
 
-    def _end_pause(self, renewals: _Renewals) -> None:
+    def _end_pause(self, renewals: _ReplicaRenewals) -> None:
         renewals.is_waiting, renewals.is_due = False, True
-        self._news.set()
+        self._wakeup.set()
 
     def _note_renewal(self, replica: Replica) -> None:
-        renewals = self._renewals.setdefault(replica, _Renewals(self._new_pauses()))
+        renewals = self._renewals.setdefault(replica, _ReplicaRenewals(self._new_pauses()))
         renewals.count += 1
         renewals.is_due = False
 
@@ -183,17 +183,19 @@ class DamagedReplicas:
         return partition if partition is not None and partition.is_damaged else None
 
     def _decision(self, image: ClusterImage, replica: Replica) -> Decision:
-        found, own = _found(image, replica), image.brokers.get(self._node_id)
+        found, own = _partition_state(image, replica), image.brokers.get(self._node_id)
         # Where another process was admitted under this id, the image speaks of its copy.
-        is_ours = own is not None and own.live_epoch == self._own_epoch()
+        is_ours = own is not None and own.broker_epoch == self._own_epoch()
         if found is None or not is_ours or self._damaged(replica) is None:
             return NOTHING_TO_DO
         fetched_epoch = self._fetched_epochs[replica]
         return withdraw(image, found, self._node_id, fetched_epoch=fetched_epoch) or NOTHING_TO_DO
 
     async def _withdraw(self, replica: Replica) -> None:
-        before = _found(self._cluster.image, replica)
-        after = _found(await self._cluster.change(lambda image: self._decision(image, replica)), replica)
+        before = _partition_state(self._cluster.image, replica)
+        after = _partition_state(
+            await self._cluster.change(lambda image: self._decision(image, replica)), replica
+        )
         if before is None or after is None:
             return
         name, leader = f"{before[0].name}-{replica.partition}", after[1].leader
@@ -204,14 +206,14 @@ class DamagedReplicas:
 
     def _is_withdrawn(self, replica: Replica) -> bool:
         image = self._cluster.image
-        found = _found(image, replica)
+        found = _partition_state(image, replica)
         fetched_epoch = self._fetched_epochs[replica]
         return found is not None and is_withdrawn(image, found[1], self._node_id, fetched_epoch=fetched_epoch)
 
-    def _say_if_last(self, replica: Replica, partition: Partition) -> None:
+    def _log_if_last_copy(self, replica: Replica, partition: Partition) -> None:
         """Once, until it is mended."""
         image = self._cluster.image
-        found = _found(image, replica)
+        found = _partition_state(image, replica)
         leads = found is not None and found[1].leader == self._node_id and self._node_id in image.admitted
         if leads and replica not in self._last_copies:
             self._last_copies.add(replica)
@@ -222,7 +224,7 @@ def _replica(partition: Partition) -> Replica:
     return Replica(partition.topic_id, partition.name.partition)
 
 
-def _found(image: ClusterImage, replica: Replica) -> tuple[Topic, PartitionState] | None:
+def _partition_state(image: ClusterImage, replica: Replica) -> tuple[Topic, PartitionState] | None:
     topic = image.topics_by_id.get(replica.topic_id)
     if topic is None or replica.partition >= len(topic.partitions):
         return None

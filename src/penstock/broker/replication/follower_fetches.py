@@ -12,10 +12,10 @@ Rule 2: a fetch counts only if it comes from the process that has the broker's s
 
 import asyncio
 
-from penstock.broker.cluster.metadata_service import Cluster
-from penstock.broker.data.fetch_reader import Limits
-from penstock.broker.replication.isr_updates import Epoch, InSyncChanges
-from penstock.broker.replication.leadership_check import Doubts
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.broker.data.fetch_reader import FetchLimits
+from penstock.broker.replication.isr_updates import IsrUpdates, OwnBrokerEpoch
+from penstock.broker.replication.leadership_check import LeadershipCheck
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import Clock
 from penstock.host.tasks import Tasks
@@ -23,8 +23,8 @@ from penstock.limits import REPLICA_LAG_CHECK_MS
 from penstock.metadata.facts import NO_NODE, ClusterImage
 from penstock.observability.logs import Log
 from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition
-from penstock.replication.leading import NO_BROKER_EPOCH, Fetched
-from penstock.replication.manager import Partitions
+from penstock.replication.leading import NO_BROKER_EPOCH, FollowerFetchState
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.types import Offset
 
@@ -32,9 +32,9 @@ from penstock.types import Offset
 class ClusterFollowers:
     def __init__(
         self,
-        cluster: Cluster,
-        partitions: Partitions,
-        own_epoch: Epoch,
+        cluster: MetadataService,
+        partitions: ReplicaManager,
+        own_epoch: OwnBrokerEpoch,
         tasks: Tasks,
         clock: Clock,
         log: Log,
@@ -42,16 +42,18 @@ class ClusterFollowers:
         self._cluster = cluster
         self._partitions = partitions
         self._clock = clock
-        self._changes = InSyncChanges(cluster, partitions, own_epoch, tasks, log)
-        self.is_certain = Doubts(cluster, tasks, clock).is_certain
+        self._changes = IsrUpdates(cluster, partitions, own_epoch, tasks, log)
+        self.leadership_confirmed = LeadershipCheck(cluster, tasks, clock).leadership_confirmed
 
     def require_session(self, broker_id: int, broker_epoch: int) -> None:
         require_session(self._cluster.image, broker_id, broker_epoch)
 
-    def fetched(self, partition: Partition, params: FetchPartition, limits: Limits) -> EpochEndOffset | None:
+    def fetched(
+        self, partition: Partition, params: FetchPartition, limits: FetchLimits
+    ) -> EpochEndOffset | None:
         image = self._cluster.image
         self.require_session(limits.replica_id, limits.replica_epoch)  # it may have waited since it asked
-        fetched = Fetched(
+        fetched = FollowerFetchState(
             limits.replica_id,
             limits.replica_epoch,
             Offset(params.fetch_offset),
@@ -85,13 +87,13 @@ class ClusterFollowers:
         """The task that looks for followers that are behind."""
         while True:
             await asyncio.sleep(REPLICA_LAG_CHECK_MS / 1000)
-            if self._cluster.store_away_since is not None:
+            if self._cluster.store_unavailable_since is not None:
                 continue  # no in-sync set can change
             now, lag_ms_max = self._clock.monotonic(), self._cluster.config.replication.lag_ms_max
             for partition in tuple(self._partitions):
                 if partition.leading is None or partition.offline is not None:
                     continue
-                proposal = partition.leading.lagging(partition.log.log_end_offset, now, lag_ms_max)
+                proposal = partition.leading.propose_shrink(partition.log.log_end_offset, now, lag_ms_max)
                 if proposal is not None:
                     self._changes.propose(partition, proposal)
 
@@ -108,4 +110,4 @@ def _epoch_to_join_with(image: ClusterImage, broker_id: int) -> int:
     broker = image.brokers.get(broker_id)
     if broker is None or not broker.is_admitted or broker.is_draining:
         return NO_BROKER_EPOCH
-    return broker.live_epoch
+    return broker.broker_epoch

@@ -18,62 +18,62 @@ Rule 2: of claims that nobody has made again in time there may be many. The othe
 from math import inf
 from typing import TypeVar
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.host.clock import Clock
-from penstock.host.metadata_store import StoreAway, StoreRefuses
+from penstock.host.metadata_store import StoreRejected, StoreUnavailable
 from penstock.host.tasks import Tasks
-from penstock.limits import DOUBT_MS_MAX, DOUBTS_ASKED_MAX, DOUBTS_MAX
+from penstock.limits import LEADERSHIP_CHECKS_MAX, LEADERSHIP_CLAIM_MS_MAX, LEADERSHIP_CLAIMS_MAX
 from penstock.replication.partition import Partition
 
 K = TypeVar("K")
 
 
-class Doubts:
-    def __init__(self, cluster: Cluster, tasks: Tasks, clock: Clock) -> None:
+class LeadershipCheck:
+    def __init__(self, cluster: MetadataService, tasks: Tasks, clock: Clock) -> None:
         self._cluster = cluster
         self._tasks = tasks
         self._clock = clock
-        self._doubted: dict[tuple[Partition, str], float] = {}
+        self._unconfirmed: dict[tuple[Partition, str], float] = {}
         """Claims, and when they were doubted. In that order."""
         self._confirmed: dict[Partition, float] = {}
         """When it was asked what was answered with us. A partition is of one leader epoch."""
-        self._asking: set[Partition] = set()
+        self._checking: set[Partition] = set()
 
-    def is_certain(self, partition: Partition, claim: str) -> bool:
+    def leadership_confirmed(self, partition: Partition, claim: str) -> bool:
         """Whether a client may be told this of a partition. `claim`: also says of which client it is."""
         now = self._clock.monotonic()
         self._forget_old(now)
-        doubted_at = self._doubted.get((partition, claim))
+        doubted_at = self._unconfirmed.get((partition, claim))
         if doubted_at is None:
-            if len(self._doubted) < DOUBTS_MAX:
-                self._doubted[partition, claim] = now
+            if len(self._unconfirmed) < LEADERSHIP_CLAIMS_MAX:
+                self._unconfirmed[partition, claim] = now
         elif self._confirmed.get(partition, -inf) >= doubted_at:
-            del self._doubted[partition, claim]
+            del self._unconfirmed[partition, claim]
             return True
-        self._ask_about(partition)
+        self._begin_check(partition)
         return False
 
     def _forget_old(self, now: float) -> None:
-        _drop_before(now - DOUBT_MS_MAX / 1000, self._doubted)
-        _drop_before(now - DOUBT_MS_MAX / 1000, self._confirmed)
+        _drop_before(now - LEADERSHIP_CLAIM_MS_MAX / 1000, self._unconfirmed)
+        _drop_before(now - LEADERSHIP_CLAIM_MS_MAX / 1000, self._confirmed)
 
-    def _ask_about(self, partition: Partition) -> None:
+    def _begin_check(self, partition: Partition) -> None:
         """If that is not being asked. Whoever is doubted comes again, and so does the question."""
-        if partition not in self._asking and len(self._asking) < DOUBTS_ASKED_MAX:
-            self._asking.add(partition)
-            self._tasks.start(self._ask(partition), f"who leads {partition.name}")
+        if partition not in self._checking and len(self._checking) < LEADERSHIP_CHECKS_MAX:
+            self._checking.add(partition)
+            self._tasks.start(self._check(partition), f"who leads {partition.name}")
 
-    async def _ask(self, partition: Partition) -> None:
-        asked_at = self._clock.monotonic()
+    async def _check(self, partition: Partition) -> None:
+        began_at = self._clock.monotonic()
         try:
             leads = await self._cluster.leader_in_store(partition.topic_id, partition.name.partition)
-        except (StoreAway, StoreRefuses):
+        except (StoreUnavailable, StoreRejected):
             return  # nothing is certain without it
         finally:
-            self._asking.discard(partition)
+            self._checking.discard(partition)
         if leads == (self._cluster.config.node.node_id, partition.leader_epoch):
             self._confirmed.pop(partition, None)
-            self._confirmed[partition] = asked_at
+            self._confirmed[partition] = began_at
 
 
 def _drop_before(time: float, known: dict[K, float]) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from ssl import SSLContext
 from typing import NamedTuple
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.failures import report_failure
 from penstock.broker.storage.storage import Storage
 from penstock.config.listeners import Address
@@ -38,13 +38,13 @@ from penstock.limits import (
     REPLICA_PAUSE_MS_MAX,
     REPLICA_WAIT_MS,
 )
-from penstock.log.truncation import BeginningAnew, Truncation
+from penstock.log.truncation import FullTruncation, Truncation
 from penstock.metadata.facts import NO_NODE, ClusterImage
 from penstock.metadata.image_changes import changed_partitions
 from penstock.observability.logs import Log
 from penstock.protocol.messages.fetch import FETCH, FetchResponse, PartitionData
-from penstock.replication.fetch_plan import Activity, Asked, FetchPlan, Replica
-from penstock.replication.following import Took, Wait
+from penstock.replication.fetch_plan import FetchSessionHandler, PartitionActivity, Replica, SessionPartition
+from penstock.replication.following import Applied, RetryLater
 from penstock.replication.partition import Partition
 from penstock.replication.throttle import NO_RATE, Allowance, Throttle, is_being_added
 from penstock.types import LeaderEpoch, Offset
@@ -52,7 +52,7 @@ from penstock.wire.asynchronous import AsyncClient, connected
 from penstock.wire.core import VersionMismatch
 
 
-class Way(NamedTuple):
+class InterBrokerLink(NamedTuple):
     """How brokers reach each other."""
 
     listener: str
@@ -60,15 +60,15 @@ class Way(NamedTuple):
     tls: SSLContext | None = None
 
 
-class Fetchers:
+class ReplicaFetchers:
     """Follows the cluster: which partition is fetched from whom."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: MetadataService,
         storage: Storage,
         own_epoch: Callable[[], int],
-        way: Way,
+        link: InterBrokerLink,
         tasks: Tasks,
         clock: Clock,
         log: Log,
@@ -78,10 +78,10 @@ class Fetchers:
         self.own_epoch = own_epoch
         self.clock = clock
         self.log = log
-        self.way = way
+        self.link = link
         self._tasks = tasks
         self._followed: dict[Replica, _Leader] = {}
-        self._fetchers: dict[_Session, _Fetcher] = {}
+        self._fetchers: dict[_FetcherKey, _LeaderFetcher] = {}
         self._idle: set[Replica] = set()
         """Those that are asked for by the second session."""
         self.node_id = cluster.config.node.node_id
@@ -91,7 +91,7 @@ class Fetchers:
     def open(self) -> None:
         """Begin to follow what the image shows."""
         for partition in self.storage.partitions:
-            self.look_at(Replica(partition.topic_id, partition.name.partition))
+            self.update_leader(Replica(partition.topic_id, partition.name.partition))
         self.cluster.subscribe(self._follow)
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
@@ -99,12 +99,12 @@ class Fetchers:
         for topic, was, now in changed_partitions(before, after):
             state = now or was
             assert state is not None
-            self.look_at(Replica(topic.id, state.index))
+            self.update_leader(Replica(topic.id, state.index))
         if before.brokers is not after.brokers:
             for fetcher in self._fetchers.values():
                 fetcher.wake()
 
-    def look_at(self, replica: Replica) -> None:
+    def update_leader(self, replica: Replica) -> None:
         """Its leader, or the leader's epoch, may be another."""
         leader = self._leader(self.storage.partitions.find_by_id(*replica))
         known = self._followed.get(replica)
@@ -112,18 +112,18 @@ class Fetchers:
             return
         if known is not None:
             del self._followed[replica]
-            self._fetchers[_Session(known.id, replica in self._idle)].leave(replica)
+            self._fetchers[_FetcherKey(known.id, replica in self._idle)].leave(replica)
             self._idle.discard(replica)
         if leader is not None:
             self._followed[replica] = leader
-            self._fetcher(_Session(leader.id, is_idle=False)).follow(replica)
+            self._fetcher(_FetcherKey(leader.id, is_idle=False)).follow(replica)
 
     def move(self, replica: Replica, *, to_idle: bool) -> None:
         """To the other session of its leader."""
         leader_id = self._followed[replica].id
-        self._fetcher(_Session(leader_id, not to_idle)).leave(replica)
+        self._fetcher(_FetcherKey(leader_id, not to_idle)).leave(replica)
         (self._idle.add if to_idle else self._idle.discard)(replica)
-        self._fetcher(_Session(leader_id, to_idle)).follow(replica)
+        self._fetcher(_FetcherKey(leader_id, to_idle)).follow(replica)
 
     # Not too fast
 
@@ -149,19 +149,19 @@ class Fetchers:
         leader_id, epoch = partition.following.leader_id, partition.following.leader_epoch
         return None if leader_id in (NO_NODE, self.node_id) else _Leader(leader_id, epoch)
 
-    def _fetcher(self, session: "_Session") -> "_Fetcher":
+    def _fetcher(self, session: "_FetcherKey") -> "_LeaderFetcher":
         fetcher = self._fetchers.get(session)
         if fetcher is None:
-            fetcher = self._fetchers[session] = _Fetcher(session, self)
+            fetcher = self._fetchers[session] = _LeaderFetcher(session, self)
             self._tasks.start(fetcher.run(), f"fetch from broker {session.leader_id}")
         return fetcher
 
     def address_of(self, broker_id: int) -> Address | None:
         """Where a broker that is there can be reached."""
         broker = self.cluster.image.brokers.get(broker_id)
-        if broker is None or not broker.is_alive or self.way.listener not in broker.endpoints:
+        if broker is None or not broker.is_alive or self.link.listener not in broker.endpoints:
             return None
-        endpoint = broker.endpoints[self.way.listener]
+        endpoint = broker.endpoints[self.link.listener]
         return Address(endpoint.host, endpoint.port)
 
 
@@ -170,29 +170,29 @@ class _Leader(NamedTuple):
     epoch: LeaderEpoch
 
 
-class _Session(NamedTuple):
+class _FetcherKey(NamedTuple):
     leader_id: int
     is_idle: bool
 
 
-class _Fetcher:
+class _LeaderFetcher:
     """Of one leader."""
 
-    def __init__(self, session: _Session, fetchers: Fetchers) -> None:
+    def __init__(self, session: _FetcherKey, fetchers: ReplicaFetchers) -> None:
         self._leader_id, self._is_idle = session
         self._fetchers = fetchers
         self._storage = fetchers.storage
         self._log = fetchers.log
         wait_ms = REPLICA_IDLE_WAIT_MS if self._is_idle else REPLICA_WAIT_MS
         find = fetchers.storage.partitions.find_by_id
-        self._plan = FetchPlan(self._leader_id, find, wait_ms, fetchers.allow)
-        self._activity = Activity()
-        self._news = asyncio.Event()
+        self._plan = FetchSessionHandler(self._leader_id, find, wait_ms, fetchers.allow)
+        self._activity = PartitionActivity()
+        self._wakeup = asyncio.Event()
         self._client: AsyncClient | None = None
         """While an answer of it is awaited."""
         self._interrupted_at = 0.0
         self._is_interrupted = False
-        self._said = ""
+        self._last_logged = ""
 
     # What is followed
 
@@ -210,7 +210,7 @@ class _Fetcher:
         self._activity.end(replica)
 
     def wake(self) -> None:
-        self._news.set()
+        self._wakeup.set()
 
     # Fetching
 
@@ -220,20 +220,20 @@ class _Fetcher:
             try:
                 await self._run()
             except Exception as mistake:
-                if repr(mistake) != self._said:
-                    self._said = repr(mistake)
+                if repr(mistake) != self._last_logged:
+                    self._last_logged = repr(mistake)
                     self._fetchers.report(f"fetch from broker {self._leader_id}", mistake)
-            await self._rest(REPLICA_PAUSE_MS_MAX / 1000)
+            await self._wait_for_wakeup(REPLICA_PAUSE_MS_MAX / 1000)
 
     async def _run(self) -> None:
         pause_ms = REPLICA_PAUSE_MS
         while True:
             address = self._fetchers.address_of(self._leader_id)
             if not len(self._plan) or address is None:
-                await self._rest(None)
+                await self._wait_for_wakeup(None)
                 continue
             try:
-                name, tls = f"penstock-{self._fetchers.node_id}", self._fetchers.way.tls
+                name, tls = f"penstock-{self._fetchers.node_id}", self._fetchers.link.tls
                 async with connected(address, name, tls=tls) as client:
                     pause_ms = REPLICA_PAUSE_MS
                     await self._fetch_over(client)
@@ -241,21 +241,21 @@ class _Fetcher:
                 if self._is_interrupted:
                     self._is_interrupted = False
                     continue
-                self._say(f"{problem}")
-            await self._rest(pause_ms / 1000)
+                self._log_leader_away(f"{problem}")
+            await self._wait_for_wakeup(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, REPLICA_PAUSE_MS_MAX)
 
-    def _say(self, reason: str) -> None:
-        if reason != self._said:
-            self._said = reason
+    def _log_leader_away(self, reason: str) -> None:
+        if reason != self._last_logged:
+            self._last_logged = reason
             self._log.warning("replica.leader_away", leader=self._leader_id, reason=reason)
 
-    async def _rest(self, seconds: float | None) -> None:
+    async def _wait_for_wakeup(self, seconds: float | None) -> None:
         """Until there is news, or for so long."""
-        self._news.clear()
+        self._wakeup.clear()
         try:
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             return
 
@@ -266,16 +266,18 @@ class _Fetcher:
             now = fetchers.clock.monotonic()
             request = self._plan.request(fetchers.node_id, fetchers.own_epoch(), now)
             if request is None:
-                wanted_at = self._plan.wanted_at()
-                await self._rest(None if wanted_at is None else max(0.0, wanted_at - now))
+                next_delayed_at = self._plan.next_delayed_at()
+                await self._wait_for_wakeup(
+                    None if next_delayed_at is None else max(0.0, next_delayed_at - now)
+                )
                 continue
             self._client = client
             try:
                 response = await client.ask(FETCH, request, REPLICA_FETCH_MS_MAX / 1000)
             finally:
                 self._client = None
-            self._said = ""
-            await self._take(response)
+            self._last_logged = ""
+            await self._process_response(response)
             self._sort_out()
 
     def _sort_out(self) -> None:
@@ -284,13 +286,13 @@ class _Fetcher:
         for replica in moved:
             self._fetchers.move(replica, to_idle=not self._is_idle)
 
-    async def _take(self, response: FetchResponse) -> None:
+    async def _process_response(self, response: FetchResponse) -> None:
         unflushed: list[tuple[Partition, Offset]] = []
-        cuts: list[tuple[Replica, Partition, Truncation | BeginningAnew]] = []
-        for replica, asked, data in self._plan.answers(response):
+        cuts: list[tuple[Replica, Partition, Truncation | FullTruncation]] = []
+        for replica, asked, data in self._plan.handle_response(response):
             partition = asked.partition
-            step = self._answered(replica, asked, data)
-            if isinstance(step, Took):
+            step = self._append_answer(replica, asked, data)
+            if isinstance(step, Applied):
                 if partition.log.is_start_unstored:
                     self._storage.starts.request(partition.log)
                 if step.batches:
@@ -298,24 +300,24 @@ class _Fetcher:
                     self._activity.note(replica, asyncio.get_running_loop().time())
                     if partition.flush_policy is FlushPolicy.BEFORE_ACK:
                         unflushed.append((partition, partition.log.log_end_offset))
-            elif isinstance(step, Truncation | BeginningAnew):
+            elif isinstance(step, Truncation | FullTruncation):
                 cuts.append((replica, partition, step))
-            elif isinstance(step, Wait):
+            elif isinstance(step, RetryLater):
                 self._put_off(replica, REPLICA_PAUSE_MS)
         for cut in cuts:
-            await self._cut(*cut)
+            await self._truncate(*cut)
         if response.error_code:
-            await self._rest(REPLICA_PAUSE_MS / 1000)
+            await self._wait_for_wakeup(REPLICA_PAUSE_MS / 1000)
         if unflushed:
             try:
                 await self._storage.flusher.flush_to(unflushed)
             except StorageFailed as failure:
                 self._storage.fail(failure)
 
-    def _answered(self, replica: Replica, asked: Asked, data: PartitionData) -> object:
+    def _append_answer(self, replica: Replica, asked: SessionPartition, data: PartitionData) -> object:
         partition = asked.partition
         try:
-            return partition.answered(asked.ask, data)
+            return partition.handle_fetch_response(asked.fetch_position, data)
         except CorruptData as damage:
             self._log.error("replica.damaged_answer", partition=partition.name, reason=str(damage))
         except StorageFull as full:
@@ -326,9 +328,11 @@ class _Fetcher:
         return None
 
     def _put_off(self, replica: Replica, pause_ms: int) -> None:
-        self._plan.put_off(replica, self._fetchers.clock.monotonic() + pause_ms / 1000)
+        self._plan.delay(replica, self._fetchers.clock.monotonic() + pause_ms / 1000)
 
-    async def _cut(self, replica: Replica, partition: Partition, cut: Truncation | BeginningAnew) -> None:
+    async def _truncate(
+        self, replica: Replica, partition: Partition, cut: Truncation | FullTruncation
+    ) -> None:
         self._log.info(
             "replica.cut", partition=partition.name, offset=cut.offset, end=partition.log.log_end_offset
         )
@@ -336,4 +340,4 @@ class _Fetcher:
             await self._storage.cut(partition, cut)
         except (CorruptData, StorageFailed) as failure:
             self._storage.damage(partition, failure)
-        self._fetchers.look_at(replica)
+        self._fetchers.update_leader(replica)

@@ -17,7 +17,7 @@ from penstock.log.checkpoint_plan import Checkpoint, IndexWrite
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 
-Entry = TypeVar("Entry")
+Item = TypeVar("Item")
 Planned = list[tuple[Partition, Checkpoint]]
 FILES_AT_ONCE_MAX = 64
 FILES_AT_ONCE_SHARE = 4
@@ -51,7 +51,7 @@ class Checkpoints:
         self._touched: dict[Partition, None] = {}
         self._warm: list[Partition] = []
         self._since_all = 0.0
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()
         """Held from the plan of a checkpoint until it is on disk; by others who write the same files, too."""
 
     def touch(self, partition: Partition) -> None:
@@ -80,7 +80,7 @@ class Checkpoints:
         """In groups, so that planning many never holds the loop for long."""
         for group in _slices(partitions, self._limits.partitions_at_once):
             # One at a time: an earlier plan of a partition must not be carried out after a later one.
-            async with self.turn:
+            async with self.lock:
                 await self._run_group(group)
             await asyncio.sleep(0)
 
@@ -155,7 +155,7 @@ def _close_files(partitions: Sequence[Partition]) -> None:
             partition.log.close_files()
 
 
-def _slices(entries: Sequence[Entry], size: int) -> Iterator[Sequence[Entry]]:
+def _slices(entries: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     for first in range(0, len(entries), size):
         yield entries[first : first + size]
 

@@ -11,9 +11,15 @@ import asyncio
 
 import msgspec
 
-from penstock.host.child_process import Asking, ChildProcess
+from penstock.host.child_process import ChildProcess, RequestHandle
 from penstock.host.worker import Worker
-from penstock.log.compaction.cleaning_job import FAILURES, Answer, Job, Question, Step
+from penstock.log.compaction.cleaning_job import (
+    FAILURES,
+    CleaningJob,
+    CleaningReply,
+    CleaningRequest,
+    CleaningStep,
+)
 
 MODULE = "penstock.broker.storage.cleaner_worker"
 
@@ -22,23 +28,23 @@ class ProcessCleaner:
     def __init__(self) -> None:
         self.child = ChildProcess(MODULE)
         self._worker: Worker | None = None
-        self._asking: Asking | None = None
+        self._asking: RequestHandle | None = None
 
-    async def begin(self, job: Job) -> Step:
+    async def begin(self, job: CleaningJob) -> CleaningStep:
         """Raises what the cleaning met, or ChildDied."""
-        return await self._ask(Question(job))
+        return await self._ask(CleaningRequest(job))
 
-    async def go_on(self) -> Step:
-        return await self._ask(Question(None))
+    async def go_on(self) -> CleaningStep:
+        return await self._ask(CleaningRequest(None))
 
-    async def _ask(self, question: Question) -> Step:
+    async def _ask(self, question: CleaningRequest) -> CleaningStep:
         worker = self._worker = self._worker or Worker("cleaner", asyncio.get_running_loop())
-        asking = self._asking = Asking()
+        asking = self._asking = RequestHandle()
         message = msgspec.msgpack.encode(question)
         try:
-            return step_in(await worker.run(lambda: self.child.ask(message, asking)))
+            return step_in(await worker.run(lambda: self.child.send_request(message, asking)))
         except asyncio.CancelledError:
-            asking.is_over = True
+            asking.is_cancelled = True
             await self.abandon()
             raise
         finally:
@@ -50,12 +56,12 @@ class ProcessCleaner:
         if self._worker is not None:
             await self._worker.run(self.child.stop)
 
-    def give_up(self) -> None:
+    def interrupt(self) -> None:
         if self._asking is not None:
-            self._asking.is_over = True
+            self._asking.is_cancelled = True
         self.child.kill()
 
-    async def rest(self) -> None:
+    async def shut_down(self) -> None:
         if self._worker is not None:
             worker, self._worker = self._worker, None
             self.child.kill()
@@ -63,9 +69,9 @@ class ProcessCleaner:
             worker.stop()
 
 
-def step_in(answered: bytes) -> Step:
+def step_in(answered: bytes) -> CleaningStep:
     """Raises the failure that the answer tells of."""
-    answer = msgspec.msgpack.decode(answered, type=Answer)
+    answer = msgspec.msgpack.decode(answered, type=CleaningReply)
     if answer.failure is not None:
         kind, sentence = answer.failure
         raise FAILURES[kind](sentence)

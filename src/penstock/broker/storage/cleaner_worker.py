@@ -11,47 +11,58 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from penstock.host.child_process import serve_questions
+from penstock.host.child_process import serve_requests
 from penstock.host.os_disk import OsDisk
 from penstock.log.compaction.cleaner import clean
-from penstock.log.compaction.cleaning_job import FAILURES, Answer, Cleaned, CleaningBroke, Question, Step
+from penstock.log.compaction.cleaning_job import (
+    FAILURES,
+    CleanerFailed,
+    CleaningReply,
+    CleaningRequest,
+    CleaningResult,
+    CleaningStep,
+)
 
 NICENESS = 10
-TOLD_CHARACTERS_MAX = 10_000
+DESCRIPTION_CHARACTERS_MAX = 10_000
 
 
-class Cleanings:
+class CleaningServer:
     """One at a time."""
 
     def __init__(self) -> None:
-        self._steps: Iterator[Step] = iter(())
+        self._steps: Iterator[CleaningStep] = iter(())
 
     def answer(self, question: bytes) -> bytes:
         try:
-            result = self._next_step(msgspec.msgpack.decode(question, type=Question))
+            result = self._next_step(msgspec.msgpack.decode(question, type=CleaningRequest))
         except tuple(FAILURES.values()) as failure:
-            result = Answer(failure=(type(failure).__name__, str(failure)))
+            result = CleaningReply(failure=(type(failure).__name__, str(failure)))
         except Exception as mistake:
             # The root of the process: dying would tell nobody what it was.
-            result = Answer(failure=(CleaningBroke.__name__, _told(mistake)))
+            result = CleaningReply(failure=(CleanerFailed.__name__, _describe(mistake)))
         if result.replacement is None:
             self._steps = iter(())  # the keys it has learned take much memory
         return msgspec.msgpack.encode(result)
 
-    def _next_step(self, question: Question) -> Answer:
+    def _next_step(self, question: CleaningRequest) -> CleaningReply:
         if question.job is not None:
-            self._steps = clean(OsDisk(), question.job, pace_of(question.job.bytes_per_second_max))
+            self._steps = clean(OsDisk(), question.job, throttle_to(question.job.bytes_per_second_max))
         step = next(self._steps)
-        return Answer(cleaned=step) if isinstance(step, Cleaned) else Answer(replacement=step)
+        return (
+            CleaningReply(cleaned=step)
+            if isinstance(step, CleaningResult)
+            else CleaningReply(replacement=step)
+        )
 
 
-def _told(mistake: Exception) -> str:
+def _describe(mistake: Exception) -> str:
     """What it was, and then where."""
     told = f"{type(mistake).__name__}: {mistake}\n" + "".join(traceback.format_exception(mistake))
-    return told[:TOLD_CHARACTERS_MAX]
+    return told[:DESCRIPTION_CHARACTERS_MAX]
 
 
-def pace_of(bytes_per_second_max: float) -> Callable[[int], None]:
+def throttle_to(bytes_per_second_max: float) -> Callable[[int], None]:
     """Waits as long as the bytes so far should have taken."""
     started, done = time.monotonic(), 0
 
@@ -66,4 +77,4 @@ def pace_of(bytes_per_second_max: float) -> Callable[[int], None]:
 
 
 if __name__ == "__main__":
-    serve_questions(Cleanings().answer, niceness=NICENESS)
+    serve_requests(CleaningServer().answer, niceness=NICENESS)

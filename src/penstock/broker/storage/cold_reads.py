@@ -24,13 +24,13 @@ from penstock.host.worker import WorkerPool
 from penstock.log.reading.cold_reading import ReadResult, SegmentRead
 from penstock.replication.partition import Partition
 
-Result = TypeVar("Result", bound=ReadResult)
+SegmentReadResult = TypeVar("SegmentReadResult", bound=ReadResult)
 _Problem = CorruptData | StorageFailed | StorageFull
-Failure = ApiError | CorruptData | StorageFailed | StorageFull
-"""Why a read has no result, or `Outdated`."""
+ColdReadFailure = ApiError | CorruptData | StorageFailed | StorageFull
+"""Why a read has no result, or `SegmentsChanged`."""
 
 
-class Outdated(Exception):
+class SegmentsChanged(Exception):
     """A segment was replaced or removed while it was read: the caller plans the read again."""
 
 
@@ -43,7 +43,7 @@ class ColdReads:
         """`Storage.read_failed`: takes a damaged partition offline, and in a cluster lets a sound replica
         lead it."""
 
-    async def run(self, partition: Partition, read: SegmentRead[Result]) -> Result:
+    async def run(self, partition: Partition, read: SegmentRead[SegmentReadResult]) -> SegmentReadResult:
         """Run one read in a worker thread.
 
         Outdated: plan it again. ApiError: the partition is offline, or cannot be read just now.
@@ -55,8 +55,8 @@ class ColdReads:
         return outcome
 
     async def run_all(
-        self, reads: Sequence[tuple[Partition, SegmentRead[Result]]]
-    ) -> list[Result | Failure | Outdated]:
+        self, reads: Sequence[tuple[Partition, SegmentRead[SegmentReadResult]]]
+    ) -> list[SegmentReadResult | ColdReadFailure | SegmentsChanged]:
         """Run several reads as one job. Each has its own outcome, in their order."""
         attempts = await self._pool.run(partial(_attempt_all, [read for _, read in reads]))
         return [
@@ -65,8 +65,11 @@ class ColdReads:
         ]
 
     def _judged(
-        self, partition: Partition, read: SegmentRead[Result], outcome: Result | _Problem
-    ) -> Result | Failure | Outdated:
+        self,
+        partition: Partition,
+        read: SegmentRead[SegmentReadResult],
+        outcome: SegmentReadResult | _Problem,
+    ) -> SegmentReadResult | ColdReadFailure | SegmentsChanged:
         if partition.offline is not None:  # while it was read: damaged, deleted, or of an older epoch
             return partition.offline.again()
         if not isinstance(outcome, Exception):
@@ -78,22 +81,22 @@ class ColdReads:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {partition.name} is being truncated"
             )
         if not all(log.is_current(segment) for segment in read.segments):
-            return Outdated(str(outcome))
+            return SegmentsChanged(str(outcome))
         if not isinstance(outcome, StorageFull):
             self.on_failure(partition, outcome)
         return outcome
 
-    def failed_at_once(self, partition: Partition, failure: StorageFailed) -> None:
+    def report_failed_read(self, partition: Partition, failure: StorageFailed) -> None:
         """Report a read that failed on the event loop, before there was anything to run in a thread."""
         if partition.offline is None and not partition.log.is_truncating:
             self.on_failure(partition, failure)
 
 
-def _attempt_all(reads: Sequence[SegmentRead[Result]]) -> list[Result | _Problem]:
+def _attempt_all(reads: Sequence[SegmentRead[SegmentReadResult]]) -> list[SegmentReadResult | _Problem]:
     return [_attempt(read) for read in reads]
 
 
-def _attempt(read: SegmentRead[Result]) -> Result | _Problem:
+def _attempt(read: SegmentRead[SegmentReadResult]) -> SegmentReadResult | _Problem:
     try:
         return read.run()
     except (CorruptData, StorageFailed, StorageFull) as problem:

@@ -32,14 +32,20 @@ from penstock.host.worker import Worker
 from penstock.limits import CLEANER_IDLE_MS_MAX, MINUTE_MS, SECOND_MS
 from penstock.log.compaction.cleanable import (
     CleaningPolicy,
-    Dirt,
+    LogToClean,
     is_worth_cleaning,
-    measure_dirt,
+    measure_log_to_clean,
     must_roll,
     ranked,
 )
-from penstock.log.compaction.cleaner_offsets import FILE_NAME, clean_file
-from penstock.log.compaction.cleaning_job import Cleaned, CleaningBroke, Job, Replacement, Step
+from penstock.log.compaction.cleaner_offsets import FILE_NAME, cleaner_offset_file
+from penstock.log.compaction.cleaning_job import (
+    CleanerFailed,
+    CleaningJob,
+    CleaningResult,
+    CleaningStep,
+    Replacement,
+)
 from penstock.log.compaction.cleaning_plan import (
     CleaningSetup,
     age_of_active,
@@ -48,7 +54,14 @@ from penstock.log.compaction.cleaning_plan import (
     safe_end,
     segment_ages,
 )
-from penstock.log.compaction.swap import decide, discard, replaced_segments, take_over, tidy, undecide
+from penstock.log.compaction.swap import (
+    cancel_swap,
+    commit_swap,
+    complete_swap,
+    discard_cleaned,
+    replaced_segments,
+    swap_in,
+)
 from penstock.log.data_directory import DataDirectory
 from penstock.log.trusted_time import TrustedTime
 from penstock.metadata.facts import ClusterImage
@@ -65,9 +78,9 @@ RANKING_MS_MAX: Final = 15 * SECOND_MS
 class Cleaner(Protocol):
     """Whatever carries out a cleaning away from the loop."""
 
-    async def begin(self, job: Job) -> Step: ...
+    async def begin(self, job: CleaningJob) -> CleaningStep: ...
 
-    async def go_on(self) -> Step:
+    async def go_on(self) -> CleaningStep:
         """What was made is to be taken over before the next step is asked for."""
         ...
 
@@ -75,23 +88,23 @@ class Cleaner(Protocol):
         """The cleaning that was begun is not gone on with: when this returns, nothing writes any more."""
         ...
 
-    def give_up(self) -> None:
+    def interrupt(self) -> None:
         """Nobody wants the answer any more: whoever waits for it is told so."""
         ...
 
-    async def rest(self) -> None:
+    async def shut_down(self) -> None:
         """There was nothing to do for a while."""
         ...
 
 
-class Means(NamedTuple):
+class CompactionDependencies(NamedTuple):
     directory: DataDirectory
     worker: Worker
     clock: Clock
     log: Log
 
 
-class Setback(NamedTuple):
+class PostponedCleaning(NamedTuple):
     """A cleaning that came to nothing, for a reason that may pass."""
 
     reason: str
@@ -101,13 +114,17 @@ class Setback(NamedTuple):
 
 class Compaction:
     def __init__(
-        self, storage: Storage, config: Callable[[], CleanerConfig], cleaner: Cleaner, means: Means
+        self,
+        storage: Storage,
+        config: Callable[[], CleanerConfig],
+        cleaner: Cleaner,
+        means: CompactionDependencies,
     ) -> None:
         self._storage = storage
         self._config = config
         self.cleaner = cleaner
         self._directory, self._worker, self._clock, self._log = means
-        self.setbacks: dict[Partition, Setback] = {}
+        self.postponed_cleanings: dict[Partition, PostponedCleaning] = {}
         """Logs that are to be tried again, later."""
         self.uncleanable: dict[Partition, str] = {}
         """Logs that are left alone, and why."""
@@ -115,8 +132,8 @@ class Compaction:
         self.failures = 0
         """Of this process: cleanings that came to their end, and those that did not."""
         self._trusted = TrustedTime(self._clock.wall_ms(), self._clock.monotonic())
-        self._turn = asyncio.Lock()
-        self._ranking: deque[tuple[Partition, Dirt]] = deque()
+        self._lock = asyncio.Lock()
+        self._ranking: deque[tuple[Partition, LogToClean]] = deque()
         """What was worth cleaning when all logs were looked at, the dirtiest first."""
         self._ranked_at = self._clock.monotonic()
         self._unopened: dict[Partition, int] = {}
@@ -144,12 +161,12 @@ class Compaction:
             while await self.clean_dirtiest():
                 busy_at = self._clock.monotonic()
             if (self._clock.monotonic() - busy_at) * 1000 >= CLEANER_IDLE_MS_MAX:
-                await self.cleaner.rest()
+                await self.cleaner.shut_down()
 
     async def clean_dirtiest(self) -> TopicPartition | None:
         """Clean the log that needs it most. Returns its name; None if none does."""
-        async with self._turn:
-            self._trusted.look(self._clock.wall_ms(), self._clock.monotonic())
+        async with self._lock:
+            self._trusted.observe(self._clock.wall_ms(), self._clock.monotonic())
             if self._storage.partitions.failure is not None:
                 return None
             found = await self._dirtiest()
@@ -158,12 +175,12 @@ class Compaction:
             await self._clean(*found)
             return found[0].name
 
-    async def _dirtiest(self) -> tuple[Partition, Dirt] | None:
+    async def _dirtiest(self) -> tuple[Partition, LogToClean] | None:
         while self._ranking and (self._clock.monotonic() - self._ranked_at) * 1000 < RANKING_MS_MAX:
             partition, _ = self._ranking.popleft()
-            dirt = await self._dirt_of(partition) if self._is_candidate(partition) else None
-            if dirt is not None:
-                return partition, dirt
+            log_to_clean = await self._dirt_of(partition) if self._is_candidate(partition) else None
+            if log_to_clean is not None:
+                return partition, log_to_clean
         await self._rank()
         return self._ranking.popleft() if self._ranking else None
 
@@ -172,9 +189,9 @@ class Compaction:
         self._forget_the_gone()
         candidates = []
         for partition in tuple(self._storage.partitions):
-            dirt = await self._dirt_of(partition) if self._is_candidate(partition) else None
-            if dirt is not None:
-                candidates.append((partition, dirt))
+            log_to_clean = await self._dirt_of(partition) if self._is_candidate(partition) else None
+            if log_to_clean is not None:
+                candidates.append((partition, log_to_clean))
         self._ranking = deque(ranked(candidates))
         self._ranked_at = self._clock.monotonic()
 
@@ -185,7 +202,9 @@ class Compaction:
         self.uncleanable = {
             now[known.log]: why for known, why in self.uncleanable.items() if known.log in now
         }
-        self.setbacks = {now[known.log]: back for known, back in self.setbacks.items() if known.log in now}
+        self.postponed_cleanings = {
+            now[known.log]: back for known, back in self.postponed_cleanings.items() if known.log in now
+        }
 
     def _is_candidate(self, partition: Partition) -> bool:
         return (
@@ -197,23 +216,23 @@ class Compaction:
         )
 
     def _is_set_aside(self, partition: Partition) -> bool:
-        setback = self.setbacks.get(partition)
+        setback = self.postponed_cleanings.get(partition)
         return setback is not None and self._clock.monotonic() < setback.retry_at
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
         """The cluster's metadata changed, and the storage has followed."""
         if self._being_cleaned is not None and self._being_cleaned.offline is not None:
-            self.cleaner.give_up()
+            self.cleaner.interrupt()
 
     # Deciding
 
-    async def _dirt_of(self, partition: Partition) -> Dirt | None:
+    async def _dirt_of(self, partition: Partition) -> LogToClean | None:
         """What there is to clean; None if it is not worth it."""
         policy, now_ms = _policy(partition.config), self._clock.wall_ms()
         log = partition.log
-        form = log.form
+        files_version = log.files_version
         try:
-            if log.is_at_rest and must_roll(age_of_active(log), policy, now_ms):
+            if log.has_stable_segments and must_roll(age_of_active(log), policy, now_ms):
                 log.roll()
                 self._storage.checkpoints.touch(partition)
             if safe_end(log, partition.high_watermark) < log.active.base_offset:
@@ -221,7 +240,7 @@ class Compaction:
             # Timestamps of old segments may have to be read from the device.
             ages = await self._worker.run(lambda: segment_ages(log, policy))
         except CorruptData as damage:
-            if log.is_still(form):
+            if log.is_unchanged_since(files_version):
                 self._storage.damage(partition, damage)
             return None  # otherwise it met what is not there any more, and the next look is as good
         except (StorageFailed, StorageFull) as problem:
@@ -230,32 +249,42 @@ class Compaction:
         if partition.offline is not None:
             return None  # its topic was deleted meanwhile
         safe = safe_end(log, partition.high_watermark)
-        dirt = measure_dirt(ages, log.clean_to, safe, policy, now_ms)
-        return dirt if is_worth_cleaning(dirt, policy) else None
+        log_to_clean = measure_log_to_clean(ages, log.clean_to, safe, policy, now_ms)
+        return log_to_clean if is_worth_cleaning(log_to_clean, policy) else None
 
     # Cleaning
 
-    async def _clean(self, partition: Partition, dirt: Dirt) -> None:
-        job = job_for(partition.log, dirt, self._setup(partition))
+    async def _clean(self, partition: Partition, log_to_clean: LogToClean) -> None:
+        job = job_for(partition.log, log_to_clean, self._setup(partition))
         if partition.offline is not None or not job.segments:
             return  # while others were looked at, retention removed what was dirty, or somebody the topic
         self._being_cleaned = partition
-        waiting, cuts = job.segments, partition.log.cuts
+        waiting, truncation_count = job.segments, partition.log.truncation_count
         try:
             step = await self.cleaner.begin(job)
             while isinstance(step, Replacement):
-                if cuts != partition.log.cuts or not await self._swap(partition, step):
+                if truncation_count != partition.log.truncation_count or not await self._swap(
+                    partition, step
+                ):
                     await self._abandon(partition)
                     return
                 waiting = [piece for piece in waiting if piece.base_offset >= step.end_offset]
                 step = await self.cleaner.go_on()
-            if cuts != partition.log.cuts or partition.log.is_truncating or partition.log.is_closed:
+            if (
+                truncation_count != partition.log.truncation_count
+                or partition.log.is_truncating
+                or partition.log.is_closed
+            ):
                 await self._abandon(partition)
                 return
             await self._end(partition, step)
-        except (CorruptData, StorageFailed, StorageFull, ConfigError, CleaningBroke, ChildDied) as failure:
+        except (CorruptData, StorageFailed, StorageFull, ConfigError, CleanerFailed, ChildDied) as failure:
             log = partition.log
-            is_current = cuts == log.cuts and not log.is_truncating and are_current(log, waiting)
+            is_current = (
+                truncation_count == log.truncation_count
+                and not log.is_truncating
+                and are_current(log, waiting)
+            )
             if partition.offline is None and is_current:
                 self._note_failure(partition, failure)
                 await self.cleaner.abandon()
@@ -263,25 +292,25 @@ class Compaction:
                 await self._abandon(partition)
         finally:
             self._being_cleaned = None
-            self._worker.submit(lambda: discard(self._directory.disk, job.folder), self._discarded)
+            self._worker.submit(lambda: discard_cleaned(self._directory.disk, job.folder), self._discarded)
 
     async def _abandon(self, partition: Partition) -> None:
         self._log.info("compaction.overtaken", partition=partition.name)
         await self.cleaner.abandon()
 
-    async def _end(self, partition: Partition, cleaned: Cleaned) -> None:
+    async def _end(self, partition: Partition, cleaned: CleaningResult) -> None:
         log = partition.log
         log.clean_to = cleaned.end_offset
-        note = clean_file(log.folder, cleaned.end_offset)
+        note = cleaner_offset_file(log.folder, cleaned.end_offset)
         await self._worker.run(lambda: self._directory.disk.store([note]))
-        self.setbacks.pop(partition, None)
+        self.postponed_cleanings.pop(partition, None)
         self.cleanings += 1
-        self._say(partition, cleaned)
+        self._log_cleaned(partition, cleaned)
 
     def _note_failure(self, partition: Partition, failure: Exception) -> None:
         """Said once, however often it is tried again, unless for another reason."""
         self.failures += 1
-        reason, before = str(failure), self.setbacks.get(partition)
+        reason, before = str(failure), self.postponed_cleanings.get(partition)
         if isinstance(failure, CorruptData):
             self._storage.damage(partition, failure)
             return
@@ -290,13 +319,15 @@ class Compaction:
             self._log.error("compaction.failed", partition=partition.name, reason=reason)
             return
         retry_ms = RETRY_MS_MIN if before is None else min(2 * before.retry_ms, RETRY_MS_MAX)
-        self.setbacks[partition] = Setback(reason, retry_ms, self._clock.monotonic() + retry_ms / 1000)
+        self.postponed_cleanings[partition] = PostponedCleaning(
+            reason, retry_ms, self._clock.monotonic() + retry_ms / 1000
+        )
         if before is None or before.reason != reason:
             self._log.warning("compaction.postponed", partition=partition.name, reason=reason)
 
     def _setup(self, partition: Partition) -> CleaningSetup:
         config = self._config()
-        self._trusted.look(now_ms := self._clock.wall_ms(), self._clock.monotonic())
+        self._trusted.observe(now_ms := self._clock.wall_ms(), self._clock.monotonic())
         retention_ms = partition.config.delete_retention_ms
         return CleaningSetup(
             now_ms,
@@ -309,20 +340,20 @@ class Compaction:
     async def _swap(self, partition: Partition, replacement: Replacement) -> bool:
         """Put a cleaned segment in its place. False if the log has changed there since."""
         disk, log = self._directory.disk, partition.log
-        if log.is_closed or not log.is_at_rest or not replaced_segments(log, replacement):
+        if log.is_closed or not log.has_stable_segments or not replaced_segments(log, replacement):
             return False
         # Whoever is cancelled in here leaves it so: the mark on disk may outlive this process.
         log.is_swapping = True
         try:
-            await self._worker.run(lambda: decide(disk, log.folder, replacement))
+            await self._worker.run(lambda: commit_swap(disk, log.folder, replacement))
             if log.is_closed:
                 return False
             try:
-                taken = take_over(log, replacement)
+                taken = swap_in(log, replacement)
             except StorageFull:
-                await self._worker.run(lambda: undecide(disk, log.folder, replacement))
+                await self._worker.run(lambda: cancel_swap(disk, log.folder, replacement))
                 raise
-            await self._worker.run(lambda: tidy(disk, taken))
+            await self._worker.run(lambda: complete_swap(disk, taken))
         except StorageFull:
             log.is_swapping = False
             raise
@@ -338,7 +369,7 @@ class Compaction:
         if error is not None:
             self._log.warning("compaction.not_discarded", reason=str(error))
 
-    def _say(self, partition: Partition, cleaned: Cleaned) -> None:
+    def _log_cleaned(self, partition: Partition, cleaned: CleaningResult) -> None:
         self._log.info(
             "compaction.cleaned",
             partition=partition.name,

@@ -1,7 +1,7 @@
 """Makes the start of a log survive a crash as soon as it moves: DeleteRecords waits for that.
 
 The leader stores the new start before it confirms anything. A follower learns the new start from the answer
-to its fetch, stores it in the background, and reports what is stored with its fetches (`Following.ask`).
+to its fetch, stores it in the background, and reports what is stored with its fetches (`FollowerRole.ask`).
 Many starts that move together, after retention for example, are stored together.
 
 Rule 1: what the start file of a log says never goes back. Checkpoints write that file too, so every writer
@@ -17,13 +17,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from penstock.errors import StorageFailed, StorageFull
-from penstock.host.disk import Stored
+from penstock.host.disk import SmallFile
 from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE, LOG_START_PAUSE_MS
 from penstock.log.partition_log import PartitionLog
 from penstock.observability.logs import Log
 from penstock.types import Offset
 
-Store = Callable[[Sequence[Stored]], Awaitable[None]]
+Store = Callable[[Sequence[SmallFile]], Awaitable[None]]
 """Replaces small files in the storage worker. It may use the reserved space: deleting makes room."""
 
 
@@ -32,29 +32,29 @@ class NewStart(NamedTuple):
     offset: Offset
 
 
-class LogStarts:
+class LogStartWriter:
     def __init__(
-        self, store: Store, turn: asyncio.Lock, on_failure: Callable[[StorageFailed], None], log: Log
+        self, store: Store, lock: asyncio.Lock, on_failure: Callable[[StorageFailed], None], log: Log
     ) -> None:
         self._store = store
-        self._turn = turn
+        self._lock = lock
         """The lock of checkpoints."""
         self._on_failure = on_failure
         self._log = log
         self._due: dict[PartitionLog, None] = {}
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
     def request(self, log: PartitionLog) -> None:
         """Store where the log begins now, soon."""
         log.is_storing_start = True
         self._due[log] = None
-        self._news.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Store what was requested. The background task of this class."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             while self._due:
                 await self._store_next()
 
@@ -78,7 +78,7 @@ class LogStarts:
         StorageFull or StorageFailed: they begin where they did.
         """
         try:
-            async with self._turn:
+            async with self._lock:
                 # What was known before the lock was taken may be over: the log may be closed, or shorter.
                 due = [start for start in starts if _is_due(start)]
                 for log, _ in due:

@@ -24,7 +24,7 @@ class ReadFailures:
     def __init__(
         self,
         on_damage: Callable[[Partition, Exception], None],
-        others_could_lead: Callable[[Partition], bool],
+        has_other_eligible_leader: Callable[[Partition], bool],
         monotonic: Callable[[], float],
         log: Log,
         *,
@@ -34,7 +34,7 @@ class ReadFailures:
     ) -> None:
         """`failures_max` failures `within_ms`, each `apart_ms` from the one before, are damage."""
         self._on_damage = on_damage
-        self._others_could_lead = others_could_lead
+        self._others_could_lead = has_other_eligible_leader
         self._monotonic = monotonic
         self._log = log
         self._failures_max = failures_max

@@ -38,16 +38,16 @@ class Retention:
         """Remove the segments of a partition that nobody needs any more."""
         if partition.offline is not None or partition.failure is not None:
             return
-        form = partition.log.form
+        files_version = partition.log.files_version
         try:
             # Reading the newest timestamps of old segments may wait for the device.
             await self._worker.run(partition.segment_facts)
-            if partition.offline is not None or not partition.log.is_at_rest:
+            if partition.offline is not None or not partition.log.has_stable_segments:
                 return  # its topic was deleted meanwhile, or compaction is replacing segments just now
-            form = partition.log.form
+            files_version = partition.log.files_version
             facts = partition.segment_facts()
         except CorruptData as damage:
-            if partition.log.is_still(form):
+            if partition.log.is_unchanged_since(files_version):
                 self._on_damage(partition, damage)
             return  # otherwise it met what is not there any more, and the next look is as good
         policy, now_ms = self._policy(partition), self._clock.wall_ms()

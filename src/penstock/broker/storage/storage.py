@@ -8,39 +8,39 @@ from typing import Final, NamedTuple, TypeVar
 
 from penstock.broker.storage.checkpoints import CHECKPOINT_LIMITS, CheckpointLimits, Checkpoints
 from penstock.broker.storage.flusher import Flusher
-from penstock.broker.storage.log_start_writer import LogStarts, NewStart
+from penstock.broker.storage.log_start_writer import LogStartWriter, NewStart
 from penstock.broker.storage.read_failures import ReadFailures
 from penstock.broker.storage.retention import Retention
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock
-from penstock.host.disk import Stored, TooManyOpenFiles
-from penstock.host.keyed_jobs import Turns
+from penstock.host.disk import SmallFile, TooManyOpenFiles
+from penstock.host.keyed_jobs import KeyedJobQueue
 from penstock.host.worker import NewWorker, Worker
 from penstock.limits import (
-    DISK_FULL_SAID_MS,
+    DISK_FULL_LOGGED_MS,
     INSPECTED_BYTES_WAITING_MAX,
-    PRODUCERS_EVICTED_SAID_MS,
+    PRODUCERS_EVICTED_LOGGED_MS,
     STORAGE_TICK_MS,
 )
-from penstock.log.damaged_copies import RoomForCopies
+from penstock.log.damaged_copies import CopySpaceNeeds
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
 from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits
 from penstock.log.recovery import Recovered
-from penstock.log.truncation import BeginningAnew, Truncation
+from penstock.log.truncation import FullTruncation, Truncation
 from penstock.metadata.facts import ClusterImage
 from penstock.metadata.keys import topic_id_text
 from penstock.observability.logs import Log
-from penstock.replication.manager import Lost, Partitions
+from penstock.replication.manager import LostPartition, ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicId, TopicPartition
 
-Result = TypeVar("Result")
+JobResult = TypeVar("JobResult")
 
 # Looking a member up in its class costs as much as all the rest of a comparison.
 BEFORE_ACK, INTERVAL = FlushPolicy.BEFORE_ACK, FlushPolicy.INTERVAL
-CUT_PAUSE_MS: Final = 1_000
+TRUNCATION_PAUSE_MS: Final = 1_000
 EVICTION_HELP: Final = (
     "a batch that these producers repeat is stored twice: see docs/operations.md, Many idempotent producers"
 )
@@ -78,23 +78,25 @@ class Storage:
         self._log = log
         self.flusher = Flusher(directory.disk, flush_worker, self.fail)
         self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log, limits.checkpoints)
-        self.starts = LogStarts(self._store_small_files, self.checkpoints.turn, self.fail, log)
+        self.starts = LogStartWriter(self._store_small_files, self.checkpoints.lock, self.fail, log)
         self.retention = Retention(directory.disk, self._worker, clock, log, self.damage)
         loop = asyncio.get_running_loop()
-        self.inspections = Turns(lambda: new_worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX)
-        self.partitions = Partitions(
-            directory, config(), self._written, self.inspections, clock.monotonic, limits.producers
+        self.deep_validations = KeyedJobQueue(
+            lambda: new_worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX
+        )
+        self.partitions = ReplicaManager(
+            directory, config(), self._written, self.deep_validations, clock.monotonic, limits.producers
         )
         self._read_failures = ReadFailures(
-            self.damage, self.partitions.others_could_lead, clock.monotonic, log
+            self.damage, self.partitions.has_other_eligible_leader, clock.monotonic, log
         )
         self._flush_due: dict[Partition, float] = {}
-        self._full_said_at = -float("inf")
-        self._evictions_said, self._evictions_said_at = 0, -float("inf")
+        self._full_logged_at = -float("inf")
+        self._evictions_logged, self._evictions_logged_at = 0, -float("inf")
         self._files_are_short = False
         self._copied_bytes: dict[tuple[TopicId, int], int] = {}
         """How large the copies that were begun anew become, as far as is known."""
-        self.on_damage: Callable[[Partition], None] = _nobody_cares
+        self.on_damage: Callable[[Partition], None] = _ignore_damage
         """Told of a partition that was just found damaged. In a cluster others may have it sound."""
 
     # Opening and closing
@@ -102,11 +104,11 @@ class Storage:
     def open(self, image: ClusterImage) -> None:
         """Recover every partition. Blocks: nothing is served yet."""
         disk = self._directory.disk
-        disk.hold(self._directory.path, THREADS_THAT_SYNC)
-        self._directory.remove_doomed(self._directory.doomed_folders())
+        disk.open_sync_descriptors(self._directory.path, THREADS_THAT_SYNC)
+        self._directory.remove_deleted(self._directory.deleted_folders())
         for name in self.partitions.strays(image):
             # Never removed: if it is the metadata that was lost, this is all there is.
-            moved_to = self._directory.set_aside(name)
+            moved_to = self._directory.move_to_strays(name)
             self._log.warning("partition.stray_set_aside", partition=name, moved_to=moved_to)
         unsynced: list[Partition] = []
         for partition, found in self.partitions.open_all(image):
@@ -116,11 +118,11 @@ class Storage:
                     self._sync_and_close(unsynced)
             else:
                 partition.log.close_files()
-            self._say_found(partition, found)
+            self._log_recovery(partition, found)
         self._sync_and_close(unsynced)
 
-    def _say_found(self, partition: Partition, found: Recovered | Lost) -> None:
-        if isinstance(found, Lost):
+    def _log_recovery(self, partition: Partition, found: Recovered | LostPartition) -> None:
+        if isinstance(found, LostPartition):
             where = {} if found.moved_to is None else {"moved_to": found.moved_to}
             self._log.error("partition.damaged", partition=partition.name, reason=found.reason, **where)
         elif found.cut_bytes or partition.log.recovery_point < partition.log.log_end_offset:
@@ -143,34 +145,37 @@ class Storage:
             partition.log.close_files()
         partitions.clear()
 
-    async def settle(self) -> None:
+    async def checkpoint_recovered(self) -> None:
         """Bring recovery points to where the logs end, so that a second crash has nothing to read."""
         await self.checkpoints.run([p for p in self.partitions if p.log.needs_checkpoint])
 
     async def close(self) -> None:
         """Make everything durable and let go of the files. Leaves the mark of a clean stop."""
-        self.inspections.stop()
+        self.deep_validations.stop()
         try:
             if self.partitions.failure is None:
                 await self.checkpoints.run(list(self.partitions))
         except StorageFailed as failure:
             self.fail(failure)
-        reason = self._left_undone()
-        notes = [self._directory.seen_file(), self._directory.inventory_file(self.partitions.inventory())]
+        reason = self._unclean_reason()
+        notes = [
+            self._directory.store_progress_file(),
+            self._directory.inventory_file(self.partitions.inventory()),
+        ]
         for partition in self.partitions:
             partition.log.close()
         if reason is None:
             try:
                 if self._directory.broker_epoch != NO_BROKER_EPOCH:
                     await self.store(notes)
-                await self._worker.run(self._directory.leave_clean_mark)
+                await self._worker.run(self._directory.write_clean_shutdown_mark)
             except (StorageFull, StorageFailed) as problem:
                 reason = str(problem)
         if reason is not None:
             self._log.warning("storage.no_clean_mark", reason=reason)
-        self._directory.disk.let_go()
+        self._directory.disk.close_sync_descriptors()
 
-    def _left_undone(self) -> str | None:
+    def _unclean_reason(self) -> str | None:
         """Why the next start has something to recover; None if it has not."""
         if self.partitions.failure is not None:
             return self.partitions.failure
@@ -205,17 +210,17 @@ class Storage:
             await asyncio.sleep(self._limits.tick_ms / 1000)
             now = self._clock.monotonic()
             self.flusher.expire_waits(now)
-            self._say_evictions(now)
+            self._log_evictions(now)
             if self.partitions.failure is None:
                 self._flush_what_is_due(now)
 
-    def _say_evictions(self, now: float) -> None:
+    def _log_evictions(self, now: float) -> None:
         """Idempotence ended early for some producers: said with one partition as an example, not for each."""
-        roll = self.partitions.producer_roll
-        count = roll.evicted - self._evictions_said
-        if not count or (now - self._evictions_said_at) * 1000 < PRODUCERS_EVICTED_SAID_MS:
+        roll = self.partitions.producer_registry
+        count = roll.evicted - self._evictions_logged
+        if not count or (now - self._evictions_logged_at) * 1000 < PRODUCERS_EVICTED_LOGGED_MS:
             return
-        self._evictions_said, self._evictions_said_at = roll.evicted, now
+        self._evictions_logged, self._evictions_logged_at = roll.evicted, now
         evicted_from, roll.last_evicted_from = roll.last_evicted_from, None
         names = (each.name for each in self.partitions if each.log.producers is evicted_from)
         self._log.warning("producers.evicted", count=count, partition=next(names, None), help=EVICTION_HELP)
@@ -271,12 +276,12 @@ class Storage:
         if not gone:
             return
         try:
-            doomed = await self.with_reserve(lambda: self._directory.doom(gone))
+            doomed = await self.with_reserve(lambda: self._directory.mark_deleted(gone))
         except (StorageFailed, StorageFull) as failure:
             # Their folders are in the way of topics that may get the same names.
             self.fail(StorageFailed(str(failure)))
             return
-        self._worker.submit(lambda: self._directory.remove_doomed(doomed), self._removed)
+        self._worker.submit(lambda: self._directory.remove_deleted(doomed), self._removed)
 
     def _removed(self, _: None, error: BaseException | None) -> None:
         if error is not None:
@@ -296,12 +301,12 @@ class Storage:
         await self.checkpoints.run([partition])  # retention stops at the recovery point
         await self.retention.enforce(partition)
 
-    async def cut(self, partition: Partition, cut: Truncation | BeginningAnew) -> None:
+    async def cut(self, partition: Partition, cut: Truncation | FullTruncation) -> None:
         """Take off a log what its leader has not. Waits for room if there is none."""
 
         def end(_: None) -> None:
             cut.end()
-            self.partitions.cut_ended(partition)
+            self.partitions.truncation_ended(partition)
 
         while True:
             try:
@@ -310,25 +315,25 @@ class Storage:
             except StorageFull as full:
                 self.note_full(full)
                 if not self._directory.release_reserve():
-                    await asyncio.sleep(CUT_PAUSE_MS / 1000)
+                    await asyncio.sleep(TRUNCATION_PAUSE_MS / 1000)
                 if partition.log.is_closed:
                     return  # what has the folder now, if anybody, is another log
 
-    async def _store_small_files(self, writes: Sequence[Stored]) -> None:
+    async def _store_small_files(self, writes: Sequence[SmallFile]) -> None:
         await self.with_reserve(lambda: self._directory.disk.store(writes))
 
-    async def store(self, writes: Sequence[Stored]) -> None:
+    async def store(self, writes: Sequence[SmallFile]) -> None:
         """Each whole or not at all. StorageFull: there is no room, and none is made for it."""
         await self._worker.run(lambda: self._directory.disk.store(writes))
 
-    async def with_reserve(self, job: Callable[[], Result]) -> Result:
+    async def with_reserve(self, job: Callable[[], JobResult]) -> JobResult:
         """What frees space must work on a full disk: it may use the space that is set aside for it.
 
         The second attempt follows the first at once, in the worker: folders are moved there too, so the
         folder is the same one.
         """
 
-        def attempt() -> Result:
+        def attempt() -> JobResult:
             try:
                 return job()
             except StorageFull:
@@ -345,8 +350,8 @@ class Storage:
         if isinstance(full, TooManyOpenFiles):
             self._files_are_short = True  # until what is written is synced, whenever that was due
         now = self._clock.monotonic()
-        if (now - self._full_said_at) * 1000 >= DISK_FULL_SAID_MS:
-            self._full_said_at = now
+        if (now - self._full_logged_at) * 1000 >= DISK_FULL_LOGGED_MS:
+            self._full_logged_at = now
             self._log.warning("storage.full", reason=str(full))
 
     def fail(self, failure: StorageFailed) -> None:
@@ -376,7 +381,7 @@ class Storage:
                 self._damage_noted(name, error)
 
             # After an I/O error the next start may find nothing wrong. Damage it need not find again.
-            self._worker.submit(lambda: self._directory.note_damage(name, str(damage)), noted)
+            self._worker.submit(lambda: self._directory.record_damage(name, str(damage)), noted)
         self.on_damage(found)
 
     def _damage_noted(self, name: TopicPartition, error: BaseException | None) -> None:
@@ -393,12 +398,12 @@ class Storage:
     async def begin_anew(self, partition: Partition) -> bool:
         """Give a damaged copy up, and follow the leader with an empty one. False: it is not wanted any
         more. StorageFull, StorageFailed: it stays damaged, and this may be tried again."""
-        empty = self.partitions.let_go(partition)
+        empty = self.partitions.release_damaged(partition)
         name, mark, room = empty.name, topic_id_text(empty.topic_id), self._room_for(empty)
         # One attempt: before another one it has to be asked again whose folder that is.
-        given_up = await self._worker.run(lambda: self._directory.give_up_damaged(name, mark, room))
+        given_up = await self._worker.run(lambda: self._directory.discard_damaged(name, mark, room))
         self._copied_bytes[empty.topic_id, name.partition] = max(given_up.size_bytes, room.copy_bytes_min)
-        if not self.partitions.renew(empty):
+        if not self.partitions.begin_recopy(empty):
             return False
         files = (
             {"files": "removed", "reason": "a copy does not fit beside them"}
@@ -408,7 +413,7 @@ class Storage:
         self._log.info("partition.begins_anew", partition=name, size_bytes=given_up.size_bytes, **files)
         return True
 
-    def _room_for(self, empty: Partition) -> RoomForCopies:
+    def _room_for(self, empty: Partition) -> CopySpaceNeeds:
         """What copies of partitions that were begun anew still have to bring, this one's and the others'."""
         own = empty.topic_id, empty.name.partition
         lacking: dict[tuple[TopicId, int], int] = {}
@@ -418,8 +423,8 @@ class Storage:
                 lacking[key] = size_bytes - (0 if found is None else found.log.size_bytes)
         self._copied_bytes = {key: self._copied_bytes[key] for key in lacking}
         lacking.pop(own, None)
-        return RoomForCopies(self._copied_bytes.get(own, 0), claimed_bytes=sum(lacking.values()))
+        return CopySpaceNeeds(self._copied_bytes.get(own, 0), claimed_bytes=sum(lacking.values()))
 
 
-def _nobody_cares(partition: Partition) -> None:
+def _ignore_damage(partition: Partition) -> None:
     """A broker that is alone can only refuse to serve it."""

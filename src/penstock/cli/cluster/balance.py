@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import URL_DEFAULT, Json, TokenFile, Url
-from penstock.cli.cluster.reassign import NothingToCopyFrom, wait_until_moved
+from penstock.cli.cluster.options import URL_DEFAULT, JsonOption, TokenFileOption, UrlOption
+from penstock.cli.cluster.reassign import NoLeaderToCopyFrom, wait_until_moved
 from penstock.cli.command import client_command, examples
 from penstock.errors import CommandFailed
 from penstock.limits import INT_MAX
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
 
 BALANCE_EXAMPLES = examples(
     ("What would move", "penstock cluster balance --dry-run"),
@@ -28,7 +28,7 @@ BALANCE_EXAMPLES = examples(
                      epilog=BALANCE_EXAMPLES)  # fmt: skip
 @client_command
 def balance(
-    broker: "Broker",
+    broker: "BrokerConnector",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would move.")] = False,
     away_from: Annotated[
         int | None,
@@ -37,9 +37,9 @@ def balance(
     wait: Annotated[
         bool, typer.Option("--wait", help="Until everything is copied, and nothing is left to move.")
     ] = False,
-    url: Url = URL_DEFAULT,
-    token_file: TokenFile = None,
-    as_json: Json = False,
+    url: UrlOption = URL_DEFAULT,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """One step moves at most 100 partitions. Brokers that join get theirs by themselves (auto.balance)."""
     from penstock.cli.http_client import get_json, post_json, token_of
@@ -53,8 +53,8 @@ def balance(
             moves = get_json(url, path, broker.timeout_s)["moves"]
         else:
             moves = post_json(url, path, broker.timeout_s, token)["moves"]
-        _require_taken(moves)
-        if not moves and (stays := _held(broker, url, away_from)):
+        _require_accepted(moves)
+        if not moves and (stays := _remaining_replicas_text(broker, url, away_from)):
             raise CommandFailed(stays)
         if moves or step == 0:
             _print(moves, dry_run=dry_run, as_json=as_json)
@@ -62,19 +62,23 @@ def balance(
             return
         try:
             _wait(broker, moves)
-        except NothingToCopyFrom as stuck:
-            stays = _held(broker, url, away_from)
+        except NoLeaderToCopyFrom as stuck:
+            stays = _remaining_replicas_text(broker, url, away_from)
             raise CommandFailed("\n".join(filter(None, [str(stuck), stays]))) from stuck
 
 
-def _held(broker: "Broker", url: str, broker_id: int | None) -> str:
+def _remaining_replicas_text(broker: "BrokerConnector", url: str, broker_id: int | None) -> str:
     """What a broker still holds that was to be emptied; empty if it holds nothing, or nobody was."""
     from penstock.cli.http_client import get_json
 
-    return "" if broker_id is None else held_text(get_json(url, "/v1/cluster", broker.timeout_s), broker_id)
+    return (
+        ""
+        if broker_id is None
+        else remaining_replicas_text(get_json(url, "/v1/cluster", broker.timeout_s), broker_id)
+    )
 
 
-def _wait(broker: "Broker", moves: Sequence[dict[str, Any]]) -> None:
+def _wait(broker: "BrokerConnector", moves: Sequence[dict[str, Any]]) -> None:
     from penstock.types import TopicPartition
 
     wait_until_moved(broker, [TopicPartition(move["topic"], move["partition"]) for move in moves])
@@ -82,7 +86,7 @@ def _wait(broker: "Broker", moves: Sequence[dict[str, Any]]) -> None:
     time.sleep(0.1)
 
 
-def _require_taken(moves: Sequence[dict[str, Any]]) -> None:
+def _require_accepted(moves: Sequence[dict[str, Any]]) -> None:
     refused = [move for move in moves if move.get("refusal")]
     if refused:
         reasons = "\n".join(
@@ -91,7 +95,7 @@ def _require_taken(moves: Sequence[dict[str, Any]]) -> None:
         raise CommandFailed(f"not everything was moved:\n{reasons}")
 
 
-def held_text(document: Any, broker_id: int) -> str:
+def remaining_replicas_text(document: Any, broker_id: int) -> str:
     """What a broker still holds, and why; empty if it holds nothing."""
     from penstock.cli.output import counted
 

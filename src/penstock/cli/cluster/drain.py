@@ -6,12 +6,19 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import POLL_S, URL_DEFAULT, Json, Timeout, TokenFile, Url
+from penstock.cli.cluster.options import (
+    POLL_S,
+    URL_DEFAULT,
+    JsonOption,
+    TimeoutOption,
+    TokenFileOption,
+    UrlOption,
+)
 from penstock.cli.command import TIMEOUT_S_DEFAULT, examples
 from penstock.errors import CommandFailed
 from penstock.limits import INT_MAX
 
-Id = Annotated[int, typer.Argument(metavar="ID", min=0, max=INT_MAX, help="The broker.")]
+BrokerIdArgument = Annotated[int, typer.Argument(metavar="ID", min=0, max=INT_MAX, help="The broker.")]
 
 DRAIN_EXAMPLES = examples(
     ("Before a broker is stopped for long", "penstock cluster drain 2"),
@@ -22,11 +29,11 @@ DRAIN_EXAMPLES = examples(
 @cluster_app.command("drain", help="Let others lead what a broker leads, and give it nothing new.",
                      epilog=DRAIN_EXAMPLES)  # fmt: skip
 def drain(
-    broker_id: Id,
-    url: Url = URL_DEFAULT,
-    timeout: Timeout = TIMEOUT_S_DEFAULT,
-    token_file: TokenFile = None,
-    as_json: Json = False,
+    broker_id: BrokerIdArgument,
+    url: UrlOption = URL_DEFAULT,
+    timeout: TimeoutOption = TIMEOUT_S_DEFAULT,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """It stays so until `undrain`, or until it starts anew."""
     from penstock.cli.http_client import get_json, post_json, token_of
@@ -63,11 +70,11 @@ UNDRAIN_EXAMPLES = examples(("When it is to work again", "penstock cluster undra
 @cluster_app.command("undrain", help="Let a drained broker lead and be given replicas again.",
                      epilog=UNDRAIN_EXAMPLES)  # fmt: skip
 def undrain(
-    broker_id: Id,
-    url: Url = URL_DEFAULT,
-    timeout: Timeout = TIMEOUT_S_DEFAULT,
-    token_file: TokenFile = None,
-    as_json: Json = False,
+    broker_id: BrokerIdArgument,
+    url: UrlOption = URL_DEFAULT,
+    timeout: TimeoutOption = TIMEOUT_S_DEFAULT,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """It leads again when leaders are evened out, or after `penstock cluster elect --preferred --all`."""
     from penstock.cli.http_client import post_json, token_of

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import Json
+from penstock.cli.cluster.options import JsonOption
 from penstock.cli.command import client_command, examples, topic_names
 from penstock.errors import CommandFailed, ErrorCode
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
     from penstock.protocol.messages.elect_leaders import ElectLeadersRequest
     from penstock.types import TopicPartition
 
@@ -26,7 +26,7 @@ ELECT_EXAMPLES = examples(
 @cluster_app.command("elect", help="Elect leaders of partitions.", epilog=ELECT_EXAMPLES)
 @client_command
 def elect(
-    broker: "Broker",
+    broker: "BrokerConnector",
     preferred: Annotated[
         bool, typer.Option("--preferred", help="The first of the replicas, if it is in sync. The default.")
     ] = False,
@@ -43,7 +43,7 @@ def elect(
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Of every topic.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before an unclean election.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.output import confirm, json_line
 
@@ -61,7 +61,7 @@ def elect(
         json_line([{**name._asdict(), "outcome": code.name} for name, (code, _) in outcomes.items()])
     else:
         _print(outcomes)
-    failed = {name: said for name, said in outcomes.items() if said[0] not in _FINE}
+    failed = {name: said for name, said in outcomes.items() if said[0] not in _SUCCESS_CODES}
     if failed:
         raise CommandFailed(
             "\n".join(
@@ -71,11 +71,11 @@ def elect(
         )
 
 
-_FINE = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+_SUCCESS_CODES = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
 
 
 def _request(
-    broker: "Broker", topic: str | None, wanted: Sequence[int], *, unclean: bool
+    broker: "BrokerConnector", topic: str | None, wanted: Sequence[int], *, unclean: bool
 ) -> "ElectLeadersRequest":
     from penstock.cli.topic_state import chosen_partitions, find_topic
     from penstock.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
@@ -87,7 +87,9 @@ def _request(
     return ElectLeadersRequest(int(unclean), [TopicPartitions(topic, chosen)])
 
 
-def _ask(broker: "Broker", request: "ElectLeadersRequest") -> "dict[TopicPartition, tuple[ErrorCode, str]]":
+def _ask(
+    broker: "BrokerConnector", request: "ElectLeadersRequest"
+) -> "dict[TopicPartition, tuple[ErrorCode, str]]":
     from penstock.cli.topic_state import error_name
     from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
     from penstock.types import TopicPartition

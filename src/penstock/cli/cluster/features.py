@@ -9,7 +9,7 @@ from penstock.cli.command import client_command, examples
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker, BrokerClient
+    from penstock.cli.connection import BrokerClient, BrokerConnector
 
 FEATURES_EXAMPLES = examples(
     ("What the cluster writes, and what the broker that is asked knows", "penstock cluster features"),
@@ -22,7 +22,7 @@ FEATURES_EXAMPLES = examples(
 )
 @client_command
 def features(
-    broker: "Broker",
+    broker: "BrokerConnector",
     is_upgrade: Annotated[
         bool, typer.Option("--upgrade", help="Raise it to the newest. There is no way back.")
     ] = False,

@@ -9,13 +9,13 @@ URL_DEFAULT: Final = "http://127.0.0.1:8080"
 POLL_S: Final = 0.5
 """How often a command that waits looks again."""
 
-Url = Annotated[
+UrlOption = Annotated[
     str, typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="The HTTP address of any broker.")
 ]
-Timeout = Annotated[
+TimeoutOption = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.1, help="How long the broker may take to answer.")
 ]
-TokenFile = Annotated[
+TokenFileOption = Annotated[
     Path | None,
     typer.Option(
         "--token-file",
@@ -23,4 +23,4 @@ TokenFile = Annotated[
         help="A file with the token that changes need. Default: the token in PENSTOCK_TOKEN, if any.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

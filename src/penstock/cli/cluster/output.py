@@ -9,17 +9,17 @@ from penstock.cli.cluster.partition_moves import left_text
 from penstock.cli.output import Cell, counted, table
 
 _SHOWN_MAX: Final = 20
-_TROUBLES: Final = (
+_PARTITION_PROBLEMS: Final = (
     ("offline", "offline (nobody leads)"),
     ("under_replicated", "under-replicated"),
     ("unbalanced", "unbalanced (another than the preferred one leads)"),
     ("reassigning", "being moved"),
 )
 
-Document = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 
-def print_status(document: Document) -> None:
+def print_status(document: JsonObject) -> None:
     brokers = document["brokers"]
     controller = document["controller"]
     led = "no controller" if controller is None else f"controller {controller}"
@@ -28,19 +28,19 @@ def print_status(document: Document) -> None:
     if document["metadata_away"] is not None:
         typer.echo(f"the metadata store is away: nothing can be changed now ({document['metadata_away']})")
     table(("BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "HOLDS"), [_broker_row(each) for each in brokers])
-    for key, title in _TROUBLES:
+    for key, title in _PARTITION_PROBLEMS:
         _print_partitions(title, document[key])
     _print_damage(document.get("damaged_here"))
     _print_risks(document["topics_at_risk"])
 
 
-def _broker_row(broker: Document) -> tuple[Cell, ...]:
+def _broker_row(broker: JsonObject) -> tuple[Cell, ...]:
     address = next(iter(broker["addresses"].values()), None)
     state = "drained" if broker["is_drained"] else broker["state"]
     return broker["id"], address, broker["rack"] or "-", state, broker["leads"], broker["holds"]
 
 
-def _print_partitions(title: str, found: Document) -> None:
+def _print_partitions(title: str, found: JsonObject) -> None:
     if not found["count"]:
         typer.echo(f"{title}: none")
         return
@@ -51,10 +51,10 @@ def _print_partitions(title: str, found: Document) -> None:
     if has_progress:
         titles = (*titles, "ADDED", "REMOVED", "RECORDS LEFT")
     table(titles, [_partition_row(entry, has_progress=has_progress) for entry in shown])
-    _say_more(found["count"] - len(shown))
+    _print_more(found["count"] - len(shown))
 
 
-def _partition_row(entry: Document, *, has_progress: bool) -> tuple[Cell, ...]:
+def _partition_row(entry: JsonObject, *, has_progress: bool) -> tuple[Cell, ...]:
     row = (
         f"  {entry['topic']}",
         entry["partition"],
@@ -67,27 +67,27 @@ def _partition_row(entry: Document, *, has_progress: bool) -> tuple[Cell, ...]:
     return *row, ids_text(entry["adding"]), ids_text(entry["removing"]), left_text(entry["records_left"])
 
 
-def _print_damage(found: Document | None) -> None:
+def _print_damage(found: JsonObject | None) -> None:
     """None: the broker is of a release that does not tell."""
     if found is None or not found["count"]:
         return
     typer.echo(f"damaged on the broker that was asked: {counted(found['count'], 'partition')}")
     for entry in found["partitions"][:_SHOWN_MAX]:
         typer.echo(f"  {entry['topic']}-{entry['partition']}  ({entry['reason']})")
-    _say_more(found["count"] - _SHOWN_MAX)
+    _print_more(found["count"] - _SHOWN_MAX)
 
 
-def _print_risks(topics: Sequence[Document]) -> None:
+def _print_risks(topics: Sequence[JsonObject]) -> None:
     if not topics:
         typer.echo("one lost disk would lose: nothing")
         return
     typer.echo(f"one lost disk would lose acknowledged records of {counted(len(topics), 'topic')}")
     for topic in topics[:_SHOWN_MAX]:
         typer.echo(f"  {topic['topic']}  ({topic['reason']})")
-    _say_more(len(topics) - _SHOWN_MAX)
+    _print_more(len(topics) - _SHOWN_MAX)
 
 
-def _say_more(count: int) -> None:
+def _print_more(count: int) -> None:
     if count > 0:
         typer.echo(f"  and {count} more: see --json")
 

@@ -6,7 +6,7 @@ Any broker takes them. How many records a replica still lacks is told by the bro
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.cli.connection import Broker
+from penstock.cli.connection import BrokerConnector
 from penstock.cli.topic_state import error_name, metadata_of
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed, ErrorCode
@@ -27,17 +27,17 @@ from penstock.protocol.messages.list_partition_reassignments import (
 )
 from penstock.types import TopicPartition
 
-Left = dict[int, int | None]
+RecordsLeft = dict[int, int | None]
 """Records that each broker still lacks; None: it cannot be known now."""
 
 
-class Moving(NamedTuple):
+class PartitionMove(NamedTuple):
     partition: TopicPartition
     adding: list[int]
     removing: list[int]
 
 
-class Hindrance(NamedTuple):
+class BlockedMove(NamedTuple):
     """Why a move does not go on by itself."""
 
     partition: TopicPartition
@@ -48,7 +48,7 @@ class Hindrance(NamedTuple):
     """Those that are to hold it, and are not there."""
 
     @property
-    def in_short(self) -> str:
+    def summary(self) -> str:
         return f"waits for {_named(self.away, 'and')} to come back" if self.is_led else "nobody leads it"
 
     @property
@@ -56,13 +56,13 @@ class Hindrance(NamedTuple):
         """What it is, and what to do; without a full stop."""
         if self.is_led:
             calling_off = f"penstock cluster reassign --topic {self.partition.topic} --cancel"
-            return f"partition {self.partition} {self.in_short}; `{calling_off}` calls the move off"
+            return f"partition {self.partition} {self.summary}; `{calling_off}` calls the move off"
         remedy = f"bring {_named(self.holders, 'or')} back, or delete the topic"
         return f"partition {self.partition} has no leader to copy from: {remedy}"
 
 
-def alter(
-    broker: Broker, targets: Mapping[TopicPartition, Sequence[int] | None]
+def alter_reassignments(
+    broker: BrokerConnector, targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> dict[TopicPartition, str]:
     """What was refused, with the reason. A target of None ends the move under way."""
     topics: dict[str, ReassignableTopic] = {}
@@ -82,14 +82,14 @@ def alter(
     }
 
 
-def moving(broker: Broker) -> dict[TopicPartition, Moving]:
+def moves_under_way(broker: BrokerConnector) -> dict[TopicPartition, PartitionMove]:
     """Everything that is being moved."""
     with broker.client() as client:
         answer = client.ask(LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest(topics=None))
     if answer.error_code:
         raise CommandFailed(f"what is being moved cannot be listed: {error_name(answer.error_code)}.")
     return {
-        (name := TopicPartition(topic.name, entry.partition_index)): Moving(
+        (name := TopicPartition(topic.name, entry.partition_index)): PartitionMove(
             name, list(entry.adding_replicas), list(entry.removing_replicas)
         )
         for topic in answer.topics
@@ -97,7 +97,9 @@ def moving(broker: Broker) -> dict[TopicPartition, Moving]:
     }
 
 
-def hindrances(broker: Broker, moves: Iterable[Moving]) -> dict[TopicPartition, Hindrance]:
+def blocked_moves(
+    broker: BrokerConnector, moves: Iterable[PartitionMove]
+) -> dict[TopicPartition, BlockedMove]:
     """Of those moves that wait for somebody to come back."""
     by_name = {move.partition: move for move in moves}
     with broker.client() as client:
@@ -112,14 +114,16 @@ def hindrances(broker: Broker, moves: Iterable[Moving]) -> dict[TopicPartition, 
             is_led = state.leader_id in there
             away = sorted({*state.replica_nodes, *move.adding}.difference(move.removing, there))
             if away or not is_led:
-                found[move.partition] = Hindrance(move.partition, is_led, list(state.isr_nodes), away)
+                found[move.partition] = BlockedMove(move.partition, is_led, list(state.isr_nodes), away)
     return found
 
 
-def records_left(broker: Broker, moves: Iterable[Moving]) -> dict[TopicPartition, Left]:
+def records_left(
+    broker: BrokerConnector, moves: Iterable[PartitionMove]
+) -> dict[TopicPartition, RecordsLeft]:
     """Of each partition, what the brokers lack that are given a replica."""
     asked: dict[int, list[TopicPartition]] = {}
-    left: dict[TopicPartition, Left] = {}
+    left: dict[TopicPartition, RecordsLeft] = {}
     for move in moves:
         left[move.partition] = dict.fromkeys(move.adding)
         for node in move.adding:
@@ -137,7 +141,7 @@ def records_left(broker: Broker, moves: Iterable[Moving]) -> dict[TopicPartition
 
 
 def _lags(
-    broker: Broker, address: Address, partitions: Iterable[TopicPartition]
+    broker: BrokerConnector, address: Address, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     topics: dict[str, DescribableLogDirTopic] = {}
     for name, index in partitions:
@@ -157,7 +161,7 @@ def _lags(
     }
 
 
-def left_text(left: Left) -> str:
+def left_text(left: RecordsLeft) -> str:
     """`1200 on broker 3, 0 on broker 4`; what is not known is a dash."""
     texts = [f"{'-' if count is None else count} on broker {node}" for node, count in left.items()]
     return ", ".join(texts) or "nothing to copy"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import POLL_S, Json
+from penstock.cli.cluster.options import POLL_S, JsonOption
 from penstock.cli.command import client_command, examples, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.cluster.partition_moves import Hindrance, Left, Moving
+    from penstock.cli.cluster.partition_moves import BlockedMove, PartitionMove, RecordsLeft
     from penstock.cli.cluster.reassign_plan import Targets
-    from penstock.cli.connection import Broker
-    from penstock.cli.topic_state import TopicState
+    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.topic_state import TopicDescription
     from penstock.types import TopicPartition
 
 SHOWN_MAX: Final = 20
@@ -35,7 +35,7 @@ REASSIGN_EXAMPLES = examples(
 @cluster_app.command("reassign", help="Move partitions to other brokers.", epilog=REASSIGN_EXAMPLES)
 @client_command
 def reassign(
-    broker: "Broker",
+    broker: "BrokerConnector",
     topic: Annotated[
         str | None, typer.Option(metavar="NAME", callback=topic_names, help="The topic to move.")
     ] = None,
@@ -54,30 +54,30 @@ def reassign(
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="A plan for many (JSON).")] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="End what is under way: back to before.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Until everything is copied.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Nothing is taken away before the new replicas are in sync. How fast they are copied can be bounded:
     follower.replication.throttled.rate, in bytes per second, for one broker or for all."""
-    _check(topic, partition, to, file, cancel=cancel, wait=wait)
-    before, wanted = _wanted(broker, topic, partition or [], to, file)
+    _validate_options(topic, partition, to, file, cancel=cancel, wait=wait)
+    before, targets = _current_and_target_replicas(broker, topic, partition or [], to, file)
     if cancel:
         _cancel(broker, list(before), as_json=as_json)
         return
-    from penstock.cli.cluster.partition_moves import alter, moving
+    from penstock.cli.cluster.partition_moves import alter_reassignments, moves_under_way
 
-    refused = alter(broker, wanted) if wanted else {}
-    started = [name for name in before if name not in refused]
+    rejected = alter_reassignments(broker, targets) if targets else {}
+    started = [name for name in before if name not in rejected]
     if wait:
         wait_until_moved(broker, started)
     # A move that only changes who is preferred to lead is over at once.
-    under_way = [] if wait else [move for name, move in moving(broker).items() if name in started]
-    _print(before, wanted, refused, is_done=bool(started) and not under_way, as_json=as_json)
+    under_way = [] if wait else [move for name, move in moves_under_way(broker).items() if name in started]
+    _print(before, targets, rejected, is_done=bool(started) and not under_way, as_json=as_json)
     if under_way and not as_json:
-        _tell_under_way(broker, under_way)
-    _complain(refused, asked=len(wanted))
+        _print_under_way(broker, under_way)
+    _raise_rejections(rejected, asked=len(targets))
 
 
-def _check(
+def _validate_options(
     topic: str | None,
     partition: list[int] | None,
     to: str | None,
@@ -96,12 +96,12 @@ def _check(
         raise typer.BadParameter("say where to with --to, or give --cancel or --wait", param_hint="--topic")
 
 
-def _wanted(
-    broker: "Broker", topic: str | None, numbers: Sequence[int], to: str | None, file: Path | None
+def _current_and_target_replicas(
+    broker: "BrokerConnector", topic: str | None, numbers: Sequence[int], to: str | None, file: Path | None
 ) -> "tuple[dict[TopicPartition, list[int]], Targets]":
     """The replicas of now, and those to be; none to be if nothing is to be moved."""
     from penstock.cli.cluster.reassign_plan import parse_brokers, spread
-    from penstock.cli.topic_state import find_topics, no_partition
+    from penstock.cli.topic_state import find_topics, no_partition_text
     from penstock.types import TopicPartition
 
     plan = _read(file) if file is not None else {}
@@ -113,20 +113,20 @@ def _wanted(
     found = {state.name: state for state in find_topics(broker, names)}
     if topic is not None:
         chosen = list(dict.fromkeys(numbers)) or found[topic].numbers
-        wanted = [TopicPartition(topic, number) for number in chosen]
+        targets = [TopicPartition(topic, number) for number in chosen]
         if brokers and numbers:
-            plan = {name: list(brokers) for name in wanted}
+            plan = {name: list(brokers) for name in targets}
         elif brokers:
             plan = spread(topic, chosen, brokers)
     else:
-        wanted = list(plan)
-    for name in wanted:
+        targets = list(plan)
+    for name in targets:
         if name.partition not in found[name.topic].numbers:
-            raise CommandFailed(no_partition(name.topic, found[name.topic].numbers, name.partition))
-    return {name: _replicas(found[name.topic], name.partition) for name in wanted}, plan
+            raise CommandFailed(no_partition_text(name.topic, found[name.topic].numbers, name.partition))
+    return {name: _replicas(found[name.topic], name.partition) for name in targets}, plan
 
 
-def _replicas(topic: "TopicState", number: int) -> list[int]:
+def _replicas(topic: "TopicDescription", number: int) -> list[int]:
     return next(entry.replicas for entry in topic.partitions if entry.partition == number)
 
 
@@ -144,81 +144,83 @@ def _read(file: Path) -> "Targets":
     return plan
 
 
-def _cancel(broker: "Broker", names: "Sequence[TopicPartition]", *, as_json: bool) -> None:
-    from penstock.cli.cluster.partition_moves import alter, moving
+def _cancel(broker: "BrokerConnector", names: "Sequence[TopicPartition]", *, as_json: bool) -> None:
+    from penstock.cli.cluster.partition_moves import alter_reassignments, moves_under_way
     from penstock.cli.output import counted, json_line
 
-    under_way = moving(broker)
+    under_way = moves_under_way(broker)
     ended = [name for name in names if name in under_way]
-    refused = alter(broker, dict.fromkeys(ended)) if ended else {}
-    done = [name for name in ended if name not in refused]
+    rejected = alter_reassignments(broker, dict.fromkeys(ended)) if ended else {}
+    done = [name for name in ended if name not in rejected]
     if as_json:
         json_line({"cancelled": [name._asdict() for name in done]})
     elif done:
         typer.echo(f"called off the move of {counted(len(done), 'partition')}")
     elif not ended:
         typer.echo("nothing of it is being moved")
-    _complain(refused, asked=len(ended))
+    _raise_rejections(rejected, asked=len(ended))
 
 
-class NothingToCopyFrom(CommandFailed):
+class NoLeaderToCopyFrom(CommandFailed):
     """Partitions that are being moved, and that nobody leads."""
 
 
-def wait_until_moved(broker: "Broker", names: "Sequence[TopicPartition]") -> None:
+def wait_until_moved(broker: "BrokerConnector", names: "Sequence[TopicPartition]") -> None:
     """Tells on stderr how far it is, whenever that has changed.
 
     NothingToCopyFrom if nobody leads what is left, for longer than it takes to elect somebody. A broker
     that is away is waited for: it may be on its way.
     """
-    from penstock.cli.cluster.partition_moves import hindrances, moving, records_left
+    from penstock.cli.cluster.partition_moves import blocked_moves, moves_under_way, records_left
     from penstock.cli.output import counted, note
 
     said = ""
     going_on_at = time.monotonic()
     while True:
-        under_way = moving(broker)
+        under_way = moves_under_way(broker)
         mine = [under_way[name] for name in names if name in under_way]
         if not mine:
             return
-        hindered = hindrances(broker, mine)
-        leaderless = [found for found in hindered.values() if not found.is_led]
+        blocked = blocked_moves(broker, mine)
+        leaderless = [found for found in blocked.values() if not found.is_led]
         if len(leaderless) < len(mine):
             going_on_at = time.monotonic()
         elif time.monotonic() - going_on_at > broker.timeout_s:
-            raise NothingToCopyFrom("\n".join(found.sentence for found in leaderless[:SHOWN_MAX]))
-        text = _progress(records_left(broker, mine), hindered)
+            raise NoLeaderToCopyFrom("\n".join(found.sentence for found in leaderless[:SHOWN_MAX]))
+        text = _progress(records_left(broker, mine), blocked)
         if text != said:
             said = text
             note(f"{counted(len(mine), 'partition')} being moved; records left:\n{text}")
         time.sleep(POLL_S)
 
 
-def _progress(left: "Mapping[TopicPartition, Left]", hindered: "Mapping[TopicPartition, Hindrance]") -> str:
+def _progress(
+    left: "Mapping[TopicPartition, RecordsLeft]", blocked: "Mapping[TopicPartition, BlockedMove]"
+) -> str:
     from penstock.cli.cluster.partition_moves import left_text
 
     return "\n".join(
-        f"  {name}: {left_text(counts)}" + (f"; {hindered[name].in_short}" if name in hindered else "")
+        f"  {name}: {left_text(counts)}" + (f"; {blocked[name].summary}" if name in blocked else "")
         for name, counts in list(left.items())[:SHOWN_MAX]
     )
 
 
-def _tell_under_way(broker: "Broker", moves: "Sequence[Moving]") -> None:
-    from penstock.cli.cluster.partition_moves import hindrances
+def _print_under_way(broker: "BrokerConnector", moves: "Sequence[PartitionMove]") -> None:
+    from penstock.cli.cluster.partition_moves import blocked_moves
     from penstock.cli.output import note
 
-    hindered = hindrances(broker, moves)
-    for found in list(hindered.values())[:SHOWN_MAX]:
+    blocked = blocked_moves(broker, moves)
+    for found in list(blocked.values())[:SHOWN_MAX]:
         note(found.sentence)
-    if len(hindered) < len(moves):
-        what = "the rest" if hindered else "it"
+    if len(blocked) < len(moves):
+        what = "the rest" if blocked else "it"
         note(f"{what} is being copied now: `penstock cluster status` shows how far it is")
 
 
 def _print(
     before: "Mapping[TopicPartition, list[int]]",
-    wanted: "Targets",
-    refused: "Mapping[TopicPartition, str]",
+    targets: "Targets",
+    rejected: "Mapping[TopicPartition, str]",
     *,
     is_done: bool,
     as_json: bool,
@@ -228,13 +230,13 @@ def _print(
 
     if as_json:
         rows = [
-            {**name._asdict(), "from": before[name], "to": to, "refusal": refused.get(name)}
-            for name, to in wanted.items()
+            {**name._asdict(), "from": before[name], "to": to, "refusal": rejected.get(name)}
+            for name, to in targets.items()
         ]
         json_line({"is_done": is_done, "partitions": rows})
         return
     rows_shown = [
-        (*name, ids_text(before[name]), ids_text(to)) for name, to in wanted.items() if name not in refused
+        (*name, ids_text(before[name]), ids_text(to)) for name, to in targets.items() if name not in rejected
     ]
     if rows_shown:
         table(("TOPIC", "PARTITION", "FROM", "TO"), rows_shown)
@@ -242,8 +244,8 @@ def _print(
         typer.echo("nothing of it is being moved any more")
 
 
-def _complain(refused: "Mapping[TopicPartition, str]", *, asked: int) -> None:
-    if refused:
-        done = "not everything" if len(refused) < asked else "nothing"
-        lines = [f"partition {number} of topic {name}: {text}" for (name, number), text in refused.items()]
+def _raise_rejections(rejected: "Mapping[TopicPartition, str]", *, asked: int) -> None:
+    if rejected:
+        done = "not everything" if len(rejected) < asked else "nothing"
+        lines = [f"partition {number} of topic {name}: {text}" for (name, number), text in rejected.items()]
         raise CommandFailed("\n".join([f"{done} was done.", *lines]))

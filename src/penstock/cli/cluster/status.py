@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import URL_DEFAULT, Json, Url
+from penstock.cli.cluster.options import URL_DEFAULT, JsonOption, UrlOption
 from penstock.cli.command import client_command, examples
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
 
 STATUS_EXAMPLES = examples(
     ("Brokers, partitions in trouble, topics that one lost disk would lose", "penstock cluster status"),
@@ -20,7 +20,7 @@ STATUS_EXAMPLES = examples(
 @cluster_app.command("status", help="Show brokers, partitions in trouble and topics at risk.",
                      epilog=STATUS_EXAMPLES)  # fmt: skip
 @client_command
-def status(broker: "Broker", url: Url = URL_DEFAULT, as_json: Json = False) -> None:
+def status(broker: "BrokerConnector", url: UrlOption = URL_DEFAULT, as_json: JsonOption = False) -> None:
     """Over HTTP; a broker of --bootstrap is asked only how far replicas are that are being moved."""
     from penstock.cli.cluster.output import print_status
     from penstock.cli.http_client import get_json
@@ -35,13 +35,13 @@ def status(broker: "Broker", url: Url = URL_DEFAULT, as_json: Json = False) -> N
         print_status(document)
 
 
-def _add_progress(broker: "Broker", partitions: list[dict[str, Any]]) -> None:
-    from penstock.cli.cluster.partition_moves import Moving, records_left
+def _add_progress(broker: "BrokerConnector", partitions: list[dict[str, Any]]) -> None:
+    from penstock.cli.cluster.partition_moves import PartitionMove, records_left
     from penstock.types import TopicPartition
 
     names = [TopicPartition(entry["topic"], entry["partition"]) for entry in partitions]
     moves = [
-        Moving(name, entry["adding"], entry["removing"])
+        PartitionMove(name, entry["adding"], entry["removing"])
         for name, entry in zip(names, partitions, strict=True)
     ]
     left = records_left(broker, moves)

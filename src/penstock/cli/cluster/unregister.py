@@ -10,7 +10,7 @@ from penstock.errors import CommandFailed
 from penstock.limits import INT_MAX
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
 
 UNREGISTER_EXAMPLES = examples(
     ("After everything was moved away from it, and it was stopped", "penstock cluster unregister 3")
@@ -20,7 +20,7 @@ UNREGISTER_EXAMPLES = examples(
 @cluster_app.command("unregister", help="Forget a broker that is gone for good.", epilog=UNREGISTER_EXAMPLES)
 @client_command
 def unregister(
-    broker: "Broker",
+    broker: "BrokerConnector",
     broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, max=INT_MAX, help="The broker.")],
 ) -> None:
     """Refused while it is there or holds replicas: `penstock cluster balance --away-from ID` moves them."""

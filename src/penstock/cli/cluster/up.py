@@ -61,12 +61,12 @@ def up(
 ) -> None:
     import asyncio
 
-    from penstock.cli.local_cluster.checks import prepared
-    from penstock.cli.local_cluster.plan import Wishes
+    from penstock.cli.local_cluster.checks import locked_folder
+    from penstock.cli.local_cluster.plan import ClusterOptions
     from penstock.cli.local_cluster.running import LocalCluster
     from penstock.cli.main import EXIT_INTERRUPTED
 
-    with prepared(Wishes(str(data_dir), brokers, kafka_port, http_port)) as plan:
+    with locked_folder(ClusterOptions(str(data_dir), brokers, kafka_port, http_port)) as plan:
         cluster = LocalCluster(plan, restarts=restart)
         asyncio.run(cluster.run())
     if cluster.was_killed:

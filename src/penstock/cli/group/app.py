@@ -23,10 +23,10 @@ from penstock.cli.command import (
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
-    from penstock.cli.group.client import Coordinator, GroupState, Member
-    from penstock.cli.group.reset import Move, Selection
-    from penstock.cli.times import Place
+    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.group.client import Coordinator, GroupMember, GroupState
+    from penstock.cli.group.reset import OffsetMove, TopicSelection
+    from penstock.cli.times import PositionSpec
     from penstock.types import TopicPartition
 
 URL_DEFAULT = "http://127.0.0.1:8080"
@@ -38,9 +38,11 @@ EXAMPLES = examples(
     ("Read the last hour again", "penstock group reset billing --to 1h"),
 )
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", callback=group_names, help="The group.")]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", callback=group_names, help="The groups.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", callback=group_names, help="The group.")]
+GroupsArgument = Annotated[
+    list[str], typer.Argument(metavar="GROUP...", callback=group_names, help="The groups.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 group_app = new_app(help="List, describe, reset and delete consumer groups.", epilog=EXAMPLES)
 
@@ -56,15 +58,15 @@ LIST_EXAMPLES = examples(
 )  # fmt: skip
 
 
-def _places(given: list[str] | None) -> list[str] | None:
+def _validated_selections(given: list[str] | None) -> list[str] | None:
     """TOPIC or TOPIC:PARTITIONS: what stands before the colon must be a possible name."""
-    topic_names([place.partition(":")[0] for place in given or ()])
+    topic_names([position.partition(":")[0] for position in given or ()])
     return given
 
 
 @group_app.command("list", help="List the groups.", epilog=LIST_EXAMPLES)
 @client_command
-def list_(broker: "Broker", as_json: Json = False) -> None:
+def list_(broker: "BrokerConnector", as_json: JsonOption = False) -> None:
     from penstock.cli.group.client import list_groups
     from penstock.cli.output import json_line, note, table
 
@@ -87,14 +89,14 @@ DESCRIBE_EXAMPLES = examples(
 
 @group_app.command("describe", help="Show lag, members and rebalances.", epilog=DESCRIBE_EXAMPLES)
 def describe(
-    group: Group,
+    group: GroupArgument,
     url: Annotated[
         str, typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="The broker's HTTP address.")
     ] = URL_DEFAULT,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="How long the broker may take to answer.")
     ] = TIMEOUT_S_DEFAULT,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.group.output import print_group
     from penstock.cli.http_client import get_json
@@ -113,8 +115,8 @@ DELETE_EXAMPLES = examples(("A group that nobody uses any more", "penstock group
 @group_app.command("delete", help="Delete groups and their offsets.", epilog=DELETE_EXAMPLES)
 @client_command
 def delete(
-    broker: "Broker",
-    groups: Groups,
+    broker: "BrokerConnector",
+    groups: GroupsArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     from penstock.cli.group.client import coordinator_of
@@ -146,8 +148,8 @@ RESET_EXAMPLES = examples(
 @group_app.command("reset", help="Move a group to another place in its topics.", epilog=RESET_EXAMPLES)
 @client_command
 def reset(
-    broker: "Broker",
-    group: Group,
+    broker: "BrokerConnector",
+    group: GroupArgument,
     to: Annotated[
         str,
         typer.Option(
@@ -162,7 +164,7 @@ def reset(
         list[str] | None,
         typer.Option(
             metavar="TOPIC[:P,...]",
-            callback=_places,
+            callback=_validated_selections,
             help="Only this topic, or some of its partitions. May be repeated. "
             "Default: all partitions that the group has committed.",
         ),
@@ -176,24 +178,24 @@ def reset(
             "from the new offsets; what they could not commit before is not committed any more.",
         ),
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.group.client import coordinator_of
 
-    place = _place(to)
+    position = _parse_position(to)
     selections = _selections(topic or ())
     with coordinator_of(broker, group) as coordinator:
         state = coordinator.state()
-        moves = _moves(broker, place, selections, coordinator.committed(), group)
+        moves = _planned_moves(broker, position, selections, coordinator.committed(), group)
         members = state.members if state is not None else []
         if members and not force and not dry_run:
             raise CommandFailed(_has_members(group, members))
         if not dry_run:
-            members = _move(broker, coordinator, moves, state, force=force)
+            members = _commit_moves(broker, coordinator, moves, state, force=force)
     _print_moves(group, moves, members, dry_run=dry_run, as_json=as_json)
 
 
-def _place(to: str) -> "Place":
+def _parse_position(to: str) -> "PositionSpec":
     from penstock.cli.group.reset import parse_target
 
     try:
@@ -202,7 +204,7 @@ def _place(to: str) -> "Place":
         raise typer.BadParameter(str(problem), param_hint="--to") from None
 
 
-def _selections(topics: Sequence[str]) -> "list[Selection]":
+def _selections(topics: Sequence[str]) -> "list[TopicSelection]":
     from penstock.cli.group.reset import parse_selection
 
     try:
@@ -211,16 +213,16 @@ def _selections(topics: Sequence[str]) -> "list[Selection]":
         raise typer.BadParameter(str(problem), param_hint="--topic") from None
 
 
-def _moves(
-    broker: "Broker",
-    place: "Place",
-    selections: "Sequence[Selection]",
+def _planned_moves(
+    broker: "BrokerConnector",
+    position: "PositionSpec",
+    selections: "Sequence[TopicSelection]",
     committed: "Mapping[TopicPartition, int]",
     group: str,
-) -> "list[Move]":
+) -> "list[OffsetMove]":
     from penstock.cli.admin import Admin
     from penstock.cli.group.reset import plan_moves
-    from penstock.cli.times import Kind
+    from penstock.cli.times import PositionKind
     from penstock.types import TopicPartition
 
     chosen = _chosen(broker, selections) if selections else _by_topic(committed)
@@ -232,10 +234,10 @@ def _moves(
     for topic, numbers in chosen.items():
         ends = admin.span(topic, numbers)
         spans |= {TopicPartition(topic, number): ends[number] for number in numbers}
-        if place.kind is Kind.TIMESTAMP:
-            at = admin.offsets(topic, numbers, place)
+        if position.kind is PositionKind.TIMESTAMP:
+            at = admin.offsets(topic, numbers, position)
             found |= {TopicPartition(topic, number): at[number].offset for number in numbers}
-    return plan_moves(place, spans, found, committed)
+    return plan_moves(position, spans, found, committed)
 
 
 def _by_topic(partitions: "Mapping[TopicPartition, int]") -> dict[str, list[int]]:
@@ -245,7 +247,7 @@ def _by_topic(partitions: "Mapping[TopicPartition, int]") -> dict[str, list[int]
     return topics
 
 
-def _chosen(broker: "Broker", selections: "Sequence[Selection]") -> dict[str, list[int]]:
+def _chosen(broker: "BrokerConnector", selections: "Sequence[TopicSelection]") -> dict[str, list[int]]:
     from penstock.cli.topic_state import find_topics
 
     chosen: dict[str, set[int]] = {}
@@ -261,17 +263,17 @@ def _chosen(broker: "Broker", selections: "Sequence[Selection]") -> dict[str, li
     return {topic: sorted(numbers) for topic, numbers in chosen.items()}
 
 
-def _move(
-    broker: "Broker",
+def _commit_moves(
+    broker: "BrokerConnector",
     coordinator: "Coordinator",
-    moves: "Sequence[Move]",
+    moves: "Sequence[OffsetMove]",
     state: "GroupState | None",
     *,
     force: bool,
-) -> "list[Member]":
+) -> "list[GroupMember]":
     """Commit everything at once. Who was removed for it may be back already, and is removed again."""
     offsets = {move.partition: move.after for move in moves}
-    removed: dict[str, Member] = {}
+    removed: dict[str, GroupMember] = {}
     deadline = time.monotonic() + broker.timeout_s
     while True:
         if state is not None and state.members:
@@ -286,7 +288,7 @@ def _move(
         state = coordinator.state()
 
 
-def _has_members(group: str, members: "Sequence[Member]") -> str:
+def _has_members(group: str, members: "Sequence[GroupMember]") -> str:
     shown = "\n".join(f"  {member}" for member in members[:10])
     more = f"\n  and {len(members) - 10} more" if len(members) > 10 else ""
     return (
@@ -296,7 +298,12 @@ def _has_members(group: str, members: "Sequence[Member]") -> str:
 
 
 def _print_moves(
-    group: str, moves: "Sequence[Move]", members: "Sequence[Member]", *, dry_run: bool, as_json: bool
+    group: str,
+    moves: "Sequence[OffsetMove]",
+    members: "Sequence[GroupMember]",
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     from penstock.cli.output import counted, json_line, note, table
 

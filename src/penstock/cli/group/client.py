@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from penstock.cli.connection import Broker, BrokerClient
+from penstock.cli.connection import BrokerClient, BrokerConnector
 from penstock.cli.topic_state import error_name, metadata_of
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed, ErrorCode
@@ -45,21 +45,21 @@ from penstock.types import TopicId, TopicPartition
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-_LEAVES: Final = -1
+_LEAVE_EPOCH: Final = -1
 """The epoch that says so in the new protocol."""
 _REASON: Final = "penstock group reset --force"
-_NOT_YET: Final = (
+_RETRIABLE: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-_NOT_YET_PAUSE_S: Final = 0.05
-_GONE: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+_RETRY_PAUSE_S: Final = 0.05
+_ALREADY_REMOVED: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
-class Member(NamedTuple):
+class GroupMember(NamedTuple):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -71,10 +71,10 @@ class Member(NamedTuple):
 
 class GroupState(NamedTuple):
     type: str
-    members: list[Member]
+    members: list[GroupMember]
 
 
-def list_groups(broker: Broker) -> list[ListedGroup]:
+def list_groups(broker: BrokerConnector) -> list[ListedGroup]:
     """Of every broker of the cluster: each knows only its own."""
     with broker.client() as client:
         brokers = metadata_of(client, []).brokers
@@ -91,7 +91,7 @@ def _listed(client: BrokerClient) -> tuple[int, list[ListedGroup]]:
 
 
 @contextmanager
-def coordinator_of(broker: Broker, group_id: str) -> Iterator["Coordinator"]:
+def coordinator_of(broker: BrokerConnector, group_id: str) -> Iterator["Coordinator"]:
     """A connection to the broker that keeps the group, whether or not it exists yet."""
     with broker.client() as client:
         address = _until_ready(
@@ -115,7 +115,7 @@ def _found(client: BrokerClient, group_id: str) -> tuple[int, Address]:
 class Coordinator:
     """The broker that keeps one group."""
 
-    def __init__(self, broker: Broker, client: BrokerClient, group_id: str) -> None:
+    def __init__(self, broker: BrokerConnector, client: BrokerClient, group_id: str) -> None:
         self._broker = broker
         self._client = client
         self._group_id = group_id
@@ -129,11 +129,11 @@ class Coordinator:
         ).groups
         if described.error_code == ErrorCode.NONE and described.group_state != "Dead":
             members = [
-                Member(member.member_id, member.group_instance_id, member.client_id, member.client_host)
+                GroupMember(member.member_id, member.group_instance_id, member.client_id, member.client_host)
                 for member in described.members
             ]
             return GroupState(CLASSIC, members)
-        self._refuse_unless(described.error_code, ErrorCode.GROUP_ID_NOT_FOUND)
+        self._require_code(described.error_code, ErrorCode.GROUP_ID_NOT_FOUND)
         listed = self._ready("the groups cannot be listed", lambda: _listed(self._client))
         types = [group.group_type for group in listed if group.group_id == self._group_id]
         return self._state_of_type(types[0].lower()) if types else None
@@ -147,9 +147,9 @@ class Coordinator:
         (described,) = self._client.ask(CONSUMER_GROUP_DESCRIBE, request).groups
         if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             return None
-        self._refuse_unless(described.error_code)
+        self._require_code(described.error_code)
         members = [
-            Member(member.member_id, member.instance_id, member.client_id, member.client_host)
+            GroupMember(member.member_id, member.instance_id, member.client_id, member.client_host)
             for member in described.members
         ]
         return GroupState(CONSUMER, members)
@@ -191,7 +191,7 @@ class Coordinator:
         def ask() -> tuple[int, set[int]]:
             reply = self._client.ask(OFFSET_COMMIT, request)
             codes = {partition.error_code for topic in reply.topics for partition in topic.partitions}
-            return next((code for code in codes if code in _NOT_YET), ErrorCode.NONE), codes
+            return next((code for code in codes if code in _RETRIABLE), ErrorCode.NONE), codes
 
         codes = self._ready(f"the offsets of {self._group_id} were not changed", ask) - {ErrorCode.NONE}
         if ErrorCode.UNKNOWN_MEMBER_ID in codes:
@@ -201,7 +201,7 @@ class Coordinator:
             raise CommandFailed(f"not every offset of {self._group_id} was changed: {reasons}.")
         return True
 
-    def remove(self, group_type: str, members: Sequence[Member]) -> None:
+    def remove(self, group_type: str, members: Sequence[GroupMember]) -> None:
         """As if they had left. They notice at their next heartbeat."""
         if group_type == CONSUMER:
             codes = [self._remove_consumer(member) for member in members]
@@ -211,13 +211,13 @@ class Coordinator:
             answer = self._client.ask(LEAVE_GROUP, request)
             codes = [answer.error_code, *(member.error_code for member in answer.members)]
         for code in codes:
-            self._refuse_unless(code, *_GONE)
+            self._require_code(code, *_ALREADY_REMOVED)
 
-    def _remove_consumer(self, member: Member) -> int:
+    def _remove_consumer(self, member: GroupMember) -> int:
         request = ConsumerGroupHeartbeatRequest(
             group_id=self._group_id,
             member_id=member.member_id,
-            member_epoch=_LEAVES,
+            member_epoch=_LEAVE_EPOCH,
             instance_id=member.instance_id,
         )
         return self._client.ask(CONSUMER_GROUP_HEARTBEAT, request).error_code
@@ -230,17 +230,17 @@ class Coordinator:
                     f"group {self._group_id} has members: stop its consumers first. "
                     f"`penstock group describe {self._group_id}` names them."
                 )
-            self._refuse_unless(result.error_code, ErrorCode.NONE, *_NOT_YET)
+            self._require_code(result.error_code, ErrorCode.NONE, *_RETRIABLE)
             return result.error_code, None
 
         self._ready(f"group {self._group_id} was not deleted", ask)
 
     # Refusals
 
-    def _ready(self, failure: str, ask: Callable[[], tuple[int, Answer]]) -> Answer:
+    def _ready(self, failure: str, ask: Callable[[], tuple[int, T]]) -> T:
         return _until_ready(self._broker, failure, ask)
 
-    def _refuse_unless(self, code: int, *allowed: ErrorCode) -> None:
+    def _require_code(self, code: int, *allowed: ErrorCode) -> None:
         if code == ErrorCode.NONE or code in allowed:
             return
         if code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -258,12 +258,12 @@ def _offsets_in(answer: OffsetFetchResponse) -> tuple[int, list[OffsetFetchRespo
     return (ErrorCode.NONE, []) if code == ErrorCode.GROUP_ID_NOT_FOUND else (code, topics)
 
 
-def _until_ready(broker: Broker, failure: str, ask: Callable[[], tuple[int, Answer]]) -> Answer:
+def _until_ready(broker: BrokerConnector, failure: str, ask: Callable[[], tuple[int, T]]) -> T:
     deadline = time.monotonic() + broker.timeout_s
     while True:
         code, answer = ask()
         if code == ErrorCode.NONE:
             return answer
-        if code not in _NOT_YET or time.monotonic() > deadline:
+        if code not in _RETRIABLE or time.monotonic() > deadline:
             raise CommandFailed(f"{failure}: {error_name(code)}.")
-        time.sleep(_NOT_YET_PAUSE_S)
+        time.sleep(_RETRY_PAUSE_S)

@@ -17,10 +17,10 @@ _NOTES: Final = {
     "unknown": "its leader did not answer",
 }
 
-Document = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 
-def print_group(group: Document) -> None:
+def print_group(group: JsonObject) -> None:
     members = counted(group["member_count"], "member")
     assignor = f"  {group['assignor']}" if group["assignor"] else ""
     typer.echo(f"{group['group']}  {group['type']}  {group['state']}  {members}{assignor}")
@@ -48,13 +48,13 @@ def print_group(group: Document) -> None:
         )
 
 
-def _progress(group: Document) -> str:
+def _progress(group: JsonObject) -> str:
     unknown = group["partitions_unknown"]
     known = _known_progress(group)
     return f"{known}, and {counted(unknown, 'partition')} unknown" if unknown else known
 
 
-def _known_progress(group: Document) -> str:
+def _known_progress(group: JsonObject) -> str:
     if not group["records_behind"]:
         return "behind: nothing"
     age, drain = duration_text(group["age_ms"]), group["drain_ms"]
@@ -63,7 +63,7 @@ def _known_progress(group: Document) -> str:
     return f"behind: {records}, the oldest for {age}; {group['rate']:.1f} a second; {drains}"
 
 
-def _rebalances(rebalances: Document) -> str:
+def _rebalances(rebalances: JsonObject) -> str:
     text = f"rebalances: {rebalances['total']}"
     if rebalances["under_way_ms"] is not None:
         text += f", one under way for {duration_text(rebalances['under_way_ms'])}"
@@ -72,7 +72,7 @@ def _rebalances(rebalances: Document) -> str:
     return f"{text} ({rebalances['last_reason']})" if rebalances["last_reason"] else text
 
 
-def _row(partition: Document, clients: Mapping[str, str]) -> tuple[Cell, ...]:
+def _row(partition: JsonObject, clients: Mapping[str, str]) -> tuple[Cell, ...]:
     lost = partition["records_lost"]
     note = f"{counted(lost, 'record')} deleted unread" if lost else _NOTES.get(partition["standing"], "")
     return (
@@ -89,7 +89,7 @@ def _row(partition: Document, clients: Mapping[str, str]) -> tuple[Cell, ...]:
     )
 
 
-def _member_row(member: Document) -> tuple[Cell, ...]:
+def _member_row(member: JsonObject) -> tuple[Cell, ...]:
     held: dict[str, list[str]] = {}
     for partition in member["partitions"] or ():
         held.setdefault(partition["topic"], []).append(str(partition["partition"]))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from penstock.cli.times import Kind, Place, parse_place
+from penstock.cli.times import PositionKind, PositionSpec, parse_position
 from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from penstock.types import TopicPartition
 
@@ -19,17 +19,21 @@ _ISO_DURATION: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _ISO_UNITS_MS: Final = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS}
-_KINDS: Final = {"offset": Kind.OFFSET, "datetime": Kind.TIMESTAMP, "duration": Kind.TIMESTAMP}
+_KINDS: Final = {
+    "offset": PositionKind.OFFSET,
+    "datetime": PositionKind.TIMESTAMP,
+    "duration": PositionKind.TIMESTAMP,
+}
 _DURATION: Final = re.compile(r"[0-9]+[a-z].*", re.ASCII)
 
 
-class Selection(NamedTuple):
+class TopicSelection(NamedTuple):
     topic: str
     partitions: Sequence[int] | None
     """None: all of them."""
 
 
-class Move(NamedTuple):
+class OffsetMove(NamedTuple):
     partition: TopicPartition
     before: int | None
     """None: nothing was committed."""
@@ -37,22 +41,22 @@ class Move(NamedTuple):
     note: str = ""
 
 
-def parse_target(text: str, now_ms: int) -> Place:
+def parse_target(text: str, now_ms: int) -> PositionSpec:
     """ValueError, with a sentence, if it is none."""
     word, colon, rest = text.partition(":")
     if not colon or word not in _KINDS:
-        return parse_place(_without_iso(text), now_ms, number_is=Kind.OFFSET, words=_WORDS)
+        return parse_position(_without_iso(text), now_ms, number_is=PositionKind.OFFSET, words=_WORDS)
     try:
-        place = parse_place(_without_iso(rest), now_ms, number_is=Kind.OFFSET)
+        position = parse_position(_without_iso(rest), now_ms, number_is=PositionKind.OFFSET)
     except ValueError:
-        place = None
+        position = None
     is_duration = _DURATION.fullmatch(_without_iso(rest)) is not None
-    if place is None or place.kind is not _KINDS[word] or (word == "duration") != is_duration:
+    if position is None or position.kind is not _KINDS[word] or (word == "duration") != is_duration:
         raise ValueError(f"{rest!r} is no {word}: try {_EXAMPLES[word]}")
-    return place
+    return position
 
 
-_WORDS: Final = (Kind.EARLIEST.value, Kind.LATEST.value)
+_WORDS: Final = (PositionKind.EARLIEST.value, PositionKind.LATEST.value)
 _EXAMPLES: Final = {
     "offset": "offset:1234",
     "datetime": "datetime:2026-11-15T10:00",
@@ -69,42 +73,42 @@ def _without_iso(text: str) -> str:
     return f"{total_ms}ms"
 
 
-def parse_selection(text: str) -> Selection:
+def parse_selection(text: str) -> TopicSelection:
     """T, or T:0,2 for some of its partitions. ValueError, with a sentence, if it is neither."""
     topic, colon, numbers = text.partition(":")
     if not topic:
         raise ValueError(f"{text!r} names no topic")
     if not colon:
-        return Selection(topic, None)
+        return TopicSelection(topic, None)
     parts = numbers.split(",")
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise ValueError(f"{text!r} is not TOPIC or TOPIC:PARTITION, as in orders or orders:0,2")
-    return Selection(topic, sorted({int(part) for part in parts}))
+    return TopicSelection(topic, sorted({int(part) for part in parts}))
 
 
 def plan_moves(
-    place: Place,
+    position: PositionSpec,
     spans: Mapping[TopicPartition, tuple[int, int]],
     found: Mapping[TopicPartition, int | None],
     committed: Mapping[TopicPartition, int],
-) -> list[Move]:
+) -> list[OffsetMove]:
     """One for each partition of `spans`; `found` is where a time is, as far as there is a record so new."""
     moves = []
     for partition, (start, end) in sorted(spans.items()):
-        after, note = _target(place, start, end, found.get(partition))
-        moves.append(Move(partition, committed.get(partition), after, note))
+        after, note = _target(position, start, end, found.get(partition))
+        moves.append(OffsetMove(partition, committed.get(partition), after, note))
     return moves
 
 
-def _target(place: Place, start: int, end: int, found: int | None) -> tuple[int, str]:
-    if place.kind is Kind.EARLIEST:
+def _target(position: PositionSpec, start: int, end: int, found: int | None) -> tuple[int, str]:
+    if position.kind is PositionKind.EARLIEST:
         return start, ""
-    if place.kind is Kind.LATEST:
+    if position.kind is PositionKind.LATEST:
         return end, ""
-    if place.kind is Kind.TIMESTAMP:
+    if position.kind is PositionKind.TIMESTAMP:
         return (end, "no record is that new: the end") if found is None else (found, "")
-    if place.number < start:
-        return start, f"{place.number} is gone: the start"
-    if place.number > end:
-        return end, f"{place.number} does not exist yet: the end"
-    return place.number, ""
+    if position.number < start:
+        return start, f"{position.number} is gone: the start"
+    if position.number > end:
+        return end, f"{position.number} does not exist yet: the end"
+    return position.number, ""

@@ -18,11 +18,11 @@ from penstock.cli.local_cluster.plan import (
     HOST,
     RECORD_FILE,
     RECORD_FORMAT,
-    Etcd,
-    Node,
-    Plan,
-    Record,
-    Wishes,
+    ClusterOptions,
+    ClusterRecord,
+    LocalBroker,
+    LocalClusterPlan,
+    LocalEtcd,
     nodes_of,
     ports_of,
 )
@@ -35,29 +35,29 @@ SCRIPT_BYTES_MAX: Final = 4096
 
 
 @contextmanager
-def prepared(wishes: Wishes) -> Iterator[Plan]:
+def locked_folder(options: ClusterOptions) -> Iterator[LocalClusterPlan]:
     """The folder is ours within the block, and its record says what is in it."""
-    from penstock.host.disk import Stored
+    from penstock.host.disk import SmallFile
     from penstock.host.folder_lock import FolderLock
     from penstock.host.os_disk import OsDisk
 
-    plan = checked(wishes)
+    plan = checked_plan(options)
     disk = OsDisk()
     disk.make_folder(plan.folder)
     lock = FolderLock(plan.folder)
     try:
-        disk.store([Stored(f"{plan.folder}/{RECORD_FILE}", msgspec.json.encode(plan.record))])
+        disk.store([SmallFile(f"{plan.folder}/{RECORD_FILE}", msgspec.json.encode(plan.record))])
         yield plan
     finally:
         lock.release()
 
 
-def checked(wishes: Wishes) -> Plan:
+def checked_plan(options: ClusterOptions) -> LocalClusterPlan:
     """What is to be started. ConfigError or CommandFailed if it cannot be."""
-    wishes = wishes._replace(folder=os.path.normpath(wishes.folder))
-    known = record_in(wishes.folder)
-    nodes = nodes_of(wishes, known)
-    _require_no_cluster_runs(wishes.folder)
+    options = options._replace(folder=os.path.normpath(options.folder))
+    known = record_in(options.folder)
+    nodes = nodes_of(options, known)
+    _require_no_cluster_runs(options.folder)
     program = etcd_program()
     if program is None:
         raise CommandFailed(
@@ -65,15 +65,17 @@ def checked(wishes: Wishes) -> Plan:
             "install it, or, on Linux with x86-64, pip install 'penstock[etcd]' "
             "(in a checkout, `make cluster` does that and starts three brokers)."
         )
-    _require_nobody_runs("etcd", f"{wishes.folder}/etcd.pid")
+    _require_not_running("etcd", f"{options.folder}/etcd.pid")
     for node in nodes:
-        _require_nobody_runs(node.name, node.pid_path)
+        _require_not_running(node.name, node.pid_path)
     for node in nodes:
         _require_free_ports(node)
-    return Plan(wishes.folder, nodes, Etcd(program, wishes.folder, *_etcd_ports(known, nodes)))
+    return LocalClusterPlan(
+        options.folder, nodes, LocalEtcd(program, options.folder, *_etcd_ports(known, nodes))
+    )
 
 
-def record_in(folder: str) -> Record | None:
+def record_in(folder: str) -> ClusterRecord | None:
     """None if there is no cluster yet, and may be one."""
     path = f"{folder}/{RECORD_FILE}"
     if not os.path.lexists(folder):
@@ -81,11 +83,11 @@ def record_in(folder: str) -> Record | None:
     if not os.path.isdir(folder):
         raise ConfigError(f"{folder} is not a folder: choose one for the cluster with --data-dir.")
     if not os.path.exists(path):
-        _refuse_strangers(folder)
+        _require_empty_folder(folder)
         return None
     try:
         with open(path, "rb") as file:
-            record = msgspec.json.decode(file.read(), type=Record)
+            record = msgspec.json.decode(file.read(), type=ClusterRecord)
     except OSError as problem:
         raise CommandFailed(f"{path} cannot be read: {problem.strerror}.") from problem
     except msgspec.DecodeError as problem:
@@ -98,7 +100,7 @@ def record_in(folder: str) -> Record | None:
     return record
 
 
-def _refuse_strangers(folder: str) -> None:
+def _require_empty_folder(folder: str) -> None:
     found = sorted(set(os.listdir(folder)) - IGNORED_WHEN_EMPTY)
     if "penstock.json" in found:
         raise ConfigError(
@@ -141,13 +143,13 @@ def _is_script_of_wheel(path: str) -> bool:
 
 def _require_no_cluster_runs(folder: str) -> None:
     """Before its processes are looked at: who ended one of those would harm a cluster that is well."""
-    from penstock.host.folder_lock import LOCK_FILE, FolderLock, InUse
+    from penstock.host.folder_lock import LOCK_FILE, DirectoryInUse, FolderLock
 
     if not os.path.exists(f"{folder}/{LOCK_FILE}"):
         return
     try:
         FolderLock(folder).release()
-    except InUse as problem:
+    except DirectoryInUse as problem:
         process, command = (
             (f" (process {problem.owner})", f"`kill {problem.owner}`")
             if problem.owner
@@ -159,7 +161,7 @@ def _require_no_cluster_runs(folder: str) -> None:
         ) from problem
 
 
-def _require_nobody_runs(name: str, pid_path: str) -> None:
+def _require_not_running(name: str, pid_path: str) -> None:
     try:
         with open(pid_path) as file:
             pid = int(file.read())
@@ -187,7 +189,7 @@ def is_running(pid: int) -> bool:
     return state != b"Z"  # one that has ended, and whose end nobody has asked for
 
 
-def _require_free_ports(node: Node) -> None:
+def _require_free_ports(node: LocalBroker) -> None:
     for port, option in ((node.kafka_port, "--kafka-port"), (node.http_port, "--http-port")):
         if not is_free(port):
             raise CommandFailed(
@@ -206,7 +208,7 @@ def is_free(port: int) -> bool:
     return True
 
 
-def _etcd_ports(known: Record | None, nodes: tuple[Node, ...]) -> tuple[int, int]:
+def _etcd_ports(known: ClusterRecord | None, nodes: tuple[LocalBroker, ...]) -> tuple[int, int]:
     taken = ports_of(nodes)
     if known is not None and taken.isdisjoint(known.etcd_ports) and all(map(is_free, known.etcd_ports)):
         return known.etcd_ports

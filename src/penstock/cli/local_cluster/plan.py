@@ -23,7 +23,7 @@ BROKERS_DEFAULT: Final = 3
 PORT_MAX: Final = 65_535
 
 
-class Wishes(NamedTuple):
+class ClusterOptions(NamedTuple):
     """What was typed."""
 
     folder: str
@@ -33,7 +33,7 @@ class Wishes(NamedTuple):
     http_port: int
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a folder remembers of its cluster."""
 
     format: int = RECORD_FORMAT
@@ -41,7 +41,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     etcd_ports: tuple[int, int]
 
 
-class Node(NamedTuple):
+class LocalBroker(NamedTuple):
     id: int
     folder: str
     kafka_port: int
@@ -75,7 +75,7 @@ class Node(NamedTuple):
         ]
 
 
-class Etcd(NamedTuple):
+class LocalEtcd(NamedTuple):
     program: str
     folder: str
     """Of the cluster."""
@@ -112,46 +112,49 @@ class Etcd(NamedTuple):
         return [self.program, *(word for flag in flags.items() for word in flag)]
 
 
-class Plan(NamedTuple):
+class LocalClusterPlan(NamedTuple):
     folder: str
-    nodes: tuple[Node, ...]
-    etcd: Etcd
+    nodes: tuple[LocalBroker, ...]
+    etcd: LocalEtcd
 
     @property
     def bootstrap(self) -> str:
         return ",".join(node.kafka for node in self.nodes)
 
     @property
-    def record(self) -> Record:
-        return Record(brokers=len(self.nodes), etcd_ports=(self.etcd.client_port, self.etcd.peer_port))
+    def record(self) -> ClusterRecord:
+        return ClusterRecord(brokers=len(self.nodes), etcd_ports=(self.etcd.client_port, self.etcd.peer_port))
 
 
-def nodes_of(wishes: Wishes, known: Record | None) -> tuple[Node, ...]:
+def nodes_of(options: ClusterOptions, known: ClusterRecord | None) -> tuple[LocalBroker, ...]:
     """ConfigError if they cannot be as they are wished."""
-    count = _count(wishes, known)
-    _require_ports(wishes, count)
+    count = _count(options, known)
+    _require_ports(options, count)
     return tuple(
-        Node(
-            number, f"{wishes.folder}/broker-{number}", wishes.kafka_port + number, wishes.http_port + number
+        LocalBroker(
+            number,
+            f"{options.folder}/broker-{number}",
+            options.kafka_port + number,
+            options.http_port + number,
         )
         for number in range(count)
     )
 
 
-def _count(wishes: Wishes, known: Record | None) -> int:
+def _count(options: ClusterOptions, known: ClusterRecord | None) -> int:
     there = 0 if known is None else known.brokers
-    if wishes.brokers is None:
+    if options.brokers is None:
         return there or BROKERS_DEFAULT
-    if wishes.brokers < there:
+    if options.brokers < there:
         raise ConfigError(
-            f"the cluster in {wishes.folder} has {there} brokers, and what they hold would be missing with "
-            f"{wishes.brokers}: leave out --brokers, or choose another folder with --data-dir"
+            f"the cluster in {options.folder} has {there} brokers, and what they hold would be missing with "
+            f"{options.brokers}: leave out --brokers, or choose another folder with --data-dir"
         )
-    return wishes.brokers
+    return options.brokers
 
 
-def _require_ports(wishes: Wishes, count: int) -> None:
-    kafka, http = (range(first, first + count) for first in (wishes.kafka_port, wishes.http_port))
+def _require_ports(options: ClusterOptions, count: int) -> None:
+    kafka, http = (range(first, first + count) for first in (options.kafka_port, options.http_port))
     for option, ports in (("--kafka-port", kafka), ("--http-port", http)):
         if ports[-1] > PORT_MAX:
             raise ConfigError(
@@ -164,5 +167,5 @@ def _require_ports(wishes: Wishes, count: int) -> None:
         )
 
 
-def ports_of(nodes: Sequence[Node]) -> set[int]:
+def ports_of(nodes: Sequence[LocalBroker]) -> set[int]:
     return {port for node in nodes for port in (node.kafka_port, node.http_port)}

@@ -19,13 +19,19 @@ LOG_LINES_SHOWN = 5
 LOG_BYTES_SHOWN_MAX = 4096
 
 
-class Child:
+class ManagedProcess:
     def __init__(
-        self, name: str, command: Sequence[str], log_path: str, pid_path: str, *, speaks: bool = False
+        self,
+        name: str,
+        command: Sequence[str],
+        log_path: str,
+        pid_path: str,
+        *,
+        captures_stdout: bool = False,
     ) -> None:
-        """`speaks`: what it writes to its stdout is for us (`line`), and not for its log."""
+        """`captures_stdout`: what it writes to its stdout is for us (`line`), and not for its log."""
         self.name = name
-        self._speaks = speaks
+        self._speaks = captures_stdout
         self.log_path = log_path
         self._command = command_of(list(command))
         self._pid_path = pid_path
@@ -90,7 +96,7 @@ class Child:
                 with suppress(ProcessLookupError):
                     os.kill(self.pid, number)
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """Of this start, indented; empty if there were none."""
         with suppress(FileNotFoundError), open(self.log_path, "rb") as log:
             size = log.seek(0, os.SEEK_END)
@@ -100,7 +106,7 @@ class Child:
         return ""
 
 
-def how_it_ended(code: int) -> str:
+def exit_text(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     try:

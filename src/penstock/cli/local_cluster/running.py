@@ -17,8 +17,8 @@ from contextlib import suppress
 from itertools import count
 from typing import Final
 
-from penstock.cli.local_cluster.plan import Node, Plan
-from penstock.cli.local_cluster.processes import Child, how_it_ended
+from penstock.cli.local_cluster.plan import LocalBroker, LocalClusterPlan
+from penstock.cli.local_cluster.processes import ManagedProcess, exit_text
 from penstock.errors import CommandFailed
 from penstock.host.tasks import Tasks
 
@@ -35,22 +35,24 @@ class DidNotStart(CommandFailed):
     """A process ended before it was ready."""
 
 
-def tell(text: str) -> None:
+def print_stderr(text: str) -> None:
     """A terminal that was closed, which is one way to ask for a stop, must not keep us from stopping."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 class LocalCluster:
-    def __init__(self, plan: Plan, *, restarts: bool) -> None:
+    def __init__(self, plan: LocalClusterPlan, *, restarts: bool) -> None:
         self._plan = plan
         self._restarts = restarts
-        self._over = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._failure: BaseException | None = None
         self._tasks = Tasks(self._failed)
-        self._etcd = Child("etcd", plan.etcd.command(), plan.etcd.log_path, plan.etcd.pid_path)
+        self._etcd = ManagedProcess("etcd", plan.etcd.command(), plan.etcd.log_path, plan.etcd.pid_path)
         self._brokers = {
-            node: Child(node.name, node.command(plan.etcd.address), node.log_path, node.pid_path, speaks=True)
+            node: ManagedProcess(
+                node.name, node.command(plan.etcd.address), node.log_path, node.pid_path, captures_stdout=True
+            )
             for node in plan.nodes
         }
         self._not_ready_yet = set(plan.nodes)
@@ -59,26 +61,26 @@ class LocalCluster:
 
     async def run(self) -> None:
         """Until a stop is asked for. Raises what kept it from starting."""
-        self._heed_signals()
+        self._install_signal_handlers()
         self._tasks.start(self._start(), "start")
         try:
-            await self._over.wait()
+            await self._stop_requested.wait()
         finally:
             await self._tasks.stop()
             await self._stop()
         if self._failure is not None:
             raise self._failure
 
-    def _heed_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Under nohup the end of the terminal is nothing to us.
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._stop_asked)
+                loop.add_signal_handler(number, self._on_stop_signal)
 
-    def _stop_asked(self) -> None:
-        if not self._over.is_set():
-            self._over.set()
+    def _on_stop_signal(self) -> None:
+        if not self._stop_requested.is_set():
+            self._stop_requested.set()
             return
         self.was_killed = True
         for child in (*self._brokers.values(), self._etcd):
@@ -86,31 +88,31 @@ class LocalCluster:
 
     def _failed(self, _: str, failure: BaseException) -> None:
         self._failure = self._failure or failure
-        self._over.set()
+        self._stop_requested.set()
 
     # Starting
 
     async def _start(self) -> None:
         plan = self._plan
-        await self._bring_up_etcd()
-        tell(f"etcd ready {plan.etcd.address} pid={self._etcd.pid}")
-        self._tasks.start(self._keep_etcd(), "etcd")
+        await self._start_etcd()
+        print_stderr(f"etcd ready {plan.etcd.address} pid={self._etcd.pid}")
+        self._tasks.start(self._supervise_etcd(), "etcd")
         for node, broker in self._brokers.items():
-            self._tasks.start(self._keep_broker(node, broker), node.name)
+            self._tasks.start(self._supervise_broker(node, broker), node.name)
 
-    async def _bring_up_etcd(self) -> None:
+    async def _start_etcd(self) -> None:
         await self._etcd.start()
         try:
             async with asyncio.timeout(ETCD_READY_S_MAX):
                 while not await self._etcd_answers():
                     if not self._etcd.is_running:
-                        raise self._did_not_start(self._etcd, how_it_ended(await self._etcd.end()))
+                        raise self._did_not_start(self._etcd, exit_text(await self._etcd.end()))
                     await asyncio.sleep(ETCD_LOOK_S)
         except TimeoutError:
             raise self._did_not_start(self._etcd, f"no answer within {ETCD_READY_S_MAX:.0f} s") from None
 
     async def _etcd_answers(self) -> bool:
-        from penstock.host.metadata_store import StoreAway, StoreRefuses
+        from penstock.host.metadata_store import StoreRejected, StoreUnavailable
         from penstock.metadata.etcd.etcd_store import EtcdStore
         from penstock.metadata.etcd.url import parse_etcd_url
         from penstock.metadata.keys import CLUSTER_ID_KEY
@@ -118,26 +120,26 @@ class LocalCluster:
         store = EtcdStore(parse_etcd_url(self._plan.etcd.address))
         try:
             await store.read(CLUSTER_ID_KEY)
-        except (StoreAway, StoreRefuses):
+        except (StoreUnavailable, StoreRejected):
             return False
         finally:
             await store.close()
         return True
 
-    async def _bring_up(self, node: Node, broker: Child) -> None:
+    async def _start_broker(self, node: LocalBroker, broker: ManagedProcess) -> None:
         await broker.start()
         if not await broker.line():  # it says that it is ready, or ends
-            raise self._did_not_start(broker, how_it_ended(await broker.end()))
+            raise self._did_not_start(broker, exit_text(await broker.end()))
         print(f"{node.name} ready kafka={node.kafka} http={node.http} pid={broker.pid}", flush=True)
         if self._not_ready_yet == {node}:
             folder = self._plan.folder
-            tell(f"cluster ready: --bootstrap {self._plan.bootstrap}")
-            tell(f"logs: tail -F {folder}/broker-*/penstock.log {folder}/etcd.log")
-            tell("Ctrl-C stops everything")
+            print_stderr(f"cluster ready: --bootstrap {self._plan.bootstrap}")
+            print_stderr(f"logs: tail -F {folder}/broker-*/penstock.log {folder}/etcd.log")
+            print_stderr("Ctrl-C stops everything")
         self._not_ready_yet.discard(node)
 
-    def _did_not_start(self, child: Child, how: str) -> DidNotStart:
-        said = child.last_words()
+    def _did_not_start(self, child: ManagedProcess, how: str) -> DidNotStart:
+        said = child.log_tail()
         return DidNotStart(
             f"{child.name} did not start ({how}); {child.log_path} says more"
             + (f":\n{said}" if said else ".")
@@ -145,15 +147,15 @@ class LocalCluster:
 
     # Watching
 
-    async def _keep_broker(self, node: Node, broker: Child) -> None:
-        await self._bring_up(node, broker)
-        while await self._is_to_be_restarted(broker, self._without_a_broker):
-            await self._restarted(broker, lambda: self._bring_up(node, broker))
+    async def _supervise_broker(self, node: LocalBroker, broker: ManagedProcess) -> None:
+        await self._start_broker(node, broker)
+        while await self._wait_for_exit(broker, self._without_a_broker):
+            await self._restart(broker, lambda: self._start_broker(node, broker))
 
-    async def _keep_etcd(self) -> None:
-        while await self._is_to_be_restarted(self._etcd, self._without_etcd):
-            await self._restarted(self._etcd, self._bring_up_etcd)
-            tell(f"etcd ready {self._plan.etcd.address} pid={self._etcd.pid}")
+    async def _supervise_etcd(self) -> None:
+        while await self._wait_for_exit(self._etcd, self._without_etcd):
+            await self._restart(self._etcd, self._start_etcd)
+            print_stderr(f"etcd ready {self._plan.etcd.address} pid={self._etcd.pid}")
 
     def _without_a_broker(self) -> str:
         if any(broker.is_running for broker in self._brokers.values()):
@@ -163,23 +165,25 @@ class LocalCluster:
     def _without_etcd(self) -> str:
         return f"brokers serve on, and nothing can be changed; {START_AGAIN}"
 
-    async def _is_to_be_restarted(self, child: Child, meanwhile: Callable[[], str]) -> bool:
+    async def _wait_for_exit(self, child: ManagedProcess, meanwhile: Callable[[], str]) -> bool:
         """When it has ended, which is told."""
-        how = how_it_ended(await child.end())
+        how = exit_text(await child.end())
         if self._restarts:
-            tell(f"{child.name} ended ({how}): starting it again; {child.log_path} says more")
+            print_stderr(f"{child.name} ended ({how}): starting it again; {child.log_path} says more")
         else:
-            tell(f"{child.name} ended ({how}) and stays so: {meanwhile()}; {child.log_path} says more")
+            print_stderr(
+                f"{child.name} ended ({how}) and stays so: {meanwhile()}; {child.log_path} says more"
+            )
         return self._restarts
 
-    async def _restarted(self, child: Child, bring_up: Callable[[], Awaitable[None]]) -> None:
+    async def _restart(self, child: ManagedProcess, start_process: Callable[[], Awaitable[None]]) -> None:
         for attempt in count():
             try:
-                await bring_up()
+                await start_process()
                 return
             except DidNotStart as problem:
                 pause_s = min(2.0**attempt, RESTART_PAUSE_S_MAX)
-                tell(f"{problem}\n{child.name} is started again in {pause_s:.0f} s")
+                print_stderr(f"{problem}\n{child.name} is started again in {pause_s:.0f} s")
                 child.signal(signal.SIGKILL)  # an etcd that runs and does not answer
                 await child.end()
                 await asyncio.sleep(pause_s)
@@ -189,21 +193,23 @@ class LocalCluster:
     async def _stop(self) -> None:
         started = {node: broker for node, broker in self._brokers.items() if broker.was_started}
         if any(broker.is_running for broker in started.values()):
-            tell("stopping the brokers, then etcd; Ctrl-C again kills them")
+            print_stderr("stopping the brokers, then etcd; Ctrl-C again kills them")
         await asyncio.gather(
             *(
-                self._ended(broker, complain=node not in self._not_ready_yet)
+                self._stop_process(broker, reports_failure=node not in self._not_ready_yet)
                 for node, broker in started.items()
             )
         )
         if self._etcd.was_started:
-            await self._ended(self._etcd)
+            await self._stop_process(self._etcd)
             if self._failure is None:
-                tell(f"all {'killed' if self.was_killed else 'stopped'}; {GOES_ON}")
+                print_stderr(f"all {'killed' if self.was_killed else 'stopped'}; {GOES_ON}")
 
-    async def _ended(self, child: Child, *, complain: bool = True) -> None:
-        """What has ended before is not stopped any more. `complain`: it can be expected to end well."""
-        complain = complain and child.is_running
+    async def _stop_process(self, child: ManagedProcess, *, reports_failure: bool = True) -> None:
+        """What has ended before is not stopped any more. `reports_failure`: it can be expected to end
+        well.
+        """
+        reports_failure = reports_failure and child.is_running
         if self.was_killed:
             child.signal(signal.SIGKILL)
         child.signal(signal.SIGTERM, signal.SIGCONT)  # one that is paused could not heed the first
@@ -211,9 +217,9 @@ class LocalCluster:
             async with asyncio.timeout(STOP_S_MAX):
                 code = await child.end()
         except TimeoutError:
-            tell(f"{child.name} did not stop within {STOP_S_MAX:.0f} s, and is killed")
+            print_stderr(f"{child.name} did not stop within {STOP_S_MAX:.0f} s, and is killed")
             child.signal(signal.SIGKILL)
             code = await child.end()
         # etcd, when it is done, ends as if by the signal.
-        if complain and code not in (0, -signal.SIGTERM) and not self.was_killed:
-            tell(f"{child.name} did not stop cleanly ({how_it_ended(code)}); {child.log_path} says more")
+        if reports_failure and code not in (0, -signal.SIGTERM) and not self.was_killed:
+            print_stderr(f"{child.name} did not stop cleanly ({exit_text(code)}); {child.log_path} says more")

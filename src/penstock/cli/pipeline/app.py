@@ -19,7 +19,7 @@ from penstock.cli.command import examples, is_utf8, new_app
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
 
 EXAMPLES = examples(
     (
@@ -55,17 +55,17 @@ def _query_name(given: str | None) -> str | None:
     return given
 
 
-Master = Annotated[str, typer.Option(metavar="URL", help="The Spark to run on.")]
-Checkpoint = Annotated[
+MasterOption = Annotated[str, typer.Option(metavar="URL", help="The Spark to run on.")]
+CheckpointOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the position is kept. Default: inside the table's folder."),
 ]
-Name = Annotated[
+PipelineNameOption = Annotated[
     str | None,
     typer.Option(callback=_query_name, help="Of the pipeline, and of the group that shows its lag."),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Archive what is there now, then end.")]
-SparkSettings = Annotated[
+OnceOption = Annotated[bool, typer.Option("--once", help="Archive what is there now, then end.")]
+SparkSettingsOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
 ]
 
@@ -75,18 +75,18 @@ class IsolationLevel(StrEnum):
     read_uncommitted = "read_uncommitted"
 
 
-Isolation = Annotated[
+IsolationOption = Annotated[
     IsolationLevel,
     typer.Option("--isolation", help="Whether records of aborted and open transactions are read."),
 ]
-IsolationOfFile = Annotated[
+IsolationOverrideOption = Annotated[
     IsolationLevel | None,
     typer.Option(
         "--isolation",
         help="Whether records of aborted and open transactions are read. Default: what the file says.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def session(name: str, master: str, settings: dict[str, str]) -> Iterator[tuple[
         raise SparkEnded from problem
 
 
-def access_of(broker: "Broker") -> dict[str, str]:
+def kafka_options_of(broker: "BrokerConnector") -> dict[str, str]:
     options = {
         "kafka.bootstrap.servers": ",".join(map(str, broker.addresses)),
         "kafka.client.id": "penstock-pipeline",
@@ -141,7 +141,7 @@ def print_report(report: Any, *, as_json: bool) -> None:
         typer.echo("\n".join(report.lines()))
 
 
-def tell_if_cut_short(stop: Any, *, once: bool) -> None:
+def exit_if_interrupted(stop: Any, *, once: bool) -> None:
     """Who asked for all of it and did not get it learns so by the exit code."""
     from penstock.cli.main import EXIT_INTERRUPTED
     from penstock.cli.output import note

@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command import client_command, examples, settings_of, topic_names
+from penstock.cli.command import client_command, examples, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
-    Checkpoint,
-    Isolation,
+    CheckpointOption,
     IsolationLevel,
-    Json,
-    Master,
-    Name,
-    Once,
-    SparkSettings,
-    access_of,
+    IsolationOption,
+    JsonOption,
+    MasterOption,
+    OnceOption,
+    PipelineNameOption,
+    SparkSettingsOption,
+    exit_if_interrupted,
+    kafka_options_of,
     pipeline_app,
     print_report,
     session,
     spark_is_installed,
-    tell_if_cut_short,
 )
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
 
 EXAMPLES = examples(
     ("All that is there now", "penstock pipeline archive --topic orders --to ./lake --once"),
@@ -40,7 +40,7 @@ ROWS_PER_BATCH = 2_000_000
 EVERY_S = 10.0
 
 
-class Format(StrEnum):
+class TableFormat(StrEnum):
     parquet = "parquet"
     delta = "delta"
     iceberg = "iceberg"
@@ -52,7 +52,7 @@ class PartitionedBy(StrEnum):
     none = "none"
 
 
-class Compression(StrEnum):
+class TableCompression(StrEnum):
     snappy = "snappy"
     zstd = "zstd"
     none = "none"
@@ -61,17 +61,19 @@ class Compression(StrEnum):
 @pipeline_app.command("archive", help="Write topics to a lake, each record exactly once.", epilog=EXAMPLES)
 @client_command
 def archive(
-    broker: "Broker",
+    broker: "BrokerConnector",
     topics: Annotated[
         list[str], typer.Option("--topic", callback=topic_names, help="What to archive; may be repeated.")
     ],
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder of the table.")],
-    table_format: Annotated[Format, typer.Option("--format", help="Of the table.")] = Format.parquet,
+    table_format: Annotated[
+        TableFormat, typer.Option("--format", help="Of the table.")
+    ] = TableFormat.parquet,
     partition_by: Annotated[PartitionedBy, typer.Option(help="Folders for each ...")] = PartitionedBy.day,
-    compression: Annotated[Compression, typer.Option(help="Of the files.")] = Compression.snappy,
-    checkpoint: Checkpoint = None,
-    name: Name = None,
-    once: Once = False,
+    compression: Annotated[TableCompression, typer.Option(help="Of the files.")] = TableCompression.snappy,
+    checkpoint: CheckpointOption = None,
+    name: PipelineNameOption = None,
+    once: OnceOption = False,
     every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.0, help="Begin a batch this often, without --once.")
     ] = EVERY_S,
@@ -81,16 +83,16 @@ def archive(
     compact: Annotated[
         bool, typer.Option("--compact", help="Put small files together, and remove those of failed attempts.")
     ] = False,
-    isolation: Isolation = IsolationLevel.read_committed,
+    isolation: IsolationOption = IsolationLevel.read_committed,
     allow_loss: Annotated[
         bool,
         typer.Option("--allow-loss", help="Go on if retention removed records that were not archived yet."),
     ] = False,
-    master: Master = "local[*]",
-    settings: SparkSettings = None,
-    as_json: Json = False,
+    master: MasterOption = "local[*]",
+    settings: SparkSettingsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    spark_settings = settings_of(settings or [], "--set")
+    spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
         from penstock.spark.lake.partitioning import PartitionBy
         from penstock.spark.pipelines.archive.archive import ArchiveSettings, check
@@ -98,7 +100,7 @@ def archive(
     wanted = ArchiveSettings(
         topics=tuple(dict.fromkeys(topics)),
         folder=to.absolute(),
-        access=access_of(broker),
+        access=kafka_options_of(broker),
         format=table_format.value,
         partition_by=PartitionBy(partition_by.value),
         compression=compression.value,
@@ -117,4 +119,4 @@ def archive(
     with session(wanted.query_name, master, spark_settings) as (spark, stop, tell):
         report = run_archive(spark, wanted, stop, tell)
     print_report(report, as_json=as_json)
-    tell_if_cut_short(stop, once=once)
+    exit_if_interrupted(stop, once=once)

@@ -12,19 +12,19 @@ import typer
 
 from penstock.cli.command import client_command, examples, topic_names
 from penstock.cli.pipeline.app import (
-    Isolation,
     IsolationLevel,
-    Json,
-    Master,
-    SparkSettings,
-    access_of,
+    IsolationOption,
+    JsonOption,
+    MasterOption,
+    SparkSettingsOption,
+    kafka_options_of,
     pipeline_app,
     print_report,
     spark_is_installed,
 )
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
     from penstock.spark.pipelines.audit.audit import AuditSettings
     from penstock.spark.pipelines.audit.report import AuditReport
 
@@ -41,7 +41,7 @@ EXAMPLES = examples(
 VIOLATED = 3
 
 
-class Violation(StrEnum):
+class ViolationKind(StrEnum):
     lost = "lost"
     duplicated = "duplicated"
     different = "different"
@@ -56,7 +56,7 @@ class Violation(StrEnum):
 )
 @client_command
 def audit(
-    broker: "Broker",
+    broker: "BrokerConnector",
     topics: Annotated[
         list[str], typer.Option("--topic", callback=topic_names, help="What to audit; may be repeated.")
     ],
@@ -90,22 +90,22 @@ def audit(
         bool, typer.Option("--strict", help="What nobody can tell is a violation too.")
     ] = False,
     ignore: Annotated[
-        list[Violation] | None, typer.Option(help="Report this, but not as a violation; may be repeated.")
+        list[ViolationKind] | None, typer.Option(help="Report this, but not as a violation; may be repeated.")
     ] = None,
-    isolation: Isolation = IsolationLevel.read_committed,
-    master: Master = "local[*]",
-    settings: SparkSettings = None,
-    as_json: Json = False,
+    isolation: IsolationOption = IsolationLevel.read_committed,
+    master: MasterOption = "local[*]",
+    settings: SparkSettingsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.command import settings_of
+    from penstock.cli.command import parse_settings
 
-    spark_settings = settings_of(settings or [], "--set")
+    spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
         from penstock.spark.pipelines.audit.audit import AuditSettings, check
         from penstock.spark.pipelines.audit.ids import parse_ids
     wanted = AuditSettings(
         topics=tuple(dict.fromkeys(topics)),
-        access=access_of(broker),
+        access=kafka_options_of(broker),
         lake=None if lake is None else lake.absolute(),
         against=tuple(dict.fromkeys(against or ())),
         ids=parse_ids(ids or ()),
@@ -129,7 +129,7 @@ def _audited(wanted: "AuditSettings", master: str, spark_settings: dict[str, str
     """A stop leaves no verdict, so it is no success here."""
     from penstock.cli.output import note
     from penstock.spark.pipelines.audit.audit import audit as run_audit
-    from penstock.spark.pipelines.common.jobs import GivenUp, stop_at_once_on_signals
+    from penstock.spark.pipelines.common.jobs import RunInterrupted, stop_at_once_on_signals
     from penstock.spark.pipelines.common.running import SparkEnded
     from penstock.spark.session import spark_session
 
@@ -140,7 +140,7 @@ def _audited(wanted: "AuditSettings", master: str, spark_settings: dict[str, str
             stop_at_once_on_signals() as stop,
         ):
             return run_audit(spark, wanted, stop, note)
-    except GivenUp:
+    except RunInterrupted:
         note("audit: stopped, there is no verdict")
         raise KeyboardInterrupt from None
     except ConnectionError as problem:  # it cannot be stopped, because it is gone

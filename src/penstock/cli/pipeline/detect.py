@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command import client_command, examples, settings_of, topic_names
+from penstock.cli.command import client_command, examples, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
-    IsolationOfFile,
-    Json,
-    Master,
-    Name,
-    SparkSettings,
-    access_of,
+    IsolationOverrideOption,
+    JsonOption,
+    MasterOption,
+    PipelineNameOption,
+    SparkSettingsOption,
+    exit_if_interrupted,
+    kafka_options_of,
     pipeline_app,
     print_report,
     session,
     spark_is_installed,
-    tell_if_cut_short,
 )
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
 
 EXAMPLES = examples(
     ("All that is there now",
@@ -39,7 +39,7 @@ EVERY_S = 1.0
 @pipeline_app.command("detect", help="Find what rules are about in a stream.", epilog=EXAMPLES)
 @client_command
 def detect(
-    broker: "Broker",
+    broker: "BrokerConnector",
     topic: Annotated[str, typer.Option(callback=topic_names, help="What to look at.")],
     rules: Annotated[Path, typer.Option(metavar="FILE", help="What to look for (TOML).")],
     to: Annotated[
@@ -56,7 +56,7 @@ def detect(
             help="Where late and unreadable rows go. Default: the topic's name and .rejected.",
         ),
     ] = None,
-    name: Name = None,
+    name: PipelineNameOption = None,
     once: Annotated[bool, typer.Option("--once", help="Look at what is there now, then end.")] = False,
     every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.0, help="Begin a batch this often, without --once.")
@@ -64,16 +64,16 @@ def detect(
     max_rows_per_batch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Look at so many rows at once at most.")
     ] = ROWS_PER_BATCH,
-    isolation: IsolationOfFile = None,
+    isolation: IsolationOverrideOption = None,
     allow_loss: Annotated[
         bool,
         typer.Option("--allow-loss", help="Go on if retention removed records before they were looked at."),
     ] = False,
-    master: Master = "local[*]",
-    settings: SparkSettings = None,
-    as_json: Json = False,
+    master: MasterOption = "local[*]",
+    settings: SparkSettingsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    spark_settings = settings_of(settings or [], "--set")
+    spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
         from penstock.spark.pipelines.detect.detect import DetectSettings, check
         from penstock.spark.pipelines.detect.detect import detect as run_detect
@@ -82,7 +82,7 @@ def detect(
         topic=topic,
         alerts=to,
         rules=read_rules(rules),
-        access=access_of(broker),
+        access=kafka_options_of(broker),
         checkpoint=checkpoint.absolute(),
         rejected=rejected,
         name=name,
@@ -98,4 +98,4 @@ def detect(
     with session(wanted.query_name, master, spark_settings) as (spark, stop, tell):
         report = run_detect(spark, wanted, stop, tell)
     print_report(report, as_json=as_json)
-    tell_if_cut_short(stop, once=once)
+    exit_if_interrupted(stop, once=once)

@@ -5,22 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command import client_command, examples, settings_of
+from penstock.cli.command import client_command, examples, parse_settings
 from penstock.cli.pipeline.app import (
-    IsolationOfFile,
-    Json,
-    Master,
-    SparkSettings,
-    access_of,
+    IsolationOverrideOption,
+    JsonOption,
+    MasterOption,
+    SparkSettingsOption,
+    exit_if_interrupted,
+    kafka_options_of,
     pipeline_app,
     print_report,
     session,
     spark_is_installed,
-    tell_if_cut_short,
 )
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
 
 EXAMPLES = examples(
     ("All that is there now, through all stages", "penstock pipeline etl --spec etl.toml --once"),
@@ -37,7 +37,7 @@ FAIR = {"spark.scheduler.mode": "FAIR"}
 @pipeline_app.command("etl", help="Extract, transform, enrich and load, in stages.", epilog=EXAMPLES)
 @client_command
 def etl(
-    broker: "Broker",
+    broker: "BrokerConnector",
     spec: Annotated[Path, typer.Option(metavar="FILE", help="What the stages are (TOML).")],
     stages: Annotated[
         list[str] | None,
@@ -57,16 +57,16 @@ def etl(
     max_rows_per_batch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Commit at the latest after so many rows.")
     ] = ROWS_PER_BATCH,
-    isolation: IsolationOfFile = None,
+    isolation: IsolationOverrideOption = None,
     allow_loss: Annotated[
         bool,
         typer.Option("--allow-loss", help="Go on if retention removed records before they were loaded."),
     ] = False,
-    master: Master = "local[*]",
-    settings: SparkSettings = None,
-    as_json: Json = False,
+    master: MasterOption = "local[*]",
+    settings: SparkSettingsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    spark_settings = {**FAIR, **settings_of(settings or [], "--set")}
+    spark_settings = {**FAIR, **parse_settings(settings or [], "--set")}
     with spark_is_installed():
         from penstock.spark.pipelines.etl.etl import check
         from penstock.spark.pipelines.etl.etl import etl as run_etl
@@ -80,7 +80,7 @@ def etl(
     unknown = tuple(stage for stage in stages or () if stage not in found.stages)
     wanted = EtlSettings(
         spec=found,
-        access=access_of(broker),
+        access=kafka_options_of(broker),
         stages=chosen + unknown,
         once=once,
         every_s=every,
@@ -95,4 +95,4 @@ def etl(
     with session(name, master, spark_settings) as (spark, stop, tell):
         report = run_etl(spark, wanted, stop, tell)
     print_report(report, as_json=as_json)
-    tell_if_cut_short(stop, once=once)
+    exit_if_interrupted(stop, once=once)

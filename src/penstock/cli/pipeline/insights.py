@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command import client_command, examples, group_names, settings_of, topic_names
+from penstock.cli.command import client_command, examples, group_names, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
-    Isolation,
     IsolationLevel,
-    Json,
-    Master,
-    SparkSettings,
-    access_of,
+    IsolationOption,
+    JsonOption,
+    MasterOption,
+    SparkSettingsOption,
+    kafka_options_of,
     pipeline_app,
     print_report,
     spark_is_installed,
 )
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
 
 EXAMPLES = examples(
     ("The whole topic", "penstock pipeline insights --topic orders --to orders.html"),
@@ -39,7 +39,7 @@ PARTITION_MIB_PER_S = 10.0
 )
 @client_command
 def insights(
-    broker: "Broker",
+    broker: "BrokerConnector",
     topic: Annotated[str, typer.Option(callback=topic_names, help="What to look at.")],
     to: Annotated[
         Path | None,
@@ -63,28 +63,28 @@ def insights(
     partition_rate: Annotated[
         float, typer.Option(metavar="MIB", min=0.001, help="What one partition carries in a second, in MiB.")
     ] = PARTITION_MIB_PER_S,
-    isolation: Isolation = IsolationLevel.read_committed,
-    master: Master = "local[*]",
-    settings: SparkSettings = None,
-    as_json: Json = False,
+    isolation: IsolationOption = IsolationLevel.read_committed,
+    master: MasterOption = "local[*]",
+    settings: SparkSettingsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.output import note
     from penstock.cli.pipeline.replay import bound
 
-    spark_settings = settings_of(settings or [], "--set")
+    spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
-        from penstock.spark.pipelines.common.jobs import GivenUp, stop_at_once_on_signals
+        from penstock.spark.pipelines.common.jobs import RunInterrupted, stop_at_once_on_signals
         from penstock.spark.pipelines.common.running import SparkEnded
-        from penstock.spark.pipelines.insights.insights import InsightsSettings, check, parse_made
+        from penstock.spark.pipelines.insights.insights import InsightsSettings, check, parse_created_field
         from penstock.spark.pipelines.insights.insights import insights as run_insights
         from penstock.spark.session import spark_session
     wanted = InsightsSettings(
         topic=topic,
-        access=access_of(broker),
+        access=kafka_options_of(broker),
         page=(to or Path(f"insights-{topic}.html")).absolute(),
         start=bound(start, "--start", unbounded="earliest"),
         end=bound(end, "--end", unbounded="latest"),
-        made=parse_made(made),
+        made=parse_created_field(made),
         groups=tuple(dict.fromkeys(groups or ())),
         partition_bytes_per_s=partition_rate * MIB,
         isolation=isolation.value,
@@ -99,7 +99,7 @@ def insights(
             stop_at_once_on_signals() as stop,
         ):
             report = run_insights(spark, wanted, plan, stop, note)
-    except GivenUp:
+    except RunInterrupted:
         note("insights: stopped, there is no report")
         raise KeyboardInterrupt from None
     except ConnectionError as problem:  # it cannot be stopped, because it is gone

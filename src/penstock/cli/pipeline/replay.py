@@ -9,11 +9,11 @@ import typer
 
 from penstock.cli.command import client_command, examples, topic_names
 from penstock.cli.pipeline.app import (
-    Json,
-    Master,
-    Name,
-    SparkSettings,
-    access_of,
+    JsonOption,
+    MasterOption,
+    PipelineNameOption,
+    SparkSettingsOption,
+    kafka_options_of,
     pipeline_app,
     print_report,
     session,
@@ -22,7 +22,7 @@ from penstock.cli.pipeline.app import (
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
     from penstock.spark.pipelines.replay.plan import Bound
 
 EXAMPLES = examples(
@@ -53,7 +53,7 @@ class Timestamps(StrEnum):
 @pipeline_app.command("replay", help="Send rows of a lake to a topic again.", epilog=EXAMPLES)
 @client_command
 def replay(
-    broker: "Broker",
+    broker: "BrokerConnector",
     lake: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a table that archive wrote.")],
     to: Annotated[str, typer.Option(metavar="TOPIC", callback=topic_names, help="Where to send them.")],
     topics: Annotated[
@@ -82,23 +82,23 @@ def replay(
     max_record_bytes: Annotated[
         int, typer.Option(metavar="BYTES", min=1, help="Send no larger record: what the topic takes.")
     ] = RECORD_BYTES_MAX,
-    name: Name = None,
+    name: PipelineNameOption = None,
     only_count: Annotated[bool, typer.Option("--dry-run", help="Count what would be sent, and end.")] = False,
-    master: Master = "local[*]",
-    settings: SparkSettings = None,
-    as_json: Json = False,
+    master: MasterOption = "local[*]",
+    settings: SparkSettingsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.command import settings_of
+    from penstock.cli.command import parse_settings
 
-    spark_settings = settings_of(settings or [], "--set")
+    spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
-        from penstock.spark.pipelines.common.jobs import GivenUp
+        from penstock.spark.pipelines.common.jobs import RunInterrupted
         from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run
         from penstock.spark.pipelines.replay.replay import replay as run_replay
     wanted = ReplaySettings(
         folder=lake.absolute(),
         to=to,
-        access=access_of(broker),
+        access=kafka_options_of(broker),
         topics=tuple(dict.fromkeys(topics or ())),
         start=bound(start, "--start", unbounded="earliest"),
         end=bound(end, "--end", unbounded="latest"),
@@ -118,14 +118,14 @@ def replay(
         if only_count:
             try:
                 print_report(dry_run(spark, wanted, stop), as_json=as_json)
-            except GivenUp:
+            except RunInterrupted:
                 raise KeyboardInterrupt from None
         else:
             print_report(run_replay(spark, wanted, stop, tell), as_json=as_json)
 
 
 def bound(text: str, option: str, *, unbounded: str) -> "Bound":
-    from penstock.cli.times import Kind, parse_place
+    from penstock.cli.times import PositionKind, parse_position
     from penstock.spark.options.values import partition_offsets
     from penstock.spark.pipelines.replay.plan import Bound
 
@@ -142,13 +142,13 @@ def bound(text: str, option: str, *, unbounded: str) -> "Bound":
             )
         return Bound(text, offsets=offsets)
     try:
-        place = parse_place(text, time.time_ns() // 1_000_000, number_is=Kind.OFFSET)
+        position = parse_position(text, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
     except ValueError as problem:
         raise typer.BadParameter(str(problem), param_hint=option) from problem
-    if place.kind is Kind.OFFSET:
-        return Bound(text, offset=place.number)
-    if place.kind is Kind.TIMESTAMP:
-        return Bound(text, timestamp_ms=place.number)
+    if position.kind is PositionKind.OFFSET:
+        return Bound(text, offset=position.number)
+    if position.kind is PositionKind.TIMESTAMP:
+        return Bound(text, timestamp_ms=position.number)
     raise typer.BadParameter(
         f"{text!r} would leave nothing to replay: give an offset, a time, how long ago, or {unbounded}",
         param_hint=option,

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from penstock.cli.command import client_command, examples, group_names, topic_names
-from penstock.cli.records.record_output import Form, Forms, Incoming, formatter
+from penstock.cli.records.record_output import BytesFormat, BytesFormats, IncomingRecord, formatter
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
     from penstock.cli.records.consume_group import GroupReader
-    from penstock.cli.times import Place
+    from penstock.cli.times import PositionSpec
 
 RECORDS_AT_ONCE: Final = 1_000
 WAIT_S: Final = 0.1
@@ -49,7 +49,7 @@ class GroupProtocol(Enum):
     CONSUMER = "consumer"
 
 
-class Span(NamedTuple):
+class PartitionRange(NamedTuple):
     """What is read of a partition: from `start`, up to but not including `end`; None goes on for ever."""
 
     start: int
@@ -58,7 +58,7 @@ class Span(NamedTuple):
 
 @client_command
 def consume(
-    broker: "Broker",
+    broker: "BrokerConnector",
     topic: Annotated[str, typer.Argument(metavar="TOPIC", callback=topic_names, help="What to read.")],
     partition: Annotated[
         list[int] | None, typer.Option(min=0, help="Only this one. May be repeated. Default: all.")
@@ -87,8 +87,8 @@ def consume(
             "%k key, %v value, %h headers, %T time in ms.",
         ),
     ] = "raw",
-    key_format: Annotated[Form, typer.Option(help="text, hex or base64.")] = Form.TEXT,
-    value_format: Annotated[Form, typer.Option(help="text, hex or base64.")] = Form.TEXT,
+    key_format: Annotated[BytesFormat, typer.Option(help="text, hex or base64.")] = BytesFormat.TEXT,
+    value_format: Annotated[BytesFormat, typer.Option(help="text, hex or base64.")] = BytesFormat.TEXT,
     group: Annotated[
         str | None,
         typer.Option(
@@ -101,93 +101,102 @@ def consume(
         GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
     ] = GroupProtocol.CLASSIC,
 ) -> None:
-    from penstock.cli.records.consume_group import GroupReader, Membership
-    from penstock.cli.times import Kind
+    from penstock.cli.records.consume_group import GroupMembership, GroupReader
+    from penstock.cli.times import PositionKind
     from penstock.cli.topic_state import chosen_partitions, find_topic
 
     if until_end and follow:
         raise typer.BadParameter("choose --until-end or --follow")
-    place = _place(start)
-    follows = follow or (place.kind is Kind.LATEST and not until_end)
+    position = _parse_position(start)
+    follows = follow or (position.kind is PositionKind.LATEST and not until_end)
     try:
-        written = formatter(format_, Forms(key_format, value_format))
+        written = formatter(format_, BytesFormats(key_format, value_format))
     except ValueError as problem:
         raise typer.BadParameter(str(problem), param_hint="--format") from None
     numbers = find_topic(broker, topic).numbers
     if group is not None:
-        _check_group_options(place, partition)
-        membership = Membership(group, protocol.value, place.kind.value)
+        _check_group_options(position, partition)
+        membership = GroupMembership(group, protocol.value, position.kind.value)
         _read(GroupReader(broker, topic, membership, maximum, follows=follows), written, follows=follows)
         return
-    plan = _plan(broker, topic, chosen_partitions(topic, numbers, partition or []), place, follows=follows)
-    _read(Reader(broker, topic, plan, maximum), written, follows=follows)
+    plan = _plan(broker, topic, chosen_partitions(topic, numbers, partition or []), position, follows=follows)
+    _read(AssignedReader(broker, topic, plan, maximum), written, follows=follows)
 
 
-def _check_group_options(place: "Place", partitions: Sequence[int] | None) -> None:
-    from penstock.cli.times import Kind
+def _check_group_options(position: "PositionSpec", partitions: Sequence[int] | None) -> None:
+    from penstock.cli.times import PositionKind
 
     if partitions:
         raise typer.BadParameter("the group decides who reads which; leave --partition or --group out")
-    if place.kind not in (Kind.EARLIEST, Kind.LATEST):
+    if position.kind not in (PositionKind.EARLIEST, PositionKind.LATEST):
         raise typer.BadParameter(
             "a group goes on where it has committed; move it first with `penstock group reset`",
             param_hint="--from",
         )
 
 
-def _place(start: str) -> "Place":
-    from penstock.cli.times import Kind, parse_place
+def _parse_position(start: str) -> "PositionSpec":
+    from penstock.cli.times import PositionKind, parse_position
 
     try:
-        return parse_place(start, time.time_ns() // 1_000_000, number_is=Kind.OFFSET)
+        return parse_position(start, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
     except ValueError as problem:
         raise typer.BadParameter(str(problem), param_hint="--from") from None
 
 
 def _plan(
-    broker: "Broker", topic: str, partitions: Sequence[int], place: "Place", *, follows: bool
-) -> dict[int, Span]:
+    broker: "BrokerConnector",
+    topic: str,
+    partitions: Sequence[int],
+    position: "PositionSpec",
+    *,
+    follows: bool,
+) -> dict[int, PartitionRange]:
     from penstock.cli.admin import Admin
-    from penstock.cli.times import Kind
+    from penstock.cli.times import PositionKind
 
     admin = Admin(broker)
     spans = admin.span(topic, list(partitions))
     found = None
-    if place.kind not in (Kind.EARLIEST, Kind.LATEST, Kind.OFFSET):
-        found = {number: at.offset for number, at in admin.offsets(topic, list(partitions), place).items()}
-    return plan_reading(place, spans, found, follows=follows)
+    if position.kind not in (PositionKind.EARLIEST, PositionKind.LATEST, PositionKind.OFFSET):
+        found = {number: at.offset for number, at in admin.offsets(topic, list(partitions), position).items()}
+    return plan_ranges(position, spans, found, follows=follows)
 
 
-def plan_reading(
-    place: "Place",
+def plan_ranges(
+    position: "PositionSpec",
     spans: Mapping[int, tuple[int, int]],
     found: Mapping[int, int | None] | None,
     *,
     follows: bool,
-) -> dict[int, Span]:
+) -> dict[int, PartitionRange]:
     """What to read of each partition. An offset that a partition has no more begins at its start."""
-    from penstock.cli.times import Kind
+    from penstock.cli.times import PositionKind
 
-    if place.kind is Kind.OFFSET and all(place.number > end for _, end in spans.values()):
+    if position.kind is PositionKind.OFFSET and all(position.number > end for _, end in spans.values()):
         furthest = max(end for _, end in spans.values())
-        raise CommandFailed(f"offset {place.number} does not exist yet: the topic ends at offset {furthest}.")
+        raise CommandFailed(
+            f"offset {position.number} does not exist yet: the topic ends at offset {furthest}."
+        )
     plan = {}
     for number, (first, end) in spans.items():
-        if place.kind is Kind.EARLIEST:
+        if position.kind is PositionKind.EARLIEST:
             begin: int | None = first
-        elif place.kind is Kind.OFFSET:
-            begin = place.number
+        elif position.kind is PositionKind.OFFSET:
+            begin = position.number
         else:  # the end, or where a time is; no record that new yet: the next one will be
             begin = found[number] if found is not None else end
         begin = end if begin is None else min(max(begin, first), end)
-        plan[number] = Span(begin, None if follows else end)
+        plan[number] = PartitionRange(begin, None if follows else end)
     return plan
 
 
-class Reader:
+class AssignedReader:
     """librdkafka's consumer over a plan. `next_records` is empty while nothing comes."""
 
-    def __init__(self, broker: "Broker", topic: str, plan: Mapping[int, Span], maximum: int | None) -> None:
+    def __init__(
+        self, broker: "BrokerConnector", topic: str, plan: Mapping[int, PartitionRange], maximum: int | None
+    ) -> None:
         self._topic = topic
         self._timeout_s = broker.timeout_s
         self._left = maximum
@@ -198,27 +207,27 @@ class Reader:
         self._next = {number: span.start for number, span in self._open.items()}
         """Where each partition goes on."""
         self._at_end: set[int] = set()
-        self._heard_at = time.monotonic()
+        self._last_received_at = time.monotonic()
         self._consumer: Any = self._new_consumer(broker) if self._open else None
 
     @property
     def is_done(self) -> bool:
         return not self._open or self._left == 0
 
-    def next_records(self) -> list[Incoming]:
+    def next_records(self) -> list[IncomingRecord]:
         messages = self._consumer.consume(min(RECORDS_AT_ONCE, self._left or RECORDS_AT_ONCE), WAIT_S)
-        records = [record for message in messages if (record := self._taken(message)) is not None]
-        self._check_heard(bool(messages))
+        records = [record for message in messages if (record := self._record_of(message)) is not None]
+        self._check_progress(bool(messages))
         return records
 
-    def printed(self, records: Sequence[Incoming]) -> None:
+    def mark_printed(self, records: Sequence[IncomingRecord]) -> None:
         """Nobody's place is kept here."""
 
     def close(self) -> None:
         if self._consumer is not None:
             self._consumer.close()
 
-    def _new_consumer(self, broker: "Broker") -> Any:
+    def _new_consumer(self, broker: "BrokerConnector") -> Any:
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer(
@@ -228,7 +237,7 @@ class Reader:
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
                     "auto.offset.reset": "earliest",
-                    "error_cb": _tell_lost,
+                    "error_cb": _print_connection_lost,
                 }
             )
         )
@@ -237,7 +246,7 @@ class Reader:
         )
         return consumer
 
-    def _taken(self, message: Any) -> Incoming | None:
+    def _record_of(self, message: Any) -> IncomingRecord | None:
         number = message.partition()
         if message.error() is not None:
             self._event(number, message.error())
@@ -253,7 +262,7 @@ class Reader:
                 return None  # came after we began
         if self._left is not None:
             self._left -= 1
-        return incoming(message)
+        return incoming_record(message)
 
     def _event(self, number: int, error: Any) -> None:
         from confluent_kafka import KafkaError
@@ -265,24 +274,24 @@ class Reader:
         if number in self._open and self._open[number].end is not None:
             del self._open[number]
 
-    def _check_heard(self, heard: bool) -> None:
+    def _check_progress(self, has_received: bool) -> None:
         """CommandFailed if records are there and none come; who follows is told only what the broker says."""
         now = time.monotonic()
         waiting = {number: self._next[number] for number in self._open if number not in self._at_end}
-        if heard or not waiting:
-            self._heard_at = now
-        elif now - self._heard_at > self._timeout_s:
-            self._heard_at = now
-            self._explain_silence(waiting)
+        if has_received or not waiting:
+            self._last_received_at = now
+        elif now - self._last_received_at > self._timeout_s:
+            self._last_received_at = now
+            self._raise_reason_for_silence(waiting)
 
-    def _explain_silence(self, waiting: Mapping[int, int]) -> None:
-        from penstock.cli.topic_state import why_not_asked, why_not_read
+    def _raise_reason_for_silence(self, waiting: Mapping[int, int]) -> None:
+        from penstock.cli.topic_state import leaderless_reason, read_failure_reason
 
         follows = all(span.end is None for span in self._open.values())
         try:
-            reason = why_not_read(self._broker, self._topic, waiting)
+            reason = read_failure_reason(self._broker, self._topic, waiting)
             if reason is None and not follows:
-                reason = why_not_asked(self._broker, self._topic, waiting)
+                reason = leaderless_reason(self._broker, self._topic, waiting)
         except CommandFailed:  # no broker can be reached; it may come back
             if follows:
                 return
@@ -293,16 +302,16 @@ class Reader:
             raise CommandFailed(reason)
 
 
-def _tell_lost(error: Any) -> None:
+def _print_connection_lost(error: Any) -> None:
     from confluent_kafka import KafkaError
 
     if error.code() == KafkaError._ALL_BROKERS_DOWN:
         typer.echo("penstock: the connection to the broker is lost; trying again", err=True)
 
 
-def incoming(message: Any) -> Incoming:
+def incoming_record(message: Any) -> IncomingRecord:
     _, timestamp = message.timestamp()
-    return Incoming(
+    return IncomingRecord(
         message.topic(),
         message.partition(),
         message.offset(),
@@ -313,16 +322,18 @@ def incoming(message: Any) -> Incoming:
     )
 
 
-def _read(reader: "Reader | GroupReader", written: Callable[[Incoming], bytes], *, follows: bool) -> None:
+def _read(
+    reader: "AssignedReader | GroupReader", written: Callable[[IncomingRecord], bytes], *, follows: bool
+) -> None:
     output = sys.stdout.buffer
     try:
         while not reader.is_done:
-            with _ctrl_c_afterwards():
+            with _ctrl_c_deferred():
                 records = reader.next_records()
             if records:
                 output.write(b"".join(map(written, records)))
                 output.flush()
-                reader.printed(records)
+                reader.mark_printed(records)
     except KeyboardInterrupt:
         if not follows:  # somebody did not want to wait for the end
             raise
@@ -331,7 +342,7 @@ def _read(reader: "Reader | GroupReader", written: Callable[[Incoming], bytes], 
 
 
 @contextmanager
-def _ctrl_c_afterwards() -> Iterator[None]:
+def _ctrl_c_deferred() -> Iterator[None]:
     """Raised at once, it could come out of the middle of librdkafka's calls."""
     came: list[int] = []
     before = signal.getsignal(signal.SIGINT)

@@ -7,11 +7,11 @@ at all. Unless it follows, it ends when it has read to the end every partition t
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.cli.records.record_output import Incoming
+from penstock.cli.records.record_output import IncomingRecord
 from penstock.errors import CommandFailed, ErrorCode
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
+    from penstock.cli.connection import BrokerConnector
 
 RECORDS_AT_ONCE: Final = 1_000
 WAIT_S: Final = 0.1
@@ -21,7 +21,7 @@ _PROTOCOLS: Final = {
 }
 
 
-_WHILE_OTHERS_JOIN: Final = (
+_REBALANCE_ERRORS: Final = (
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -29,11 +29,11 @@ _WHILE_OTHERS_JOIN: Final = (
 )
 
 
-class Membership(NamedTuple):
+class GroupMembership(NamedTuple):
     group: str
     protocol: str
     """classic, or consumer for the protocol of KIP-848."""
-    begins_at: str
+    auto_offset_reset: str
     """earliest or latest: where nothing is committed."""
 
 
@@ -41,12 +41,18 @@ class GroupReader:
     """librdkafka's consumer as a member. `next_records` is empty while nothing comes."""
 
     def __init__(
-        self, broker: "Broker", topic: str, membership: Membership, maximum: int | None, *, follows: bool
+        self,
+        broker: "BrokerConnector",
+        topic: str,
+        membership: GroupMembership,
+        maximum: int | None,
+        *,
+        follows: bool,
     ) -> None:
         self._topic = topic
         self._left = maximum
         self._follows = follows
-        self._held: set[int] | None = None
+        self._owned: set[int] | None = None
         """Partitions that are ours; None before the group has decided for the first time."""
         self._open: set[int] = set()
         """Those that are not yet read to their end."""
@@ -55,29 +61,29 @@ class GroupReader:
 
     @property
     def is_done(self) -> bool:
-        has_read_all = self._held is not None and not self._open and not self._follows
+        has_read_all = self._owned is not None and not self._open and not self._follows
         return has_read_all or self._left == 0
 
-    def next_records(self) -> list[Incoming]:
-        from penstock.cli.records.consume import incoming
+    def next_records(self) -> list[IncomingRecord]:
+        from penstock.cli.records.consume import incoming_record
 
         messages = self._consumer.consume(min(RECORDS_AT_ONCE, self._left or RECORDS_AT_ONCE), WAIT_S)
-        records = [incoming(message) for message in messages if not self._is_event(message)]
+        records = [incoming_record(message) for message in messages if not self._is_event(message)]
         if self._left is not None:
             self._left -= len(records)
         return records
 
-    def printed(self, records: Sequence[Incoming]) -> None:
+    def mark_printed(self, records: Sequence[IncomingRecord]) -> None:
         """Commit them, but for partitions that were taken from us meanwhile: they are another's to commit."""
         for record in records:
-            if record.partition in (self._held or ()):
+            if record.partition in (self._owned or ()):
                 self._uncommitted[record.partition] = record.offset + 1
         self._commit()
 
     def close(self) -> None:
         self._consumer.close()
 
-    def _new_consumer(self, broker: "Broker", membership: Membership) -> Any:
+    def _new_consumer(self, broker: "BrokerConnector", membership: GroupMembership) -> Any:
         from confluent_kafka import Consumer
 
         consumer = Consumer(
@@ -86,7 +92,7 @@ class GroupReader:
                     "group.id": membership.group,
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
-                    "auto.offset.reset": membership.begins_at,
+                    "auto.offset.reset": membership.auto_offset_reset,
                     **_PROTOCOLS[membership.protocol],
                 }
             )
@@ -98,12 +104,12 @@ class GroupReader:
 
     def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
         numbers = {partition.partition for partition in partitions}
-        self._held = (self._held or set()) | numbers
+        self._owned = (self._owned or set()) | numbers
         self._open |= numbers
 
     def _revoked(self, consumer: Any, partitions: list[Any]) -> None:
         for partition in partitions:
-            self._held = (self._held or set()) - {partition.partition}
+            self._owned = (self._owned or set()) - {partition.partition}
             self._open.discard(partition.partition)
             self._uncommitted.pop(partition.partition, None)
 
@@ -129,7 +135,7 @@ class GroupReader:
         try:
             self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as refusal:
-            if refusal.args[0].code() in _WHILE_OTHERS_JOIN:
+            if refusal.args[0].code() in _REBALANCE_ERRORS:
                 return  # it goes with the next one, if the partitions are still ours then
             raise CommandFailed(
                 f"what was printed last was not committed, and will be read again: {refusal.args[0].str()}."

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from penstock.cli.command import client_command, examples, pairs_of, topic_names
+from penstock.cli.command import client_command, examples, parse_pairs, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Broker
-    from penstock.cli.records.record_input import Outgoing
+    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.records.record_input import OutgoingRecord
 
 FAILURES_SHOWN_MAX: Final = 3
 BATCH_BYTES_MAX: Final = 1_000_000
@@ -35,7 +35,7 @@ STANDSTILL_S_MAX: Final = 1.0
 """How long nothing may be stored, once records were given up, until the rest is given up as well."""
 
 
-class Compression(StrEnum):
+class RecordCompression(StrEnum):
     NONE = "none"
     GZIP = "gzip"
     SNAPPY = "snappy"
@@ -68,7 +68,7 @@ def add_to(app: typer.Typer) -> None:
 
 @client_command
 def produce(
-    broker: "Broker",
+    broker: "BrokerConnector",
     topic: Annotated[str, typer.Argument(metavar="TOPIC", callback=topic_names, help="Where to write.")],
     value: Annotated[str | None, typer.Option(help="Write this one record and read nothing.")] = None,
     key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
@@ -93,27 +93,27 @@ def produce(
         typer.Option("--ignore-partitions", help="With --json: place by the key, whatever a line says."),
     ] = False,
     compression: Annotated[
-        Compression, typer.Option(help="none, gzip, snappy, lz4 or zstd.")
-    ] = Compression.NONE,
+        RecordCompression, typer.Option(help="none, gzip, snappy, lz4 or zstd.")
+    ] = RecordCompression.NONE,
     acks: Annotated[
         Acks, typer.Option(help="Who must have it: all replicas in sync, the leader (1), nobody (0).")
     ] = Acks.ALL,
 ) -> None:
-    from penstock.cli.records.record_input import ANY_PARTITION, Outgoing, json_records, plain_records
-    from penstock.cli.topic_state import find_or_make_topic, no_partition
+    from penstock.cli.records.record_input import ANY_PARTITION, OutgoingRecord, json_records, plain_records
+    from penstock.cli.topic_state import find_or_create_topic, no_partition_text
 
-    _refuse_contradictions(value, key, key_separator, file, as_json)
+    _validate_options(value, key, key_separator, file, as_json)
     if ignore_partitions and not as_json:
         raise typer.BadParameter("only lines of --json name partitions", param_hint="--ignore-partitions")
-    headers = tuple((name, os.fsencode(text)) for name, text in pairs_of(header or (), "--header"))
+    headers = tuple((name, os.fsencode(text)) for name, text in parse_pairs(header or (), "--header"))
     number = ANY_PARTITION if partition is None else partition
-    pattern = Outgoing(None, None if key is None else os.fsencode(key), headers, number)
+    pattern = OutgoingRecord(None, None if key is None else os.fsencode(key), headers, number)
     separator = None if key_separator is None else os.fsencode(key_separator)
     # Before the topic is made: a file that is not there should leave nothing behind.
     with _opened(file) as source:
-        state = find_or_make_topic(broker, topic)
+        state = find_or_create_topic(broker, topic)
         if number not in (ANY_PARTITION, *state.numbers):
-            raise CommandFailed(no_partition(topic, state.numbers, number))
+            raise CommandFailed(no_partition_text(topic, state.numbers, number))
         sender = Sender(broker, topic, compression, acks)
         if value is not None:
             sender.send(iter([pattern._replace(value=os.fsencode(value))]))
@@ -123,13 +123,15 @@ def produce(
         with _progress(source) as shown:
             if as_json:
                 given = json_records(source, pattern, ignore_partitions=ignore_partitions)
-                records = within(given, topic, len(state.numbers))
+                records = with_existing_partitions(given, topic, len(state.numbers))
             else:
                 records = plain_records(source, pattern, separator)
             sender.send(records, shown)
 
 
-def within(records: Iterator["Outgoing"], topic: str, partitions: int) -> Iterator["Outgoing"]:
+def with_existing_partitions(
+    records: Iterator["OutgoingRecord"], topic: str, partitions: int
+) -> Iterator["OutgoingRecord"]:
     """The records, up to one for a partition that the topic has not: then the rest has no place either."""
     from penstock.cli.output import counted
 
@@ -144,7 +146,7 @@ def within(records: Iterator["Outgoing"], topic: str, partitions: int) -> Iterat
         yield record
 
 
-def _refuse_contradictions(
+def _validate_options(
     value: str | None, key: str | None, key_separator: str | None, file: Path | None, as_json: bool
 ) -> None:
     if value is not None and (file is not None or as_json or key_separator is not None):
@@ -159,7 +161,9 @@ def _refuse_contradictions(
 class Sender:
     """Hands records to librdkafka, counts what arrived and remembers what did not."""
 
-    def __init__(self, broker: "Broker", topic: str, compression: Compression, acks: Acks) -> None:
+    def __init__(
+        self, broker: "BrokerConnector", topic: str, compression: RecordCompression, acks: Acks
+    ) -> None:
         from confluent_kafka import Producer
 
         from penstock.cli.admin import Admin
@@ -187,10 +191,10 @@ class Sender:
         )
         self.records = self.bytes = 0
         self._reasons: dict[str, int] = {}
-        self._given_up: dict[int, int] = {}
+        self._timed_out: dict[int, int] = {}
         """Records that nobody would take in time, by partition."""
 
-    def send(self, records: Iterator["Outgoing"], shown: Callable[[int], None] | None = None) -> None:
+    def send(self, records: Iterator["OutgoingRecord"], shown: Callable[[int], None] | None = None) -> None:
         """Returns when all were stored. CommandFailed names what was not; the rest is stored even so.
 
         The first records that nobody took in time end it: each one after them would be given as long again.
@@ -224,16 +228,16 @@ class Sender:
     def _all_reasons(self) -> dict[str, int]:
         """With why records were not taken in time, where the broker tells."""
         reasons = Counter(self._reasons)
-        for index, (partition, count) in enumerate(self._given_up.items()):
-            told = self._why_given_up(partition) if index < FAILURES_SHOWN_MAX else None
+        for index, (partition, count) in enumerate(self._timed_out.items()):
+            told = self._why_timed_out(partition) if index < FAILURES_SHOWN_MAX else None
             reasons[told or f"not taken by the broker within {self._timeout_s:g} s (see --timeout)"] += count
         return reasons
 
-    def _why_given_up(self, partition: int) -> str | None:
-        from penstock.cli.topic_state import why_not_written
+    def _why_timed_out(self, partition: int) -> str | None:
+        from penstock.cli.topic_state import write_failure_reason
 
         try:
-            return why_not_written(self._broker, self._topic, partition)
+            return write_failure_reason(self._broker, self._topic, partition)
         except CommandFailed as unreachable:
             return str(unreachable).rstrip(".")
 
@@ -245,18 +249,18 @@ class Sender:
             now = time.monotonic()
             if self.records > stored:
                 stored, stored_at = self.records, now
-            elif self._given_up and now - stored_at > STANDSTILL_S_MAX:
+            elif self._timed_out and now - stored_at > STANDSTILL_S_MAX:
                 # What is on its way to a broker is not given up: its answer counts, if it comes.
                 self._producer.purge(in_queue=True, in_flight=False)
             if now > deadline:
                 break
         return left
 
-    def _send_one(self, record: "Outgoing") -> bool:
+    def _send_one(self, record: "OutgoingRecord") -> bool:
         """Whether it was handed over. Not when others before it were given up."""
         from confluent_kafka import KafkaException
 
-        while not self._given_up:
+        while not self._timed_out:
             try:
                 self._producer.produce(
                     self._topic,
@@ -270,7 +274,7 @@ class Sender:
             except BufferError:
                 self._producer.poll(0.1)  # the queue is full: wait until something of it was sent
             except KafkaException as refusal:  # known at once, such as a partition that is not there
-                self._refused(refusal.args[0], record.partition)
+                self._count_failure(refusal.args[0], record.partition)
                 return True
             else:
                 self._producer.poll(0)
@@ -282,14 +286,14 @@ class Sender:
             self.records += 1
             self.bytes += len(message.key() or b"") + len(message.value() or b"")
             return
-        self._refused(error, message.partition())
+        self._count_failure(error, message.partition())
 
-    def _refused(self, error: Any, partition: int) -> None:
+    def _count_failure(self, error: Any, partition: int) -> None:
         from confluent_kafka import KafkaError
 
         given_up = (KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError.KAFKA_STORAGE_ERROR)
         if error.code() in given_up:
-            self._given_up[partition] = self._given_up.get(partition, 0) + 1
+            self._timed_out[partition] = self._timed_out.get(partition, 0) + 1
             return
         reason = _reason(error, self._topic, partition)
         if reason not in self._reasons and len(self._reasons) >= FAILURES_SHOWN_MAX:

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from penstock.errors import CommandFailed
 from penstock.limits import INT_MAX, LONG_MAX, REQUEST_BYTES_MAX
 
-Headers = tuple[tuple[str, bytes | None], ...]
+RecordHeaders = tuple[tuple[str, bytes | None], ...]
 
 LINE_BYTES_MAX: Final = REQUEST_BYTES_MAX
 """A longer one could not be sent in any form."""
@@ -32,10 +32,10 @@ NO_TIME: Final = 0
 """librdkafka's way to say: the time of sending."""
 
 
-class Outgoing(NamedTuple):
+class OutgoingRecord(NamedTuple):
     value: bytes | None
     key: bytes | None = None
-    headers: Headers = ()
+    headers: RecordHeaders = ()
     partition: int = ANY_PARTITION
     timestamp: int = NO_TIME
 
@@ -57,7 +57,9 @@ def _line_of(source: BinaryIO, bytes_max: int) -> bytes:
         raise CommandFailed(f"cannot read the input: {problem.strerror}.") from problem
 
 
-def plain_records(source: BinaryIO, pattern: Outgoing, separator: bytes | None) -> Iterator[Outgoing]:
+def plain_records(
+    source: BinaryIO, pattern: OutgoingRecord, separator: bytes | None
+) -> Iterator[OutgoingRecord]:
     """`pattern` holds what all records share."""
     for number, line in numbered_lines(source):
         if separator is None:
@@ -71,8 +73,8 @@ def plain_records(source: BinaryIO, pattern: Outgoing, separator: bytes | None) 
 
 
 def json_records(
-    source: BinaryIO, pattern: Outgoing, *, ignore_partitions: bool = False
-) -> Iterator[Outgoing]:
+    source: BinaryIO, pattern: OutgoingRecord, *, ignore_partitions: bool = False
+) -> Iterator[OutgoingRecord]:
     for number, line in numbered_lines(source):
         if not line.strip():
             continue
@@ -110,7 +112,7 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def record_of_json(fields: Any, pattern: Outgoing) -> Outgoing:
+def record_of_json(fields: Any, pattern: OutgoingRecord) -> OutgoingRecord:
     """ValueError says what is wrong. What the object does not say is taken from `pattern`."""
     if not isinstance(fields, dict):
         raise ValueError("a JSON object is needed")
@@ -120,7 +122,7 @@ def record_of_json(fields: Any, pattern: Outgoing) -> Outgoing:
     if not has_value:
         raise ValueError("it has no value (null is one)")
     has_key, key = _content(fields, "key")
-    return Outgoing(
+    return OutgoingRecord(
         value,
         key if has_key else pattern.key,
         pattern.headers + headers_of_json(fields.get("headers")),
@@ -129,7 +131,7 @@ def record_of_json(fields: Any, pattern: Outgoing) -> Outgoing:
     )
 
 
-def headers_of_json(given: Any) -> Headers:
+def headers_of_json(given: Any) -> RecordHeaders:
     pairs = list(given.items()) if isinstance(given, dict) else given
     if pairs is None:
         return ()

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from penstock.cli.records.record_input import Headers
+from penstock.cli.records.record_input import RecordHeaders
 
 
-class Form(StrEnum):
+class BytesFormat(StrEnum):
     """How bytes are written."""
 
     TEXT = "text"
@@ -26,24 +26,24 @@ class Form(StrEnum):
     BASE64 = "base64"
 
 
-class Incoming(NamedTuple):
+class IncomingRecord(NamedTuple):
     topic: str
     partition: int
     offset: int
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: Headers
+    headers: RecordHeaders
 
 
-class Forms(NamedTuple):
-    key: Form = Form.TEXT
-    value: Form = Form.TEXT
+class BytesFormats(NamedTuple):
+    key: BytesFormat = BytesFormat.TEXT
+    value: BytesFormat = BytesFormat.TEXT
 
 
-AS_TEXT: Final = Forms()
+AS_TEXT: Final = BytesFormats()
 
-Formatter = Callable[[Incoming], bytes]
+Formatter = Callable[[IncomingRecord], bytes]
 
 RAW: Final = "raw"
 JSON: Final = "json"
@@ -52,7 +52,7 @@ _ESCAPE: Final = re.compile(r"\\[ntr\\]")
 _DIRECTIVE: Final = re.compile(r"%(.?)", re.DOTALL)
 
 
-def formatter(name: str, forms: Forms) -> Formatter:
+def formatter(name: str, forms: BytesFormats) -> Formatter:
     """ValueError if TEXT asks for what a record has not."""
     if name == RAW:
         return lambda record: _written(record.value, forms.value) + b"\n"
@@ -61,7 +61,7 @@ def formatter(name: str, forms: Forms) -> Formatter:
     return _template(name, forms)
 
 
-def json_of(record: Incoming, forms: Forms) -> str:
+def json_of(record: IncomingRecord, forms: BytesFormats) -> str:
     fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -73,22 +73,24 @@ def json_of(record: Incoming, forms: Forms) -> str:
     return json.dumps(fields, ensure_ascii=False)
 
 
-def content_fields(key: bytes | None, value: bytes | None, forms: Forms = AS_TEXT) -> dict[str, str | None]:
+def content_fields(
+    key: bytes | None, value: bytes | None, forms: BytesFormats = AS_TEXT
+) -> dict[str, str | None]:
     return {**_field("key", key, forms.key), **_field("value", value, forms.value)}
 
 
-def header_pairs(headers: Headers) -> list[list[Any]]:
+def header_pairs(headers: RecordHeaders) -> list[list[Any]]:
     return [[name, _header_value(value)] for name, value in headers]
 
 
-def _field(name: str, content: bytes | None, form: Form) -> dict[str, str | None]:
+def _field(name: str, content: bytes | None, form: BytesFormat) -> dict[str, str | None]:
     if content is None:
         return {name: None}
-    if form is Form.TEXT:
+    if form is BytesFormat.TEXT:
         try:
             return {name: content.decode()}
         except UnicodeDecodeError:
-            form = Form.BASE64
+            form = BytesFormat.BASE64
     return {f"{name}_{form}": _written(content, form).decode()}
 
 
@@ -101,15 +103,15 @@ def _header_value(value: bytes | None) -> str | dict[str, str] | None:
         return {"base64": b64encode(value).decode()}
 
 
-def _written(content: bytes | None, form: Form) -> bytes:
+def _written(content: bytes | None, form: BytesFormat) -> bytes:
     if content is None:
         return b""
-    if form is Form.HEX:
+    if form is BytesFormat.HEX:
         return content.hex().encode()
-    return b64encode(content) if form is Form.BASE64 else content
+    return b64encode(content) if form is BytesFormat.BASE64 else content
 
 
-def _template(text: str, forms: Forms) -> Formatter:
+def _template(text: str, forms: BytesFormats) -> Formatter:
     parts: dict[str, Formatter] = {
         "t": lambda record: record.topic.encode(),
         "p": lambda record: b"%d" % record.partition,
@@ -141,5 +143,5 @@ def _constant(text: str) -> Formatter:
     return lambda record: encoded
 
 
-def _headers_text(headers: Headers) -> bytes:
+def _headers_text(headers: RecordHeaders) -> bytes:
     return b",".join(name.encode() + b"=" + (value or b"") for name, value in headers)

@@ -14,18 +14,18 @@ from penstock.log.data_directory import IDENTITY_FILE, DataDirectory, identity_i
 
 
 @contextmanager
-def new_folder_only_if_used(path: str) -> Iterator[None]:
+def remove_unused_new_folder(path: str) -> Iterator[None]:
     """A broker that was refused, as by a cluster that has its id, leaves no folder behind that it made."""
     was_there = os.path.lexists(path)
     try:
         yield
     except ConfigError:
         if not was_there:
-            _take_away(path)
+            _remove_unused(path)
         raise
 
 
-def _take_away(path: str) -> None:
+def _remove_unused(path: str) -> None:
     """Unless there are records in it, or somebody else has begun to use it."""
     disk = OsDisk()
     with suppress(StorageFailed), ExitStack() as stack:

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from penstock.cli.main import sentence
-from penstock.cli.server.new_folder import new_folder_only_if_used
+from penstock.cli.main import with_full_stop
+from penstock.cli.server.new_folder import remove_unused_new_folder
 from penstock.cli.server.serve_options import configuration, parser
 from penstock.cli.server.start_checks import advice, taken_addresses
 from penstock.cli.streams import OutputFailed
@@ -47,19 +47,19 @@ def run(config: BrokerConfig) -> None:
     import uvloop
 
     if problems := list(taken_addresses(config)):
-        raise CommandFailed("\n".join(map(sentence, problems)))
+        raise CommandFailed("\n".join(map(with_full_stop, problems)))
     # What SQLite makes is open to everybody who may read the folder, unlike our own files.
     os.umask(os.umask(0o077) | 0o027)
     # A worker thread that holds the interpreter delays every client; it must let go soon.
     sys.setswitchinterval(0.0005)
     _allow_many_files()
     try:
-        with suppress(KeyboardInterrupt), new_folder_only_if_used(config.node.data_dir):
+        with suppress(KeyboardInterrupt), remove_unused_new_folder(config.node.data_dir):
             uvloop.run(_serve(config))
     except (ConfigError, CorruptData, StorageFailed, StorageFull) as problem:
         # The settings were found to be right before: what is wrong is the world they met, as a port
         # that somebody else has.
-        raise CommandFailed(sentence(str(problem)) + advice(str(problem))) from problem
+        raise CommandFailed(with_full_stop(str(problem)) + advice(str(problem))) from problem
     except OSError as problem:
         if problem.errno != errno.ENOSPC:
             raise
@@ -68,7 +68,7 @@ def run(config: BrokerConfig) -> None:
 
 
 async def _serve(config: BrokerConfig) -> None:
-    from penstock.broker.broker import World, running_broker
+    from penstock.broker.broker import Environment, running_broker
     from penstock.host.clock import SystemClock
     from penstock.host.tasks import Tasks
     from penstock.http.server import HttpServer
@@ -79,10 +79,10 @@ async def _serve(config: BrokerConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    world = World(log=StreamLog(SystemClock()))
+    world = Environment(log=StreamLog(SystemClock()))
     async with running_broker(config, world) as broker:
-        broker.on_giving_up = stop.set
-        if broker.has_given_up:
+        broker.on_membership_ended = stop.set
+        if broker.has_ended_membership:
             stop.set()
         sources = Sources(
             groups=broker.groups,
@@ -95,35 +95,37 @@ async def _serve(config: BrokerConfig) -> None:
             tokens_path=config.http_tokens_path,
         )
         http = HttpServer(config.http, broker.not_ready, sources)
-        excuses = Tasks(lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure)))
+        fallback_tasks = Tasks(
+            lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure))
+        )
 
-        def excuse(_: str, failure: BaseException) -> None:
+        def serve_fallback(_: str, failure: BaseException) -> None:
             world.log.error("http.failed", reason=repr(failure))
             broker.failure = broker.failure or f"HTTP cannot be served: {failure!r}"
-            excuses.start(http.excuse(), "http.excuse")
+            fallback_tasks.start(http.serve_fallback(), "http.excuse")
 
-        tasks = Tasks(excuse)
+        tasks = Tasks(serve_fallback)
         try:
             # What was made until now lives as long as the process: the collector need not look again.
             gc.collect()
             gc.freeze()
             if not stop.is_set():
-                _say_ready(broker.listeners, http.address)
+                _print_ready_line(broker.listeners, http.address)
             tasks.start(http.serve(), "http")
             await stop.wait()
             world.log.info("broker.stopping")
         finally:
             await tasks.stop()
-            await excuses.stop()
+            await fallback_tasks.stop()
             await http.stop()
-    if broker.has_given_up:
+    if broker.has_ended_membership:
         raise CommandFailed(
             f"this broker cannot go on in its cluster, and has left it: {broker.failure}. "
             "Its data is as it was: start it again"
         )
 
 
-def _say_ready(listeners: Sequence[Listener], http: Address) -> None:
+def _print_ready_line(listeners: Sequence[Listener], http: Address) -> None:
     addresses = ",".join(str(Address(listener.host, listener.port)) for listener in listeners)
     try:
         print(f"penstock ready kafka={addresses} http={http}", flush=True)

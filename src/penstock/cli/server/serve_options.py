@@ -12,7 +12,7 @@ from penstock.errors import ConfigError
 FLAGS = ("data_dir", "kafka", "http", "advertised", "node_id", "rack", "metadata", "insecure")
 
 
-class _Parser(argparse.ArgumentParser):
+class _ServeParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence, as for every other mistake."""
         said = message.removeprefix("argument ").replace("unrecognized arguments:", "there is no option")
@@ -21,7 +21,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser(command: str, description: str, examples: Sequence[tuple[str, str]]) -> argparse.ArgumentParser:
     lines = [f"  {wish}:\n      {typed}" for wish, typed in examples]
-    made = _Parser(
+    made = _ServeParser(
         prog=f"penstock {command}",
         description=description,
         epilog="\n\n".join(["examples:", *lines]),

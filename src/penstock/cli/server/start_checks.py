@@ -27,7 +27,7 @@ def file_problems(config: BrokerConfig) -> list[str]:
 
 
 def _store_problems(config: BrokerConfig) -> Iterator[str]:
-    if config.node.is_alone:
+    if config.node.is_standalone:
         return
     from penstock.metadata.etcd.url import parse_etcd_url
 
@@ -81,15 +81,20 @@ def _identity_problems(path: str, node: NodeConfig) -> Iterator[str]:
     import msgspec
 
     from penstock.host.os_disk import OsDisk
-    from penstock.log.data_directory import IDENTITY_FILE, Identity, refuse_other_store, refuse_strangers
+    from penstock.log.data_directory import (
+        IDENTITY_FILE,
+        DirectoryIdentity,
+        reject_foreign_folder,
+        reject_other_metadata_store,
+    )
 
     disk, file = OsDisk(), f"{path}/{IDENTITY_FILE}"
     try:
-        refuse_strangers(disk, path)
+        reject_foreign_folder(disk, path)
         if not disk.exists(file):
             return
-        identity = msgspec.json.decode(disk.read_file(file), type=Identity)
-        refuse_other_store(disk, path, alone=node.is_alone)
+        identity = msgspec.json.decode(disk.read_file(file), type=DirectoryIdentity)
+        reject_other_metadata_store(disk, path, alone=node.is_standalone)
     except msgspec.DecodeError:
         yield f"log.dirs = {path!r}: {file} is damaged; restore it from a backup of the data directory"
     except (CorruptData, StorageFailed, StorageFull) as problem:

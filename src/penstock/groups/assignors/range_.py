@@ -15,12 +15,12 @@ from penstock.types import TopicId
 
 
 def assign(spec: GroupSpec) -> dict[str, Assignment]:
-    given: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in spec.members}
+    assignments: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in spec.members}
     for topic_id, subscribers in _subscribers(spec).items():
         ranges = _ranges(spec.partitions[topic_id], len(subscribers))
         for member_id, partitions in zip(subscribers, ranges, strict=False):
-            given[member_id][topic_id] = partitions
-    return dict(given)
+            assignments[member_id][topic_id] = partitions
+    return dict(assignments)
 
 
 def _subscribers(spec: GroupSpec) -> dict[TopicId, list[str]]:

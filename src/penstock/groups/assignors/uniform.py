@@ -14,7 +14,7 @@ from penstock.groups.assignors.uniform_mixed import assign_mixed
 from penstock.groups.consumer.assignment import Assignment, size
 from penstock.types import TopicId
 
-Place = tuple[TopicId, int]
+TopicIdPartition = tuple[TopicId, int]
 
 
 def assign(spec: GroupSpec) -> dict[str, Assignment]:
@@ -24,15 +24,19 @@ def assign(spec: GroupSpec) -> dict[str, Assignment]:
     if not topics:
         return {member_id: {} for member_id in spec.members}
     free = {topic_id: set(range(spec.partitions[topic_id])) for topic_id in sorted(topics)}
-    kept, seats = _keep(spec, free)
-    return _fill(kept, seats, ((topic_id, index) for topic_id in free for index in sorted(free[topic_id])))
+    kept, open_slots = _retain(spec, free)
+    return _fill(
+        kept, open_slots, ((topic_id, index) for topic_id in free for index in sorted(free[topic_id]))
+    )
 
 
-def _keep(spec: GroupSpec, free: Mapping[TopicId, set[int]]) -> tuple[dict[str, Assignment], dict[str, int]]:
+def _retain(
+    spec: GroupSpec, free: Mapping[TopicId, set[int]]
+) -> tuple[dict[str, Assignment], dict[str, int]]:
     """What each member keeps, which is then not free, and how many more it gets."""
     quota, extra = divmod(sum(map(len, free.values())), len(spec.members))
     kept: dict[str, Assignment] = {}
-    seats: dict[str, int] = {}
+    open_slots: dict[str, int] = {}
     for member_id, member in spec.members.items():
         assignment = _still_valid(member.assignment, free)
         count = size(assignment)
@@ -41,16 +45,16 @@ def _keep(spec: GroupSpec, free: Mapping[TopicId, set[int]]) -> tuple[dict[str, 
             # Whoever has one more already is the one to have it.
             allowed, extra = quota + 1, extra - 1
         if count > allowed:
-            assignment, count = _cut(assignment, allowed), allowed
+            assignment, count = _limit(assignment, allowed), allowed
         for topic_id, partitions in assignment.items():
             free[topic_id] -= partitions
         kept[member_id] = assignment
-        seats[member_id] = quota - count
-    for member_id in seats:
-        if extra and seats[member_id] >= 0:
-            seats[member_id] += 1
+        open_slots[member_id] = quota - count
+    for member_id in open_slots:
+        if extra and open_slots[member_id] >= 0:
+            open_slots[member_id] += 1
             extra -= 1
-    return kept, seats
+    return kept, open_slots
 
 
 def _still_valid(had: Assignment, free: Mapping[TopicId, set[int]]) -> Assignment:
@@ -62,16 +66,16 @@ def _still_valid(had: Assignment, free: Mapping[TopicId, set[int]]) -> Assignmen
     return {topic_id: partitions for topic_id, partitions in left if partitions}
 
 
-def _cut(assignment: Assignment, count: int) -> Assignment:
+def _limit(assignment: Assignment, count: int) -> Assignment:
     """So many of it, of each topic about as many as of the others."""
     by_topic = [
         [(topic_id, index) for index in sorted(assignment[topic_id])] for topic_id in sorted(assignment)
     ]
     in_turn = chain.from_iterable(zip_longest(*by_topic))
-    return _gathered(islice((place for place in in_turn if place is not None), count))
+    return _to_assignment(islice((place for place in in_turn if place is not None), count))
 
 
-def _gathered(places: Iterable[Place]) -> Assignment:
+def _to_assignment(places: Iterable[TopicIdPartition]) -> Assignment:
     topics: dict[TopicId, list[int]] = {}
     for topic_id, index in places:
         topics.setdefault(topic_id, []).append(index)
@@ -79,11 +83,11 @@ def _gathered(places: Iterable[Place]) -> Assignment:
 
 
 def _fill(
-    kept: dict[str, Assignment], seats: Mapping[str, int], free: Iterator[Place]
+    kept: dict[str, Assignment], open_slots: Mapping[str, int], free: Iterator[TopicIdPartition]
 ) -> dict[str, Assignment]:
     """Hand out what is free in turn, so that each topic is spread over the members."""
-    waiting = deque((member_id, count) for member_id, count in seats.items() if count > 0)
-    added: dict[str, list[Place]] = {member_id: [] for member_id, _ in waiting}
+    waiting = deque((member_id, count) for member_id, count in open_slots.items() if count > 0)
+    added: dict[str, list[TopicIdPartition]] = {member_id: [] for member_id, _ in waiting}
     for place in free:
         member_id, count = waiting.popleft()
         added[member_id].append(place)
@@ -91,5 +95,5 @@ def _fill(
             waiting.append((member_id, count - 1))
     for member_id, places in added.items():
         held = ((topic_id, index) for topic_id, partitions in kept[member_id].items() for index in partitions)
-        kept[member_id] = _gathered(chain(held, places))
+        kept[member_id] = _to_assignment(chain(held, places))
     return kept

@@ -20,13 +20,13 @@ from penstock.types import TopicId
 
 
 def assign_mixed(spec: GroupSpec) -> dict[str, Assignment]:
-    table = _Table(spec)
-    table.keep()
-    for topic_id in table.topics:
-        table.hand_out(topic_id)
-    while sum(map(table.level, table.topics)):
+    builder = _AssignmentBuilder(spec)
+    builder.retain_current()
+    for topic_id in builder.topics:
+        builder.assign_free(topic_id)
+    while sum(map(builder.level, builder.topics)):
         pass
-    return table.result()
+    return builder.result()
 
 
 def _subscribers(spec: GroupSpec) -> dict[TopicId, list[str]]:
@@ -41,7 +41,7 @@ def _subscribers(spec: GroupSpec) -> dict[TopicId, list[str]]:
     return dict(subscribers)
 
 
-class _Table:
+class _AssignmentBuilder:
     def __init__(self, spec: GroupSpec) -> None:
         self._spec = spec
         self._loads = dict.fromkeys(spec.members, 0)
@@ -49,10 +49,10 @@ class _Table:
         self.topics = sorted(
             self._subscribers, key=lambda topic_id: (len(self._subscribers[topic_id]), topic_id)
         )
-        self._held: dict[TopicId, dict[str, set[int]]] = {topic_id: {} for topic_id in self.topics}
+        self._assigned: dict[TopicId, dict[str, set[int]]] = {topic_id: {} for topic_id in self.topics}
         """Who has which partitions of a topic."""
 
-    def keep(self) -> None:
+    def retain_current(self) -> None:
         taken: dict[TopicId, set[int]] = {topic_id: set() for topic_id in self.topics}
         for member_id, member in self._spec.members.items():
             for topic_id, had in member.assignment.items():
@@ -63,11 +63,11 @@ class _Table:
                     partitions = frozenset(index for index in partitions if index < count)
                 if partitions:
                     taken[topic_id] |= partitions
-                    self._held[topic_id][member_id] = set(partitions)
+                    self._assigned[topic_id][member_id] = set(partitions)
                     self._loads[member_id] += len(partitions)
 
-    def hand_out(self, topic_id: TopicId) -> None:
-        held = self._held[topic_id]
+    def assign_free(self, topic_id: TopicId) -> None:
+        held = self._assigned[topic_id]
         taken = set[int]().union(*held.values())
         free = [index for index in range(self._spec.partitions[topic_id]) if index not in taken]
         if not free:
@@ -81,23 +81,23 @@ class _Table:
 
     def level(self, topic_id: TopicId) -> bool:
         """Move partitions of this topic while that makes loads more equal. False: none was moved."""
-        loads, held = self._loads, self._held[topic_id]
+        loads, held = self._loads, self._assigned[topic_id]
         subscribers = self._subscribers[topic_id]
         if not held or max(map(loads.__getitem__, held)) - min(map(loads.__getitem__, subscribers)) < 2:
             return False
         least = self._by_load(subscribers)
         most = self._by_load(held, -1)
         while most:
-            load, number, giver = most[0]
-            if -load != loads[giver] or not held.get(giver):
+            load, number, source = most[0]
+            if -load != loads[source] or not held.get(source):
                 heappop(most)
-                if held.get(giver):
-                    heappush(most, (-loads[giver], number, giver))
+                if held.get(source):
+                    heappush(most, (-loads[source], number, source))
                 continue
-            taker = self._least_loaded(least)
-            if loads[giver] - loads[taker] < 2:
+            destination = self._least_loaded(least)
+            if loads[source] - loads[destination] < 2:
                 break
-            self._move(topic_id, giver, taker)
+            self._move(topic_id, source, destination)
         return True
 
     def _least_loaded(self, least: list[tuple[int, int, str]]) -> str:
@@ -106,13 +106,13 @@ class _Table:
             heapreplace(least, (self._loads[member_id], number, member_id))
         return least[0][2]
 
-    def _move(self, topic_id: TopicId, giver: str, taker: str) -> None:
-        held = self._held[topic_id]
-        held.setdefault(taker, set()).add(held[giver].pop())
-        if not held[giver]:
-            del held[giver]
-        self._loads[giver] -= 1
-        self._loads[taker] += 1
+    def _move(self, topic_id: TopicId, source: str, destination: str) -> None:
+        held = self._assigned[topic_id]
+        held.setdefault(destination, set()).add(held[source].pop())
+        if not held[source]:
+            del held[source]
+        self._loads[source] -= 1
+        self._loads[destination] += 1
 
     def _by_load(self, members: Iterable[str], sign: int = 1) -> list[tuple[int, int, str]]:
         heap = [
@@ -122,8 +122,10 @@ class _Table:
         return heap
 
     def result(self) -> dict[str, Assignment]:
-        given: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in self._spec.members}
-        for topic_id, held in self._held.items():
+        assignments: dict[str, dict[TopicId, frozenset[int]]] = {
+            member_id: {} for member_id in self._spec.members
+        }
+        for topic_id, held in self._assigned.items():
             for member_id, partitions in held.items():
-                given[member_id][topic_id] = frozenset(partitions)
-        return dict(given)
+                assignments[member_id][topic_id] = frozenset(partitions)
+        return dict(assignments)

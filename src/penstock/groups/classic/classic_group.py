@@ -21,12 +21,12 @@ from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Final
 
-from penstock.coordinator.outcome import Now, Pending, StateRecord
+from penstock.coordinator.outcome import Now, StateRecord, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_member import ClassicMember, ClassicProtocol, ClassicTimeouts
 from penstock.groups.consumer_protocol import PROTOCOL_TYPE, decode_subscribed_topics
-from penstock.groups.group_context import Client
-from penstock.groups.rebalance_history import Rebalances
+from penstock.groups.group_context import ClientInfo
+from penstock.groups.rebalance_history import RebalanceHistory
 from penstock.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -49,7 +49,7 @@ class ClassicState(Enum):
         return self.value
 
 
-_BEFORE = {
+_VALID_PREVIOUS_STATES = {
     ClassicState.EMPTY: (ClassicState.PREPARING,),
     ClassicState.PREPARING: (ClassicState.EMPTY, ClassicState.COMPLETING, ClassicState.STABLE),
     ClassicState.COMPLETING: (ClassicState.PREPARING,),
@@ -64,18 +64,19 @@ _PENDING_BYTES: Final = 1_000
 
 class ClassicGroup:
     __slots__ = (
+        "assignment_bytes",
         "current_state_timestamp_ms",
         "generation",
         "group_id",
         "has_newcomer",
-        "held_bytes",
         "initial_ms_left",
-        "is_living",
-        "is_unsettled",
+        "is_active",
         "joining",
         "leader",
         "member_bytes",
         "members",
+        "metadata_bytes",
+        "needs_rebalance",
         "pending_members",
         "pending_syncs",
         "protocol_name",
@@ -83,15 +84,14 @@ class ClassicGroup:
         "rebalances",
         "state",
         "static_members",
-        "support",
+        "supported_protocols",
         "syncing",
-        "weight_bytes",
     )
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.rebalances = Rebalances()
-        self.is_living = False
+        self.rebalances = RebalanceHistory()
+        self.is_active = False
         """Its timers run and it writes its own records; not so while the log is read."""
         self._clear()
 
@@ -102,7 +102,7 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
-        self.is_unsettled = False
+        self.needs_rebalance = False
         """It was a consumer group, and its members have not divided the work themselves yet. In the log
         such a group has no leader, and it gathers when it is read back."""
         self.members: dict[str, ClassicMember] = {}
@@ -110,19 +110,19 @@ class ClassicGroup:
         """Member ids by instance id."""
         self.pending_members: set[str] = set()
         """Ids that were handed out (MEMBER_ID_REQUIRED) and not yet used."""
-        self.joining: dict[str, Pending] = {}
+        self.joining: dict[str, WaitingRequest] = {}
         """By member id: who waits for the others to join."""
-        self.syncing: dict[str, Pending] = {}
+        self.syncing: dict[str, WaitingRequest] = {}
         """By member id: who waits for the leader's assignment."""
         self.pending_syncs: set[str] = set()
         """Members of this generation that have not asked for their assignment yet."""
-        self.support: dict[str, int] = {}
+        self.supported_protocols: dict[str, int] = {}
         """How many members know a protocol."""
-        self.weight_bytes = 0
+        self.metadata_bytes = 0
         """What members and pending members said, all together."""
         self.member_bytes = 0
         """What that takes in memory."""
-        self.held_bytes = 0
+        self.assignment_bytes = 0
         """The assignments of all members. They are new only when they are written."""
         self.initial_ms_left: int | None = None
         """While a group gathers that was Empty: how much longer it may be waited for newcomers."""
@@ -133,7 +133,7 @@ class ClassicGroup:
     def new(cls, group_id: str, now: Now) -> "ClassicGroup":
         group = cls(group_id)
         group.current_state_timestamp_ms = now.wall_ms
-        group.is_living = True
+        group.is_active = True
         return group
 
     def __repr__(self) -> str:
@@ -146,9 +146,9 @@ class ClassicGroup:
         return self.state is ClassicState.EMPTY
 
     @property
-    def kept_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """About what its members take in memory."""
-        return self.member_bytes + self.held_bytes + _PENDING_BYTES * len(self.pending_members)
+        return self.member_bytes + self.assignment_bytes + _PENDING_BYTES * len(self.pending_members)
 
     @property
     def is_initial(self) -> bool:
@@ -173,7 +173,7 @@ class ClassicGroup:
         """How long members may take; the slowest decides."""
         return max((member.timeouts.rebalance_ms for member in self.members.values()), default=0)
 
-    def parked(self) -> Iterable[Pending]:
+    def parked(self) -> Iterable[WaitingRequest]:
         yield from self.joining.values()
         yield from self.syncing.values()
 
@@ -193,12 +193,14 @@ class ClassicGroup:
         if not self.members:
             return protocol_type != "" and len(names) > 0
         count = len(self.members)
-        return protocol_type == self.protocol_type and any(self.support.get(name) == count for name in names)
+        return protocol_type == self.protocol_type and any(
+            self.supported_protocols.get(name) == count for name in names
+        )
 
     def chosen_protocol(self) -> str:
         """The one with the most votes of those that all know; on a tie, that of the earliest vote."""
         count = len(self.members)
-        candidates = {name for name, knowing in self.support.items() if knowing == count}
+        candidates = {name for name, knowing in self.supported_protocols.items() if knowing == count}
         votes: dict[str, int] = {}
         for member in self.members.values():
             name = member.vote(candidates)
@@ -233,7 +235,7 @@ class ClassicGroup:
     # Changes of state
 
     def enter(self, state: ClassicState, now: Now) -> None:
-        assert self.state in _BEFORE[state], f"{self!r} cannot become {state}"
+        assert self.state in _VALID_PREVIOUS_STATES[state], f"{self!r} cannot become {state}"
         self.state = state
         self.current_state_timestamp_ms = now.wall_ms
 
@@ -242,7 +244,7 @@ class ClassicGroup:
         self.generation += 1
         self.pending_syncs.clear()
         self.initial_ms_left = None
-        self.is_unsettled = False
+        self.needs_rebalance = False
         self.protocol_name = self.chosen_protocol() if self.members else None
         self.enter(ClassicState.COMPLETING if self.members else ClassicState.EMPTY, now)
 
@@ -267,9 +269,9 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
         self._count(member, 1)
-        self.held_bytes += len(member.held)
+        self.assignment_bytes += len(member.last_assigned)
 
-    def remove(self, member_id: str) -> list[Pending]:
+    def remove(self, member_id: str) -> list[WaitingRequest]:
         """The member is gone; given back is what it waits for. A pending member leaves nothing."""
         self.remove_pending(member_id)
         self.pending_syncs.discard(member_id)
@@ -277,31 +279,31 @@ class ClassicGroup:
         if member is None:
             return []
         self._count(member, -1)
-        self.held_bytes -= len(member.held)
+        self.assignment_bytes -= len(member.last_assigned)
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
-        return self._unpark(member_id)
+        return self._remove_waiting(member_id)
 
     def update(
         self,
         member: ClassicMember,
-        client: Client,
+        client: ClientInfo,
         protocols: Iterable[ClassicProtocol],
         timeouts: ClassicTimeouts,
     ) -> None:
         """The member joined again and said something new."""
         self._count(member, -1)
-        member.tell(client, protocols, timeouts)
+        member.update_metadata(client, protocols, timeouts)
         self._count(member, 1)
 
-    def replace_static(self, old_id: str, new_id: str) -> list[Pending]:
+    def replace_static(self, old_id: str, new_id: str) -> list[WaitingRequest]:
         """The same instance under a new id, with the assignment it had. Its old self is cut off."""
         member = self.members.pop(old_id)
         assert member.instance_id is not None, f"{old_id} is not static"
         self._count(member, -1)
-        fenced = self._unpark(old_id)
+        fenced = self._remove_waiting(old_id)
         member.rename(new_id)
         self.members[new_id] = member
         self.static_members[member.instance_id] = new_id
@@ -315,26 +317,26 @@ class ClassicGroup:
 
     def add_pending(self, member_id: str) -> None:
         self.pending_members.add(member_id)
-        self.weight_bytes += len(member_id)
+        self.metadata_bytes += len(member_id)
 
     def remove_pending(self, member_id: str) -> None:
         if member_id in self.pending_members:
             self.pending_members.remove(member_id)
-            self.weight_bytes -= len(member_id)
+            self.metadata_bytes -= len(member_id)
 
-    def _unpark(self, member_id: str) -> list[Pending]:
+    def _remove_waiting(self, member_id: str) -> list[WaitingRequest]:
         parked = (self.joining.pop(member_id, None), self.syncing.pop(member_id, None))
         return [pending for pending in parked if pending is not None]
 
     def _count(self, member: ClassicMember, sign: int) -> None:
-        self.weight_bytes += sign * member.weight_bytes
-        self.member_bytes += sign * member.kept_bytes
+        self.metadata_bytes += sign * member.metadata_bytes
+        self.member_bytes += sign * member.memory_bytes
         for name in member.names():
-            count = self.support.get(name, 0) + sign
+            count = self.supported_protocols.get(name, 0) + sign
             if count:
-                self.support[name] = count
+                self.supported_protocols[name] = count
             else:
-                del self.support[name]
+                del self.supported_protocols[name]
 
     # The log
 
@@ -344,33 +346,33 @@ class ClassicGroup:
             self.protocol_type or "",
             self.generation,
             self.protocol_name,
-            None if self.is_unsettled else self.leader,
+            None if self.needs_rebalance else self.leader,
             self.current_state_timestamp_ms,
-            [member.recorded(self.protocol_name) for member in self.members.values()],
+            [member.to_value(self.protocol_name) for member in self.members.values()],
         )
 
     def record(self) -> StateRecord:
-        self.held_bytes = sum(len(member.held) for member in self.members.values())
+        self.assignment_bytes = sum(len(member.last_assigned) for member in self.members.values())
         return StateRecord(encode_key(GroupMetadataKey(self.group_id)), encode_value(self.snapshot()))
 
     def restore(self, value: GroupMetadataValue) -> None:
         """Become what the log says. A living group wrote it itself, and may have moved on since."""
-        if self.is_living:
+        if self.is_active:
             return
         self._clear()
         self.generation = value.generation
         self.protocol_type = value.protocol_type or None
         self.protocol_name = value.protocol
         for record in value.members:
-            self._add_read_back(record)
+            self._restore_member(record)
         if value.leader in self.members:
             self.leader = value.leader
-        self.is_unsettled = value.leader is None and len(self.members) > 0
+        self.needs_rebalance = value.leader is None and len(self.members) > 0
         self.state = ClassicState.STABLE if self.members else ClassicState.EMPTY
         self.current_state_timestamp_ms = value.current_state_timestamp_ms
 
-    def _add_read_back(self, record: MemberMetadata) -> None:
+    def _restore_member(self, record: MemberMetadata) -> None:
         """Each id counts once, whatever stands in the log."""
         is_known = record.member_id in self.members or record.group_instance_id in self.static_members
         if not is_known:
-            self.add(ClassicMember.read_back(record, self.protocol_name or ""), self.protocol_type or "")
+            self.add(ClassicMember.from_value(record, self.protocol_name or ""), self.protocol_type or "")

@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.groups.group_context import Client
+from penstock.groups.group_context import ClientInfo
 from penstock.groups.records import MemberMetadata
 from penstock.protocol.messages.describe_groups import DescribedGroupMember
 
-_PART_BYTES = 32
+_ENTRY_BYTES = 32
 """What a member or a protocol costs besides its texts, so that a crowd that says nothing counts too."""
 
 
-_KEPT_BYTES = 1_500
-_PROTOCOL_KEPT_BYTES = 100
+_MEMBER_MEMORY_BYTES = 1_500
+_PROTOCOL_MEMORY_BYTES = 100
 """What they take in memory beside their texts: a member is in many tables, and it is timed."""
 
 
@@ -30,34 +30,34 @@ class ClassicTimeouts(NamedTuple):
     """How long it may take to join again when the group gathers."""
 
 
-def weight_of(protocols: Iterable[ClassicProtocol]) -> int:
-    return sum(_PART_BYTES + len(name.encode()) + len(metadata) for name, metadata in protocols)
+def protocols_metadata_bytes(protocols: Iterable[ClassicProtocol]) -> int:
+    return sum(_ENTRY_BYTES + len(name.encode()) + len(metadata) for name, metadata in protocols)
 
 
-def kept_bytes_of(protocols: Iterable[ClassicProtocol]) -> int:
+def protocols_memory_bytes(protocols: Iterable[ClassicProtocol]) -> int:
     sizes = (name.__sizeof__() + metadata.__sizeof__() for name, metadata in protocols)
-    return sum(_PROTOCOL_KEPT_BYTES + size for size in sizes)
+    return sum(_PROTOCOL_MEMORY_BYTES + size for size in sizes)
 
 
 class ClassicMember:
     __slots__ = (
         "assignment",
         "client",
-        "held",
         "instance_id",
         "is_new",
-        "kept_bytes",
+        "last_assigned",
         "member_id",
+        "memory_bytes",
+        "metadata_bytes",
         "protocols",
         "timeouts",
-        "weight_bytes",
     )
 
     def __init__(
         self,
         member_id: str,
         instance_id: str | None,
-        client: Client,
+        client: ClientInfo,
         protocols: Iterable[ClassicProtocol],
         timeouts: ClassicTimeouts,
     ) -> None:
@@ -65,43 +65,45 @@ class ClassicMember:
         self.instance_id = instance_id
         self.assignment = b""
         """In the present generation."""
-        self.held = b""
+        self.last_assigned = b""
         """The last one it may have learnt; while the group gathers it may still read that."""
         self.is_new = False
         """It waits for the answer to its first JoinGroup, and may not know its own id yet."""
-        self.tell(client, protocols, timeouts)
+        self.update_metadata(client, protocols, timeouts)
 
-    def tell(self, client: Client, protocols: Iterable[ClassicProtocol], timeouts: ClassicTimeouts) -> None:
+    def update_metadata(
+        self, client: ClientInfo, protocols: Iterable[ClassicProtocol], timeouts: ClassicTimeouts
+    ) -> None:
         """What every JoinGroup says anew."""
         self.client = client
         self.protocols = tuple(protocols)
         """In the order in which the member prefers them."""
         self.timeouts = timeouts
-        self._weigh()
+        self._update_sizes()
 
     def assign(self, assignment: bytes) -> None:
-        self.assignment = self.held = assignment
+        self.assignment = self.last_assigned = assignment
 
     def rename(self, member_id: str) -> None:
         self.member_id = member_id
-        self._weigh()
+        self._update_sizes()
 
-    def _weigh(self) -> None:
-        self.weight_bytes = self._weigh_ids() + weight_of(self.protocols)
+    def _update_sizes(self) -> None:
+        self.metadata_bytes = self._id_bytes() + protocols_metadata_bytes(self.protocols)
         """About what it takes in the log."""
         texts = sum(text.__sizeof__() for text in self._texts())
-        self.kept_bytes = _KEPT_BYTES + texts + kept_bytes_of(self.protocols)
+        self.memory_bytes = _MEMBER_MEMORY_BYTES + texts + protocols_memory_bytes(self.protocols)
         """About what it takes in memory, its assignment aside."""
 
-    def _weigh_ids(self) -> int:
-        return _PART_BYTES + sum(len(text.encode()) for text in self._texts())
+    def _id_bytes(self) -> int:
+        return _ENTRY_BYTES + sum(len(text.encode()) for text in self._texts())
 
     def _texts(self) -> tuple[str, ...]:
         return (self.member_id, self.instance_id or "", self.client.client_id, self.client.host)
 
-    def recorded_bytes(self, protocol: str | None) -> int:
+    def record_bytes(self, protocol: str | None) -> int:
         """About what it takes up in the group's record, its assignment aside."""
-        return self._weigh_ids() + len(self.metadata(protocol))
+        return self._id_bytes() + len(self.metadata(protocol))
 
     def metadata(self, protocol: str | None) -> bytes:
         """What it told for this protocol; nothing, if it does not know it."""
@@ -123,7 +125,7 @@ class ClassicMember:
             self.assignment,
         )
 
-    def recorded(self, protocol: str | None) -> MemberMetadata:
+    def to_value(self, protocol: str | None) -> MemberMetadata:
         return MemberMetadata(
             self.member_id,
             self.instance_id,
@@ -136,12 +138,12 @@ class ClassicMember:
         )
 
     @classmethod
-    def read_back(cls, record: MemberMetadata, protocol: str) -> "ClassicMember":
+    def from_value(cls, record: MemberMetadata, protocol: str) -> "ClassicMember":
         session_ms, rebalance_ms = record.session_timeout_ms, record.rebalance_timeout_ms
         member = cls(
             record.member_id,
             record.group_instance_id,
-            Client(record.client_id, record.client_host),
+            ClientInfo(record.client_id, record.client_host),
             (ClassicProtocol(protocol, record.subscription),),
             ClassicTimeouts(session_ms, rebalance_ms if rebalance_ms >= 0 else session_ms),
         )

@@ -4,27 +4,27 @@ A member that was removed, replaced or left behind by a newer generation must le
 it does anything in the name of the group.
 """
 
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
 from penstock.groups.classic.rebalance import refresh_session
-from penstock.groups.group_context import Surroundings
+from penstock.groups.group_context import GroupContext
 from penstock.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 def heartbeat(
-    surroundings: Surroundings,
+    context: GroupContext,
     group: ClassicGroup | None,
     request: HeartbeatRequest,
-    pending: Pending,
+    pending: WaitingRequest,
     now: Now,
-) -> Outcome:
-    group = found(group, request.group_id)
+) -> CommandOutcome:
+    group = require_group(group, request.group_id)
     check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
-    refresh_session(surroundings, group, request.member_id, now)
+    refresh_session(context, group, request.member_id, now)
     if group.state is ClassicState.PREPARING:
-        return Outcome(replies=(pending.refusal(ErrorCode.REBALANCE_IN_PROGRESS),))
-    return Outcome(replies=(Reply(pending, HeartbeatResponse()),))
+        return CommandOutcome(replies=(pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS),))
+    return CommandOutcome(replies=(Reply(pending, HeartbeatResponse()),))
 
 
 def validate_commit(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
@@ -32,7 +32,7 @@ def validate_commit(group: ClassicGroup, member_id: str, instance_id: str | None
 
     Committing is a sign of life: call `refresh_session` when the commit is accepted.
     """
-    _check_living(group)
+    _check_not_dead(group)
     if generation < 0 and group.is_empty:
         return  # it comes from outside of the group, as an administrator's does
     if generation < 0 and not member_id and instance_id is None:
@@ -42,7 +42,7 @@ def validate_commit(group: ClassicGroup, member_id: str, instance_id: str | None
         raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the assignment is not known yet")
 
 
-def found(group: ClassicGroup | None, group_id: str) -> ClassicGroup:
+def require_group(group: ClassicGroup | None, group_id: str) -> ClassicGroup:
     """A group that does not exist has no members: so who asks is none."""
     if not group_id:
         raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
@@ -52,12 +52,12 @@ def found(group: ClassicGroup | None, group_id: str) -> ClassicGroup:
 
 
 def check_generation(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
-    _check_living(group)
+    _check_not_dead(group)
     group.check_member(member_id, instance_id)
     if generation != group.generation:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"the generation is {group.generation}")
 
 
-def _check_living(group: ClassicGroup) -> None:
+def _check_not_dead(group: ClassicGroup) -> None:
     if group.state is ClassicState.DEAD:
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{group.group_id} was deleted")

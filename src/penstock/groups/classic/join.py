@@ -12,21 +12,26 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.config.groups import ClassicConfig
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
-from penstock.groups.classic.classic_member import ClassicMember, ClassicProtocol, ClassicTimeouts, weight_of
+from penstock.groups.classic.classic_member import (
+    ClassicMember,
+    ClassicProtocol,
+    ClassicTimeouts,
+    protocols_metadata_bytes,
+)
 from penstock.groups.classic.rebalance import (
     NEW_MEMBER_MS_MAX,
     complete_if_all_joined,
     generation_reply,
-    prepare_or_complete,
+    prepare_rebalance_or_complete,
     refresh_session,
+    remove_member,
     session_key,
     set_timer,
-    take_out,
 )
-from penstock.groups.group_context import Client, Surroundings
+from penstock.groups.group_context import ClientInfo, GroupContext
 from penstock.limits import GROUP_ID_BYTES_MAX, SHORT_MAX
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
@@ -39,44 +44,44 @@ _INSTANCE_ID_CHARACTERS_MAX: Final = 249
 """What Kafka's own clients allow."""
 
 
-class Asking(NamedTuple):
+class ClassicCaller(NamedTuple):
     """What a request has besides its fields."""
 
     version: int
-    client: Client
-    pending: Pending
+    client: ClientInfo
+    pending: WaitingRequest
 
 
 class _Joiner(NamedTuple):
     """Who asks to join and what it says, ready to become part of a member."""
 
     request: JoinGroupRequest
-    asking: Asking
+    caller: ClassicCaller
     protocols: Sequence[ClassicProtocol]
     timeouts: ClassicTimeouts
 
     @classmethod
-    def of(cls, request: JoinGroupRequest, asking: Asking) -> "_Joiner":
+    def of(cls, request: JoinGroupRequest, caller: ClassicCaller) -> "_Joiner":
         protocols = tuple(ClassicProtocol(each.name, bytes(each.metadata)) for each in request.protocols)
-        has_own = asking.version >= _REBALANCE_TIMEOUT_FROM
+        has_own = caller.version >= _REBALANCE_TIMEOUT_FROM
         rebalance_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
         return cls(
-            request, asking, protocols, ClassicTimeouts(request.session_timeout_ms, max(rebalance_ms, 0))
+            request, caller, protocols, ClassicTimeouts(request.session_timeout_ms, max(rebalance_ms, 0))
         )
 
     @property
-    def pending(self) -> Pending:
-        return self.asking.pending
+    def pending(self) -> WaitingRequest:
+        return self.caller.pending
 
-    def why(self, text: str) -> str:
+    def with_reason(self, text: str) -> str:
         return f"{text}: {self.request.reason}" if self.request.reason else text
 
 
 def join(
-    surroundings: Surroundings, group: ClassicGroup, request: JoinGroupRequest, asking: Asking, now: Now
-) -> Outcome:
+    context: GroupContext, group: ClassicGroup, request: JoinGroupRequest, caller: ClassicCaller, now: Now
+) -> CommandOutcome:
     """A group that did not exist is made by the caller; it is to be kept if this does not raise."""
-    config = surroundings.config().classic
+    config = context.config().classic
     _check_request(request, config)
     if group.state is ClassicState.DEAD:
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{group.group_id} was deleted")
@@ -84,24 +89,24 @@ def join(
     if not is_newcomer and not group.members and request.member_id not in group.pending_members:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group.group_id} has no members")
     if not _has_room(group, request, config.members_max):
-        return _refuse_for_size(surroundings, group, request, asking.pending, now)
-    joiner = _Joiner.of(request, asking)
+        return _reject_full_group(context, group, request, caller.pending, now)
+    joiner = _Joiner.of(request, caller)
     if not group.supports(request.protocol_type, {protocol.name for protocol in joiner.protocols}):
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{group.group_id} has no protocol in common")
-    _check_weight(surroundings, group, joiner)
+    _check_metadata_size(context, group, joiner)
     if is_newcomer:
-        return _join_newcomer(surroundings, group, joiner, now)
+        return _join_newcomer(context, group, joiner, now)
     if request.member_id in group.pending_members and request.group_instance_id is None:
-        return _add(surroundings, group, request.member_id, joiner, now)
+        return _add(context, group, request.member_id, joiner, now)
     group.check_member(request.member_id, request.group_instance_id)
-    return _rejoin(surroundings, group, joiner, now)
+    return _rejoin(context, group, joiner, now)
 
 
 # What is refused
 
 
 def _check_request(request: JoinGroupRequest, config: ClassicConfig) -> None:
-    check_group_id(request.group_id)
+    validate_group_id(request.group_id)
     if not config.session_ms_min <= request.session_timeout_ms <= config.session_ms_max:
         limits = f"{config.session_ms_min} to {config.session_ms_max} ms"
         raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT, f"a session takes {limits}")
@@ -113,14 +118,14 @@ def _check_request(request: JoinGroupRequest, config: ClassicConfig) -> None:
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the name of a protocol is too long")
 
 
-def check_group_id(group_id: str) -> None:
+def validate_group_id(group_id: str) -> None:
     """It must be one, and stands in the key of every record of its group."""
     if not group_id or len(group_id.encode()) > GROUP_ID_BYTES_MAX:
         detail = f"a group needs a name of 1 to {GROUP_ID_BYTES_MAX} bytes"
         raise ApiError(ErrorCode.INVALID_GROUP_ID, detail)
 
 
-def _holder(group: ClassicGroup, request: JoinGroupRequest) -> str:
+def _existing_member_id(group: ClassicGroup, request: JoinGroupRequest) -> str:
     """Whose place it would take: a static member that comes back takes its own."""
     return group.static_members.get(request.group_instance_id or "", request.member_id)
 
@@ -128,87 +133,91 @@ def _holder(group: ClassicGroup, request: JoinGroupRequest) -> str:
 def _has_room(group: ClassicGroup, request: JoinGroupRequest, members_max: int) -> bool:
     """While the group gathers, those count who have come: so the last ones of too many are refused."""
     present = group.joining if group.state is ClassicState.PREPARING else group.members
-    holder = _holder(group, request)
+    holder = _existing_member_id(group, request)
     if holder in present:
         return True
     has_pending_room = holder != "" or len(group.pending_members) < members_max
     return len(present) < members_max and has_pending_room
 
 
-def _refuse_for_size(
-    surroundings: Surroundings, group: ClassicGroup, request: JoinGroupRequest, pending: Pending, now: Now
-) -> Outcome:
-    refused = pending.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} is full")
-    replies = take_out(surroundings, group, request.member_id) if request.member_id else []
-    return Outcome(replies=[refused, *replies]) + complete_if_all_joined(surroundings, group, now)
+def _reject_full_group(
+    context: GroupContext, group: ClassicGroup, request: JoinGroupRequest, pending: WaitingRequest, now: Now
+) -> CommandOutcome:
+    rejected = pending.rejection(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} is full")
+    replies = remove_member(context, group, request.member_id) if request.member_id else []
+    return CommandOutcome(replies=[rejected, *replies]) + complete_if_all_joined(context, group, now)
 
 
-def _check_weight(surroundings: Surroundings, group: ClassicGroup, joiner: _Joiner) -> None:
+def _check_metadata_size(context: GroupContext, group: ClassicGroup, joiner: _Joiner) -> None:
     """Of the codes that clients know, this one says best that the group cannot take more."""
-    known = group.members.get(_holder(group, joiner.request))
-    added = weight_of(joiner.protocols) - (weight_of(known.protocols) if known else 0)
-    if group.weight_bytes + added > surroundings.limits.metadata_bytes_max:
+    known = group.members.get(_existing_member_id(group, joiner.request))
+    added = protocols_metadata_bytes(joiner.protocols) - (
+        protocols_metadata_bytes(known.protocols) if known else 0
+    )
+    if group.metadata_bytes + added > context.limits.metadata_bytes_max:
         raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"members of {group.group_id} say too much")
 
 
 # Newcomers
 
 
-def _join_newcomer(surroundings: Surroundings, group: ClassicGroup, joiner: _Joiner, now: Now) -> Outcome:
+def _join_newcomer(context: GroupContext, group: ClassicGroup, joiner: _Joiner, now: Now) -> CommandOutcome:
     instance_id = joiner.request.group_instance_id
     if instance_id is not None:
-        member_id = f"{instance_id}-{surroundings.draw_member_id()}"
+        member_id = f"{instance_id}-{context.generate_member_id()}"
         if instance_id in group.static_members:
-            return _replace(surroundings, group, member_id, joiner, now)
-        return _add(surroundings, group, member_id, joiner, now)
-    client_id = joiner.asking.client.client_id[:_CLIENT_ID_CHARACTERS_IN_MEMBER_ID]
-    member_id = f"{client_id}-{surroundings.draw_member_id()}"
-    if joiner.asking.version < _MEMBER_ID_REQUIRED_FROM:
-        return _add(surroundings, group, member_id, joiner, now)
+            return _replace(context, group, member_id, joiner, now)
+        return _add(context, group, member_id, joiner, now)
+    client_id = joiner.caller.client.client_id[:_CLIENT_ID_CHARACTERS_IN_MEMBER_ID]
+    member_id = f"{client_id}-{context.generate_member_id()}"
+    if joiner.caller.version < _MEMBER_ID_REQUIRED_FROM:
+        return _add(context, group, member_id, joiner, now)
     group.add_pending(member_id)
-    set_timer(surroundings, session_key(group, member_id), joiner.timeouts.session_ms, now)
+    set_timer(context, session_key(group, member_id), joiner.timeouts.session_ms, now)
     required = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
-    if joiner.asking.version >= _PROTOCOL_NULL_FROM:
+    if joiner.caller.version >= _PROTOCOL_NULL_FROM:
         required.protocol_name = None
-    return Outcome(replies=(Reply(joiner.pending, required),))
+    return CommandOutcome(replies=(Reply(joiner.pending, required),))
 
 
 def _add(
-    surroundings: Surroundings, group: ClassicGroup, member_id: str, joiner: _Joiner, now: Now
-) -> Outcome:
-    request, client = joiner.request, joiner.asking.client
+    context: GroupContext, group: ClassicGroup, member_id: str, joiner: _Joiner, now: Now
+) -> CommandOutcome:
+    request, client = joiner.request, joiner.caller.client
     member = ClassicMember(member_id, request.group_instance_id, client, joiner.protocols, joiner.timeouts)
     member.is_new = True
     group.add(member, request.protocol_type)
     group.joining[member_id] = joiner.pending
     group.has_newcomer = True
-    set_timer(surroundings, session_key(group, member_id), NEW_MEMBER_MS_MAX, now)
-    return prepare_or_complete(surroundings, group, joiner.why(f"{member_id} joined"), now)
+    set_timer(context, session_key(group, member_id), NEW_MEMBER_MS_MAX, now)
+    return prepare_rebalance_or_complete(context, group, joiner.with_reason(f"{member_id} joined"), now)
 
 
 # Static members that come back
 
 
 def _replace(
-    surroundings: Surroundings, group: ClassicGroup, member_id: str, joiner: _Joiner, now: Now
-) -> Outcome:
+    context: GroupContext, group: ClassicGroup, member_id: str, joiner: _Joiner, now: Now
+) -> CommandOutcome:
     """The instance has a new id. Whoever still uses the old one is told that it was replaced."""
     assert joiner.request.group_instance_id is not None
     old_leader = group.leader
     old_id = group.static_members[joiner.request.group_instance_id]
-    surroundings.timers.cancel(session_key(group, old_id))
+    context.timers.cancel(session_key(group, old_id))
     parked = group.replace_static(old_id, member_id)
-    fenced = Outcome(replies=[pending.refusal(ErrorCode.FENCED_INSTANCE_ID) for pending in parked])
+    fenced = CommandOutcome(replies=[pending.rejection(ErrorCode.FENCED_INSTANCE_ID) for pending in parked])
     member = group.members[member_id]
     member.is_new = False
-    group.update(member, joiner.asking.client, joiner.protocols, joiner.timeouts)
-    refresh_session(surroundings, group, member_id, now)
+    group.update(member, joiner.caller.client, joiner.protocols, joiner.timeouts)
+    refresh_session(context, group, member_id, now)
     if group.state is ClassicState.STABLE and group.chosen_protocol() == group.protocol_name:
-        reply = _replacement_reply(group, member, old_leader, joiner.asking.version)
-        return fenced + Outcome((group.record(),), (Reply(joiner.pending, reply),))
+        reply = _replacement_reply(group, member, old_leader, joiner.caller.version)
+        return fenced + CommandOutcome((group.record(),), (Reply(joiner.pending, reply),))
     group.joining[member_id] = joiner.pending
     # The leader may be at work on an assignment for the old id: only a new generation can help.
-    return fenced + prepare_or_complete(surroundings, group, joiner.why(f"{member_id} came back"), now)
+    return fenced + prepare_rebalance_or_complete(
+        context, group, joiner.with_reason(f"{member_id} came back"), now
+    )
 
 
 def _replacement_reply(
@@ -228,18 +237,18 @@ def _replacement_reply(
 # Members
 
 
-def _rejoin(surroundings: Surroundings, group: ClassicGroup, joiner: _Joiner, now: Now) -> Outcome:
+def _rejoin(context: GroupContext, group: ClassicGroup, joiner: _Joiner, now: Now) -> CommandOutcome:
     member = group.members[joiner.request.member_id]
     is_changed = tuple(joiner.protocols) != member.protocols
     leads_stable = group.state is ClassicState.STABLE and member.member_id == group.leader
     if group.state is not ClassicState.PREPARING and not is_changed and not leads_stable:
         # Perhaps it never got the answer. It can go on to SyncGroup in this generation.
-        refresh_session(surroundings, group, member.member_id, now)
-        return Outcome(replies=(Reply(joiner.pending, generation_reply(group, member)),))
-    reason = joiner.why(_rejoin_reason(member, is_changed, leads_stable))
-    group.update(member, joiner.asking.client, joiner.protocols, joiner.timeouts)
-    told = Outcome(replies=_park_join(group, member.member_id, joiner.pending))
-    return told + prepare_or_complete(surroundings, group, reason, now)
+        refresh_session(context, group, member.member_id, now)
+        return CommandOutcome(replies=(Reply(joiner.pending, generation_reply(group, member)),))
+    reason = joiner.with_reason(_rejoin_reason(member, is_changed, leads_stable))
+    group.update(member, joiner.caller.client, joiner.protocols, joiner.timeouts)
+    superseded = CommandOutcome(replies=_park_join(group, member.member_id, joiner.pending))
+    return superseded + prepare_rebalance_or_complete(context, group, reason, now)
 
 
 def _rejoin_reason(member: ClassicMember, is_changed: bool, leads_stable: bool) -> str:
@@ -248,8 +257,8 @@ def _rejoin_reason(member: ClassicMember, is_changed: bool, leads_stable: bool) 
     return f"the leader {member.member_id} joined again"
 
 
-def _park_join(group: ClassicGroup, member_id: str, pending: Pending) -> list[Reply]:
+def _park_join(group: ClassicGroup, member_id: str, pending: WaitingRequest) -> list[Reply]:
     """Of two requests of one member the last one counts; the first came over a connection now lost."""
     replaced = group.joining.pop(member_id, None)
     group.joining[member_id] = pending
-    return [replaced.refusal(ErrorCode.REBALANCE_IN_PROGRESS)] if replaced else []
+    return [replaced.rejection(ErrorCode.REBALANCE_IN_PROGRESS)] if replaced else []

@@ -6,37 +6,37 @@ Rule 1: the assignment is in the log before anybody learns it: the group's recor
 
 from collections.abc import Mapping
 
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
 from penstock.groups.classic.classic_member import ClassicMember
-from penstock.groups.classic.heartbeat import check_generation, found
+from penstock.groups.classic.heartbeat import check_generation, require_group
 from penstock.groups.classic.rebalance import refresh_session, sync_key
-from penstock.groups.group_context import Surroundings
+from penstock.groups.group_context import GroupContext
 from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 def sync(
-    surroundings: Surroundings,
+    context: GroupContext,
     group: ClassicGroup | None,
     request: SyncGroupRequest,
-    pending: Pending,
+    pending: WaitingRequest,
     now: Now,
-) -> Outcome:
-    group = found(group, request.group_id)
+) -> CommandOutcome:
+    group = require_group(group, request.group_id)
     check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
     _check_protocol(group, request)
     is_leading = group.state is ClassicState.COMPLETING and request.member_id == group.leader
     assignments = {each.member_id: bytes(each.assignment) for each in request.assignments if is_leading}
-    _check_weight(surroundings, group, assignments)
-    refresh_session(surroundings, group, request.member_id, now)
+    _check_assignment_size(context, group, assignments)
+    refresh_session(context, group, request.member_id, now)
     if group.state is ClassicState.PREPARING:
-        return Outcome(replies=(pending.refusal(ErrorCode.REBALANCE_IN_PROGRESS),))
-    _note_sync(surroundings, group, request.member_id)
+        return CommandOutcome(replies=(pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS),))
+    _note_sync(context, group, request.member_id)
     if group.state is ClassicState.STABLE:
-        return Outcome(replies=(Reply(pending, _reply(group, group.members[request.member_id])),))
-    told = Outcome(replies=_park_sync(group, request.member_id, pending))
-    return told + _assign(surroundings, group, assignments, now) if is_leading else told
+        return CommandOutcome(replies=(Reply(pending, _reply(group, group.members[request.member_id])),))
+    told = CommandOutcome(replies=_park_sync(group, request.member_id, pending))
+    return told + _assign(context, group, assignments, now) if is_leading else told
 
 
 def _check_protocol(group: ClassicGroup, request: SyncGroupRequest) -> None:
@@ -47,33 +47,35 @@ def _check_protocol(group: ClassicGroup, request: SyncGroupRequest) -> None:
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {group.protocol_name}")
 
 
-def _check_weight(surroundings: Surroundings, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
+def _check_assignment_size(
+    context: GroupContext, group: ClassicGroup, assignments: Mapping[str, bytes]
+) -> None:
     """Kafka answers this too when an assignment fits no record. Until the leader leaves, or time takes
     it out of the group, it may try again with less."""
     if not assignments:
         return
-    told = sum(member.recorded_bytes(group.protocol_name) for member in group.members.values())
+    told = sum(member.record_bytes(group.protocol_name) for member in group.members.values())
     given = sum(len(assignments.get(member_id, b"")) for member_id in group.members)
-    if told + given > surroundings.limits.metadata_bytes_max:
+    if told + given > context.limits.metadata_bytes_max:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the assignment of {group.group_id} is too large")
 
 
-def _note_sync(surroundings: Surroundings, group: ClassicGroup, member_id: str) -> None:
+def _note_sync(context: GroupContext, group: ClassicGroup, member_id: str) -> None:
     group.pending_syncs.discard(member_id)
     if not group.pending_syncs:
-        surroundings.timers.cancel(sync_key(group))
+        context.timers.cancel(sync_key(group))
 
 
-def _park_sync(group: ClassicGroup, member_id: str, pending: Pending) -> list[Reply]:
+def _park_sync(group: ClassicGroup, member_id: str, pending: WaitingRequest) -> list[Reply]:
     """Of two requests of one member the last one counts; the first came over a connection now lost."""
     replaced = group.syncing.pop(member_id, None)
     group.syncing[member_id] = pending
-    return [replaced.refusal(ErrorCode.REBALANCE_IN_PROGRESS)] if replaced else []
+    return [replaced.rejection(ErrorCode.REBALANCE_IN_PROGRESS)] if replaced else []
 
 
 def _assign(
-    surroundings: Surroundings, group: ClassicGroup, assignments: Mapping[str, bytes], now: Now
-) -> Outcome:
+    context: GroupContext, group: ClassicGroup, assignments: Mapping[str, bytes], now: Now
+) -> CommandOutcome:
     """Members that the leader forgot get nothing to do."""
     for member in group.members.values():
         member.assign(assignments.get(member.member_id, b""))
@@ -82,9 +84,9 @@ def _assign(
     syncing, group.syncing = group.syncing, {}
     replies = []
     for member_id, pending in syncing.items():
-        refresh_session(surroundings, group, member_id, now)
+        refresh_session(context, group, member_id, now)
         replies.append(Reply(pending, _reply(group, group.members[member_id])))
-    return Outcome((group.record(),), replies)
+    return CommandOutcome((group.record(),), replies)
 
 
 def _reply(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:

@@ -30,7 +30,7 @@ class TopicPartitions(Protocol):
     def partitions(self) -> list[int]: ...
 
 
-def read(topics: Iterable[TopicPartitions]) -> Assignment:
+def parse_assignment(topics: Iterable[TopicPartitions]) -> Assignment:
     assignment: dict[TopicId, frozenset[int]] = {}
     for topic in topics:
         topic_id = TopicId(bytes(topic.topic_id))
@@ -51,7 +51,7 @@ def _known_numbers() -> dict[int, int]:
     return {number: number for number in range(PARTITIONS_PER_TOPIC_MAX)}
 
 
-def sharing(one: Assignment, other: Assignment) -> Assignment:
+def reuse_equal_parts(one: Assignment, other: Assignment) -> Assignment:
     """The same as `one`, made of what `other` has where they are equal."""
     if one == other:
         return other
@@ -73,7 +73,7 @@ def weigh(assignment: Assignment, shared: Assignment = EMPTY) -> int:
     return assignment.__sizeof__() + len(assignment) * _TOPIC_BYTES + sets
 
 
-def in_order(assignment: Assignment) -> Iterable[tuple[TopicId, list[int]]]:
+def sorted_topics(assignment: Assignment) -> Iterable[tuple[TopicId, list[int]]]:
     """Topics and partitions in the same order however they were put together."""
     return ((topic_id, sorted(assignment[topic_id])) for topic_id in sorted(assignment))
 
@@ -82,26 +82,26 @@ def size(assignment: Assignment) -> int:
     return sum(map(len, assignment.values()))
 
 
-def common(one: Assignment, other: Assignment) -> Assignment:
+def intersection(one: Assignment, other: Assignment) -> Assignment:
     shared = (
         (topic_id, partitions & other[topic_id]) for topic_id, partitions in one.items() if topic_id in other
     )
     return {topic_id: partitions for topic_id, partitions in shared if partitions}
 
 
-def without(one: Assignment, other: Assignment) -> Assignment:
+def difference(one: Assignment, other: Assignment) -> Assignment:
     rest = ((topic_id, partitions - other.get(topic_id, frozenset())) for topic_id, partitions in one.items())
     return {topic_id: partitions for topic_id, partitions in rest if partitions}
 
 
-def joined(one: Assignment, other: Assignment) -> Assignment:
+def union(one: Assignment, other: Assignment) -> Assignment:
     both = dict(one)
     for topic_id, partitions in other.items():
         both[topic_id] = partitions | both.get(topic_id, frozenset())
     return both
 
 
-def is_within(inner: Assignment, outer: Assignment) -> bool:
+def is_subset(inner: Assignment, outer: Assignment) -> bool:
     return all(partitions <= outer.get(topic_id, frozenset()) for topic_id, partitions in inner.items())
 
 

@@ -11,18 +11,18 @@ Rule 1: such a member says what it reads only when it joins. So it is told to jo
 from collections.abc import Collection
 from typing import Final
 
-from penstock.coordinator.outcome import NOTHING, Now, Outcome, Reply
+from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now, Reply
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic import join as classic_join
 from penstock.groups.classic.classic_member import ClassicProtocol
-from penstock.groups.classic.join import Asking, check_group_id
-from penstock.groups.consumer.assignment import without
+from penstock.groups.classic.join import ClassicCaller, validate_group_id
+from penstock.groups.consumer.assignment import difference
 from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_leave import remove
 from penstock.groups.consumer.consumer_member import (
-    About,
-    ClassicSide,
+    ClassicMembership,
     ConsumerMember,
+    ConsumerMemberMetadata,
     MemberState,
     Subscription,
 )
@@ -34,20 +34,25 @@ from penstock.groups.consumer.consumer_timers import (
     set_timer,
     timer_key,
 )
-from penstock.groups.consumer.member_update import Change, Report, initial_position, take_step
-from penstock.groups.consumer.request_validation import check_room, find_member
+from penstock.groups.consumer.member_update import (
+    MemberChange,
+    MemberReport,
+    rejoin_assignment,
+    update_member,
+)
+from penstock.groups.consumer.request_validation import check_group_size, find_member
 from penstock.groups.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolSubscription,
     decode_subscription,
 )
-from penstock.groups.group_context import Surroundings
+from penstock.groups.group_context import GroupContext
 from penstock.groups.migration import (
-    Settled,
+    GroupTransition,
     by_id,
     classic_assignment,
-    downgraded,
-    emptied,
+    convert_empty_group,
+    downgrade,
 )
 from penstock.limits import SHORT_MAX
 from penstock.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -71,42 +76,46 @@ INSTANCE_ID_CHARACTERS_MAX: Final = 249
 
 
 def join(
-    surroundings: Surroundings, group: ConsumerGroup, request: JoinGroupRequest, asking: Asking, now: Now
-) -> Settled:
+    context: GroupContext, group: ConsumerGroup, request: JoinGroupRequest, caller: ClassicCaller, now: Now
+) -> GroupTransition:
     if group.is_empty:
-        return _join_empty(surroundings, group, request, asking, now)
-    _check_join(surroundings, group, request)
-    if asking.version >= _MEMBER_ID_REQUIRED_FROM and not request.member_id and not request.group_instance_id:
+        return _join_empty(context, group, request, caller, now)
+    _check_join(context, group, request)
+    if caller.version >= _MEMBER_ID_REQUIRED_FROM and not request.member_id and not request.group_instance_id:
         required = JoinGroupResponse(
-            error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=surroundings.draw_member_id()
+            error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=context.generate_member_id()
         )
-        return Settled(group, Outcome(replies=(Reply(asking.pending, required),)))
+        return GroupTransition(group, CommandOutcome(replies=(Reply(caller.pending, required),)))
     subscription = _subscription(request)
-    change = _change(surroundings, group, request, asking, subscription)
-    check_room(surroundings, group, change)
-    if change.replaced is not None and _is_last_other(surroundings, group, change.replaced):
-        return _downgrade(surroundings, group, change, request, asking, now)
-    owned = by_id(subscription.owned_partitions, surroundings.topics())
-    step = take_step(surroundings, group, change, Report(owned, lambda topic: True), now)
+    change = _change(context, group, request, caller, subscription)
+    check_group_size(context, group, change)
+    if change.replaced is not None and _is_last_consumer_member(context, group, change.replaced):
+        return _downgrade(context, group, change, request, caller, now)
+    owned = by_id(subscription.owned_partitions, context.topics())
+    update = update_member(context, group, change, MemberReport(owned, lambda topic: True), now)
     if change.replaced is not None:
-        cancel_timers(surroundings, group, change.replaced.member_id)
-    member_id = step.member.member_id
-    surroundings.timers.cancel(timer_key(JOIN, group, member_id))
-    set_timer(surroundings, timer_key(SYNC, group, member_id), step.member.about.rebalance_ms, now)
-    refresh_session(surroundings, group, step.member, now)
-    return Settled(group, Outcome(step.records, (Reply(asking.pending, _joined(step.member)),)))
+        cancel_timers(context, group, change.replaced.member_id)
+    member_id = update.member.member_id
+    context.timers.cancel(timer_key(JOIN, group, member_id))
+    set_timer(context, timer_key(SYNC, group, member_id), update.member.metadata.rebalance_ms, now)
+    refresh_session(context, group, update.member, now)
+    return GroupTransition(
+        group, CommandOutcome(update.records, (Reply(caller.pending, _join_response(update.member)),))
+    )
 
 
 def _join_empty(
-    surroundings: Surroundings, group: ConsumerGroup, request: JoinGroupRequest, asking: Asking, now: Now
-) -> Settled:
-    classic, records = emptied(group, now)
-    return Settled(classic, Outcome(records) + classic_join.join(surroundings, classic, request, asking, now))
+    context: GroupContext, group: ConsumerGroup, request: JoinGroupRequest, caller: ClassicCaller, now: Now
+) -> GroupTransition:
+    classic, records = convert_empty_group(group, now)
+    return GroupTransition(
+        classic, CommandOutcome(records) + classic_join.join(context, classic, request, caller, now)
+    )
 
 
-def _check_join(surroundings: Surroundings, group: ConsumerGroup, request: JoinGroupRequest) -> None:
-    config = surroundings.config()
-    check_group_id(request.group_id)
+def _check_join(context: GroupContext, group: ConsumerGroup, request: JoinGroupRequest) -> None:
+    config = context.config()
+    validate_group_id(request.group_id)
     classic = config.classic
     if not classic.session_ms_min <= request.session_timeout_ms <= classic.session_ms_max:
         limits = f"{classic.session_ms_min} to {classic.session_ms_max} ms"
@@ -134,27 +143,27 @@ def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
 
 
 def _change(
-    surroundings: Surroundings,
+    context: GroupContext,
     group: ConsumerGroup,
     request: JoinGroupRequest,
-    asking: Asking,
+    caller: ClassicCaller,
     subscription: ConsumerProtocolSubscription,
-) -> Change:
+) -> MemberChange:
     protocols = tuple(ClassicProtocol(each.name, bytes(each.metadata)) for each in request.protocols)
-    has_own = asking.version >= _REBALANCE_TIMEOUT_FROM
+    has_own = caller.version >= _REBALANCE_TIMEOUT_FROM
     rebalance_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
-    about = About(
+    metadata = ConsumerMemberMetadata(
         request.group_instance_id,
         subscription.rack_id,
-        asking.client,
+        caller.client,
         Subscription.of(subscription.topics, None),
         max(rebalance_ms, 0),
         None,
-        ClassicSide(request.session_timeout_ms, protocols),
+        ClassicMembership(request.session_timeout_ms, protocols),
     )
-    member_id = request.member_id or surroundings.draw_member_id()
+    member_id = request.member_id or context.generate_member_id()
     before, replaced = _known(group, request, member_id)
-    return Change(before, (before or ConsumerMember(member_id)).with_about(about), replaced)
+    return MemberChange(before, (before or ConsumerMember(member_id)).with_metadata(metadata), replaced)
 
 
 def _known(
@@ -168,43 +177,43 @@ def _known(
     holder = group.static_member(instance_id)
     if holder is None:
         return None, None
-    return ConsumerMember(member_id, holder.about, initial_position(holder.position)), holder
+    return ConsumerMember(member_id, holder.metadata, rejoin_assignment(holder.current_assignment)), holder
 
 
-def _is_last_other(surroundings: Surroundings, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
+def _is_last_consumer_member(context: GroupContext, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
     """Whether the static member that comes back was the last to speak the consumer protocol."""
-    if replaced.about.classic is not None or group.classic_count != len(group.members) - 1:
+    if replaced.metadata.classic is not None or group.classic_count != len(group.members) - 1:
         return False
-    config = surroundings.config()
+    config = context.config()
     return config.consumer.downgrade_allowed and len(group.members) <= config.classic.members_max
 
 
 def _downgrade(
-    surroundings: Surroundings,
+    context: GroupContext,
     group: ConsumerGroup,
-    change: Change,
+    change: MemberChange,
     request: JoinGroupRequest,
-    asking: Asking,
+    caller: ClassicCaller,
     now: Now,
-) -> Settled:
+) -> GroupTransition:
     """It takes its old place in a classic group, and is answered there."""
     replaced = change.replaced
     assert replaced is not None
     members = [
-        member.with_about(change.after.about) if member is replaced else member
+        member.with_metadata(change.after.metadata) if member is replaced else member
         for member in group.members.values()
     ]
-    classic, records = downgraded(surroundings, group, members, now)
-    joined = classic_join.join(surroundings, classic, request, asking, now)
-    return Settled(classic, Outcome(records) + joined)
+    classic, records = downgrade(context, group, members, now)
+    joined = classic_join.join(context, classic, request, caller, now)
+    return GroupTransition(classic, CommandOutcome(records) + joined)
 
 
-def _joined(member: ConsumerMember) -> JoinGroupResponse:
-    assert member.about.classic is not None
+def _join_response(member: ConsumerMember) -> JoinGroupResponse:
+    assert member.metadata.classic is not None
     return JoinGroupResponse(
         generation_id=member.epoch,
         protocol_type=PROTOCOL_TYPE,
-        protocol_name=member.about.classic.protocol.name,
+        protocol_name=member.metadata.classic.protocol.name,
         member_id=member.member_id,
     )
 
@@ -213,99 +222,107 @@ def _joined(member: ConsumerMember) -> JoinGroupResponse:
 
 
 def sync(
-    surroundings: Surroundings, group: ConsumerGroup, request: SyncGroupRequest, asking: Asking, now: Now
-) -> Settled:
+    context: GroupContext, group: ConsumerGroup, request: SyncGroupRequest, caller: ClassicCaller, now: Now
+) -> GroupTransition:
     member = _classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
-    protocol = _side(member).protocol
+    protocol = _classic_membership(member).protocol
     if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (
         None,
         protocol.name,
     ):
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {protocol.name}")
-    refresh_session(surroundings, group, member, now)
-    surroundings.timers.cancel(timer_key(SYNC, group, member.member_id))
-    if group.epoch > member.epoch and member.position.state is not MemberState.UNREVOKED:
-        return _told_to_join(surroundings, group, member, asking, now)
+    refresh_session(context, group, member, now)
+    context.timers.cancel(timer_key(SYNC, group, member.member_id))
+    if group.epoch > member.epoch and member.current_assignment.state is not MemberState.UNREVOKED:
+        return _request_rejoin(context, group, member, caller, now)
     response = SyncGroupResponse(
         protocol_type=PROTOCOL_TYPE,
         protocol_name=protocol.name,
-        assignment=classic_assignment(member.position.assigned, protocol.metadata, surroundings.topics()),
+        assignment=classic_assignment(
+            member.current_assignment.assigned, protocol.metadata, context.topics()
+        ),
     )
-    return Settled(group, Outcome(replies=(Reply(asking.pending, response),)))
+    return GroupTransition(group, CommandOutcome(replies=(Reply(caller.pending, response),)))
 
 
 def heartbeat(
-    surroundings: Surroundings, group: ConsumerGroup, request: HeartbeatRequest, asking: Asking, now: Now
-) -> Settled:
+    context: GroupContext, group: ConsumerGroup, request: HeartbeatRequest, caller: ClassicCaller, now: Now
+) -> GroupTransition:
     member = _classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
-    refresh_session(surroundings, group, member, now)
-    if _has_to_join(group, member):
-        return _told_to_join(surroundings, group, member, asking, now)
-    return Settled(group, Outcome(replies=(Reply(asking.pending, HeartbeatResponse()),)))
+    refresh_session(context, group, member, now)
+    if _must_rejoin(group, member):
+        return _request_rejoin(context, group, member, caller, now)
+    return GroupTransition(group, CommandOutcome(replies=(Reply(caller.pending, HeartbeatResponse()),)))
 
 
-def _side(member: ConsumerMember) -> ClassicSide:
-    if member.about.classic is None:
+def _classic_membership(member: ConsumerMember) -> ClassicMembership:
+    if member.metadata.classic is None:
         detail = f"{member.member_id} does not speak the classic protocol"
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, detail)
-    return member.about.classic
+    return member.metadata.classic
 
 
 def _classic_member(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
 ) -> ConsumerMember:
     member = find_member(group, member_id, instance_id)
-    _side(member)
+    _classic_membership(member)
     if generation != member.epoch:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"the generation of {member_id} is {member.epoch}")
     return member
 
 
-def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    state = member.position.state
+def _must_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    state = member.current_assignment.state
     if member.epoch < group.epoch or state is MemberState.UNREVOKED:
         return True
     return state is MemberState.UNRELEASED and not _waits_for_others(group, member)
 
 
 def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    wanted = without(group.target_of(member.member_id), member.position.assigned)
+    missing = difference(group.target_of(member.member_id), member.current_assignment.assigned)
     return any(
         group.holder(topic_id, partition) is not None
-        for topic_id, partitions in wanted.items()
+        for topic_id, partitions in missing.items()
         for partition in partitions
     )
 
 
-def _told_to_join(
-    surroundings: Surroundings, group: ConsumerGroup, member: ConsumerMember, asking: Asking, now: Now
-) -> Settled:
+def _request_rejoin(
+    context: GroupContext, group: ConsumerGroup, member: ConsumerMember, caller: ClassicCaller, now: Now
+) -> GroupTransition:
     """It is timed from when it was told first."""
     key = timer_key(JOIN, group, member.member_id)
-    if surroundings.timers.deadline(key) is None:
-        set_timer(surroundings, key, member.about.rebalance_ms, now)
-    return Settled(group, Outcome(replies=(asking.pending.refusal(ErrorCode.REBALANCE_IN_PROGRESS),)))
+    if context.timers.deadline(key) is None:
+        set_timer(context, key, member.metadata.rebalance_ms, now)
+    return GroupTransition(
+        group, CommandOutcome(replies=(caller.pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS),))
+    )
 
 
 # LeaveGroup
 
 
 def leave(
-    surroundings: Surroundings, group: ConsumerGroup, request: LeaveGroupRequest, asking: Asking, now: Now
-) -> Settled:
-    check_group_id(request.group_id)
-    is_single = asking.version < _MANY_MEMBERS_FROM
+    context: GroupContext, group: ConsumerGroup, request: LeaveGroupRequest, caller: ClassicCaller, now: Now
+) -> GroupTransition:
+    validate_group_id(request.group_id)
+    is_single = caller.version < _MANY_MEMBERS_FROM
     identities = [MemberIdentity(request.member_id)] if is_single else request.members
     leaving: dict[str, ConsumerMember] = {}
-    told = [_leave_one(group, identity, leaving) for identity in identities]
-    settled = Settled(group, NOTHING)
+    responses = [_leave_one(group, identity, leaving) for identity in identities]
+    transition = GroupTransition(group, EMPTY_OUTCOME)
     if leaving:
-        reasons = "; ".join(_reasons(identities, told))
-        settled = remove(surroundings, group, list(leaving.values()), reasons, now)
+        reasons = "; ".join(_reasons(identities, responses))
+        transition = remove(context, group, list(leaving.values()), reasons, now)
     reply = (
-        LeaveGroupResponse(error_code=told[0].error_code) if is_single else LeaveGroupResponse(members=told)
+        LeaveGroupResponse(error_code=responses[0].error_code)
+        if is_single
+        else LeaveGroupResponse(members=responses)
     )
-    return Settled(settled.group, settled.outcome + Outcome(replies=(Reply(asking.pending, reply),)))
+    return GroupTransition(
+        transition.group, transition.outcome + CommandOutcome(replies=(Reply(caller.pending, reply),))
+    )
 
 
 def _leave_one(
@@ -319,17 +336,17 @@ def _leave_one(
         member_id = group.static_members.get(instance_id, "")
     try:
         member = find_member(group, member_id, instance_id)
-    except ApiError as refusal:
-        return MemberResponse(identity.member_id, instance_id, refusal.code)
+    except ApiError as rejection:
+        return MemberResponse(identity.member_id, instance_id, rejection.code)
     if member_id in leaving:
         return MemberResponse(identity.member_id, instance_id, ErrorCode.UNKNOWN_MEMBER_ID)
     leaving[member_id] = member
     return MemberResponse(member_id, instance_id, ErrorCode.NONE)
 
 
-def _reasons(identities: Collection[MemberIdentity], told: Collection[MemberResponse]) -> list[str]:
+def _reasons(identities: Collection[MemberIdentity], responses: Collection[MemberResponse]) -> list[str]:
     return [
         f"{answer.member_id} left: {identity.reason}" if identity.reason else f"{answer.member_id} left"
-        for identity, answer in zip(identities, told, strict=True)
+        for identity, answer in zip(identities, responses, strict=True)
         if not answer.error_code
     ]

@@ -24,12 +24,18 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from penstock.coordinator.outcome import Pending
-from penstock.groups.consumer.assignment import EMPTY, Assignment, read, sharing, weigh
-from penstock.groups.consumer.consumer_member import NOWHERE, About, ConsumerMember, Position, Subscription
-from penstock.groups.consumer.regex import Resolution, Resolving
+from penstock.coordinator.outcome import WaitingRequest
+from penstock.groups.consumer.assignment import EMPTY, Assignment, parse_assignment, reuse_equal_parts, weigh
+from penstock.groups.consumer.consumer_member import (
+    UNASSIGNED,
+    ConsumerMember,
+    ConsumerMemberMetadata,
+    MemberAssignment,
+    Subscription,
+)
+from penstock.groups.consumer.regex import RegexResolver, ResolvedRegularExpression
 from penstock.groups.consumer.subscribed_topics import SubscribedTopics, add
-from penstock.groups.rebalance_history import Rebalances
+from penstock.groups.rebalance_history import RebalanceHistory
 from penstock.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -44,7 +50,7 @@ from penstock.groups.records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
-    Key,
+    RecordKey,
 )
 from penstock.protocol.schema import Struct
 from penstock.types import NO_TIMESTAMP, TopicId
@@ -81,19 +87,20 @@ class ConsumerGroup:
         "assignment_bytes",
         "assignment_epoch",
         "assignor_votes",
-        "away",
-        "changed_ms",
         "classic_count",
         "classic_support",
         "epoch",
+        "epoch_changed_ms",
         "group_id",
         "holder_bytes",
         "holders",
         "is_deleted",
-        "is_refresh_due",
+        "left_temporarily",
         "member_bytes",
         "members",
+        "metadata_bytes",
         "metadata_hash",
+        "needs_topic_refresh",
         "rebalances",
         "resolving",
         "stale_regexes",
@@ -101,7 +108,6 @@ class ConsumerGroup:
         "subscribed",
         "target",
         "unreconciled",
-        "weight_bytes",
     )
 
     def __init__(self, group_id: str) -> None:
@@ -110,7 +116,7 @@ class ConsumerGroup:
         self.epoch = 0
         self.metadata_hash = 0
         """Of the subscribed topics when the epoch was set."""
-        self.changed_ms = NO_TIMESTAMP
+        self.epoch_changed_ms = NO_TIMESTAMP
         """When the epoch was set."""
         self.assignment_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
@@ -125,20 +131,20 @@ class ConsumerGroup:
         self.classic_support: dict[str, int] = {}
         self.classic_count = 0
         self.unreconciled: set[str] = set()
-        self.away: set[str] = set()
-        self.weight_bytes = 0
+        self.left_temporarily: set[str] = set()
+        self.metadata_bytes = 0
         """What members said, as it is written."""
         self.member_bytes = 0
         """What that takes in memory, and what the rest does."""
         self.assignment_bytes = 0
         self.holder_bytes = 0
         # Volatile
-        self.rebalances = Rebalances()
-        self.is_refresh_due = True
+        self.rebalances = RebalanceHistory()
+        self.needs_topic_refresh = True
         """Topics may have changed since the epoch was set."""
         self.stale_regexes: set[str] = set()
         """Those that were resolved before topics changed."""
-        self.resolving: dict[str, Resolving] = {}
+        self.resolving: dict[str, RegexResolver] = {}
 
     def __repr__(self) -> str:
         return f"<ConsumerGroup {self.group_id} {self.state} {self.epoch} of {len(self.members)}>"
@@ -162,10 +168,10 @@ class ConsumerGroup:
     @property
     def empty_since_ms(self) -> int | None:
         """None while it has members. The last one to leave set the epoch."""
-        return self.changed_ms if self.is_empty else None
+        return self.epoch_changed_ms if self.is_empty else None
 
     @property
-    def regexes(self) -> Mapping[str, Resolution]:
+    def regexes(self) -> Mapping[str, ResolvedRegularExpression]:
         return self.subscribed.regexes
 
     @property
@@ -176,14 +182,14 @@ class ConsumerGroup:
         self, subscriptions: Set[Subscription], resolved: Mapping[str, frozenset[str]] | None = None
     ) -> frozenset[str]:
         """The topics that are meant; what `resolved` says goes before what is known of an expression."""
-        return self.subscribed.all_if(subscriptions, resolved or {})
+        return self.subscribed.topics_if(subscriptions, resolved or {})
 
     @property
-    def kept_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """About what it takes in memory. That is much more than members say: few words mean many topics."""
-        resolving = sum(resolving.kept_bytes for resolving in self.resolving.values())
+        resolving = sum(resolving.memory_bytes for resolving in self.resolving.values())
         partitions = self.assignment_bytes + self.holder_bytes
-        return self.member_bytes + partitions + self.subscribed.kept_bytes + resolving
+        return self.member_bytes + partitions + self.subscribed.memory_bytes + resolving
 
     def holder(self, topic_id: TopicId, partition: int) -> str | None:
         return self.holders.get(topic_id, {}).get(partition)
@@ -197,19 +203,19 @@ class ConsumerGroup:
 
     def subscriptions_without(self, members: Collection[ConsumerMember]) -> set[Subscription]:
         """The different subscriptions of all the others."""
-        return self.subscribed.without(member.about.subscription for member in members)
+        return self.subscribed.subscriptions_without(member.metadata.subscription for member in members)
 
     def supports_classic(self, names: Collection[str]) -> bool:
         """Whether a newcomer that knows these protocols finds one that all classic members know."""
         return any(self.classic_support.get(name, 0) == self.classic_count for name in names)
 
-    def parked(self) -> Iterator[Pending]:
+    def parked(self) -> Iterator[WaitingRequest]:
         """Nobody waits for anything here."""
         return iter(())
 
     # The log
 
-    def replay(self, key: Key[Struct], value: Struct | None, timestamp_ms: int) -> None:
+    def replay(self, key: RecordKey[Struct], value: Struct | None, timestamp_ms: int) -> None:
         """Apply a record whose key is one of `CONSUMER_KEYS` and of this group."""
         match key, value:
             case ConsumerGroupMetadataKey(), _:
@@ -226,7 +232,7 @@ class ConsumerGroup:
                 self.replay_target(key.member_id, value)
             case ConsumerGroupCurrentMemberAssignmentKey(), _:
                 assert value is None or isinstance(value, ConsumerGroupCurrentMemberAssignmentValue)
-                self.replay_position(key.member_id, value)
+                self.replay_current_assignment(key.member_id, value)
             case ConsumerGroupRegularExpressionKey(), _:
                 assert value is None or isinstance(value, ConsumerGroupRegularExpressionValue)
                 self.replay_regex(key.regular_expression, value)
@@ -236,16 +242,21 @@ class ConsumerGroup:
         if value is not None:
             self.epoch = value.epoch
             self.metadata_hash = value.metadata_hash
-            self.changed_ms = timestamp_ms
+            self.epoch_changed_ms = timestamp_ms
 
     def replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
         if value is None:
             self._put(member_id, None)
         else:
-            position = self.members[member_id].position if member_id in self.members else NOWHERE
-            self._put(member_id, ConsumerMember(member_id, About.read_back(value), position))
+            current_assignment = (
+                self.members[member_id].current_assignment if member_id in self.members else UNASSIGNED
+            )
+            self._put(
+                member_id,
+                ConsumerMember(member_id, ConsumerMemberMetadata.from_value(value), current_assignment),
+            )
 
-    def replay_position(
+    def replay_current_assignment(
         self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None
     ) -> None:
         """It may come before the rest of the member: compaction keeps the last of each."""
@@ -253,9 +264,9 @@ class ConsumerGroup:
         if value is None and known is None:
             return
         member = known or ConsumerMember(member_id)
-        position = NOWHERE if value is None else Position.read_back(value)
-        assigned = sharing(position.assigned, self.target_of(member_id))
-        self._put(member_id, member.with_position(replace(position, assigned=assigned)))
+        current_assignment = UNASSIGNED if value is None else MemberAssignment.from_value(value)
+        assigned = reuse_equal_parts(current_assignment.assigned, self.target_of(member_id))
+        self._put(member_id, member.with_assignment(replace(current_assignment, assigned=assigned)))
 
     def replay_target_metadata(self, value: ConsumerGroupTargetAssignmentMetadataValue | None) -> None:
         self.assignment_epoch = 0 if value is None else value.assignment_epoch
@@ -266,14 +277,16 @@ class ConsumerGroup:
         }
 
     def replay_target(self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None) -> None:
-        assignment = EMPTY if value is None else read(value.topic_partitions)
-        before_bytes = self._weigh(member_id)
+        assignment = EMPTY if value is None else parse_assignment(value.topic_partitions)
+        before_bytes = self._assignment_memory(member_id)
         if assignment:
             member = self.members.get(member_id)
-            self.target[member_id] = sharing(assignment, member.position.assigned if member else EMPTY)
+            self.target[member_id] = reuse_equal_parts(
+                assignment, member.current_assignment.assigned if member else EMPTY
+            )
         else:
             self.target.pop(member_id, None)
-        self.assignment_bytes += self._weigh(member_id) - before_bytes
+        self.assignment_bytes += self._assignment_memory(member_id) - before_bytes
 
     def replay_regex(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
         if value is None:
@@ -281,23 +294,23 @@ class ConsumerGroup:
             self.stale_regexes.discard(regex)
             self.resolving.pop(regex, None)
         else:
-            resolution = Resolution(frozenset(value.topics), value.version, value.timestamp_ms)
+            resolution = ResolvedRegularExpression(frozenset(value.topics), value.version, value.timestamp_ms)
             self.subscribed.resolve(regex, resolution)
 
     # Keeping the books
 
     def _put(self, member_id: str, after: ConsumerMember | None) -> None:
-        before, before_bytes = self.members.get(member_id), self._weigh(member_id)
+        before, before_bytes = self.members.get(member_id), self._assignment_memory(member_id)
         if after is None:
             self.members.pop(member_id, None)
         else:
             self.members[member_id] = after
-        self.assignment_bytes += self._weigh(member_id) - before_bytes
+        self.assignment_bytes += self._assignment_memory(member_id) - before_bytes
         self._recount(before, after)
-        self._place(member_id, before, after)
+        self._index_member(member_id, before, after)
 
     def _recount(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
-        if before is not None and after is not None and before.about == after.about:
+        if before is not None and after is not None and before.metadata == after.metadata:
             return
         # In this order, or what both say would go and come back.
         if after is not None:
@@ -306,35 +319,41 @@ class ConsumerGroup:
             self._count(before, -1)
 
     def _count(self, member: ConsumerMember, sign: int) -> None:
-        about, member_id = member.about, member.member_id
-        self.weight_bytes += sign * about.weigh(self.group_id, member_id)
-        self.member_bytes += sign * about.kept_bytes(member_id)
-        self.subscribed.count(about.subscription, sign)
-        if about.assignor is not None:
-            add(self.assignor_votes, about.assignor, sign)
-        if about.classic is not None:
+        metadata, member_id = member.metadata, member.member_id
+        self.metadata_bytes += sign * metadata.weigh(self.group_id, member_id)
+        self.member_bytes += sign * metadata.memory_bytes(member_id)
+        self.subscribed.count(metadata.subscription, sign)
+        if metadata.assignor is not None:
+            add(self.assignor_votes, metadata.assignor, sign)
+        if metadata.classic is not None:
             self.classic_count += sign
-            for name in {protocol.name for protocol in about.classic.protocols}:
+            for name in {protocol.name for protocol in metadata.classic.protocols}:
                 add(self.classic_support, name, sign)
 
-    def _place(self, member_id: str, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+    def _index_member(
+        self, member_id: str, before: ConsumerMember | None, after: ConsumerMember | None
+    ) -> None:
         """In the tables by which members are found."""
-        instance_id = before.about.instance_id if before else None
+        instance_id = before.metadata.instance_id if before else None
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
-        if after is not None and after.about.instance_id is not None:
-            self.static_members[after.about.instance_id] = member_id
+        if after is not None and after.metadata.instance_id is not None:
+            self.static_members[after.metadata.instance_id] = member_id
         is_unreconciled = after is not None and not after.is_reconciled(self.assignment_epoch)
         (self.unreconciled.add if is_unreconciled else self.unreconciled.discard)(member_id)
-        (self.away.add if after is not None and after.is_away else self.away.discard)(member_id)
-        held = before.position if before else NOWHERE
-        holds = after.position if after else NOWHERE
+        (
+            self.left_temporarily.add
+            if after is not None and after.has_left_temporarily
+            else self.left_temporarily.discard
+        )(member_id)
+        held = before.current_assignment if before else UNASSIGNED
+        holds = after.current_assignment if after else UNASSIGNED
         if (held.assigned, held.revoking) != (holds.assigned, holds.revoking):
-            self._release(member_id, held)
-            self._hold(member_id, holds)
+            self._remove_holder(member_id, held)
+            self._add_holder(member_id, holds)
 
-    def _release(self, member_id: str, position: Position) -> None:
-        for topic_id, partitions in _held(position):
+    def _remove_holder(self, member_id: str, current_assignment: MemberAssignment) -> None:
+        for topic_id, partitions in _held_partitions(current_assignment):
             holders = self.holders.get(topic_id, {})
             for partition in partitions:
                 if holders.get(partition) == member_id:
@@ -343,8 +362,8 @@ class ConsumerGroup:
                 del self.holders[topic_id]
                 self.holder_bytes -= _HELD_TOPIC_BYTES + holders.__sizeof__()
 
-    def _hold(self, member_id: str, position: Position) -> None:
-        for topic_id, partitions in _held(position):
+    def _add_holder(self, member_id: str, current_assignment: MemberAssignment) -> None:
+        for topic_id, partitions in _held_partitions(current_assignment):
             taken = dict.fromkeys(partitions, member_id)
             holders = self.holders.get(topic_id)
             if holders is None:
@@ -355,19 +374,26 @@ class ConsumerGroup:
                 holders.update(taken)
                 self.holder_bytes += holders.__sizeof__()
 
-    def _weigh(self, member_id: str) -> int:
+    def _assignment_memory(self, member_id: str) -> int:
         """What a member shall read and reads."""
         target, member = self.target_of(member_id), self.members.get(member_id)
-        position = member.position if member else NOWHERE
-        return weigh(target) + weigh(position.assigned, target) + weigh(position.revoking)
+        current_assignment = member.current_assignment if member else UNASSIGNED
+        return weigh(target) + weigh(current_assignment.assigned, target) + weigh(current_assignment.revoking)
 
     def durable(self) -> dict[str, Any]:
         """Everything that can be read back from the log, for comparison."""
-        other = {"rebalances", "is_refresh_due", "stale_regexes", "resolving", "holder_bytes", "subscribed"}
+        other = {
+            "rebalances",
+            "needs_topic_refresh",
+            "stale_regexes",
+            "resolving",
+            "holder_bytes",
+            "subscribed",
+        }
         durable = {name: getattr(self, name) for name in self.__slots__ if name not in other}
         return {**durable, "subscribed": self.subscribed.durable()}
 
 
-def _held(position: Position) -> Iterator[tuple[TopicId, frozenset[int]]]:
-    yield from position.assigned.items()
-    yield from position.revoking.items()
+def _held_partitions(current_assignment: MemberAssignment) -> Iterator[tuple[TopicId, frozenset[int]]]:
+    yield from current_assignment.assigned.items()
+    yield from current_assignment.revoking.items()

@@ -13,25 +13,36 @@ Rule 2: a member of a group that is not known is UNKNOWN_MEMBER_ID, upon which c
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup
-from penstock.groups.consumer.assignment import Assignment, in_order, read
+from penstock.groups.consumer.assignment import Assignment, parse_assignment, sorted_topics
 from penstock.groups.consumer.consumer_group import ConsumerGroup
-from penstock.groups.consumer.consumer_leave import go_away, remove
+from penstock.groups.consumer.consumer_leave import leave_temporarily, remove
 from penstock.groups.consumer.consumer_member import (
-    AWAY_EPOCH,
-    JOINING_EPOCH,
-    About,
+    JOIN_GROUP_EPOCH,
+    STATIC_LEAVE_EPOCH,
     ConsumerMember,
+    ConsumerMemberMetadata,
     Subscription,
 )
 from penstock.groups.consumer.consumer_timers import JOIN, SYNC, cancel_timers, refresh_session, timer_key
-from penstock.groups.consumer.member_update import Change, Report, Step, initial_position, take_step
-from penstock.groups.consumer.regex import compiled
-from penstock.groups.consumer.request_validation import check_epoch, check_request, check_room, find_member
-from penstock.groups.group_context import Client, Surroundings
-from penstock.groups.migration import Group, Settled, begin_upgraded, upgraded
+from penstock.groups.consumer.member_update import (
+    MemberChange,
+    MemberReport,
+    MemberUpdate,
+    rejoin_assignment,
+    update_member,
+)
+from penstock.groups.consumer.regex import compile_regex
+from penstock.groups.consumer.request_validation import (
+    check_group_size,
+    find_member,
+    validate_heartbeat,
+    validate_member_epoch,
+)
+from penstock.groups.group_context import ClientInfo, GroupContext
+from penstock.groups.migration import Group, GroupTransition, apply_upgrade, plan_upgrade
 from penstock.limits import CONSUMER_HEARTBEAT_MS_MAX
 from penstock.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -44,149 +55,160 @@ _HEARTBEAT_MS_PER_MEMBER: Final = 1
 """So that a group of any size sends about a thousand heartbeats a second at most."""
 
 
-class Caller(NamedTuple):
+class ConsumerCaller(NamedTuple):
     """What a request has besides its fields."""
 
     version: int
-    client: Client
-    pending: Pending
-    may_see: Callable[[str], bool] = lambda topic: True
+    client: ClientInfo
+    pending: WaitingRequest
+    can_describe: Callable[[str], bool] = lambda topic: True
     """Whether the client may know of a topic: a regular expression matches no other."""
 
 
 def heartbeat(
-    surroundings: Surroundings,
+    context: GroupContext,
     group: Group | None,
     request: ConsumerGroupHeartbeatRequest,
-    caller: Caller,
+    caller: ConsumerCaller,
     now: Now,
-) -> Settled:
-    check_request(request, caller.version, surroundings.config().consumer)
-    if request.member_epoch < JOINING_EPOCH:
-        return _leave(surroundings, _existing(group, request), request, caller, now)
-    if request.member_epoch == JOINING_EPOCH and isinstance(group, ClassicGroup):
-        return _join_classic(surroundings, group, request, caller, now)
-    if request.member_epoch == JOINING_EPOCH and group is None:
+) -> GroupTransition:
+    validate_heartbeat(request, caller.version, context.config().consumer)
+    if request.member_epoch < JOIN_GROUP_EPOCH:
+        return _leave(context, _require_consumer_group(group, request), request, caller, now)
+    if request.member_epoch == JOIN_GROUP_EPOCH and isinstance(group, ClassicGroup):
+        return _join_classic(context, group, request, caller, now)
+    if request.member_epoch == JOIN_GROUP_EPOCH and group is None:
         group = ConsumerGroup(request.group_id)
-    found = _existing(group, request)
-    said = _listen(surroundings, found, request, caller)
-    return Settled(found, _answer(surroundings, found, said, now))
+    found = _require_consumer_group(group, request)
+    accepted = _validate(context, found, request, caller)
+    return GroupTransition(found, _apply(context, found, accepted, now))
 
 
-def _existing(group: Group | None, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
+def _require_consumer_group(group: Group | None, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
     if isinstance(group, ConsumerGroup):
         return group
-    is_leaving = request.member_epoch < JOINING_EPOCH
+    is_leaving = request.member_epoch < JOIN_GROUP_EPOCH
     code = ErrorCode.GROUP_ID_NOT_FOUND if is_leaving else ErrorCode.UNKNOWN_MEMBER_ID
     raise ApiError(code, f"there is no consumer group {request.group_id}")
 
 
 def _join_classic(
-    surroundings: Surroundings,
+    context: GroupContext,
     classic: ClassicGroup,
     request: ConsumerGroupHeartbeatRequest,
-    caller: Caller,
+    caller: ConsumerCaller,
     now: Now,
-) -> Settled:
+) -> GroupTransition:
     """The first member of this protocol in a group of the other."""
-    group, records = upgraded(surroundings, classic, now)
-    said = _listen(surroundings, group, request, caller)
-    replies = begin_upgraded(surroundings, classic, group, now)
-    return Settled(group, Outcome(records, replies) + _answer(surroundings, group, said, now))
+    group, records = plan_upgrade(context, classic, now)
+    accepted = _validate(context, group, request, caller)
+    replies = apply_upgrade(context, classic, group, now)
+    return GroupTransition(group, CommandOutcome(records, replies) + _apply(context, group, accepted, now))
 
 
 # Leaving
 
 
 def _leave(
-    surroundings: Surroundings,
+    context: GroupContext,
     group: ConsumerGroup,
     request: ConsumerGroupHeartbeatRequest,
-    caller: Caller,
+    caller: ConsumerCaller,
     now: Now,
-) -> Settled:
+) -> GroupTransition:
     member = find_member(group, request.member_id, request.instance_id)
     response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
-    if request.member_epoch == AWAY_EPOCH:
-        after, outcome = go_away(surroundings, group, member, now)
+    if request.member_epoch == STATIC_LEAVE_EPOCH:
+        after, outcome = leave_temporarily(context, group, member, now)
     else:
-        after, outcome = remove(surroundings, group, [member], f"{member.member_id} left", now)
-    return Settled(after, outcome + Outcome(replies=(Reply(caller.pending, response),)))
+        after, outcome = remove(context, group, [member], f"{member.member_id} left", now)
+    return GroupTransition(after, outcome + CommandOutcome(replies=(Reply(caller.pending, response),)))
 
 
 # Joining and staying
 
 
-class _Said(NamedTuple):
+class _AcceptedHeartbeat(NamedTuple):
     """What a member said, and that is acceptable."""
 
     request: ConsumerGroupHeartbeatRequest
-    caller: Caller
-    change: Change
+    caller: ConsumerCaller
+    change: MemberChange
     owned: Assignment | None
 
 
-def _listen(
-    surroundings: Surroundings, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, caller: Caller
-) -> _Said:
+def _validate(
+    context: GroupContext,
+    group: ConsumerGroup,
+    request: ConsumerGroupHeartbeatRequest,
+    caller: ConsumerCaller,
+) -> _AcceptedHeartbeat:
     """Everything that can be refused is refused here."""
-    owned = None if request.topic_partitions is None else read(request.topic_partitions)
-    change = _change(surroundings, group, request, caller, owned)
-    check_room(surroundings, group, change)
-    return _Said(request, caller, change, owned)
+    owned = None if request.topic_partitions is None else parse_assignment(request.topic_partitions)
+    change = _change(context, group, request, caller, owned)
+    check_group_size(context, group, change)
+    return _AcceptedHeartbeat(request, caller, change, owned)
 
 
-def _answer(surroundings: Surroundings, group: ConsumerGroup, said: _Said, now: Now) -> Outcome:
-    report = Report(said.owned, said.caller.may_see)
-    step = take_step(surroundings, group, said.change, report, now)
-    _time(surroundings, group, said.change, step, now)
+def _apply(
+    context: GroupContext, group: ConsumerGroup, accepted: _AcceptedHeartbeat, now: Now
+) -> CommandOutcome:
+    report = MemberReport(accepted.owned, accepted.caller.can_describe)
+    update = update_member(context, group, accepted.change, report, now)
+    _update_timers(context, group, accepted.change, update, now)
     response = ConsumerGroupHeartbeatResponse(
-        member_id=step.member.member_id,
-        member_epoch=step.member.epoch,
-        heartbeat_interval_ms=_interval_ms(surroundings, group, step),
+        member_id=update.member.member_id,
+        member_epoch=update.member.epoch,
+        heartbeat_interval_ms=_interval_ms(context, group, update),
     )
-    if _is_to_be_told(said.request, said.change, step):
-        response.assignment = told_assignment(step.member.position.assigned)
-    return Outcome(step.records, (Reply(said.caller.pending, response),))
+    if _needs_assignment(accepted.request, accepted.change, update):
+        response.assignment = heartbeat_assignment(update.member.current_assignment.assigned)
+    return CommandOutcome(update.records, (Reply(accepted.caller.pending, response),))
 
 
 def _change(
-    surroundings: Surroundings,
+    context: GroupContext,
     group: ConsumerGroup,
     request: ConsumerGroupHeartbeatRequest,
-    caller: Caller,
+    caller: ConsumerCaller,
     owned: Assignment | None,
-) -> Change:
-    if request.member_epoch == JOINING_EPOCH:
-        member_id = request.member_id or surroundings.draw_member_id()
-        before, replaced = _joining(group, member_id, request.instance_id)
+) -> MemberChange:
+    if request.member_epoch == JOIN_GROUP_EPOCH:
+        member_id = request.member_id or context.generate_member_id()
+        before, replaced = _find_joining(group, member_id, request.instance_id)
     else:
         member_id = request.member_id
         before, replaced = find_member(group, member_id, request.instance_id), None
-        check_epoch(before, request.member_epoch, owned)
+        validate_member_epoch(before, request.member_epoch, owned)
     known = before or ConsumerMember(member_id)
-    return Change(before, known.with_about(_about(known.about, request, caller)), replaced)
+    return MemberChange(
+        before, known.with_metadata(_updated_metadata(known.metadata, request, caller)), replaced
+    )
 
 
-def _joining(
+def _find_joining(
     group: ConsumerGroup, member_id: str, instance_id: str | None
 ) -> tuple[ConsumerMember | None, ConsumerMember | None]:
     """The member as it is known already, and the one whose place it takes."""
     known = group.members.get(member_id)
     holder = None if instance_id is None else group.static_member(instance_id)
     if holder is not None and holder is not known:
-        if holder.about.classic is None and not holder.is_away:
+        if holder.metadata.classic is None and not holder.has_left_temporarily:
             detail = f"{instance_id} is the member {holder.member_id}, which has not left"
             raise ApiError(ErrorCode.UNRELEASED_INSTANCE_ID, detail)
         if known is not None:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{member_id} is not the instance {instance_id}")
-        return ConsumerMember(member_id, holder.about, initial_position(holder.position)), holder
-    if known is not None and known.is_away:
-        return known.with_position(initial_position(known.position)), known
+        return ConsumerMember(
+            member_id, holder.metadata, rejoin_assignment(holder.current_assignment)
+        ), holder
+    if known is not None and known.has_left_temporarily:
+        return known.with_assignment(rejoin_assignment(known.current_assignment)), known
     return known, None
 
 
-def _about(known: About, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> About:
+def _updated_metadata(
+    known: ConsumerMemberMetadata, request: ConsumerGroupHeartbeatRequest, caller: ConsumerCaller
+) -> ConsumerMemberMetadata:
     """What is not said has not changed."""
     names, regex = known.subscription
     if request.subscribed_topic_names is not None:
@@ -194,9 +216,9 @@ def _about(known: About, request: ConsumerGroupHeartbeatRequest, caller: Caller)
     if request.subscribed_topic_regex is not None and request.subscribed_topic_regex != (regex or ""):
         regex = request.subscribed_topic_regex or None
         if regex is not None:
-            compiled(regex)
+            compile_regex(regex)
     is_silent = request.subscribed_topic_names is None
-    about = About(
+    metadata = ConsumerMemberMetadata(
         request.instance_id or known.instance_id,
         request.rack_id or known.rack_id,
         caller.client,
@@ -205,34 +227,38 @@ def _about(known: About, request: ConsumerGroupHeartbeatRequest, caller: Caller)
         request.server_assignor or known.assignor,
         None,
     )
-    return known if about == known else about
+    return known if metadata == known else metadata
 
 
-def _time(surroundings: Surroundings, group: ConsumerGroup, change: Change, step: Step, now: Now) -> None:
+def _update_timers(
+    context: GroupContext, group: ConsumerGroup, change: MemberChange, update: MemberUpdate, now: Now
+) -> None:
     """It lives. If it spoke the classic protocol until now, that is no longer waited for."""
     known = change.known
-    if known is not None and known.member_id != step.member.member_id:
-        cancel_timers(surroundings, group, known.member_id)
-    elif known is not None and known.about.classic is not None:
+    if known is not None and known.member_id != update.member.member_id:
+        cancel_timers(context, group, known.member_id)
+    elif known is not None and known.metadata.classic is not None:
         for kind in (JOIN, SYNC):
-            surroundings.timers.cancel(timer_key(kind, group, known.member_id))
-    refresh_session(surroundings, group, step.member, now)
+            context.timers.cancel(timer_key(kind, group, known.member_id))
+    refresh_session(context, group, update.member, now)
 
 
-def _interval_ms(surroundings: Surroundings, group: ConsumerGroup, step: Step) -> int:
-    config = surroundings.consumer_config(group.group_id)
-    base_ms = config.heartbeat_ms if step.is_settled else config.heartbeat_rebalancing_ms
+def _interval_ms(context: GroupContext, group: ConsumerGroup, update: MemberUpdate) -> int:
+    config = context.consumer_config(group.group_id)
+    base_ms = config.heartbeat_ms if update.is_stable else config.heartbeat_rebalancing_ms
     return max(base_ms, min(len(group.members) * _HEARTBEAT_MS_PER_MEMBER, CONSUMER_HEARTBEAT_MS_MAX))
 
 
-def _is_to_be_told(request: ConsumerGroupHeartbeatRequest, change: Change, step: Step) -> bool:
+def _needs_assignment(
+    request: ConsumerGroupHeartbeatRequest, change: MemberChange, update: MemberUpdate
+) -> bool:
     """Its assignment: if it asks for it, if it is another, or if it may not have got it."""
     is_subscribing = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     is_full = request.rebalance_timeout_ms != -1 and is_subscribing and request.topic_partitions is not None
     if is_full or change.before is None or request.member_epoch != change.before.epoch:
         return True
-    return step.member.position.assigned != change.before.position.assigned
+    return update.member.current_assignment.assigned != change.before.current_assignment.assigned
 
 
-def told_assignment(assignment: Assignment) -> HeartbeatAssignment:
-    return HeartbeatAssignment([HeartbeatTopicPartitions(*topic) for topic in in_order(assignment)])
+def heartbeat_assignment(assignment: Assignment) -> HeartbeatAssignment:
+    return HeartbeatAssignment([HeartbeatTopicPartitions(*topic) for topic in sorted_topics(assignment)])

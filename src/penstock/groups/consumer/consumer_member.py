@@ -1,7 +1,7 @@
 """A member of a consumer group: what it told about itself, and how far it has come.
 
-The two parts are two records in the log: `About` changes when the member says something new, and
-`Position` when it moves towards what it shall read. Both are replaced whole.
+The two parts are two records in the log: `ConsumerMemberMetadata` changes when the member says something
+new, and `MemberAssignment` when it moves towards what it shall read. Both are replaced whole.
 
     Stable         it reads what it shall read, as of its epoch
     Unrevoked      it was told to give partitions up and has not said yet that it did
@@ -14,9 +14,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.groups.classic.classic_member import ClassicProtocol, kept_bytes_of, weight_of
-from penstock.groups.consumer.assignment import EMPTY, Assignment, in_order, read
-from penstock.groups.group_context import Client
+from penstock.groups.classic.classic_member import (
+    ClassicProtocol,
+    protocols_memory_bytes,
+    protocols_metadata_bytes,
+)
+from penstock.groups.consumer.assignment import EMPTY, Assignment, parse_assignment, sorted_topics
+from penstock.groups.group_context import ClientInfo
 from penstock.groups.records import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -25,13 +29,13 @@ from penstock.groups.records import (
 )
 from penstock.groups.records import ClassicProtocol as RecordedProtocol
 
-JOINING_EPOCH: Final = 0
-LEAVING_EPOCH: Final = -1
-AWAY_EPOCH: Final = -2
+JOIN_GROUP_EPOCH: Final = 0
+LEAVE_GROUP_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2
 """Of a static member that will be back soon."""
 
 _MEMBER_BYTES: Final = 128
-_KEPT_BYTES: Final = 1_500
+_MEMBER_MEMORY_BYTES: Final = 1_500
 """What a member takes in memory beside texts and partitions: it is in many tables, and it is timed."""
 _RECORDS_PER_MEMBER: Final = 3
 """Each has the group's and the member's id in its key."""
@@ -59,7 +63,7 @@ class Subscription(NamedTuple):
 NO_SUBSCRIPTION: Final = Subscription()
 
 
-class ClassicSide(NamedTuple):
+class ClassicMembership(NamedTuple):
     """Of a member that speaks the classic protocol."""
 
     session_ms: int
@@ -71,16 +75,16 @@ class ClassicSide(NamedTuple):
         return self.protocols[0]
 
 
-class About(msgspec.Struct, frozen=True):
+class ConsumerMemberMetadata(msgspec.Struct, frozen=True):
     instance_id: str | None = None
     rack_id: str | None = None
-    client: Client = Client("", "")
+    client: ClientInfo = ClientInfo("", "")
     subscription: Subscription = NO_SUBSCRIPTION
     rebalance_ms: int = 0
     assignor: str | None = None
-    classic: ClassicSide | None = None
+    classic: ClassicMembership | None = None
 
-    def recorded(self) -> ConsumerGroupMemberMetadataValue:
+    def to_value(self) -> ConsumerGroupMemberMetadataValue:
         return ConsumerGroupMemberMetadataValue(
             self.instance_id,
             self.rack_id,
@@ -90,56 +94,61 @@ class About(msgspec.Struct, frozen=True):
             self.subscription.regex,
             self.rebalance_ms,
             self.assignor,
-            _recorded_classic(self.classic),
+            _classic_to_value(self.classic),
         )
 
     @classmethod
-    def read_back(cls, value: ConsumerGroupMemberMetadataValue) -> "About":
+    def from_value(cls, value: ConsumerGroupMemberMetadataValue) -> "ConsumerMemberMetadata":
         return cls(
             value.instance_id,
             value.rack_id,
-            Client(value.client_id, value.client_host),
+            ClientInfo(value.client_id, value.client_host),
             Subscription.of(value.subscribed_topic_names, value.subscribed_topic_regex),
             max(value.rebalance_timeout_ms, 0),
             value.server_assignor,
-            _classic_read_back(value.classic_member_metadata),
+            _classic_from_value(value.classic_member_metadata),
         )
 
     def weigh(self, group_id: str, member_id: str) -> int:
         """About what it takes in the log."""
         keys = _RECORDS_PER_MEMBER * (len(group_id.encode()) + len(member_id.encode()))
         told = sum(len(text.encode()) for text in self._texts() if text)
-        return _MEMBER_BYTES + keys + told + (weight_of(self.classic.protocols) if self.classic else 0)
+        return (
+            _MEMBER_BYTES
+            + keys
+            + told
+            + (protocols_metadata_bytes(self.classic.protocols) if self.classic else 0)
+        )
 
-    def kept_bytes(self, member_id: str) -> int:
+    def memory_bytes(self, member_id: str) -> int:
         """About what it takes in memory."""
         texts = sum(text.__sizeof__() for text in self._texts() if text)
-        told = kept_bytes_of(self.classic.protocols) if self.classic else 0
-        return _KEPT_BYTES + _RECORDS_PER_MEMBER * member_id.__sizeof__() + texts + told
+        told = protocols_memory_bytes(self.classic.protocols) if self.classic else 0
+        return _MEMBER_MEMORY_BYTES + _RECORDS_PER_MEMBER * member_id.__sizeof__() + texts + told
 
     def _texts(self) -> tuple[str | None, ...]:
         names, regex = self.subscription
         return (self.instance_id, self.rack_id, *self.client, regex, self.assignor, *names)
 
 
-def _recorded_classic(side: ClassicSide | None) -> ClassicMemberMetadata | None:
-    if side is None:
+def _classic_to_value(membership: ClassicMembership | None) -> ClassicMemberMetadata | None:
+    if membership is None:
         return None
-    protocols = [RecordedProtocol(name, metadata) for name, metadata in side.protocols]
-    return ClassicMemberMetadata(side.session_ms, protocols)
+    protocols = [RecordedProtocol(name, metadata) for name, metadata in membership.protocols]
+    return ClassicMemberMetadata(membership.session_ms, protocols)
 
 
-def _classic_read_back(value: ClassicMemberMetadata | None) -> ClassicSide | None:
+def _classic_from_value(value: ClassicMemberMetadata | None) -> ClassicMembership | None:
     """To be one of the classic protocol, a member must know one."""
     if value is None or not value.supported_protocols:
         return None
     protocols = (ClassicProtocol(each.name, bytes(each.metadata)) for each in value.supported_protocols)
-    return ClassicSide(value.session_timeout_ms, tuple(protocols))
+    return ClassicMembership(value.session_timeout_ms, tuple(protocols))
 
 
-class Position(msgspec.Struct, frozen=True):
-    epoch: int = JOINING_EPOCH
-    previous_epoch: int = JOINING_EPOCH
+class MemberAssignment(msgspec.Struct, frozen=True):
+    epoch: int = JOIN_GROUP_EPOCH
+    previous_epoch: int = JOIN_GROUP_EPOCH
     """What it may still believe to be its epoch, if the last answer was lost."""
     state: MemberState = MemberState.STABLE
     assigned: Assignment = EMPTY
@@ -147,48 +156,51 @@ class Position(msgspec.Struct, frozen=True):
     revoking: Assignment = EMPTY
     """What it may still read though it was told not to."""
 
-    def recorded(self) -> ConsumerGroupCurrentMemberAssignmentValue:
+    def to_value(self) -> ConsumerGroupCurrentMemberAssignmentValue:
         return ConsumerGroupCurrentMemberAssignmentValue(
             self.epoch,
             self.previous_epoch,
             self.state,
-            [CurrentTopicPartitions(*topic) for topic in in_order(self.assigned)],
-            [CurrentTopicPartitions(*topic) for topic in in_order(self.revoking)],
+            [CurrentTopicPartitions(*topic) for topic in sorted_topics(self.assigned)],
+            [CurrentTopicPartitions(*topic) for topic in sorted_topics(self.revoking)],
         )
 
     @classmethod
-    def read_back(cls, value: ConsumerGroupCurrentMemberAssignmentValue) -> "Position":
+    def from_value(cls, value: ConsumerGroupCurrentMemberAssignmentValue) -> "MemberAssignment":
         is_known = value.state in MemberState.__members__.values()
         return cls(
             value.member_epoch,
             value.previous_member_epoch,
             MemberState(value.state) if is_known else MemberState.UNKNOWN,
-            read(value.assigned_partitions),
-            read(value.partitions_pending_revocation),
+            parse_assignment(value.assigned_partitions),
+            parse_assignment(value.partitions_pending_revocation),
         )
 
 
-NOWHERE: Final = Position()
+UNASSIGNED: Final = MemberAssignment()
 
 
 class ConsumerMember(msgspec.Struct, frozen=True):
     member_id: str
-    about: About = About()
-    position: Position = NOWHERE
+    metadata: ConsumerMemberMetadata = ConsumerMemberMetadata()
+    current_assignment: MemberAssignment = UNASSIGNED
 
     @property
     def epoch(self) -> int:
-        return self.position.epoch
+        return self.current_assignment.epoch
 
     @property
-    def is_away(self) -> bool:
-        return self.position.epoch == AWAY_EPOCH
+    def has_left_temporarily(self) -> bool:
+        return self.current_assignment.epoch == STATIC_LEAVE_EPOCH
 
     def is_reconciled(self, assignment_epoch: int) -> bool:
-        return self.position.state is MemberState.STABLE and self.position.epoch == assignment_epoch
+        return (
+            self.current_assignment.state is MemberState.STABLE
+            and self.current_assignment.epoch == assignment_epoch
+        )
 
-    def with_about(self, about: About) -> "ConsumerMember":
-        return ConsumerMember(self.member_id, about, self.position)
+    def with_metadata(self, metadata: ConsumerMemberMetadata) -> "ConsumerMember":
+        return ConsumerMember(self.member_id, metadata, self.current_assignment)
 
-    def with_position(self, position: Position) -> "ConsumerMember":
-        return ConsumerMember(self.member_id, self.about, position)
+    def with_assignment(self, current_assignment: MemberAssignment) -> "ConsumerMember":
+        return ConsumerMember(self.member_id, self.metadata, current_assignment)

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from penstock.coordinator.outcome import StateRecord
-from penstock.groups.consumer.assignment import Assignment, in_order
+from penstock.groups.consumer.assignment import Assignment, sorted_topics
 from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_member import ConsumerMember
-from penstock.groups.consumer.regex import Resolution
+from penstock.groups.consumer.regex import ResolvedRegularExpression
 from penstock.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -18,7 +18,7 @@ from penstock.groups.records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
-    Key,
+    RecordKey,
     TargetTopicPartitions,
     encode_key,
     encode_value,
@@ -26,7 +26,7 @@ from penstock.groups.records import (
 from penstock.protocol.schema import Struct
 
 
-def _record(key: Key[Struct], value: Struct | None) -> StateRecord:
+def _record(key: RecordKey[Struct], value: Struct | None) -> StateRecord:
     return StateRecord(encode_key(key), None if value is None else encode_value(value))
 
 
@@ -34,17 +34,17 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> StateRecord:
     return _record(ConsumerGroupMetadataKey(group_id), ConsumerGroupMetadataValue(epoch, metadata_hash))
 
 
-def about_record(group_id: str, member: ConsumerMember) -> StateRecord:
-    return _record(ConsumerGroupMemberMetadataKey(group_id, member.member_id), member.about.recorded())
+def member_metadata_record(group_id: str, member: ConsumerMember) -> StateRecord:
+    return _record(ConsumerGroupMemberMetadataKey(group_id, member.member_id), member.metadata.to_value())
 
 
-def position_record(group_id: str, member: ConsumerMember) -> StateRecord:
+def current_assignment_record(group_id: str, member: ConsumerMember) -> StateRecord:
     key = ConsumerGroupCurrentMemberAssignmentKey(group_id, member.member_id)
-    return _record(key, member.position.recorded())
+    return _record(key, member.current_assignment.to_value())
 
 
 def target_record(group_id: str, member_id: str, assignment: Assignment) -> StateRecord:
-    topics = [TargetTopicPartitions(*topic) for topic in in_order(assignment)]
+    topics = [TargetTopicPartitions(*topic) for topic in sorted_topics(assignment)]
     key = ConsumerGroupTargetAssignmentMemberKey(group_id, member_id)
     return _record(key, ConsumerGroupTargetAssignmentMemberValue(topics))
 
@@ -54,7 +54,7 @@ def assignment_epoch_record(group_id: str, epoch: int, now_ms: int) -> StateReco
     return _record(key, ConsumerGroupTargetAssignmentMetadataValue(epoch, now_ms))
 
 
-def regex_record(group_id: str, regex: str, resolution: Resolution) -> StateRecord:
+def regex_record(group_id: str, regex: str, resolution: ResolvedRegularExpression) -> StateRecord:
     value = ConsumerGroupRegularExpressionValue(
         sorted(resolution.topics), resolution.version, resolution.timestamp_ms
     )

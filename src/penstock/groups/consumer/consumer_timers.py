@@ -10,7 +10,7 @@ from typing import Final
 from penstock.coordinator.outcome import Now
 from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_member import ConsumerMember, MemberState
-from penstock.groups.group_context import Surroundings, TimerKey
+from penstock.groups.group_context import GroupContext, TimerKey
 
 SESSION: Final = "consumer session"
 REBALANCE: Final = "consumer rebalance"
@@ -24,51 +24,49 @@ def timer_key(kind: str, group: ConsumerGroup, member_id: str) -> TimerKey:
     return TimerKey(kind, group.group_id, member_id)
 
 
-def set_timer(surroundings: Surroundings, key: TimerKey, delay_ms: int, now: Now) -> None:
-    surroundings.timers.set(key, now.monotonic + delay_ms / 1000)
+def set_timer(context: GroupContext, key: TimerKey, delay_ms: int, now: Now) -> None:
+    context.timers.set(key, now.monotonic + delay_ms / 1000)
 
 
-def refresh_session(
-    surroundings: Surroundings, group: ConsumerGroup, member: ConsumerMember, now: Now
-) -> None:
+def refresh_session(context: GroupContext, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
     """The member showed that it lives."""
-    classic = member.about.classic
-    session_ms = (classic or surroundings.consumer_config(group.group_id)).session_ms
-    set_timer(surroundings, timer_key(SESSION, group, member.member_id), session_ms, now)
+    classic = member.metadata.classic
+    session_ms = (classic or context.consumer_config(group.group_id)).session_ms
+    set_timer(context, timer_key(SESSION, group, member.member_id), session_ms, now)
 
 
-def time_revocation(
-    surroundings: Surroundings, group: ConsumerGroup, member: ConsumerMember, now: Now
+def set_rebalance_timer(
+    context: GroupContext, group: ConsumerGroup, member: ConsumerMember, now: Now
 ) -> None:
     """Its position has changed. Those of the classic protocol are timed by joining."""
     key = timer_key(REBALANCE, group, member.member_id)
-    if member.position.state is MemberState.UNREVOKED and member.about.classic is None:
-        set_timer(surroundings, key, member.about.rebalance_ms, now)
+    if member.current_assignment.state is MemberState.UNREVOKED and member.metadata.classic is None:
+        set_timer(context, key, member.metadata.rebalance_ms, now)
     else:
-        surroundings.timers.cancel(key)
+        context.timers.cancel(key)
 
 
-def cancel_timers(surroundings: Surroundings, group: ConsumerGroup, member_id: str) -> None:
+def cancel_timers(context: GroupContext, group: ConsumerGroup, member_id: str) -> None:
     for kind in CONSUMER_TIMERS:
-        surroundings.timers.cancel(timer_key(kind, group, member_id))
+        context.timers.cancel(timer_key(kind, group, member_id))
 
 
-def loaded(surroundings: Surroundings, group: ConsumerGroup, now: Now) -> None:
+def on_loaded(context: GroupContext, group: ConsumerGroup, now: Now) -> None:
     """The log has been read: everybody's session begins, and topics may have changed meanwhile."""
     for member in group.members.values():
-        refresh_session(surroundings, group, member, now)
-        time_revocation(surroundings, group, member, now)
+        refresh_session(context, group, member, now)
+        set_rebalance_timer(context, group, member, now)
     topics_changed(group)
 
 
 def topics_changed(group: ConsumerGroup) -> None:
     """Topics were created, deleted or have grown. The next heartbeat looks what that means here."""
-    group.is_refresh_due = True
+    group.needs_topic_refresh = True
     group.stale_regexes = set(group.regexes)
     group.resolving.clear()  # those under way look at the topics that were; they begin anew
 
 
-def end(surroundings: Surroundings, group: ConsumerGroup) -> None:
+def end(context: GroupContext, group: ConsumerGroup) -> None:
     """The group is deleted or becomes another kind: nothing of it may be left behind."""
     for member_id in group.members:
-        cancel_timers(surroundings, group, member_id)
+        cancel_timers(context, group, member_id)

@@ -5,15 +5,15 @@ would have to be written is told to try again, but its session goes on as well. 
 group its commits and not its members.
 """
 
-from penstock.coordinator.outcome import Now, Outcome, Reply
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.consumer.assignment import read
+from penstock.groups.consumer.assignment import parse_assignment
 from penstock.groups.consumer.consumer_group import ConsumerGroup
-from penstock.groups.consumer.consumer_heartbeat import Caller, told_assignment
-from penstock.groups.consumer.consumer_member import JOINING_EPOCH, ConsumerMember, MemberState
+from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller, heartbeat_assignment
+from penstock.groups.consumer.consumer_member import JOIN_GROUP_EPOCH, ConsumerMember, MemberState
 from penstock.groups.consumer.consumer_timers import refresh_session
 from penstock.groups.consumer.request_validation import find_member
-from penstock.groups.group_context import Surroundings
+from penstock.groups.group_context import GroupContext
 from penstock.groups.migration import Group
 from penstock.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -21,51 +21,51 @@ from penstock.protocol.messages.consumer_group_heartbeat import (
 )
 
 
-def sign_of_life(
-    surroundings: Surroundings,
+def read_only_heartbeat(
+    context: GroupContext,
     group: Group | None,
     request: ConsumerGroupHeartbeatRequest,
-    caller: Caller,
+    caller: ConsumerCaller,
     now: Now,
-) -> Outcome:
-    if not isinstance(group, ConsumerGroup) or request.member_epoch <= JOINING_EPOCH:
-        raise _not_now()
+) -> CommandOutcome:
+    if not isinstance(group, ConsumerGroup) or request.member_epoch <= JOIN_GROUP_EPOCH:
+        raise _not_writable()
     member = find_member(group, request.member_id, request.instance_id)
     if request.member_epoch == member.epoch:
-        refresh_session(surroundings, group, member, now)
-    if request.member_epoch != member.epoch or _says_something_new(member, request):
-        raise _not_now()
+        refresh_session(context, group, member, now)
+    if request.member_epoch != member.epoch or _has_changes(member, request):
+        raise _not_writable()
     is_asking = request.topic_partitions is not None
     response = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.epoch,
-        heartbeat_interval_ms=surroundings.consumer_config(group.group_id).heartbeat_ms,
-        assignment=told_assignment(member.position.assigned) if is_asking else None,
+        heartbeat_interval_ms=context.consumer_config(group.group_id).heartbeat_ms,
+        assignment=heartbeat_assignment(member.current_assignment.assigned) if is_asking else None,
     )
-    return Outcome(replies=(Reply(caller.pending, response),))
+    return CommandOutcome(replies=(Reply(caller.pending, response),))
 
 
-def _not_now() -> ApiError:
+def _not_writable() -> ApiError:
     return ApiError(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         "nothing can be written: the disk is full, or too few replicas are in sync",
     )
 
 
-def _says_something_new(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
-    about, position = member.about, member.position
-    names, regex = about.subscription
+def _has_changes(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
+    metadata, current_assignment = member.metadata, member.current_assignment
+    names, regex = metadata.subscription
     if request.topic_partitions is not None:
-        is_settled = position.state is MemberState.STABLE
-        if not is_settled or read(request.topic_partitions) != position.assigned:
+        is_stable = current_assignment.state is MemberState.STABLE
+        if not is_stable or parse_assignment(request.topic_partitions) != current_assignment.assigned:
             return True
     if request.subscribed_topic_names is not None and set(request.subscribed_topic_names) != set(names):
         return True
-    said = (
+    reported = (
         (request.subscribed_topic_regex, regex or ""),
-        (request.server_assignor, about.assignor),
-        (request.rack_id, about.rack_id),
+        (request.server_assignor, metadata.assignor),
+        (request.rack_id, metadata.rack_id),
     )
-    if any(word is not None and word != known for word, known in said):
+    if any(word is not None and word != known for word, known in reported):
         return True
-    return about.classic is not None or request.rebalance_timeout_ms not in (-1, about.rebalance_ms)
+    return metadata.classic is not None or request.rebalance_timeout_ms not in (-1, metadata.rebalance_ms)

@@ -22,13 +22,13 @@ REGEXES_PER_GROUP_MAX: Final = 64
 _COMPILED_BYTES_MAX: Final = 256 * 1024
 """For RE2's program and its memory of states. More makes it slower where it matters: the hostile
 expressions that need many states."""
-TURN_UNITS_MAX: Final = 10_000_000
+REGEX_CHUNK_WORK_MAX: Final = 10_000_000
 """About twenty milliseconds of work."""
-_NAME_UNITS: Final = 4_500
+_WORK_PER_NAME: Final = 4_500
 """What it costs to ask about one name besides the matching itself."""
 
 
-class Resolution(NamedTuple):
+class ResolvedRegularExpression(NamedTuple):
     """What an expression meant when it was looked at last."""
 
     topics: frozenset[str]
@@ -53,7 +53,7 @@ def _options() -> Any:
     return options
 
 
-def compiled(regex: str) -> Any:
+def compile_regex(regex: str) -> Any:
     """Refuse what cannot be an expression."""
     if len(regex.encode()) > REGEX_BYTES_MAX:
         detail = f"a regular expression has at most {REGEX_BYTES_MAX} bytes"
@@ -66,35 +66,35 @@ def compiled(regex: str) -> Any:
         raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{regex!r}: {text}") from problem
 
 
-class Resolving:
+class RegexResolver:
     """A resolution under way."""
 
-    __slots__ = ("_expression", "_found", "_left", "_size", "_turn_units_max")
+    __slots__ = ("_chunk_work_max", "_expression", "_found", "_remaining", "_size")
 
-    def __init__(self, regex: str, names: Iterable[str], turn_units_max: int = TURN_UNITS_MAX) -> None:
-        self._turn_units_max = turn_units_max
-        self._expression = compiled(regex)
+    def __init__(self, regex: str, names: Iterable[str], chunk_work_max: int = REGEX_CHUNK_WORK_MAX) -> None:
+        self._chunk_work_max = chunk_work_max
+        self._expression = compile_regex(regex)
         self._size: int = self._expression.programsize
-        self._left = list(names)
+        self._remaining = list(names)
         self._found: list[str] = []
 
     @property
-    def kept_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """About what it may take in memory."""
-        return _COMPILED_BYTES_MAX + self._left.__sizeof__() + self._found.__sizeof__()
+        return _COMPILED_BYTES_MAX + self._remaining.__sizeof__() + self._found.__sizeof__()
 
-    def turn(self) -> bool:
+    def run_chunk(self) -> bool:
         """Go on for a while. True: every name has been looked at."""
         units = 0
         matches = self._expression.fullmatch
-        while self._left and units < self._turn_units_max:
-            name = self._left.pop()
-            units += _NAME_UNITS + len(name) * self._size
+        while self._remaining and units < self._chunk_work_max:
+            name = self._remaining.pop()
+            units += _WORK_PER_NAME + len(name) * self._size
             if matches(name):
                 self._found.append(name)
-        return not self._left
+        return not self._remaining
 
-    def topics(self, may_see: Callable[[str], bool]) -> frozenset[str]:
+    def topics(self, can_describe: Callable[[str], bool]) -> frozenset[str]:
         """Those that match, of which only those that the one who asks may know of."""
-        assert not self._left, "the resolution is not complete"
-        return frozenset(filter(may_see, self._found))
+        assert not self._remaining, "the resolution is not complete"
+        return frozenset(filter(can_describe, self._found))

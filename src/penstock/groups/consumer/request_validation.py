@@ -7,18 +7,18 @@ from typing import Final
 
 from penstock.config.groups import ConsumerConfig
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.classic.join import check_group_id
-from penstock.groups.consumer.assignment import EMPTY, Assignment, is_within
+from penstock.groups.classic.join import validate_group_id
+from penstock.groups.consumer.assignment import EMPTY, Assignment, is_subset
 from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_member import (
-    AWAY_EPOCH,
-    JOINING_EPOCH,
-    LEAVING_EPOCH,
+    JOIN_GROUP_EPOCH,
+    LEAVE_GROUP_EPOCH,
+    STATIC_LEAVE_EPOCH,
     ConsumerMember,
     MemberState,
 )
-from penstock.groups.consumer.member_update import Change
-from penstock.groups.group_context import Surroundings
+from penstock.groups.consumer.member_update import MemberChange
+from penstock.groups.group_context import GroupContext
 from penstock.limits import SHORT_MAX
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
@@ -30,21 +30,21 @@ _COMMIT_VERSION_MIN: Final = 9
 # Requests
 
 
-def check_request(request: ConsumerGroupHeartbeatRequest, version: int, config: ConsumerConfig) -> None:
+def validate_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, config: ConsumerConfig) -> None:
     if not request.group_id:
         raise _invalid("a group needs a name")
-    check_group_id(request.group_id)
+    validate_group_id(request.group_id)
     if "" in (request.instance_id, request.rack_id):
         raise _invalid("an instance id or a rack is not empty")
-    if request.member_epoch < AWAY_EPOCH:
+    if request.member_epoch < STATIC_LEAVE_EPOCH:
         raise _invalid(f"there is no member epoch {request.member_epoch}")
-    if not request.member_id and (version >= _OWN_MEMBER_ID_FROM or request.member_epoch != JOINING_EPOCH):
+    if not request.member_id and (version >= _OWN_MEMBER_ID_FROM or request.member_epoch != JOIN_GROUP_EPOCH):
         raise _invalid("a member has an id")
     if len(request.member_id.encode()) > SHORT_MAX:
         raise _invalid("the member id is too long")
-    if request.member_epoch == AWAY_EPOCH and request.instance_id is None:
+    if request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
         raise _invalid("only a static member can leave for a while")
-    if request.member_epoch == JOINING_EPOCH:
+    if request.member_epoch == JOIN_GROUP_EPOCH:
         _check_joining(request)
     if request.server_assignor is not None and request.server_assignor not in config.assignors:
         known = ", ".join(config.assignors)
@@ -67,15 +67,15 @@ def _invalid(detail: str) -> ApiError:
 # Members
 
 
-def check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
+def validate_member_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
     """An epoch that was left behind may be said once more: the answer to it may have been lost."""
-    position = member.position
-    is_unknown = position.state is MemberState.UNKNOWN and owned != EMPTY
-    if epoch == position.epoch and not is_unknown:
+    current_assignment = member.current_assignment
+    is_unknown = current_assignment.state is MemberState.UNKNOWN and owned != EMPTY
+    if epoch == current_assignment.epoch and not is_unknown:
         return
-    is_last = epoch == position.previous_epoch and epoch < position.epoch
-    if is_unknown or not (is_last and owned is not None and is_within(owned, position.assigned)):
-        detail = f"the epoch of {member.member_id} is {position.epoch}, not {epoch}"
+    is_last = epoch == current_assignment.previous_epoch and epoch < current_assignment.epoch
+    if is_unknown or not (is_last and owned is not None and is_subset(owned, current_assignment.assigned)):
+        detail = f"the epoch of {member.member_id} is {current_assignment.epoch}, not {epoch}"
         raise ApiError(ErrorCode.FENCED_MEMBER_EPOCH, f"{detail}; give up all partitions and join again")
 
 
@@ -94,16 +94,16 @@ def find_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -
     return holder
 
 
-def check_room(surroundings: Surroundings, group: ConsumerGroup, change: Change) -> None:
-    members_max = surroundings.config().consumer.members_max
+def check_group_size(context: GroupContext, group: ConsumerGroup, change: MemberChange) -> None:
+    members_max = context.config().consumer.members_max
     if change.known is None and len(group.members) >= members_max:
         raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has {members_max} members")
-    if change.before is not None and change.before.about == change.after.about:
+    if change.before is not None and change.before.metadata == change.after.metadata:
         return
     known = change.known
-    freed = known.about.weigh(group.group_id, known.member_id) if known else 0
-    added = change.after.about.weigh(group.group_id, change.after.member_id)
-    if group.weight_bytes - freed + added > surroundings.limits.metadata_bytes_max:
+    freed = known.metadata.weigh(group.group_id, known.member_id) if known else 0
+    added = change.after.metadata.weigh(group.group_id, change.after.member_id)
+    if group.metadata_bytes - freed + added > context.limits.metadata_bytes_max:
         raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"members of {group.group_id} say too much")
 
 
@@ -115,21 +115,21 @@ def validate_commit(group: ConsumerGroup, member_id: str, epoch: int, version: i
     if epoch < 0 and group.is_empty:
         return  # it comes from outside of the group, as an administrator's does
     member = find_member(group, member_id, None)
-    if member.about.classic is None and version < _COMMIT_VERSION_MIN:
+    if member.metadata.classic is None and version < _COMMIT_VERSION_MIN:
         detail = f"members of the consumer protocol commit with version {_COMMIT_VERSION_MIN} or later"
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, detail)
-    _check_same_epoch(member, epoch)
+    _validate_epoch(member, epoch)
 
 
 def validate_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
     """Who does not say who it is may read offsets; who does must be right about it."""
     if not member_id and epoch < 0:
         return
-    _check_same_epoch(find_member(group, member_id or "", None), epoch)
+    _validate_epoch(find_member(group, member_id or "", None), epoch)
 
 
-def _check_same_epoch(member: ConsumerMember, epoch: int) -> None:
-    if epoch != member.epoch or epoch <= LEAVING_EPOCH:
-        is_classic = member.about.classic is not None
+def _validate_epoch(member: ConsumerMember, epoch: int) -> None:
+    if epoch != member.epoch or epoch <= LEAVE_GROUP_EPOCH:
+        is_classic = member.metadata.classic is not None
         code = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         raise ApiError(code, f"the epoch of {member.member_id} is {member.epoch}, not {epoch}")

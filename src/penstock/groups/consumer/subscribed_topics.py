@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Final, TypeVar
 
 from penstock.groups.consumer.consumer_member import Subscription
-from penstock.groups.consumer.regex import Resolution
+from penstock.groups.consumer.regex import ResolvedRegularExpression
 
 K = TypeVar("K")
 
@@ -28,14 +28,14 @@ class SubscribedTopics:
         self.subscriptions: dict[Subscription, int] = {}
         """How many members say it."""
         self.regex_users: dict[str, int] = {}
-        self.regexes: dict[str, Resolution] = {}
+        self.regexes: dict[str, ResolvedRegularExpression] = {}
         """What is known of expressions; it may come before the members that use them."""
         self._counts: dict[str, int] = {}
         self._text_bytes = 0
         self._regex_bytes = 0
 
     @property
-    def kept_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """About what it takes in memory, what members themselves said aside."""
         return self._counts.__sizeof__() + self._text_bytes + self._regex_bytes
 
@@ -47,13 +47,15 @@ class SubscribedTopics:
     def all(self) -> frozenset[str]:
         return frozenset(self._counts)
 
-    def meant_by(self, subscription: Subscription, resolved: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    def topics_of_subscription(
+        self, subscription: Subscription, resolved: Mapping[str, frozenset[str]]
+    ) -> frozenset[str]:
         """What `resolved` says goes before what is known of an expression."""
         names, regex = subscription
-        matched = _NOTHING if regex is None else resolved.get(regex, self._known(regex))
+        matched = _NOTHING if regex is None else resolved.get(regex, self._known_topics(regex))
         return matched.union(names) if names else matched
 
-    def all_if(
+    def topics_if(
         self, subscriptions: Set[Subscription], resolved: Mapping[str, frozenset[str]]
     ) -> frozenset[str]:
         """As if these were the subscriptions. Only what differs from those that are is looked at."""
@@ -64,8 +66,8 @@ class SubscribedTopics:
             _add_all(counts, new.names, 1)
         regexes = {regex for _, regex in subscriptions if regex is not None}
         for regex in self.regex_users.keys() | regexes:
-            before = self._known(regex) if regex in self.regex_users else _NOTHING
-            after = resolved.get(regex, self._known(regex)) if regex in regexes else _NOTHING
+            before = self._known_topics(regex) if regex in self.regex_users else _NOTHING
+            after = resolved.get(regex, self._known_topics(regex)) if regex in regexes else _NOTHING
             if before is not after:
                 _add_all(counts, before, -1)
                 _add_all(counts, after, 1)
@@ -73,11 +75,11 @@ class SubscribedTopics:
         new_names = (name for name, count in counts.items() if count > 0)
         return (self.all() - gone_names).union(new_names) if counts else self.all()
 
-    def _known(self, regex: str) -> frozenset[str]:
+    def _known_topics(self, regex: str) -> frozenset[str]:
         known = self.regexes.get(regex)
         return known.topics if known else _NOTHING
 
-    def without(self, subscriptions: Iterable[Subscription]) -> set[Subscription]:
+    def subscriptions_without(self, subscriptions: Iterable[Subscription]) -> set[Subscription]:
         """The different subscriptions of all members but those that say these."""
         left = dict(self.subscriptions)
         for subscription in subscriptions:
@@ -92,11 +94,11 @@ class SubscribedTopics:
             self._count_topics(subscription.names, sign)
         regex = subscription.regex
         if regex is not None and add(self.regex_users, regex, sign):
-            self._count_topics(self._known(regex), sign)
+            self._count_topics(self._known_topics(regex), sign)
 
-    def resolve(self, regex: str, resolution: Resolution | None) -> None:
+    def resolve(self, regex: str, resolution: ResolvedRegularExpression | None) -> None:
         """This is what the expression means now, or nothing is known of it any more."""
-        before = self._known(regex)
+        before = self._known_topics(regex)
         after = _NOTHING if resolution is None else self._shared(resolution.topics)
         if resolution is None:
             self.regexes.pop(regex, None)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.offsets.committed_offsets import Commit
+from penstock.groups.offsets.committed_offsets import PartitionCommit
 from penstock.limits import COMMIT_BYTES_MAX
 
 _RECORD_BYTES = 100
@@ -24,20 +24,22 @@ class CommitRequest(NamedTuple):
     generation: int
     """Or the epoch of a member of the new protocol."""
     version: int
-    commits: Sequence[Commit]
+    commits: Sequence[PartitionCommit]
 
 
-def not_older(commits: Sequence[Commit], than_ms: int) -> Sequence[Commit]:
+def with_min_timestamp(
+    commits: Sequence[PartitionCommit], timestamp_ms_min: int
+) -> Sequence[PartitionCommit]:
     """The same, as if made no earlier than this. All partitions of a commit have one time."""
-    if not commits or commits[0].committed.commit_timestamp_ms >= than_ms:
+    if not commits or commits[0].committed.commit_timestamp_ms >= timestamp_ms_min:
         return commits
     return [
-        Commit(partition, msgspec.structs.replace(committed, commit_timestamp_ms=than_ms))
+        PartitionCommit(partition, msgspec.structs.replace(committed, commit_timestamp_ms=timestamp_ms_min))
         for partition, committed in commits
     ]
 
 
-def check_size(request: CommitRequest) -> None:
+def check_commit_size(request: CommitRequest) -> None:
     """All of a commit becomes one batch: more than that is refused before anything is made of it."""
     name_bytes = len(request.group_id.encode()) + _RECORD_BYTES
     size = sum(

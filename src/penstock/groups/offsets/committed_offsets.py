@@ -25,7 +25,7 @@ from penstock.types import NO_EPOCH, NO_TIMESTAMP, NO_TOPIC_ID, LeaderEpoch, Off
 
 
 # Not followed by the garbage collector: it holds only numbers and texts, and there are very many.
-class Committed(msgspec.Struct, frozen=True, gc=False):
+class OffsetAndMetadata(msgspec.Struct, frozen=True, gc=False):
     offset: Offset
     leader_epoch: LeaderEpoch
     metadata: str
@@ -35,42 +35,42 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     topic_id: TopicId = NO_TOPIC_ID
 
     @property
-    def weight_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         return _OFFSET_BYTES + len(self.metadata)
 
-    def is_of(self, topic_id: TopicId) -> bool:
+    def is_for_topic(self, topic_id: TopicId) -> bool:
         """Whether this was committed for that topic, and not for an earlier one of the same name."""
         return NO_TOPIC_ID in (self.topic_id, topic_id) or self.topic_id == topic_id
 
 
-class Commit(NamedTuple):
+class PartitionCommit(NamedTuple):
     """One partition of a commit that was found acceptable."""
 
     partition: TopicPartition
-    committed: Committed
+    committed: OffsetAndMetadata
 
 
 _OFFSET_BYTES: Final = 300
 _GROUP_BYTES: Final = 1_000
 """What an offset takes in memory beside its note, and a name that has offsets."""
 
-GroupOffsets = Mapping[str, Mapping[int, Committed]]
+GroupOffsets = Mapping[str, Mapping[int, OffsetAndMetadata]]
 _NO_OFFSETS: GroupOffsets = {}
 
 
-class Offsets:
-    __slots__ = ("_by_group", "_ids", "_topics", "weight_bytes")
+class CommittedOffsets:
+    __slots__ = ("_by_group", "_ids", "_topics", "memory_bytes")
 
     def __init__(self) -> None:
-        self._by_group: dict[str, dict[str, dict[int, Committed]]] = {}
+        self._by_group: dict[str, dict[str, dict[int, OffsetAndMetadata]]] = {}
         self._topics: dict[str, str] = {}
         self._ids: dict[TopicId, TopicId] = {}
-        self.weight_bytes = 0
+        self.memory_bytes = 0
         """About what all of this takes in memory."""
 
     # Reading
 
-    def find(self, group_id: str, topic: str, partition: int) -> Committed | None:
+    def find(self, group_id: str, topic: str, partition: int) -> OffsetAndMetadata | None:
         return self._by_group.get(group_id, _NO_OFFSETS).get(topic, {}).get(partition)
 
     def of_group(self, group_id: str) -> GroupOffsets:
@@ -82,7 +82,7 @@ class Offsets:
     def has_any(self, group_id: str) -> bool:
         return group_id in self._by_group
 
-    def partitions(self, group_id: str) -> Iterator[tuple[TopicPartition, Committed]]:
+    def partitions(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetAndMetadata]]:
         for topic, partitions in self.of_group(group_id).items():
             for index, committed in partitions.items():
                 yield TopicPartition(topic, index), committed
@@ -96,21 +96,23 @@ class Offsets:
         else:
             value = decode_value(key, data)
         if value is None:
-            self._forget(key.group, key.topic, key.partition)
+            self._remove(key.group, key.topic, key.partition)
             return
         topic = self._topics.setdefault(key.topic, key.topic)
         if key.group not in self._by_group:
-            self.weight_bytes += _GROUP_BYTES
+            self.memory_bytes += _GROUP_BYTES
         partitions = self._by_group.setdefault(key.group, {}).setdefault(topic, {})
         before, after = partitions.get(key.partition), self._committed(value)
-        self.weight_bytes += after.weight_bytes - (before.weight_bytes if before else 0)
+        self.memory_bytes += after.memory_bytes - (before.memory_bytes if before else 0)
         partitions[key.partition] = after
 
-    def _committed(self, value: OffsetCommitValue | LegacyOffsetCommitValue) -> Committed:
+    def _committed(self, value: OffsetCommitValue | LegacyOffsetCommitValue) -> OffsetAndMetadata:
         if isinstance(value, LegacyOffsetCommitValue):
-            return Committed(Offset(value.offset), NO_EPOCH, value.metadata, value.commit_timestamp_ms)
+            return OffsetAndMetadata(
+                Offset(value.offset), NO_EPOCH, value.metadata, value.commit_timestamp_ms
+            )
         topic_id = TopicId(value.topic_id)
-        return Committed(
+        return OffsetAndMetadata(
             Offset(value.offset),
             LeaderEpoch(value.leader_epoch),
             value.metadata,
@@ -119,21 +121,21 @@ class Offsets:
             self._ids.setdefault(topic_id, topic_id),
         )
 
-    def _forget(self, group_id: str, topic: str, partition: int) -> None:
+    def _remove(self, group_id: str, topic: str, partition: int) -> None:
         topics = self._by_group.get(group_id)
         partitions = topics.get(topic) if topics is not None else None
         if topics is None or partitions is None:
             return
         committed = partitions.pop(partition, None)
-        self.weight_bytes -= committed.weight_bytes if committed else 0
+        self.memory_bytes -= committed.memory_bytes if committed else 0
         if not partitions:
             del topics[topic]
         if not topics:
             del self._by_group[group_id]
-            self.weight_bytes -= _GROUP_BYTES
+            self.memory_bytes -= _GROUP_BYTES
 
 
-def commit_records(group_id: str, commits: Iterable[Commit]) -> list[StateRecord]:
+def commit_records(group_id: str, commits: Iterable[PartitionCommit]) -> list[StateRecord]:
     return [
         StateRecord(
             encode_key(OffsetCommitKey(group_id, partition.topic, partition.partition)),
@@ -152,7 +154,7 @@ def commit_records(group_id: str, commits: Iterable[Commit]) -> list[StateRecord
     ]
 
 
-def tombstones(group_id: str, partitions: Iterable[TopicPartition]) -> list[StateRecord]:
+def offset_tombstones(group_id: str, partitions: Iterable[TopicPartition]) -> list[StateRecord]:
     return [
         StateRecord(encode_key(OffsetCommitKey(group_id, topic, index)), None) for topic, index in partitions
     ]

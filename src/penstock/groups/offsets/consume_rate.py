@@ -10,7 +10,7 @@ Rule 2: an offset that goes back is a replay, not reading: the measure begins an
 
 from typing import Final, NamedTuple
 
-from penstock.groups.offsets.committed_offsets import Committed
+from penstock.groups.offsets.committed_offsets import OffsetAndMetadata
 from penstock.limits import SECOND_MS
 from penstock.types import Offset
 
@@ -24,71 +24,73 @@ class RateKey(NamedTuple):
     partition: int
 
 
-class _Course:
+class _RateWindow:
     """Where a partition was at two moments, half a window apart, and where it is."""
 
     __slots__ = ("last_ms", "last_offset", "newer_ms", "newer_offset", "older_ms", "older_offset")
 
-    def __init__(self, before: Committed, offset: Offset, now_ms: int) -> None:
+    def __init__(self, before: OffsetAndMetadata, offset: Offset, now_ms: int) -> None:
         self.older_ms, self.older_offset = before.commit_timestamp_ms, before.offset
         self.newer_ms, self.newer_offset = now_ms, offset
         self.last_ms, self.last_offset = now_ms, offset
 
-    def turn(self) -> None:
+    def slide(self) -> None:
         """Half a window has gone by since the newer moment."""
         self.older_ms, self.older_offset = self.newer_ms, self.newer_offset
         self.newer_ms, self.newer_offset = self.last_ms, self.last_offset
 
 
-class Rates:
+class ConsumeRates:
     """The courses, in the order in which they were taken up or last turned."""
 
     def __init__(self, window_ms: int, partitions_max: int) -> None:
         assert window_ms > ELAPSED_MS_MIN, "a window is longer than the shortest time measured"
         self._window_ms = window_ms
         self._partitions_max = partitions_max
-        self._courses: dict[RateKey, _Course] = {}
+        self._windows: dict[RateKey, _RateWindow] = {}
 
     def __len__(self) -> int:
-        return len(self._courses)
+        return len(self._windows)
 
-    def note(self, key: RateKey, before: Committed | None, offset: Offset, now_ms: int) -> None:
+    def record_commit(
+        self, key: RateKey, before: OffsetAndMetadata | None, offset: Offset, now_ms: int
+    ) -> None:
         """A commit was accepted; `before` is the one it replaces. Every commit comes through here."""
-        course = self._courses.get(key)
-        if course is None:
+        window = self._windows.get(key)
+        if window is None:
             if before is not None and offset > before.offset:
-                self._take_up(key, before, offset, now_ms)
-        elif offset < course.last_offset or not 0 <= now_ms - course.last_ms <= self._window_ms:
-            del self._courses[key]
-        elif offset > course.last_offset:
-            course.last_ms, course.last_offset = now_ms, offset
-            if now_ms - course.newer_ms >= self._window_ms // 2:
-                course.turn()
-                del self._courses[key]
-                self._courses[key] = course
+                self._start_window(key, before, offset, now_ms)
+        elif offset < window.last_offset or not 0 <= now_ms - window.last_ms <= self._window_ms:
+            del self._windows[key]
+        elif offset > window.last_offset:
+            window.last_ms, window.last_offset = now_ms, offset
+            if now_ms - window.newer_ms >= self._window_ms // 2:
+                window.slide()
+                del self._windows[key]
+                self._windows[key] = window
 
-    def _take_up(self, key: RateKey, before: Committed, offset: Offset, now_ms: int) -> None:
+    def _start_window(self, key: RateKey, before: OffsetAndMetadata, offset: Offset, now_ms: int) -> None:
         if 0 <= now_ms - before.commit_timestamp_ms <= self._window_ms:
-            self._courses[key] = _Course(before, offset, now_ms)
-            self._make_room(now_ms)
+            self._windows[key] = _RateWindow(before, offset, now_ms)
+            self._evict(now_ms)
 
     def rate(self, key: RateKey, now_ms: int) -> float:
         """Records a second; 0 for what stands still."""
-        course = self._courses.get(key)
-        if course is None or not self._is_moving(course, now_ms):
+        window = self._windows.get(key)
+        if window is None or not self._is_moving(window, now_ms):
             return 0.0
-        elapsed_ms = max(now_ms - course.older_ms, ELAPSED_MS_MIN)
-        return (course.last_offset - course.older_offset) * SECOND_MS / elapsed_ms
+        elapsed_ms = max(now_ms - window.older_ms, ELAPSED_MS_MIN)
+        return (window.last_offset - window.older_offset) * SECOND_MS / elapsed_ms
 
-    def _is_moving(self, course: _Course, now_ms: int) -> bool:
+    def _is_moving(self, window: _RateWindow, now_ms: int) -> bool:
         """Clocks may also go back; then nothing is known."""
-        return 0 <= now_ms - course.last_ms <= self._window_ms
+        return 0 <= now_ms - window.last_ms <= self._window_ms
 
-    def _make_room(self, now_ms: int) -> None:
+    def _evict(self, now_ms: int) -> None:
         """Those that stand still go first, since they turned longest ago; beyond the bound any others too."""
         while True:
-            oldest = next(iter(self._courses))
-            is_moving = self._is_moving(self._courses[oldest], now_ms)
-            if is_moving and len(self._courses) <= self._partitions_max:
+            oldest = next(iter(self._windows))
+            is_moving = self._is_moving(self._windows[oldest], now_ms)
+            if is_moving and len(self._windows) <= self._partitions_max:
                 return
-            del self._courses[oldest]
+            del self._windows[oldest]

@@ -22,67 +22,67 @@ from struct import Struct as Layout
 from typing import Final, NamedTuple
 
 from penstock.coordinator.outcome import Now, StateRecord
-from penstock.groups.offsets.committed_offsets import Committed
+from penstock.groups.offsets.committed_offsets import OffsetAndMetadata
 from penstock.limits import DAY_MS, MINUTE_MS
 from penstock.types import NO_TIMESTAMP, TopicId
 
 JUMP_MS_MIN: Final = MINUTE_MS
 """Clocks are corrected by less than this in the course of things."""
-DISTRUST_MS: Final = DAY_MS
+JUMP_DISTRUST_MS: Final = DAY_MS
 """How long somebody has to notice a wrong date and put it right."""
 
 
-UNKNOWN_MS: Final = 0
+UNKNOWN_TIME_MS: Final = 0
 """What is believed of a log that does not say it."""
 
-TIME_KEY: Final = Layout(">h").pack(10_000)
+TIME_RECORD_KEY: Final = Layout(">h").pack(10_000)
 """Of the record that keeps what is believed. To Kafka it is of an unknown type, which it passes over."""
 _TIME_VALUE: Final = Layout(">hq")
 _TIME_VERSION: Final = 0
 
 
-def time_record(believed_ms: int) -> StateRecord:
-    return StateRecord(TIME_KEY, _TIME_VALUE.pack(_TIME_VERSION, believed_ms))
+def time_record(trusted_ms: int) -> StateRecord:
+    return StateRecord(TIME_RECORD_KEY, _TIME_VALUE.pack(_TIME_VERSION, trusted_ms))
 
 
-def time_of(value: bytes | None) -> int:
+def parse_time_record(value: bytes | None) -> int:
     """What such a record says; as little as none would if it cannot be read."""
     if value is None or len(value) != _TIME_VALUE.size:
-        return UNKNOWN_MS
-    version, believed_ms = _TIME_VALUE.unpack(value)
-    return believed_ms if version == _TIME_VERSION and believed_ms >= 0 else UNKNOWN_MS
+        return UNKNOWN_TIME_MS
+    version, trusted_ms = _TIME_VALUE.unpack(value)
+    return trusted_ms if version == _TIME_VERSION and trusted_ms >= 0 else UNKNOWN_TIME_MS
 
 
-class SteadyClock:
+class TrustedClock:
     """Wall time for those who delete things: follows jumps only after a day."""
 
-    __slots__ = ("_ahead_ms", "_believed_at", "_has_jumped", "_last", "_latest", "_learned_ms")
+    __slots__ = ("_ahead_ms", "_has_jumped", "_last", "_latest", "_restored_ms", "_trusted_at")
 
     def __init__(self) -> None:
         self._last: Now | None = None
-        self._learned_ms = NO_TIMESTAMP
+        self._restored_ms = NO_TIMESTAMP
         """What was believed when the logs were last written."""
         self._has_jumped = False
         """Since this process began: it knows better than the logs."""
         self._ahead_ms = 0
         """How far wall time has jumped ahead of what is believed."""
-        self._believed_at = 0.0
+        self._trusted_at = 0.0
         self._latest: Now | None = None
         """The latest time that was ever believed, and when that was."""
 
-    def learn(self, believed_ms: int, now: Now) -> None:
+    def restore(self, trusted_ms: int, now: Now) -> None:
         """A log was loaded, and this was believed then. Of several logs the latest counts."""
-        if self._has_jumped or believed_ms <= self._learned_ms:
+        if self._has_jumped or trusted_ms <= self._restored_ms:
             return
-        ahead_ms = now.wall_ms - believed_ms
+        ahead_ms = now.wall_ms - trusted_ms
         ahead_ms = ahead_ms if ahead_ms >= JUMP_MS_MIN else 0
-        if self._learned_ms == NO_TIMESTAMP:
+        if self._restored_ms == NO_TIMESTAMP:
             self._ahead_ms = ahead_ms
-            self._believed_at = now.monotonic + DISTRUST_MS / 1000
+            self._trusted_at = now.monotonic + JUMP_DISTRUST_MS / 1000
         else:
             self._ahead_ms = min(self._ahead_ms, ahead_ms)
-        self._learned_ms = believed_ms
-        self._note(believed_ms, now)
+        self._restored_ms = trusted_ms
+        self._note(trusted_ms, now)
 
     def read(self, now: Now) -> int:
         """The time to act on. Call it now and then: a jump is what lies between two calls."""
@@ -94,12 +94,12 @@ class SteadyClock:
                 # A jump back undoes what went ahead; it is never itself a reason to delete.
                 self._ahead_ms = max(0, self._ahead_ms + jump_ms)
                 self._has_jumped = True
-                self._believed_at = now.monotonic + DISTRUST_MS / 1000
-        if self._ahead_ms and now.monotonic >= self._believed_at:
+                self._trusted_at = now.monotonic + JUMP_DISTRUST_MS / 1000
+        if self._ahead_ms and now.monotonic >= self._trusted_at:
             self._ahead_ms = 0
-        believed_ms = now.wall_ms - self._ahead_ms
-        self._note(believed_ms, now)
-        return believed_ms
+        trusted_ms = now.wall_ms - self._ahead_ms
+        self._note(trusted_ms, now)
+        return trusted_ms
 
     def earliest(self, now: Now) -> int:
         """What is kept now must not look older than this. It is what the time would be if the wall clock
@@ -107,12 +107,12 @@ class SteadyClock:
         """
         if self._latest is None:
             return NO_TIMESTAMP
-        believed_ms, monotonic = self._latest
-        return believed_ms + int((now.monotonic - monotonic) * 1000) - JUMP_MS_MIN
+        trusted_ms, monotonic = self._latest
+        return trusted_ms + int((now.monotonic - monotonic) * 1000) - JUMP_MS_MIN
 
-    def _note(self, believed_ms: int, now: Now) -> None:
-        if believed_ms >= self.earliest(now):
-            self._latest = Now(believed_ms, now.monotonic)
+    def _note(self, trusted_ms: int, now: Now) -> None:
+        if trusted_ms >= self.earliest(now):
+            self._latest = Now(trusted_ms, now.monotonic)
 
 
 class GroupFacts(NamedTuple):
@@ -127,8 +127,8 @@ class GroupFacts(NamedTuple):
         return self.subscribed is None or topic in self.subscribed
 
 
-def expired(
-    partitions: Mapping[int, Committed], facts: GroupFacts, now_ms: int, retention_ms: int
+def expired_partitions(
+    partitions: Mapping[int, OffsetAndMetadata], facts: GroupFacts, now_ms: int, retention_ms: int
 ) -> Iterator[int]:
     """The partitions, of a topic that no member subscribes to, whose time is up."""
     empty_since_ms = facts.empty_since_ms or NO_TIMESTAMP
@@ -143,6 +143,6 @@ def expired(
             yield index
 
 
-def of_other_topic(partitions: Mapping[int, Committed], topic_id: TopicId) -> Iterator[int]:
+def partitions_of_old_topic(partitions: Mapping[int, OffsetAndMetadata], topic_id: TopicId) -> Iterator[int]:
     """The partitions of a topic that is gone; one of the same name made since is another topic."""
-    return (index for index, committed in partitions.items() if not committed.is_of(topic_id))
+    return (index for index, committed in partitions.items() if not committed.is_for_topic(topic_id))

@@ -11,41 +11,46 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from penstock.coordinator.outcome import NOTHING, Now, Outcome, StateRecord
+from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now, StateRecord
 from penstock.groups.classic import classic_timers
 from penstock.groups.classic.classic_group import ClassicGroup
 from penstock.groups.consumer import consumer_timers
 from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_records import group_tombstones
-from penstock.groups.group_context import Surroundings, TimerKey
-from penstock.groups.group_store import Book
+from penstock.groups.group_context import GroupContext, TimerKey
+from penstock.groups.group_store import GroupStore
 from penstock.groups.migration import Group
-from penstock.groups.offsets.committed_offsets import tombstones
-from penstock.groups.offsets.expiry import GroupFacts, expired, of_other_topic, time_record
+from penstock.groups.offsets.committed_offsets import offset_tombstones
+from penstock.groups.offsets.expiry import (
+    GroupFacts,
+    expired_partitions,
+    partitions_of_old_topic,
+    time_record,
+)
 from penstock.groups.records import GroupMetadataKey, encode_key
 from penstock.limits import OFFSETS_LOOKED_PER_TURN, TOMBSTONES_AT_ONCE
 from penstock.types import TopicPartition
 
-FORGETTING: Final = TimerKey("forgetting", "")
-_NEXT_TURN_SECONDS: Final = 0.01
+EXPIRY_SCAN_TIMER: Final = TimerKey("forgetting", "")
+_NEXT_CHUNK_SECONDS: Final = 0.01
 _SOON_SECONDS: Final = 1.0
 """Topics are often deleted many at a time: one look through all groups is enough for them."""
-_GROUP_LOOKS: Final = 5
+_GROUP_SCAN_COST: Final = 5
 """What a group takes beside its offsets, in offsets."""
 
 
-class _Step(NamedTuple):
+class _ScanStep(NamedTuple):
     """A little of the way through all groups."""
 
-    looks: int
+    scanned: int
     records: Sequence[StateRecord] = ()
 
 
-class Forgetting:
-    def __init__(self, surroundings: Surroundings, book: Book) -> None:
-        self._surroundings = surroundings
-        self._book = book
-        self._walk: Iterator[_Step] | None = None
+class ExpiryScan:
+    def __init__(self, context: GroupContext, store: GroupStore) -> None:
+        self._context = context
+        self._store = store
+        self._scan: Iterator[_ScanStep] | None = None
         """Through all groups; None between two rounds."""
         self._now = Now(0, 0.0)
         self._now_ms = 0
@@ -53,76 +58,76 @@ class Forgetting:
         self._facts: tuple[str, GroupFacts] | None = None
         """Of the group that was looked at last in this turn."""
 
-    def soon(self, now: Now) -> Outcome:
+    def schedule_soon(self, now: Now) -> CommandOutcome:
         """Something may have become forgettable. It is not shown any more even before it is forgotten."""
         at = now.monotonic + _SOON_SECONDS
-        due = self._surroundings.timers.deadline(FORGETTING)
-        if due is None or due > at:
-            self._surroundings.timers.set(FORGETTING, at)
-        return NOTHING
+        next_deadline = self._context.timers.deadline(EXPIRY_SCAN_TIMER)
+        if next_deadline is None or next_deadline > at:
+            self._context.timers.set(EXPIRY_SCAN_TIMER, at)
+        return EMPTY_OUTCOME
 
-    def take_turn(self, now: Now) -> Iterator[Outcome]:
+    def run_chunk(self, now: Now) -> Iterator[CommandOutcome]:
         """In pieces that each fit a batch."""
-        self._now, self._now_ms = now, self._surroundings.steady_clock.read(now)
-        if self._walk is None:
-            self._walk = self._through_all()
+        self._now, self._now_ms = now, self._context.trusted_clock.read(now)
+        if self._scan is None:
+            self._scan = self._scan_all_groups()
         self._facts = None
-        looks = forgotten = 0
-        while looks < OFFSETS_LOOKED_PER_TURN and forgotten < TOMBSTONES_AT_ONCE:
-            step = next(self._walk, None)
+        scanned = forgotten = 0
+        while scanned < OFFSETS_LOOKED_PER_TURN and forgotten < TOMBSTONES_AT_ONCE:
+            step = next(self._scan, None)
             if step is None:
-                self._walk = None
+                self._scan = None
                 break
-            looks += step.looks
+            scanned += step.scanned
             if step.records:
                 forgotten += len(step.records)
-                yield Outcome(step.records)
-        config = self._surroundings.config().offsets
-        wait = config.check_ms / 1000 if self._walk is None else _NEXT_TURN_SECONDS
-        self._surroundings.timers.set(FORGETTING, now.monotonic + wait)
+                yield CommandOutcome(step.records)
+        config = self._context.config().offsets
+        wait = config.check_ms / 1000 if self._scan is None else _NEXT_CHUNK_SECONDS
+        self._context.timers.set(EXPIRY_SCAN_TIMER, now.monotonic + wait)
 
-    def _through_all(self) -> Iterator[_Step]:
+    def _scan_all_groups(self) -> Iterator[_ScanStep]:
         """What a step says was replayed when the next one is asked for."""
-        if self._book.groups:
-            yield _Step(1, [time_record(self._now_ms)])
-        for group_id in list(self._book.groups):
-            yield from self._through_group(group_id)
+        if self._store.groups:
+            yield _ScanStep(1, [time_record(self._now_ms)])
+        for group_id in list(self._store.groups):
+            yield from self._scan_group(group_id)
 
-    def _through_group(self, group_id: str) -> Iterator[_Step]:
+    def _scan_group(self, group_id: str) -> Iterator[_ScanStep]:
         """A group goes last, when nothing of it is left."""
-        book = self._book
-        unreadable = {partition.topic for partition in book.unreadable.offsets_of(group_id)}
-        for topic in {**book.offsets.of_group(group_id), **dict.fromkeys(unreadable)}:
-            is_over = False
-            while not is_over:
-                group = book.groups.get(group_id)
-                if group is None or book.unreadable.members_of(group_id):
+        store = self._store
+        unreadable = {partition.topic for partition in store.unreadable.offsets_of(group_id)}
+        for topic in {**store.offsets.of_group(group_id), **dict.fromkeys(unreadable)}:
+            is_done = False
+            while not is_done:
+                group = store.groups.get(group_id)
+                if group is None or store.unreadable.members_of(group_id):
                     return  # it may be younger than it looks
-                gone = self._gone(group, topic)
-                looked = len(book.offsets.of_group(group_id).get(topic, ()))
-                yield _Step(1 + looked, tombstones(group_id, gone))
-                is_over = len(gone) < TOMBSTONES_AT_ONCE
-        yield _Step(_GROUP_LOOKS)
-        group = book.groups.get(group_id)
-        if group is None or book.unreadable.members_of(group_id) or book.has_offsets(group_id):
+                gone = self._expired_partitions(group, topic)
+                looked = len(store.offsets.of_group(group_id).get(topic, ()))
+                yield _ScanStep(1 + looked, offset_tombstones(group_id, gone))
+                is_done = len(gone) < TOMBSTONES_AT_ONCE
+        yield _ScanStep(_GROUP_SCAN_COST)
+        group = store.groups.get(group_id)
+        if group is None or store.unreadable.members_of(group_id) or store.has_offsets(group_id):
             return
         if _is_abandoned(group):
-            yield _Step(1, self.end(group, self._now))
+            yield _ScanStep(1, self.end(group, self._now))
 
-    def _gone(self, group: Group, name: str) -> list[TopicPartition]:
+    def _expired_partitions(self, group: Group, name: str) -> list[TopicPartition]:
         """What may be forgotten of one topic, as far as it is one piece."""
-        partitions = self._book.offsets.of_group(group.group_id).get(name, {})
-        topic = self._surroundings.topics().by_name.get(name)
+        partitions = self._store.offsets.of_group(group.group_id).get(name, {})
+        topic = self._context.topics().by_name.get(name)
         if topic is None:
-            unreadable = self._book.unreadable.offsets_of(group.group_id)
+            unreadable = self._store.unreadable.offsets_of(group.group_id)
             lost = (partition.partition for partition in unreadable if partition.topic == name)
             gone = dict.fromkeys(islice((*partitions, *lost), TOMBSTONES_AT_ONCE))
         else:
-            gone = dict.fromkeys(islice(of_other_topic(partitions, topic.id), TOMBSTONES_AT_ONCE))
+            gone = dict.fromkeys(islice(partitions_of_old_topic(partitions, topic.id), TOMBSTONES_AT_ONCE))
             facts = self._facts_of(group)
             if not facts.subscribes(name):
-                retention_ms = self._surroundings.config().offsets.retention_ms
-                old = expired(partitions, facts, self._now_ms, retention_ms)
+                retention_ms = self._context.config().offsets.retention_ms
+                old = expired_partitions(partitions, facts, self._now_ms, retention_ms)
                 gone.update(dict.fromkeys(islice(old, TOMBSTONES_AT_ONCE - len(gone))))
         return [TopicPartition(name, index) for index in gone]
 
@@ -134,12 +139,12 @@ class Forgetting:
     def end(self, group: Group, now: Now) -> Sequence[StateRecord]:
         """The records that delete a group without members, its offsets aside."""
         unreadable = [
-            StateRecord(encode_key(key), None) for key in self._book.unreadable.members_of(group.group_id)
+            StateRecord(encode_key(key), None) for key in self._store.unreadable.members_of(group.group_id)
         ]
         if isinstance(group, ConsumerGroup):
-            consumer_timers.end(self._surroundings, group)
+            consumer_timers.end(self._context, group)
             return [*unreadable, *group_tombstones(group)]
-        ended = classic_timers.end(self._surroundings, group, now)
+        ended = classic_timers.end(self._context, group, now)
         assert not ended.replies, "nobody waits in a group without members"
         return [*unreadable, StateRecord(encode_key(GroupMetadataKey(group.group_id)), None)]
 

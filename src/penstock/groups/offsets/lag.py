@@ -16,7 +16,7 @@ from penstock.limits import LONG_MAX, SECOND_MS
 from penstock.types import Offset
 
 
-class Standing(Enum):
+class LagStatus(Enum):
     OK = "ok"
     RECORDS_LOST = "records_lost"
     """Records were deleted before the group had read them."""
@@ -40,7 +40,7 @@ class LogSpan(NamedTuple):
 
 
 class PartitionLag(NamedTuple):
-    standing: Standing
+    standing: LagStatus
     committed: Offset | None = None
     span: LogSpan | None = None
     behind: int | None = None
@@ -59,26 +59,26 @@ class PartitionLag(NamedTuple):
             return None
         return max(self.committed, self.span.start)
 
-    def aged(self, timestamp_ms: int | None, now_ms: int) -> "PartitionLag":
+    def with_age(self, timestamp_ms: int | None, now_ms: int) -> "PartitionLag":
         """With the time of the first record that waits. Producers' clocks may be ahead of ours."""
         age_ms = None if timestamp_ms is None else max(now_ms - timestamp_ms, 0)
         return self._replace(age_ms=age_ms)
 
 
-OFFLINE = PartitionLag(Standing.OFFLINE)
-UNKNOWN = PartitionLag(Standing.UNKNOWN)
+OFFLINE = PartitionLag(LagStatus.OFFLINE)
+UNKNOWN = PartitionLag(LagStatus.UNKNOWN)
 
 
-def lag_of(committed: Offset | None, span: LogSpan, rate: float = 0.0) -> PartitionLag:
+def compute_lag(committed: Offset | None, span: LogSpan, rate: float = 0.0) -> PartitionLag:
     """All but the age, which has to be read from the log where something is behind."""
     if committed is None:
-        return PartitionLag(Standing.NO_COMMIT, None, span)
+        return PartitionLag(LagStatus.NO_COMMIT, None, span)
     if committed > span.end:
-        return PartitionLag(Standing.BEYOND_END, committed, span, 0, age_ms=0, rate=rate, drain_ms=0)
+        return PartitionLag(LagStatus.BEYOND_END, committed, span, 0, age_ms=0, rate=rate, drain_ms=0)
     behind = records_behind(committed, span)
     lost = max(span.start - committed, 0)
     return PartitionLag(
-        Standing.RECORDS_LOST if lost else Standing.OK,
+        LagStatus.RECORDS_LOST if lost else LagStatus.OK,
         committed,
         span,
         behind,
@@ -101,7 +101,7 @@ def drain_ms(behind: int, rate: float) -> int | None:
     return min(math.ceil(behind * SECOND_MS / rate), LONG_MAX)
 
 
-class Totals(NamedTuple):
+class LagTotals(NamedTuple):
     """Of all partitions of a group, as far as they are known."""
 
     behind: int
@@ -115,13 +115,13 @@ class Totals(NamedTuple):
     """Partitions of which nothing is known, because they are offline or their leader did not answer."""
 
 
-def totals_of(lags: Iterable[PartitionLag]) -> Totals:
+def compute_totals(lags: Iterable[PartitionLag]) -> LagTotals:
     every = list(lags)
     known = [lag for lag in every if lag.behind is not None]
     waiting = [lag for lag in known if lag.behind]
     ages = [lag.age_ms for lag in waiting if lag.age_ms is not None]
     drains = [lag.drain_ms for lag in waiting if lag.drain_ms is not None]
-    return Totals(
+    return LagTotals(
         behind=sum(lag.behind or 0 for lag in known),
         lost=sum(lag.lost for lag in known),
         age_ms_max=max(ages, default=None if waiting else 0),

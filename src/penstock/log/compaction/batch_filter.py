@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
 from penstock.log.compaction.record_spans import (
-    Span,
+    RecordSpan,
     spans,
     timestamp_delta,
     with_timestamp_delta,
@@ -45,7 +45,7 @@ from penstock.types import NO_PRODUCER, Buffer, LeaderEpoch, Offset
 LONG_MIN: Final = -LONG_MAX - 1
 
 
-class Horizons(NamedTuple):
+class DeleteHorizons(NamedTuple):
     now_ms: int
     trusted_ms: int
     """The time that ends the life of a tombstone (log/trusted_time.py)."""
@@ -132,7 +132,7 @@ def payload_of(batch: Buffer, header: BatchHeader) -> bytes:
     return decompress(Codec(header.codec), blob, limit_bytes=DECOMPRESSED_BYTES_MAX)
 
 
-def spans_of(payload: bytes, header: BatchHeader) -> list[Span]:
+def spans_of(payload: bytes, header: BatchHeader) -> list[RecordSpan]:
     return list(spans(payload, header.record_count, header.last_offset_delta))
 
 
@@ -140,20 +140,22 @@ def horizon_of(header: BatchHeader) -> int | None:
     return header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
 
 
-def keeps_tombstones(header: BatchHeader, horizons: Horizons) -> bool:
+def keeps_tombstones(header: BatchHeader, horizons: DeleteHorizons) -> bool:
     horizon = horizon_of(header)
     return horizon is None or horizons.trusted_ms < horizon
 
 
-def rewritten(header: BatchHeader, payload: bytes, kept: Sequence[Span], horizons: Horizons) -> bytes:
+def rewritten(
+    header: BatchHeader, payload: bytes, kept: Sequence[RecordSpan], horizons: DeleteHorizons
+) -> bytes:
     """The batch with these of its records. Sets the delete horizon if one of them needs it."""
     assert kept, "a batch without records is emptied or dropped"
-    new_base, pieces = header.base_timestamp, None
+    new_base, chunks = header.base_timestamp, None
     if horizon_of(header) is None and any(span[4] for span in kept):
         new_base = horizons.of(header)
-        pieces = _counted_from(new_base, header, payload, kept)
-    gets_horizon = pieces is not None
-    body = compress(Codec(header.codec), b"".join(runs(payload, kept) if pieces is None else pieces))
+        chunks = _rebased_records(new_base, header, payload, kept)
+    gets_horizon = chunks is not None
+    body = compress(Codec(header.codec), b"".join(runs(payload, kept) if chunks is None else chunks))
     return _sealed(
         header._replace(
             batch_length=HEADER_BYTES - LOG_OVERHEAD + len(body),
@@ -166,21 +168,21 @@ def rewritten(header: BatchHeader, payload: bytes, kept: Sequence[Span], horizon
     )
 
 
-def runs(payload: bytes, kept: Sequence[Span]) -> list[bytes]:
+def runs(payload: bytes, kept: Sequence[RecordSpan]) -> list[bytes]:
     """The bytes of these records, neighbours together."""
-    pieces = []
+    chunks = []
     run_start, run_end = kept[0][0], kept[0][5]
     for span in kept:
         if span[0] > run_end:
-            pieces.append(payload[run_start:run_end])
+            chunks.append(payload[run_start:run_end])
             run_start = span[0]
         run_end = span[5]
-    pieces.append(payload[run_start:run_end])
-    return pieces
+    chunks.append(payload[run_start:run_end])
+    return chunks
 
 
-def _counted_from(
-    new_base: int, header: BatchHeader, payload: bytes, kept: Sequence[Span]
+def _rebased_records(
+    new_base: int, header: BatchHeader, payload: bytes, kept: Sequence[RecordSpan]
 ) -> list[bytes] | None:
     """The records with their own times, as seen from another base timestamp.
 
@@ -199,7 +201,7 @@ def _counted_from(
     ]
 
 
-def _newest(header: BatchHeader, payload: bytes, kept: Sequence[Span]) -> int:
+def _newest(header: BatchHeader, payload: bytes, kept: Sequence[RecordSpan]) -> int:
     if header.has_log_append_time or len(kept) == header.record_count:
         return header.max_timestamp
     newest = header.base_timestamp + max(timestamp_delta(payload, span[0])[0] for span in kept)

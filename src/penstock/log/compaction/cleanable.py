@@ -41,7 +41,7 @@ class SegmentAge(NamedTuple):
     newest_timestamp: int
 
 
-class Dirt(NamedTuple):
+class LogToClean(NamedTuple):
     """What a cleaning of one log would have to do."""
 
     first_dirty_offset: Offset
@@ -66,13 +66,13 @@ def first_dirty_offset(checkpoint: Offset | None, segments: Sequence[SegmentAge]
     return checkpoint
 
 
-def measure_dirt(
+def measure_log_to_clean(
     segments: Sequence[SegmentAge],
     checkpoint: Offset | None,
     safe_end: Offset,
     policy: CleaningPolicy,
     now_ms: int,
-) -> Dirt:
+) -> LogToClean:
     """The last segment given is the active one. It is never cleaned."""
     dirty_from = first_dirty_offset(checkpoint, segments)
     end = segments[0].base_offset
@@ -91,11 +91,13 @@ def measure_dirt(
         if segment.first_timestamp != NO_TIMESTAMP:
             oldest = min(oldest, segment.first_timestamp)
     is_overdue = dirty_bytes > 0 and now_ms - oldest > policy.lag_ms_max
-    return Dirt(dirty_from, max(end, dirty_from), clean_bytes, dirty_bytes, is_overdue)
+    return LogToClean(dirty_from, max(end, dirty_from), clean_bytes, dirty_bytes, is_overdue)
 
 
-def is_worth_cleaning(dirt: Dirt, policy: CleaningPolicy) -> bool:
-    return dirt.dirty_bytes > 0 and (dirt.is_overdue or dirt.ratio > policy.dirty_ratio_min)
+def is_worth_cleaning(log_to_clean: LogToClean, policy: CleaningPolicy) -> bool:
+    return log_to_clean.dirty_bytes > 0 and (
+        log_to_clean.is_overdue or log_to_clean.ratio > policy.dirty_ratio_min
+    )
 
 
 def must_roll(active: SegmentAge, policy: CleaningPolicy, now_ms: int) -> bool:
@@ -108,14 +110,14 @@ def must_roll(active: SegmentAge, policy: CleaningPolicy, now_ms: int) -> bool:
     return now_ms - active.first_timestamp > policy.lag_ms_max
 
 
-def ranked(candidates: Iterable[tuple[Subject, Dirt]]) -> list[tuple[Subject, Dirt]]:
+def ranked(candidates: Iterable[tuple[Subject, LogToClean]]) -> list[tuple[Subject, LogToClean]]:
     """Those that are overdue before others, then by the share that is dirty; equals as they came."""
     return sorted(
         candidates, key=lambda candidate: (candidate[1].is_overdue, candidate[1].ratio), reverse=True
     )
 
 
-class Piece(NamedTuple):
+class SegmentToClean(NamedTuple):
     """A segment as it is before the cleaning."""
 
     base_offset: Offset
@@ -123,7 +125,7 @@ class Piece(NamedTuple):
     size_bytes: int
 
 
-class GroupLimits(NamedTuple):
+class SegmentGroupLimits(NamedTuple):
     segment_bytes: int
     index_bytes_max: int
     index_interval_bytes: int
@@ -131,7 +133,9 @@ class GroupLimits(NamedTuple):
     """So that taking the cleaned one over never holds up its owner for long."""
 
 
-def group_segments(segments: Sequence[Piece], end_offset: Offset, limits: GroupLimits) -> list[list[Piece]]:
+def group_segments(
+    segments: Sequence[SegmentToClean], end_offset: Offset, limits: SegmentGroupLimits
+) -> list[list[SegmentToClean]]:
     """Neighbours that become one segment: even if nothing goes they fit it, its index and its offsets.
 
     Only segments that begin below `end_offset`.
@@ -139,7 +143,7 @@ def group_segments(segments: Sequence[Piece], end_offset: Offset, limits: GroupL
     # An index has at most an entry for each interval of bytes.
     indexed_bytes = limits.index_bytes_max // INDEX_ENTRY_BYTES_MAX * max(limits.index_interval_bytes, 1)
     bytes_max = min(limits.segment_bytes, indexed_bytes)
-    groups: list[list[Piece]] = []
+    groups: list[list[SegmentToClean]] = []
     group_bytes = 0
     for segment in segments:
         if segment.base_offset >= end_offset:

@@ -34,8 +34,8 @@ from penstock.limits import (
     CLEANER_WRITE_BYTES,
 )
 from penstock.log.compaction.batch_filter import (
+    DeleteHorizons,
     Gap,
-    Horizons,
     emptied,
     gap_batch,
     gap_of,
@@ -47,45 +47,52 @@ from penstock.log.compaction.batch_filter import (
     rewritten,
     spans_of,
 )
-from penstock.log.compaction.cleanable import Piece, group_segments
-from penstock.log.compaction.cleaning_job import CLEANED_SUFFIX, SUFFIXES, Cleaned, Job, Replacement, Step
+from penstock.log.compaction.cleanable import SegmentToClean, group_segments
+from penstock.log.compaction.cleaning_job import (
+    CLEANED_SUFFIX,
+    SUFFIXES,
+    CleaningJob,
+    CleaningResult,
+    CleaningStep,
+    Replacement,
+)
 from penstock.log.compaction.key_map import KeyMap
-from penstock.log.compaction.record_spans import NO_KEY, Span
-from penstock.log.reading.cold_reading import check_stored, out_of_place
+from penstock.log.compaction.record_spans import NO_KEY, RecordSpan
+from penstock.log.reading.cold_reading import validate_stored_batch, wrong_offset_error
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.types import Buffer, Offset
 
-Pace = Callable[[int], None]
+IoThrottle = Callable[[int], None]
 """Told after every so many bytes read or written; may wait."""
 
-GONE, LAST, LAST_TOMBSTONE, UNOPENED = 0, 1, 2, 3
+OBSOLETE, LAST, LAST_TOMBSTONE, UNREADABLE = 0, 1, 2, 3
 """What is noted of an offset of the dirty part."""
 
 
-def no_pace(_: int) -> None:
+def no_throttle(_: int) -> None:
     return None
 
 
-def clean(disk: Disk, job: Job, pace: Pace = no_pace) -> Iterator[Step]:
+def clean(disk: Disk, job: CleaningJob, throttle: IoThrottle = no_throttle) -> Iterator[CleaningStep]:
     """Each step blocks for long. Raises CorruptData when what is on disk is not what was written.
 
     In the order of the log, so that a tombstone never goes before what it deletes. Segments that stay
     as they are make no step.
     """
-    learned = _learn(disk, job, pace)
-    groups = group_segments(job.segments, learned.end_offset, job.limits)
-    cleaning = _Cleaning(disk, job, learned, pace)
+    dirty_scan = _scan_dirty(disk, job, throttle)
+    groups = group_segments(job.segments, dirty_scan.end_offset, job.limits)
+    cleaning = _Cleaning(disk, job, dirty_scan, throttle)
     for group in groups:
         if (made := cleaning.rewrite(group)) is not None:
             yield made
-    yield Cleaned(
-        end_offset=learned.end_offset,
-        keys=learned.last_offsets.count,
-        bytes_before=sum(piece.size_bytes for group in groups for piece in group),
+    yield CleaningResult(
+        end_offset=dirty_scan.end_offset,
+        keys=dirty_scan.last_offsets.count,
+        bytes_before=sum(segment.size_bytes for group in groups for segment in group),
         bytes_after=cleaning.bytes_after,
         records_removed=cleaning.records_removed,
-        keyless_removed=cleaning.keyless_removed + learned.keyless,
+        keyless_removed=cleaning.keyless_removed + dirty_scan.keyless,
         unopened=cleaning.unopened,
         first_unopened=cleaning.first_unopened,
     )
@@ -94,7 +101,7 @@ def clean(disk: Disk, job: Job, pace: Pace = no_pace) -> Iterator[Step]:
 # What the dirty part says
 
 
-class _Learned(NamedTuple):
+class _DirtyScan(NamedTuple):
     last_offsets: KeyMap
     notes: bytearray
     """For each offset from the first dirty one."""
@@ -102,23 +109,23 @@ class _Learned(NamedTuple):
     keyless: int
 
 
-def _learn(disk: Disk, job: Job, pace: Pace) -> _Learned:
+def _scan_dirty(disk: Disk, job: CleaningJob, throttle: IoThrottle) -> _DirtyScan:
     origin, end = job.first_dirty_offset, job.segments[-1].end_offset
     notes_max = max(job.memory_bytes // CLEANER_NOTES_SHARE, 1)
     span = min(end - origin, notes_max)
     keys = KeyMap(memory_bytes=job.memory_bytes - notes_max, keys_max=span)
     notes = bytearray(span)
-    horizons = Horizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
+    horizons = DeleteHorizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
     keyless = 0
-    for piece in job.segments:
-        if piece.end_offset <= origin:
+    for segment in job.segments:
+        if segment.end_offset <= origin:
             continue
-        for header, batch in _batches(disk, job.folder, piece, pace):
+        for header, batch in _batches(disk, job.folder, segment, throttle):
             if header.base_offset < origin or header.is_control:
                 continue
             if header.record_count == 0:
                 if header.next_offset - origin > len(notes):  # a gap longer than what can be noted
-                    return _Learned(keys, notes, header.next_offset, keyless)
+                    return _DirtyScan(keys, notes, header.next_offset, keyless)
                 continue
             if header.next_offset - origin > len(notes) or header.record_count > keys.room:
                 if header.base_offset <= origin:
@@ -126,17 +133,22 @@ def _learn(disk: Disk, job: Job, pace: Pace) -> _Learned:
                         f"log.cleaner.dedupe.buffer.size = {job.memory_bytes} is too small "
                         f"for the batch at offset {header.base_offset}"
                     )
-                return _Learned(keys, notes, header.base_offset, keyless)
+                return _DirtyScan(keys, notes, header.base_offset, keyless)
             try:
                 keyless += _note(keys, notes, origin, header, payload_of(batch, header), horizons)
             except CorruptData:
                 first, count = header.base_offset - origin, header.last_offset_delta + 1
-                notes[first : first + count] = bytes((UNOPENED,)) * count
-    return _Learned(keys, notes, end, keyless)
+                notes[first : first + count] = bytes((UNREADABLE,)) * count
+    return _DirtyScan(keys, notes, end, keyless)
 
 
 def _note(
-    keys: KeyMap, notes: bytearray, origin: Offset, header: BatchHeader, payload: bytes, horizons: Horizons
+    keys: KeyMap,
+    notes: bytearray,
+    origin: Offset,
+    header: BatchHeader,
+    payload: bytes,
+    horizons: DeleteHorizons,
 ) -> int:
     """Note which records of a batch are the last of their keys so far. Returns how many have no key.
 
@@ -144,7 +156,7 @@ def _note(
     """
     put = keys.put
     base = header.base_offset
-    tombstone = LAST_TOMBSTONE if keeps_tombstones(header, horizons) else GONE
+    tombstone = LAST_TOMBSTONE if keeps_tombstones(header, horizons) else OBSOLETE
     keyless = 0
     for _, delta, key_start, key_end, is_tombstone, _ in spans_of(payload, header):
         if key_start == NO_KEY:
@@ -153,7 +165,7 @@ def _note(
         offset = base + delta
         before = put(payload[key_start:key_end], Offset(offset))
         if before >= 0:
-            notes[before - origin] = GONE
+            notes[before - origin] = OBSOLETE
         notes[offset - origin] = tombstone if is_tombstone else LAST
     return keyless
 
@@ -162,12 +174,12 @@ def _note(
 
 
 class _Cleaning:
-    def __init__(self, disk: Disk, job: Job, learned: _Learned, pace: Pace) -> None:
+    def __init__(self, disk: Disk, job: CleaningJob, dirty_scan: _DirtyScan, throttle: IoThrottle) -> None:
         self._disk = disk
         self._job = job
-        self._learned = learned
-        self._pace = pace
-        self._horizons = Horizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
+        self._dirty_scan = dirty_scan
+        self._throttle = throttle
+        self._horizons = DeleteHorizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
         self._sequences_at = frozenset(job.sequences_at)
         self.bytes_after = 0
         self.records_removed = 0
@@ -175,13 +187,13 @@ class _Cleaning:
         self.unopened = 0
         self.first_unopened: Offset | None = None
 
-    def rewrite(self, group: list[Piece]) -> Replacement | None:
+    def rewrite(self, group: list[SegmentToClean]) -> Replacement | None:
         """None if nothing changes: the segment stays as it is."""
-        cleaned = _CleanedSegment(self._disk, self._job, group[0].base_offset, self._pace)
+        cleaned = _CleanedSegment(self._disk, self._job, group[0].base_offset, self._throttle)
         try:
-            for piece in group:
-                for header, batch in _batches(self._disk, self._job.folder, piece, self._pace):
-                    self._pass(header, batch, cleaned)
+            for segment in group:
+                for header, batch in _batches(self._disk, self._job.folder, segment, self._throttle):
+                    self._filter(header, batch, cleaned)
             cleaned.end()
             if cleaned.has_changes or len(group) > 1:
                 cleaned.make_durable()
@@ -193,55 +205,55 @@ class _Cleaning:
             return None
         return Replacement(group[0].base_offset, group[-1].end_offset, cleaned.size_bytes)
 
-    def _pass(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
-        if header.base_offset >= self._learned.end_offset or keeps_control(header):
+    def _filter(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        if header.base_offset >= self._dirty_scan.end_offset or keeps_control(header):
             cleaned.copy(header, batch)
         elif header.record_count == 0:
             if is_gap(header):
-                cleaned.leave_gap(gap_of(header), is_new=False)
+                cleaned.add_gap(gap_of(header), is_new=False)
             elif header.last_offset in self._sequences_at:
                 cleaned.copy(header, batch)
             else:
-                cleaned.leave_gap(gap_of(header), is_new=True)
+                cleaned.add_gap(gap_of(header), is_new=True)
         else:
             try:
-                self._pass_records(header, batch, cleaned)
+                self._filter_records(header, batch, cleaned)
             except CorruptData:  # its checksum holds, and nothing of it was passed yet
-                self._leave_unopened(header, batch, cleaned)
+                self._copy_unreadable(header, batch, cleaned)
 
-    def _pass_records(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+    def _filter_records(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
         if header.base_offset >= self._job.first_dirty_offset:
-            self._pass_dirty(header, batch, cleaned)
+            self._filter_dirty(header, batch, cleaned)
         else:
             payload = payload_of(batch, header)
-            self._keep(header, batch, payload, self._kept_by_key(header, payload), cleaned)
+            self._write_kept(header, batch, payload, self._kept_by_key(header, payload), cleaned)
 
-    def _leave_unopened(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+    def _copy_unreadable(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
         self.unopened += 1
         if self.first_unopened is None:
             self.first_unopened = header.base_offset
         cleaned.copy(header, batch)
 
-    def _pass_dirty(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+    def _filter_dirty(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
         """Judged by the notes: opened only if some of its records go, or a tombstone needs its horizon."""
         first = header.base_offset - self._job.first_dirty_offset
-        notes = self._learned.notes[first : first + header.last_offset_delta + 1]
-        kept_count = len(notes) - notes.count(GONE)
+        notes = self._dirty_scan.notes[first : first + header.last_offset_delta + 1]
+        kept_count = len(notes) - notes.count(OBSOLETE)
         needs_horizon = horizon_of(header) is None and notes.count(LAST_TOMBSTONE) > 0
-        if notes[0] == UNOPENED:
-            self._leave_unopened(header, batch, cleaned)
+        if notes[0] == UNREADABLE:
+            self._copy_unreadable(header, batch, cleaned)
         elif kept_count == header.record_count and not needs_horizon:
             cleaned.copy(header, batch)
         elif kept_count == 0:
-            self._lose(header, cleaned)
+            self._remove_batch(header, cleaned)
         else:
             payload = payload_of(batch, header)
             kept = [span for span in spans_of(payload, header) if notes[span[1]]]
-            self._keep(header, batch, payload, kept, cleaned)
+            self._write_kept(header, batch, payload, kept, cleaned)
 
-    def _kept_by_key(self, header: BatchHeader, payload: bytes) -> list[Span]:
+    def _kept_by_key(self, header: BatchHeader, payload: bytes) -> list[RecordSpan]:
         """Of a batch that lies before the dirty part: a key that is known there is newer there."""
-        find = self._learned.last_offsets.find
+        find = self._dirty_scan.last_offsets.find
         with_tombstones = keeps_tombstones(header, self._horizons)
         kept = []
         for span in spans_of(payload, header):
@@ -252,12 +264,12 @@ class _Cleaning:
                 kept.append(span)
         return kept
 
-    def _keep(
+    def _write_kept(
         self,
         header: BatchHeader,
         batch: memoryview,
         payload: bytes,
-        kept: list[Span],
+        kept: list[RecordSpan],
         cleaned: "_CleanedSegment",
     ) -> None:
         needs_horizon = horizon_of(header) is None and any(span[4] for span in kept)
@@ -268,28 +280,28 @@ class _Cleaning:
             self.records_removed += header.record_count - len(kept)
             cleaned.write(batch_left)
         else:
-            self._lose(header, cleaned)
+            self._remove_batch(header, cleaned)
 
-    def _lose(self, header: BatchHeader, cleaned: "_CleanedSegment") -> None:
+    def _remove_batch(self, header: BatchHeader, cleaned: "_CleanedSegment") -> None:
         self.records_removed += header.record_count
         if header.last_offset in self._sequences_at:
             cleaned.write(emptied(header))
         else:
-            cleaned.leave_gap(gap_of(header), is_new=True)
+            cleaned.add_gap(gap_of(header), is_new=True)
 
 
 class _CleanedSegment:
     """The files of one cleaned segment while they are written."""
 
-    def __init__(self, disk: Disk, job: Job, base_offset: Offset, pace: Pace) -> None:
+    def __init__(self, disk: Disk, job: CleaningJob, base_offset: Offset, throttle: IoThrottle) -> None:
         self._disk = disk
         self._interval_bytes = job.limits.index_interval_bytes
-        self._pace = pace
+        self._throttle = throttle
         self._segment = Segment(disk, job.folder, base_offset)
         """Only its indexes are used: the files have other names."""
         self._files: list[File] = []
         self._log = self._create(LOG_SUFFIX)
-        self._waiting = bytearray()
+        self._buffered = bytearray()
         """Copies: a view of a few bytes would keep all that was read with them."""
         self._written = self._synced = 0
         self._gap: Gap | None = None
@@ -315,7 +327,7 @@ class _CleanedSegment:
         self._end_gap()
         self._add(parse_header(batch), batch)
 
-    def leave_gap(self, gap: Gap, *, is_new: bool) -> None:
+    def add_gap(self, gap: Gap, *, is_new: bool) -> None:
         self.has_changes = self.has_changes or is_new or self._gap is not None
         self._gap = gap if self._gap is None else self._gap.merged(gap)
 
@@ -327,15 +339,15 @@ class _CleanedSegment:
 
     def _add(self, header: BatchHeader, batch: Buffer) -> None:
         self._segment.note(header, header.base_offset, header.size, self._interval_bytes)
-        self._waiting += batch
-        if len(self._waiting) >= CLEANER_WRITE_BYTES:
-            self._write_waiting()
+        self._buffered += batch
+        if len(self._buffered) >= CLEANER_WRITE_BYTES:
+            self._write_buffered()
 
-    def _write_waiting(self) -> None:
-        self._log.write(self._written, self._waiting)
-        self._pace(len(self._waiting))
-        self._written += len(self._waiting)
-        self._waiting.clear()
+    def _write_buffered(self) -> None:
+        self._log.write(self._written, self._buffered)
+        self._throttle(len(self._buffered))
+        self._written += len(self._buffered)
+        self._buffered.clear()
         if self._written - self._synced >= CLEANER_SYNC_BYTES:
             # Now and then, so that the last sync does not fill the device's queue for seconds.
             self._disk.sync([self._log], ())
@@ -343,8 +355,8 @@ class _CleanedSegment:
 
     def end(self) -> None:
         self._end_gap()
-        if self._waiting:
-            self._write_waiting()
+        if self._buffered:
+            self._write_buffered()
 
     def make_durable(self) -> None:
         self._segment.seal()
@@ -364,31 +376,33 @@ class _CleanedSegment:
 # Reading
 
 
-def _batches(disk: Disk, folder: str, piece: Piece, pace: Pace) -> Iterator[tuple[BatchHeader, memoryview]]:
+def _batches(
+    disk: Disk, folder: str, segment: SegmentToClean, throttle: IoThrottle
+) -> Iterator[tuple[BatchHeader, memoryview]]:
     """The batches of a segment, each in its place and held against its checksum."""
-    path = f"{folder}/{segment_name(piece.base_offset)}{LOG_SUFFIX}"
+    path = f"{folder}/{segment_name(segment.base_offset)}{LOG_SUFFIX}"
     file = disk.open(path)
     try:
-        position, expected = 0, piece.base_offset
+        position, expected = 0, segment.base_offset
         chunk, at = b"", 0
-        while position < piece.size_bytes:
-            left = piece.size_bytes - position
+        while position < segment.size_bytes:
+            left = segment.size_bytes - position
             if len(chunk) - at < HEADER_BYTES or parse_header(chunk, at).size > len(chunk) - at:
                 need = parse_header(chunk, at).size if len(chunk) - at >= HEADER_BYTES else 0
                 chunk, at = file.read(position, min(max(CLEANER_READ_BYTES, need), left)), 0
-                pace(len(chunk))
+                throttle(len(chunk))
             header = parse_header(chunk, at)
             where = f"{path} at {position}"
             if header.size > len(chunk) - at:
                 raise CorruptData(f"{where}: the segment ends inside a batch")
             if header.base_offset != expected:
-                raise out_of_place(where, header, expected)
-            check_stored(chunk, header, at, where)
+                raise wrong_offset_error(where, header, expected)
+            validate_stored_batch(chunk, header, at, where)
             yield header, memoryview(chunk)[at : at + header.size]
             expected = header.next_offset
             position += header.size
             at += header.size
-        if expected != piece.end_offset:
-            raise CorruptData(f"{path} ends at offset {expected}, not at {piece.end_offset}")
+        if expected != segment.end_offset:
+            raise CorruptData(f"{path} ends at offset {expected}, not at {segment.end_offset}")
     finally:
         file.release()

@@ -16,15 +16,15 @@ Rule 2: losing the file costs time, not data: a log without it is cleaned from i
 """
 
 from penstock.errors import CorruptData
-from penstock.host.disk import Disk, Stored
+from penstock.host.disk import Disk, SmallFile
 from penstock.log.checkpoint import parse_rows, render_rows
 from penstock.types import Offset
 
 FILE_NAME = "cleaner-offset-checkpoint"
 
 
-def clean_file(folder: str, clean_to: Offset) -> Stored:
-    return Stored(f"{folder}/{FILE_NAME}", render_rows([str(clean_to)]))
+def cleaner_offset_file(folder: str, clean_to: Offset) -> SmallFile:
+    return SmallFile(f"{folder}/{FILE_NAME}", render_rows([str(clean_to)]))
 
 
 def load_clean_to(disk: Disk, folder: str, log_end_offset: Offset) -> Offset | None:

@@ -3,7 +3,7 @@
 import msgspec
 
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
-from penstock.log.compaction.cleanable import GroupLimits, Piece
+from penstock.log.compaction.cleanable import SegmentGroupLimits, SegmentToClean
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from penstock.types import Offset
 
@@ -11,9 +11,9 @@ CLEANED_SUFFIX = ".cleaned"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class CleaningJob(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
-    segments: list[Piece]
+    segments: list[SegmentToClean]
     """From the start of the log to the last that may be cleaned."""
     first_dirty_offset: Offset
     sequences_at: list[Offset]
@@ -23,7 +23,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The time that ends the life of a tombstone (log/trusted_time.py)."""
     delete_retention_ms: int
     memory_bytes: int
-    limits: GroupLimits
+    limits: SegmentGroupLimits
     bytes_per_second_max: float = float("inf")
 
 
@@ -35,7 +35,7 @@ class Replacement(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
+class CleaningResult(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: Offset
     """Everything below is clean."""
     keys: int
@@ -48,31 +48,31 @@ class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
     first_unopened: Offset | None = None
 
 
-class CleaningBroke(Exception):
+class CleanerFailed(Exception):
     """Something that nobody expected: a mistake in the code, or too little memory."""
 
 
 FAILURES: dict[str, type[Exception]] = {
     failure.__name__: failure
-    for failure in (CorruptData, StorageFailed, StorageFull, ConfigError, CleaningBroke)
+    for failure in (CorruptData, StorageFailed, StorageFull, ConfigError, CleanerFailed)
 }
 """What a cleaning may meet."""
 
 
-Step = Replacement | Cleaned
+CleaningStep = Replacement | CleaningResult
 """A cleaning in pieces: a segment that is ready to be taken over, or at last that all is done."""
 
 
-class Question(msgspec.Struct, frozen=True):
+class CleaningRequest(msgspec.Struct, frozen=True):
     """A job begins it; None asks for the next step of the one that was begun."""
 
-    job: Job | None
+    job: CleaningJob | None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CleaningReply(msgspec.Struct, frozen=True):
     """One of the three is there."""
 
     replacement: Replacement | None = None
-    cleaned: Cleaned | None = None
+    cleaned: CleaningResult | None = None
     failure: tuple[str, str] | None = None
     """The kind, one of FAILURES, and a sentence."""

@@ -8,8 +8,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.limits import CLEANER_GROUP_SEGMENTS_MAX, LONG_MAX
-from penstock.log.compaction.cleanable import CleaningPolicy, Dirt, GroupLimits, Piece, SegmentAge
-from penstock.log.compaction.cleaning_job import Job
+from penstock.log.compaction.cleanable import (
+    CleaningPolicy,
+    LogToClean,
+    SegmentAge,
+    SegmentGroupLimits,
+    SegmentToClean,
+)
+from penstock.log.compaction.cleaning_job import CleaningJob
 from penstock.log.compaction.swap import is_settled
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import header_at
@@ -25,7 +31,7 @@ class CleaningSetup(NamedTuple):
     bytes_per_second_max: float = float("inf")
 
 
-def with_ends(segments: Sequence[Segment]) -> list[tuple[Segment, Offset]]:
+def segments_with_ends(segments: Sequence[Segment]) -> list[tuple[Segment, Offset]]:
     """All but the active one, each with where it ends."""
     return [(segment, after.base_offset) for segment, after in pairwise(segments)]
 
@@ -36,7 +42,7 @@ def safe_end(log: PartitionLog, stable_end: Offset) -> Offset:
     `stable_end` is the high watermark, or the last stable offset where that is lower.
     """
     end = min(stable_end, log.recovery_point)
-    for segment, segment_end in with_ends(log.segments):
+    for segment, segment_end in segments_with_ends(log.segments):
         if not is_settled(log, segment, segment_end):
             return min(end, segment.base_offset)
     return end
@@ -54,7 +60,7 @@ def segment_ages(log: PartitionLog, policy: CleaningPolicy) -> list[SegmentAge]:
             _first_timestamp(log, segment) if needs_first else NO_TIMESTAMP,
             segment.newest_timestamp,
         )
-        for segment, end in with_ends(segments)
+        for segment, end in segments_with_ends(segments)
     ]
     active = segments[-1]
     return [
@@ -79,21 +85,21 @@ def _first_timestamp(log: PartitionLog, segment: Segment) -> int:
     return segment.first_timestamp
 
 
-def job_for(log: PartitionLog, dirt: Dirt, setup: CleaningSetup) -> Job:
-    return Job(
+def job_for(log: PartitionLog, log_to_clean: LogToClean, setup: CleaningSetup) -> CleaningJob:
+    return CleaningJob(
         folder=log.folder,
         segments=[
-            Piece(segment.base_offset, end, segment.size_bytes)
-            for segment, end in with_ends(log.segments)
-            if end <= dirt.end_offset
+            SegmentToClean(segment.base_offset, end, segment.size_bytes)
+            for segment, end in segments_with_ends(log.segments)
+            if end <= log_to_clean.end_offset
         ],
-        first_dirty_offset=dirt.first_dirty_offset,
+        first_dirty_offset=log_to_clean.first_dirty_offset,
         sequences_at=[producer.last.last_offset for _, producer in log.producers.items()],
         now_ms=setup.now_ms,
         trusted_ms=setup.trusted_ms,
         delete_retention_ms=setup.delete_retention_ms,
         memory_bytes=setup.memory_bytes,
-        limits=GroupLimits(
+        limits=SegmentGroupLimits(
             segment_bytes=log.settings.segment_bytes,
             index_bytes_max=log.settings.index_bytes_max,
             index_interval_bytes=log.settings.index_interval_bytes,
@@ -103,7 +109,7 @@ def job_for(log: PartitionLog, dirt: Dirt, setup: CleaningSetup) -> Job:
     )
 
 
-def are_current(log: PartitionLog, pieces: Sequence[Piece]) -> bool:
+def are_current(log: PartitionLog, segments: Sequence[SegmentToClean]) -> bool:
     """False if segments were removed since: by retention, or with their topic."""
     present = {(segment.base_offset, segment.size_bytes) for segment in log.segments}
-    return all((piece.base_offset, piece.size_bytes) in present for piece in pieces)
+    return all((segment.base_offset, segment.size_bytes) in present for segment in segments)

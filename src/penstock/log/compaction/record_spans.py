@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from penstock.errors import CorruptData
 
-Span = tuple[int, int, int, int, bool, int]
+RecordSpan = tuple[int, int, int, int, bool, int]
 """Where a record starts, its offset delta, where its key starts and ends (-1 and -1 without a key),
 whether it is a tombstone, and where it ends. A bare tuple, because millions pass."""
 
@@ -20,7 +20,7 @@ _NULL = 0x01
 """The length of nothing, -1, as a varint."""
 
 
-def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator[Span]:
+def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator[RecordSpan]:
     """Raises CorruptData at the first record that cannot be; those before it were given out."""
     at, delta_before = 0, -1
     try:

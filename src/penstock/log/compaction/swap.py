@@ -12,9 +12,9 @@ the same for all of them, and doing it twice is doing it once.
 Rule 1: everything that a mark speaks of is on disk before the mark is, and everything that it asks
         for is on disk before the mark goes. Its going is on disk before anything else is cleaned
         there: an old mark would decide on files that are half written.
-Rule 2: `decide` and `tidy` wait for the device and run in a worker. `take_over` does not: it renames
-        and replaces the segments of the log within one turn of the loop, so that nobody reads new
-        bytes with an old index. What it removes stays open until `tidy`, because giving back the
+Rule 2: `commit_swap` and `complete_swap` wait for the device and run in a worker. `swap_in` does not: it
+        renames and replaces the segments of the log within one turn of the loop, so that nobody reads new
+        bytes with an old index. What it removes stays open until `complete_swap`, because giving back the
         space of a large file takes long.
 Rule 3: only segments that are on disk whole, with their indexes, are replaced (`is_settled`).
 """
@@ -32,7 +32,7 @@ from penstock.types import Offset
 SWAP_SUFFIX = ".swap"
 
 
-class Decided(NamedTuple):
+class SwapMark(NamedTuple):
     """What the name of a mark says."""
 
     base_offset: Offset
@@ -43,11 +43,11 @@ class Decided(NamedTuple):
         return f"{segment_name(self.base_offset)}-{segment_name(self.end_offset)}{SWAP_SUFFIX}"
 
 
-class TakenOver(NamedTuple):
+class SwappedSegments(NamedTuple):
     files: Sequence[File]
     """They have lost their names and are still open."""
     folder: str
-    decided: Decided
+    decided: SwapMark
 
 
 def is_settled(log: PartitionLog, segment: Segment, end_offset: Offset) -> bool:
@@ -55,20 +55,20 @@ def is_settled(log: PartitionLog, segment: Segment, end_offset: Offset) -> bool:
     return end_offset <= log.recovery_point and segment.indexes_stored and not segment.dirty
 
 
-def decide(disk: Disk, folder: str, replacement: Replacement) -> None:
+def commit_swap(disk: Disk, folder: str, replacement: Replacement) -> None:
     """From here on the cleaned segment counts, whatever happens. StorageFull: it does not. Blocks."""
     disk.sync((), [folder])
-    mark = Decided(replacement.base_offset, replacement.end_offset).name
+    mark = SwapMark(replacement.base_offset, replacement.end_offset).name
     disk.open(f"{folder}/{mark}", create=True).release()
     disk.sync((), [folder])
 
 
-def undecide(disk: Disk, folder: str, replacement: Replacement) -> None:
+def cancel_swap(disk: Disk, folder: str, replacement: Replacement) -> None:
     """The cleaned segment could not be taken over: it counts no longer. Blocks."""
-    _unmark(disk, folder, Decided(replacement.base_offset, replacement.end_offset))
+    _unmark(disk, folder, SwapMark(replacement.base_offset, replacement.end_offset))
 
 
-def _unmark(disk: Disk, folder: str, decided: Decided) -> None:
+def _unmark(disk: Disk, folder: str, decided: SwapMark) -> None:
     disk.remove(f"{folder}/{decided.name}")
     disk.sync((), [folder])
 
@@ -86,7 +86,7 @@ def replaced_segments(log: PartitionLog, replacement: Replacement) -> list[Segme
     return within if following.base_offset == replacement.end_offset else []
 
 
-def take_over(log: PartitionLog, replacement: Replacement) -> TakenOver:
+def swap_in(log: PartitionLog, replacement: Replacement) -> SwappedSegments:
     """In one turn: rename, and let the log have the new segment. StorageFull: nothing was changed.
 
     StorageFailed: the log in memory is no longer what is on disk; a restart completes it.
@@ -107,10 +107,10 @@ def take_over(log: PartitionLog, replacement: Replacement) -> TakenOver:
     for suffix in SUFFIXES:
         disk.rename(cleaned.path(suffix) + CLEANED_SUFFIX, cleaned.path(suffix))
     log.replace_segments(old, cleaned)
-    return TakenOver(held, log.folder, Decided(replacement.base_offset, replacement.end_offset))
+    return SwappedSegments(held, log.folder, SwapMark(replacement.base_offset, replacement.end_offset))
 
 
-def tidy(disk: Disk, taken: TakenOver) -> None:
+def complete_swap(disk: Disk, taken: SwappedSegments) -> None:
     """Give the space back, make the names durable, and take the mark away. Blocks."""
     for file in taken.files:
         file.release()
@@ -118,7 +118,7 @@ def tidy(disk: Disk, taken: TakenOver) -> None:
     _unmark(disk, taken.folder, taken.decided)
 
 
-def discard(disk: Disk, folder: str) -> None:
+def discard_cleaned(disk: Disk, folder: str) -> None:
     """Remove what a cleaning that came to nothing has left, unless it was decided on. Blocks."""
     if not disk.exists(folder):
         return
@@ -136,10 +136,10 @@ def finish_swaps(disk: Disk, folder: str) -> None:
     """Bring a folder to where it is all segments again. Repeatable, as long as it takes."""
     for decided in _marks(disk.list_folder(folder)):
         _finish(disk, folder, decided)
-    discard(disk, folder)
+    discard_cleaned(disk, folder)
 
 
-def _finish(disk: Disk, folder: str, decided: Decided) -> None:
+def _finish(disk: Disk, folder: str, decided: SwapMark) -> None:
     for name in disk.list_folder(folder):
         stem = name.partition(".")[0]
         is_segment = name.endswith(SUFFIXES) and stem.isdigit()
@@ -153,11 +153,11 @@ def _finish(disk: Disk, folder: str, decided: Decided) -> None:
     _unmark(disk, folder, decided)
 
 
-def _marks(names: Sequence[str]) -> list[Decided]:
+def _marks(names: Sequence[str]) -> list[SwapMark]:
     found = []
     for name in names:
         if name.endswith(SWAP_SUFFIX):
             base, _, end = name.removesuffix(SWAP_SUFFIX).partition("-")
             if base.isdigit() and end.isdigit():
-                found.append(Decided(Offset(int(base)), Offset(int(end))))
+                found.append(SwapMark(Offset(int(base)), Offset(int(end))))
     return found

@@ -7,7 +7,7 @@ They are on disk and can be read again, so what nobody has used lately need not 
 from penstock.log.segment import Segment
 
 
-class IndexShelf:
+class IndexCache:
     __slots__ = ("_bytes", "_bytes_max", "_segments")
 
     def __init__(self, bytes_max: int) -> None:

@@ -32,7 +32,7 @@ class Indexes(NamedTuple):
     """False if they were made anew from the log, because their files were missing or no good."""
 
 
-class Found(NamedTuple):
+class BatchesRead(NamedTuple):
     """Whole batches, and where the next ones begin."""
 
     data: Buffer
@@ -79,7 +79,7 @@ class SegmentView:
             return None  # an index only repeats what the log says
 
 
-class Loaded(NamedTuple):
+class LoadedIndexes(NamedTuple):
     """The indexes of a segment that a worker thread had to load."""
 
     segment: SegmentView
@@ -90,7 +90,7 @@ class ReadResult(Protocol):
     """What every read of segments returns beside its answer."""
 
     @property
-    def loaded(self) -> Sequence[Loaded]: ...
+    def loaded(self) -> Sequence[LoadedIndexes]: ...
 
 
 Result_co = TypeVar("Result_co", bound=ReadResult, covariant=True)
@@ -110,8 +110,8 @@ class SegmentRead(Protocol[Result_co]):
 
 
 class ColdResult(NamedTuple):
-    found: Found
-    loaded: Sequence[Loaded]
+    found: BatchesRead
+    loaded: Sequence[LoadedIndexes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,11 @@ class ColdRead:
         try:
             indexes = self.segment.load_indexes(file)
             start = find_batch(file, indexes.by_offset, self.offset, self.segment.size_bytes)
-            return ColdResult(self._whole_batches(file, start), (Loaded(self.segment, indexes),))
+            return ColdResult(self._whole_batches(file, start), (LoadedIndexes(self.segment, indexes),))
         finally:
             file.release()
 
-    def _whole_batches(self, file: File, start: int) -> Found:
+    def _whole_batches(self, file: File, start: int) -> BatchesRead:
         left = self.segment.size_bytes - start
         wanted = min(max(self.bytes_max, HEADER_BYTES), left)
         data = file.read(start, wanted)
@@ -151,30 +151,30 @@ class ColdRead:
         return found
 
 
-def checked_batches(data: Buffer, start: int, read: ColdRead) -> Found:
+def checked_batches(data: Buffer, start: int, read: ColdRead) -> BatchesRead:
     """The whole batches of `data` below the end, each held against its checksum."""
     used = 0
     next_offset = read.offset
     for position, header in split_batches(data):
         where = f"{read.segment.log_path} at {start + position}"
         if position > 0 and header.base_offset != next_offset:
-            raise out_of_place(where, header, next_offset)
+            raise wrong_offset_error(where, header, next_offset)
         too_much = position + header.size > read.bytes_max and not (read.at_least_one and position == 0)
         if header.base_offset >= read.end_offset or too_much:
             break
-        check_stored(data, header, position, where)
+        validate_stored_batch(data, header, position, where)
         used = position + header.size
         next_offset = header.next_offset
-    return Found(data if used == len(data) else data[:used], next_offset, start + used)
+    return BatchesRead(data if used == len(data) else data[:used], next_offset, start + used)
 
 
-def check_stored(data: Buffer, header: BatchHeader, position: int, where: str) -> None:
+def validate_stored_batch(data: Buffer, header: BatchHeader, position: int, where: str) -> None:
     check_shape(header)
     if not check_crc(data, header, position):
         raise CorruptData(f"{where}: the checksum of the batch at offset {header.base_offset} does not match")
 
 
-def out_of_place(where: str, header: BatchHeader, expected: Offset) -> CorruptData:
+def wrong_offset_error(where: str, header: BatchHeader, expected: Offset) -> CorruptData:
     """The checksum does not cover the base offset, so its place is what proves it."""
     return CorruptData(f"{where}: offset {header.base_offset} where {expected} belongs")
 
@@ -188,7 +188,7 @@ def find_batch(file: File, index: OffsetIndex, offset: Offset, size_bytes: int) 
         if last_offset is not None:  # the index knows where this batch ends, not where it begins
             expected, last_offset = Offset(last_offset - header.last_offset_delta), None
         if header.base_offset != expected:
-            raise out_of_place(f"{file.path} at {position}", header, expected)
+            raise wrong_offset_error(f"{file.path} at {position}", header, expected)
         if header.last_offset >= offset:
             return position
         expected = header.next_offset

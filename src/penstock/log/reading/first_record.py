@@ -16,7 +16,7 @@ from penstock.errors import CorruptData
 from penstock.host.disk import File
 from penstock.limits import RECORD_TIME_EXPANDED_BYTES_MAX, RECORD_TIME_RECORDS_MAX, SECOND_MS
 from penstock.log.partition_log import PartitionLog
-from penstock.log.reading.cold_reading import Loaded, SegmentView, find_batch
+from penstock.log.reading.cold_reading import LoadedIndexes, SegmentView, find_batch
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.protocol.records import timed_records
 from penstock.types import Offset
@@ -34,12 +34,12 @@ class FirstRecordLimits(NamedTuple):
 FIRST_RECORD_LIMITS: Final = FirstRecordLimits()
 
 
-class FirstTime(NamedTuple):
+class FirstRecordTime(NamedTuple):
     timestamp_ms: int | None
     """None: the batch holds no record at or after the offset. The answer is in the next one."""
     next_offset: Offset
     """Where the next batch begins; the offset that was looked for if no batch reaches it."""
-    loaded: Sequence[Loaded]
+    loaded: Sequence[LoadedIndexes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,19 @@ class FirstRecordRead:
     def segments(self) -> Sequence[SegmentView]:
         return (self.segment,)
 
-    def run(self) -> FirstTime:
+    def run(self) -> FirstRecordTime:
         """Blocks. Raises CorruptData when what is on disk is not what was written."""
         segment = self.segment
         file = segment.disk.open(segment.log_path)
         try:
             indexes = segment.load_indexes(file)
-            loaded = (Loaded(segment, indexes),)
+            loaded = (LoadedIndexes(segment, indexes),)
             position = find_batch(file, indexes.by_offset, self.offset, segment.size_bytes)
             if position >= segment.size_bytes:  # compaction may leave nothing behind the last batch
-                return FirstTime(None, self.offset, loaded)
+                return FirstRecordTime(None, self.offset, loaded)
             header = parse_header(file.read(position, HEADER_BYTES))
             timestamp_ms = self._time_in(file, position, header)
-            return FirstTime(timestamp_ms, header.next_offset, loaded)
+            return FirstRecordTime(timestamp_ms, header.next_offset, loaded)
         finally:
             file.release()
 

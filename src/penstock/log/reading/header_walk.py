@@ -10,7 +10,7 @@ from penstock.limits import INDEX_INTERVAL_BYTES
 from penstock.log.segment import Segment
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 
-STRETCH_BYTES = 2 * INDEX_INTERVAL_BYTES
+CHUNK_BYTES = 2 * INDEX_INTERVAL_BYTES
 
 
 class HeaderWalk:
@@ -19,11 +19,11 @@ class HeaderWalk:
     It ends early, with `is_complete` False, where the bytes are not in memory.
     """
 
-    __slots__ = ("_at", "_segment", "_stretch", "position")
+    __slots__ = ("_at", "_chunk", "_segment", "position")
 
     def __init__(self, segment: Segment, position: int) -> None:
         self._segment = segment
-        self._stretch: bytes = b""
+        self._chunk: bytes = b""
         self._at = position
         self.position = position
 
@@ -40,12 +40,12 @@ class HeaderWalk:
         if left <= 0:
             raise StopIteration
         inside = position - self._at
-        if inside + HEADER_BYTES > len(self._stretch):
-            stretch = self._segment.file.read_cached(position, min(STRETCH_BYTES, left))
-            if stretch is None:
-                self._segment.left_memory()
+        if inside + HEADER_BYTES > len(self._chunk):
+            chunk = self._segment.file.read_cached(position, min(CHUNK_BYTES, left))
+            if chunk is None:
+                self._segment.mark_evicted()
                 raise StopIteration
-            self._stretch, self._at, inside = stretch, position, 0
-        header = parse_header(self._stretch, inside)
+            self._chunk, self._at, inside = chunk, position, 0
+        header = parse_header(self._chunk, inside)
         self.position = position + header.size
         return position, header

@@ -13,7 +13,7 @@ too much and misses nothing. Honest headers never come near the bound.
 
 Rule 1: a lookup runs in a worker thread in steps, so that others take turns with it. A step ends when
         a batch was opened, or so many headers were passed; no file is open between steps.
-Rule 2: `give_way` is called every few hundred records. It lets the event loop run, and raises when
+Rule 2: `yield_gil` is called every few hundred records. It lets the event loop run, and raises when
         nobody waits for the answer any more.
 Rule 3: batches without records claim nothing: compaction leaves them in the place of what it removed,
         with the largest timestamp of that.
@@ -30,7 +30,13 @@ from penstock.limits import (
     LOOKUP_RECORDS_MAX,
     LOOKUP_RECORDS_PER_TURN,
 )
-from penstock.log.reading.cold_reading import Indexes, Loaded, SegmentView, check_stored, find_batch
+from penstock.log.reading.cold_reading import (
+    Indexes,
+    LoadedIndexes,
+    SegmentView,
+    find_batch,
+    validate_stored_batch,
+)
 from penstock.log.segment import Segment
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.protocol.records import timed_records
@@ -78,13 +84,13 @@ class Budget:
         self.expanded_bytes = bytes_max
 
 
-class Step(NamedTuple):
+class LookupStep(NamedTuple):
     """What one step of a lookup came to."""
 
     is_done: bool
     found: TimedOffset | None
     """The answer, if it is done; None: no record is as new."""
-    loaded: Sequence[Loaded]
+    loaded: Sequence[LoadedIndexes]
 
 
 class _Claim(NamedTuple):
@@ -104,36 +110,36 @@ class TimeSearch:
         self,
         lookup: TimeLookup,
         timestamp: int | None,
-        give_way: Callable[[], None],
+        yield_gil: Callable[[], None],
         budget: Budget | None = None,
         limits: LookupLimits = LOOKUP_LIMITS,
     ) -> None:
         """`timestamp`: None looks for the newest record."""
         self.segments: Sequence[SegmentView] = [segment.view for segment in lookup.segments]
         self._lookup = lookup
-        self._give_way = give_way
+        self._give_way = yield_gil
         self._budget = budget or Budget()
         self._limits = limits
         self._steps = self._newest() if timestamp is None else self._first_at_or_after(timestamp)
         self._file: File | None = None
         self._headers_left = 0
-        self._current: Loaded | None = None
+        self._current: LoadedIndexes | None = None
         """The indexes of the segment that is looked at."""
-        self._loaded: list[Loaded] = []
+        self._loaded: list[LoadedIndexes] = []
         """Those that were loaded in this step."""
 
-    def run(self) -> Step:
+    def run(self) -> LookupStep:
         """Blocks. Raises CorruptData if a batch that was looked at is damaged."""
         self._headers_left = self._limits.headers_per_step
         try:
             next(self._steps)
         except StopIteration as end:
-            return Step(True, end.value, self._taken())
+            return LookupStep(True, end.value, self._taken())
         finally:
             self._close()
-        return Step(False, None, self._taken())
+        return LookupStep(False, None, self._taken())
 
-    def _taken(self) -> list[Loaded]:
+    def _taken(self) -> list[LoadedIndexes]:
         loaded, self._loaded = self._loaded, []
         return loaded
 
@@ -145,7 +151,7 @@ class TimeSearch:
                 found = yield from self._first_in_segment(segment.view, timestamp)
                 if found is not None:
                     return found if found.offset < self._lookup.end_offset else None
-            yield from self._passed()
+            yield from self._count_header()
         return None
 
     def _first_in_segment(self, view: SegmentView, timestamp: int) -> _Steps:
@@ -170,7 +176,7 @@ class TimeSearch:
             # this one, so the batches before the last entry of the offset index are older.
             first = max(first, indexes.by_offset.last_offset_before(brought_by))
         first = max(first, self._lookup.start_offset)
-        return find_batch(self._opened(view), indexes.by_offset, first, view.size_bytes)
+        return find_batch(self._open_file(view), indexes.by_offset, first, view.size_bytes)
 
     # The newest record
 
@@ -193,13 +199,13 @@ class TimeSearch:
         ranked = []
         for segment in self._lookup.segments:
             ranked.append((segment.newest_timestamp, segment.view))
-            yield from self._passed()
+            yield from self._count_header()
         ranked.sort(key=lambda entry: (-entry[0], entry[1].base_offset))
         return ranked
 
     def _newest_in_segment(self, view: SegmentView, newest: int) -> _Steps:
         start = self._lookup.start_offset
-        first = find_batch(self._opened(view), self._indexes(view).by_offset, start, view.size_bytes)
+        first = find_batch(self._open_file(view), self._indexes(view).by_offset, start, view.size_bytes)
         best: TimedOffset | None = None
         if view.base_offset < start and first < view.size_bytes:
             # Of the batch that holds the start of the log only some records count, so its header does not.
@@ -227,7 +233,7 @@ class TimeSearch:
             indexes.by_offset.last_offset_before(end),
         )
         if brought_by is not None:
-            file = self._opened(view)
+            file = self._open_file(view)
             position = find_batch(file, indexes.by_offset, brought_by, view.size_bytes)
             if position >= first:
                 best = _Claim(position, self._header(view, position))
@@ -273,17 +279,17 @@ class TimeSearch:
             if header.record_count and header.max_timestamp >= timestamp:
                 return _Claim(position, header)
             position += header.size
-            yield from self._passed()
+            yield from self._count_header()
         return None
 
-    def _passed(self) -> Generator[None, None, None]:
+    def _count_header(self) -> Generator[None, None, None]:
         """One header, or one segment, was looked at."""
         self._headers_left -= 1
         if self._headers_left <= 0:
             yield
 
     def _header(self, view: SegmentView, position: int) -> BatchHeader:
-        return parse_header(self._opened(view).read(position, HEADER_BYTES))
+        return parse_header(self._open_file(view).read(position, HEADER_BYTES))
 
     # Records
 
@@ -314,15 +320,15 @@ class TimeSearch:
 
     def _batch(self, view: SegmentView, claim: _Claim) -> bytes:
         position, header = claim
-        batch = self._opened(view).read(position, header.size)
+        batch = self._open_file(view).read(position, header.size)
         if len(batch) < header.size:
             raise CorruptData(f"{view.log_path} ends inside the batch at {position}")
-        check_stored(batch, header, 0, f"{view.log_path} at {position}")
+        validate_stored_batch(batch, header, 0, f"{view.log_path} at {position}")
         return batch
 
     # Files
 
-    def _opened(self, view: SegmentView) -> File:
+    def _open_file(self, view: SegmentView) -> File:
         if self._file is None or self._file.path != view.log_path:
             self._close()
             self._file = view.disk.open(view.log_path)
@@ -335,14 +341,14 @@ class TimeSearch:
 
     def _indexes(self, view: SegmentView) -> Indexes:
         if self._current is None or self._current.segment is not view:
-            self._current = Loaded(view, view.load_indexes(self._opened(view)))
+            self._current = LoadedIndexes(view, view.load_indexes(self._open_file(view)))
             self._loaded.append(self._current)
         return self._current.indexes
 
 
 def look_up(lookup: TimeLookup, timestamp: int | None) -> TimedOffset | None:
     """The answer at once, for those who have nobody to give way to. Waits for the device."""
-    search = TimeSearch(lookup, timestamp, give_way=lambda: None)
+    search = TimeSearch(lookup, timestamp, yield_gil=lambda: None)
     while not (step := search.run()).is_done:
         pass
     return step.found

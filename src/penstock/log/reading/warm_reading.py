@@ -10,7 +10,7 @@ Rule 2: only what this process wrote itself, and what has not left the page cach
 """
 
 from penstock.limits import LOG_BATCH_STARTS_KEPT
-from penstock.log.reading.cold_reading import Found
+from penstock.log.reading.cold_reading import BatchesRead
 from penstock.log.reading.header_walk import HeaderWalk
 from penstock.log.segment import Segment
 from penstock.types import Offset
@@ -53,7 +53,7 @@ class WarmReads:
         end_offset: Offset,
         bytes_max: int,
         at_least_one: bool,
-    ) -> Found | None:
+    ) -> BatchesRead | None:
         """Whole batches from the one in `segment` that holds `offset`. None: not in memory."""
         known = self._starts.get(offset)
         start = known[1] if known else _find(segment, offset)
@@ -66,14 +66,14 @@ class WarmReads:
                 return None
         limit, next_offset = boundary
         if limit == start:
-            return Found(b"", next_offset, start)
+            return BatchesRead(b"", next_offset, start)
         data = segment.file.read_cached(start, limit - start)
         if data is None:
-            segment.left_memory()
+            segment.mark_evicted()
             return None
         if limit < segment.size_bytes:
             self.remember(next_offset, segment, limit)
-        return Found(data, next_offset, limit)
+        return BatchesRead(data, next_offset, limit)
 
     def _known_boundary(self, segment: Segment, segment_end: Offset, end_offset: Offset) -> _Boundary | None:
         """The position of `end_offset`, if it is known without looking."""

@@ -10,8 +10,8 @@ Rule 3: a token that is no longer good is renewed.
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
-from penstock.host.http_endpoints import Answer, HttpEndpoints, NoAnswer
-from penstock.host.metadata_store import HistoryGone, StoreAway, StoreFull, StoreRefuses
+from penstock.host.http_endpoints import HttpEndpoints, HttpReply, HttpUnavailable
+from penstock.host.metadata_store import HistoryCompacted, StoreFull, StoreRejected, StoreUnavailable
 from penstock.limits import (
     ETCD_PATIENCE_MS_MAX,
     ETCD_PAUSE_MS,
@@ -21,26 +21,26 @@ from penstock.limits import (
 from penstock.metadata.etcd.messages import (
     AUTHENTICATE,
     RANGE,
-    Failure,
+    EtcdError,
+    FailureKind,
+    MalformedAnswer,
     Token,
-    Trouble,
-    Unreadable,
     decode,
     encode,
-    refusal_of,
-    trouble_of,
+    failure_kind,
+    rejection_text,
 )
 
 _OK = 200
-_OF_THIS_MEMBER = (Trouble.NOT_DONE, Trouble.UNKNOWN)
+_RETRY_WITH_OTHER_MEMBER = (FailureKind.NOT_DONE, FailureKind.UNKNOWN)
 _HEADERS = {"Content-Type": "application/json", "Grpc-Metadata-Hasleader": "true"}
 
 
-class SessionOver(Exception):
+class LeaseNotFound(Exception):
     """etcd does not know the lease."""
 
 
-class _AskAgain(Exception):
+class _Retry(Exception):
     """It was not done, or may be asked twice."""
 
 
@@ -58,29 +58,29 @@ class EtcdClient:
         self._password = password
         self._token: str | None = None
 
-    async def ask(self, path: str, request: bytes) -> bytes:
+    async def send_idempotent(self, path: str, request: bytes) -> bytes:
         """For what may be asked twice. StoreAway if nobody answers for as long as patience lasts."""
-        return await self._ask(path, request, repeatable=True)
+        return await self._send_with_retries(path, request, repeatable=True)
 
     async def transact(self, path: str, request: bytes) -> bytes:
         """For what may not. StoreAway if it is unknown whether it was done."""
-        return await self._ask(path, request, repeatable=False)
+        return await self._send_with_retries(path, request, repeatable=False)
 
     async def close(self) -> None:
         await self._endpoints.close()
 
-    async def _ask(self, path: str, request: bytes, *, repeatable: bool) -> bytes:
+    async def _send_with_retries(self, path: str, request: bytes, *, repeatable: bool) -> bytes:
         ends_at = self._endpoints.now() + self._patience_ms_max / 1000
         asked = 0
         while True:
             try:
                 return await self._attempt(path, request, repeatable=repeatable)
-            except _AskAgain as again:
+            except _Retry as again:
                 asked += 1
                 if asked % len(self._endpoints) == 0:
                     await self._endpoints.pause(ETCD_PAUSE_MS / 1000)  # everybody has been asked
                 if self._endpoints.now() >= ends_at:
-                    raise StoreAway(str(again)) from again
+                    raise StoreUnavailable(str(again)) from again
 
     async def _attempt(self, path: str, request: bytes, *, repeatable: bool) -> bytes:
         url = self._endpoints.current
@@ -88,24 +88,24 @@ class EtcdClient:
         try:
             headers = await self._headers(url)
             answer = await self._endpoints.post(url, path, request, headers, timeout_s)
-        except NoAnswer as silence:
-            self._endpoints.leave(url)
+        except HttpUnavailable as silence:
+            self._endpoints.fail_over_from(url)
             if silence.may_be_received and not repeatable:
-                raise StoreAway(str(silence)) from silence
-            raise _AskAgain(str(silence)) from silence
+                raise StoreUnavailable(str(silence)) from silence
+            raise _Retry(str(silence)) from silence
         if answer.status == _OK:
             return answer.body
         failure = _failure(answer)
-        trouble, said = trouble_of(answer.status, failure), f"{url}: {failure.text}"
-        if trouble is Trouble.STRANGER and self._user is not None:
-            self._forget(headers)
-            raise _AskAgain(said)
-        if trouble not in _OF_THIS_MEMBER:
-            raise _exception(trouble, failure)
-        self._endpoints.leave(url)
-        if trouble is Trouble.UNKNOWN and not repeatable:
-            raise StoreAway(said)
-        raise _AskAgain(said)
+        kind, detail = failure_kind(answer.status, failure), f"{url}: {failure.text}"
+        if kind is FailureKind.UNAUTHENTICATED and self._user is not None:
+            self._discard_token(headers)
+            raise _Retry(detail)
+        if kind not in _RETRY_WITH_OTHER_MEMBER:
+            raise _exception(kind, failure)
+        self._endpoints.fail_over_from(url)
+        if kind is FailureKind.UNKNOWN and not repeatable:
+            raise StoreUnavailable(detail)
+        raise _Retry(detail)
 
     async def lines(self, path: str, request: bytes, probe: bytes) -> AsyncGenerator[bytes, None]:
         """An answer without end. StoreAway when it breaks, and the next one is of another member.
@@ -118,8 +118,8 @@ class EtcdClient:
             timeout_s = ETCD_QUESTION_MS_MAX / 1000
             answer = await self._endpoints.post(url, RANGE, probe, await self._headers(url), timeout_s)
             failure = _failure(answer)
-            if answer.status != _OK and trouble_of(answer.status, failure) in _OF_THIS_MEMBER:
-                raise NoAnswer(f"{url}: {failure.text}", may_be_received=True)
+            if answer.status != _OK and failure_kind(answer.status, failure) in _RETRY_WITH_OTHER_MEMBER:
+                raise HttpUnavailable(f"{url}: {failure.text}", may_be_received=True)
 
         headers: dict[str, str] = {}
         try:
@@ -128,17 +128,17 @@ class EtcdClient:
                 async for answer in answers:
                     if answer.status != _OK:
                         failure = _failure(answer)
-                        raise _exception(trouble_of(answer.status, failure), failure)
+                        raise _exception(failure_kind(answer.status, failure), failure)
                     yield answer.body
-            raise StoreAway(f"{url} ended the answer")
-        except NoAnswer as silence:
-            raise StoreAway(str(silence)) from silence
+            raise StoreUnavailable(f"{url} ended the answer")
+        except HttpUnavailable as silence:
+            raise StoreUnavailable(str(silence)) from silence
         finally:
             # However it ended, the next one begins with another member and a token that is good.
-            self._forget(headers)
-            self._endpoints.leave(url)
+            self._discard_token(headers)
+            self._endpoints.fail_over_from(url)
 
-    def _forget(self, headers: Mapping[str, str]) -> None:
+    def _discard_token(self, headers: Mapping[str, str]) -> None:
         """The token in these, if it is still the one in use."""
         if self._token == headers.get("Authorization"):
             self._token = None
@@ -156,45 +156,45 @@ class EtcdClient:
             answer = await self._endpoints.post(
                 url, AUTHENTICATE, request, _HEADERS, ETCD_QUESTION_MS_MAX / 1000
             )
-        except NoAnswer as silence:
+        except HttpUnavailable as silence:
             # What was to be asked with the token has not been asked.
-            raise NoAnswer(str(silence), may_be_received=False) from silence
+            raise HttpUnavailable(str(silence), may_be_received=False) from silence
         if answer.status == _OK:
             return _token(answer.body)
         failure = _failure(answer)
-        trouble = trouble_of(answer.status, failure)
-        if trouble in _OF_THIS_MEMBER:
-            raise NoAnswer(f"{url}: {failure.text}", may_be_received=False)
-        raise StoreRefuses(refusal_of(failure.text))
+        kind = failure_kind(answer.status, failure)
+        if kind in _RETRY_WITH_OTHER_MEMBER:
+            raise HttpUnavailable(f"{url}: {failure.text}", may_be_received=False)
+        raise StoreRejected(rejection_text(failure.text))
 
 
-def _failure(answer: Answer) -> Failure:
+def _failure(answer: HttpReply) -> EtcdError:
     try:
-        return decode(Failure, answer.body)
-    except Unreadable:
+        return decode(EtcdError, answer.body)
+    except MalformedAnswer:
         # Something between us and etcd answers in its stead.
-        return Failure(message=f"HTTP status {answer.status}")
+        return EtcdError(message=f"HTTP status {answer.status}")
 
 
 def _token(body: bytes) -> str:
     try:
         return decode(Token, body).token
-    except Unreadable as problem:
-        raise StoreAway(str(problem)) from problem
+    except MalformedAnswer as problem:
+        raise StoreUnavailable(str(problem)) from problem
 
 
-def _exception(trouble: Trouble, failure: Failure) -> Exception:
-    match trouble:
-        case Trouble.FULL:
+def _exception(kind: FailureKind, failure: EtcdError) -> Exception:
+    match kind:
+        case FailureKind.FULL:
             return StoreFull(
                 f"etcd is full ({failure.text}): compact and defragment it, or raise --quota-backend-bytes, "
                 "then clear the alarm with etcdctl alarm disarm"
             )
-        case Trouble.COMPACTED:
-            return HistoryGone(failure.text)
-        case Trouble.NO_SESSION:
-            return SessionOver(failure.text)
-        case Trouble.REFUSED | Trouble.STRANGER:
-            return StoreRefuses(refusal_of(failure.text))
-        case Trouble.NOT_DONE | Trouble.UNKNOWN:
-            return StoreAway(failure.text)
+        case FailureKind.COMPACTED:
+            return HistoryCompacted(failure.text)
+        case FailureKind.NO_SESSION:
+            return LeaseNotFound(failure.text)
+        case FailureKind.REFUSED | FailureKind.UNAUTHENTICATED:
+            return StoreRejected(rejection_text(failure.text))
+        case FailureKind.NOT_DONE | FailureKind.UNKNOWN:
+            return StoreUnavailable(failure.text)

@@ -13,21 +13,21 @@ from typing import TypeVar
 
 from penstock.host.http_endpoints import HttpEndpoints, client_tls
 from penstock.host.metadata_store import (
-    Change,
-    Committed,
+    CommittedTransaction,
     Compare,
     Conflict,
-    Entry,
     Event,
-    HistoryGone,
+    HistoryCompacted,
     SessionId,
     Snapshot,
-    StoreAway,
-    StoreRefuses,
+    StoreChange,
+    StoreEntry,
+    StoreRejected,
+    StoreUnavailable,
     require_well_formed,
 )
 from penstock.limits import ETCD_PAGE_ENTRIES, ETCD_PATIENCE_MS_MAX
-from penstock.metadata.etcd.client import EtcdClient, SessionOver
+from penstock.metadata.etcd.client import EtcdClient, LeaseNotFound
 from penstock.metadata.etcd.messages import (
     CHANGES_MAX,
     GRANT,
@@ -36,11 +36,11 @@ from penstock.metadata.etcd.messages import (
     REVOKE,
     TRANSACTION,
     WATCH,
-    KeptLease,
     Lease,
-    RangeAnswer,
-    TransactionAnswer,
-    Unreadable,
+    LeaseRenewal,
+    MalformedAnswer,
+    RangeResponse,
+    TransactionResponse,
     decode,
     encode,
     probe_request,
@@ -49,11 +49,11 @@ from penstock.metadata.etcd.messages import (
     watch_request,
 )
 from penstock.metadata.etcd.url import EtcdUrl
-from penstock.metadata.etcd.watch import WatchReading
+from penstock.metadata.etcd.watch import WatchParser
 
 T = TypeVar("T")
 
-PAGES_READ_AGAIN_MAX = 3
+READ_ATTEMPTS_MAX = 3
 
 
 class EtcdStore:
@@ -76,15 +76,15 @@ class EtcdStore:
         self._page_entries = page_entries
 
     async def read(self, prefix: str) -> Snapshot:
-        for _ in range(PAGES_READ_AGAIN_MAX):
+        for _ in range(READ_ATTEMPTS_MAX):
             try:
                 return await self._read(prefix)
-            except HistoryGone as gone:
+            except HistoryCompacted as gone:
                 problem = gone  # compacted between two pages
-        raise StoreAway(f"etcd compacts faster than it can be read: {problem}")
+        raise StoreUnavailable(f"etcd compacts faster than it can be read: {problem}")
 
     async def _read(self, prefix: str) -> Snapshot:
-        entries: dict[str, Entry] = {}
+        entries: dict[str, StoreEntry] = {}
         after: bytes | None = None
         revision: int | None = None
         skip = len(self._root)
@@ -92,59 +92,61 @@ class EtcdStore:
             request = range_request(
                 self._root + prefix, after=after, revision=revision, limit=self._page_entries
             )
-            page = _read_as(RangeAnswer, await self._client.ask(RANGE, request))
+            page = _read_as(RangeResponse, await self._client.send_idempotent(RANGE, request))
             if revision is None:
                 revision = page.header.revision
             for found in page.kvs:
-                entries[found.key[skip:].decode("ascii")] = Entry(found.value, found.mod_revision)
+                entries[found.key[skip:].decode("ascii")] = StoreEntry(found.value, found.mod_revision)
             if not page.more or not page.kvs:
                 return Snapshot(revision, entries)
             after = page.kvs[-1].key
 
-    async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+    async def transact(
+        self, compares: Sequence[Compare], changes: Sequence[StoreChange]
+    ) -> CommittedTransaction | Conflict:
         require_well_formed(compares, changes, CHANGES_MAX)
         request = transaction_request(self._root, compares, changes)
         try:
             body = await self._client.transact(TRANSACTION, request)
-        except SessionOver as problem:
-            raise StoreRefuses(f"the session is over; begin a new one ({problem})") from problem
-        answer = _read_as(TransactionAnswer, body)
+        except LeaseNotFound as problem:
+            raise StoreRejected(f"the session is over; begin a new one ({problem})") from problem
+        answer = _read_as(TransactionResponse, body)
         if answer.succeeded:
-            return Committed(answer.header.revision, has_changed=answer.has_changed)
-        return Conflict(_moved_at(compares, answer))
+            return CommittedTransaction(answer.header.revision, has_changed=answer.has_changed)
+        return Conflict(_conflict_revision(compares, answer))
 
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Event, None]:
         whole = self._root + prefix
-        reading = WatchReading(self._root)
+        reading = WatchParser(self._root)
         request = watch_request(whole, after_revision + 1)
         async with aclosing(self._client.lines(WATCH, request, probe_request(whole))) as lines:
             async for line in lines:
                 try:
                     for event in reading.take(line):
                         yield event
-                except Unreadable as problem:
-                    raise StoreAway(str(problem)) from problem
+                except MalformedAnswer as problem:
+                    raise StoreUnavailable(str(problem)) from problem
 
     async def begin_session(self, ttl_ms: int) -> SessionId:
         # In whole seconds, and at least as long as was asked for.
         request = encode({"TTL": str(-(-ttl_ms // 1000))})
-        return SessionId(_read_as(Lease, await self._client.ask(GRANT, request)).id)
+        return SessionId(_read_as(Lease, await self._client.send_idempotent(GRANT, request)).id)
 
-    async def keep_session(self, session: SessionId) -> bool:
-        body = await self._client.ask(KEEP_ALIVE, encode({"ID": str(session)}))
-        return _read_as(KeptLease, body).result.ttl > 0
+    async def renew_session(self, session: SessionId) -> bool:
+        body = await self._client.send_idempotent(KEEP_ALIVE, encode({"ID": str(session)}))
+        return _read_as(LeaseRenewal, body).result.ttl > 0
 
     async def end_session(self, session: SessionId) -> None:
         try:
-            await self._client.ask(REVOKE, encode({"ID": str(session)}))
-        except SessionOver:
+            await self._client.send_idempotent(REVOKE, encode({"ID": str(session)}))
+        except LeaseNotFound:
             return
 
     async def close(self) -> None:
         await self._client.close()
 
 
-def _moved_at(compares: Sequence[Compare], answer: TransactionAnswer) -> int | None:
+def _conflict_revision(compares: Sequence[Compare], answer: TransactionResponse) -> int | None:
     """The latest revision of a compared key that has moved and is there."""
     moved = []
     for compare, response in zip(compares, answer.responses, strict=True):
@@ -157,6 +159,6 @@ def _moved_at(compares: Sequence[Compare], answer: TransactionAnswer) -> int | N
 def _read_as(kind: type[T], body: bytes) -> T:
     try:
         return decode(kind, body)
-    except Unreadable as problem:
+    except MalformedAnswer as problem:
         # Something else answers in etcd's stead: what has become of the request is unknown.
-        raise StoreAway(str(problem)) from problem
+        raise StoreUnavailable(str(problem)) from problem

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.host.metadata_store import Change, Compare, Delete, Put, beyond
+from penstock.host.metadata_store import Compare, Delete, Put, StoreChange, prefix_end
 
 CHANGES_MAX = 128
 """What etcd takes in one transaction unless it is told otherwise (--max-txn-ops)."""
@@ -37,31 +37,31 @@ class KeyValue(msgspec.Struct, frozen=True):
     lease: int = 0
 
 
-class RangeAnswer(msgspec.Struct, frozen=True):
+class RangeResponse(msgspec.Struct, frozen=True):
     header: Header
     kvs: list[KeyValue] = []
     more: bool = False
 
 
-class DeletedAnswer(msgspec.Struct, frozen=True):
+class DeleteRangeResponse(msgspec.Struct, frozen=True):
     deleted: int = 0
 
 
-class PutAnswer(msgspec.Struct, frozen=True):
+class PutResponse(msgspec.Struct, frozen=True):
     pass
 
 
-class RangeInTransaction(msgspec.Struct, frozen=True):
+class RangeOpResponse(msgspec.Struct, frozen=True):
     kvs: list[KeyValue] = []
 
 
 class ResponseOp(msgspec.Struct, frozen=True):
-    response_put: PutAnswer | None = None
-    response_delete_range: DeletedAnswer | None = None
-    response_range: RangeInTransaction | None = None
+    response_put: PutResponse | None = None
+    response_delete_range: DeleteRangeResponse | None = None
+    response_range: RangeOpResponse | None = None
 
 
-class TransactionAnswer(msgspec.Struct, frozen=True):
+class TransactionResponse(msgspec.Struct, frozen=True):
     header: Header
     succeeded: bool = False
     responses: list[ResponseOp] = []
@@ -80,7 +80,7 @@ class WatchedEvent(msgspec.Struct, frozen=True):
     type: str = "PUT"
 
 
-class WatchAnswer(msgspec.Struct, frozen=True):
+class WatchResponse(msgspec.Struct, frozen=True):
     header: Header = Header()
     created: bool = False
     canceled: bool = False
@@ -90,7 +90,7 @@ class WatchAnswer(msgspec.Struct, frozen=True):
     events: list[WatchedEvent] = []
 
 
-class Failure(msgspec.Struct, frozen=True):
+class EtcdError(msgspec.Struct, frozen=True):
     """What etcd answers instead."""
 
     code: int = 0
@@ -103,7 +103,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class WatchLine(msgspec.Struct, frozen=True):
-    result: WatchAnswer | None = None
+    result: WatchResponse | None = None
     error: Any = None
 
 
@@ -112,7 +112,7 @@ class Lease(msgspec.Struct, frozen=True):
     ttl: int = msgspec.field(name="TTL", default=0)
 
 
-class KeptLease(msgspec.Struct, frozen=True):
+class LeaseRenewal(msgspec.Struct, frozen=True):
     result: Lease
 
 
@@ -120,7 +120,7 @@ class Token(msgspec.Struct, frozen=True):
     token: str
 
 
-class Unreadable(Exception):
+class MalformedAnswer(Exception):
     """This is not what etcd answers."""
 
 
@@ -128,7 +128,7 @@ def decode(kind: type[T], body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=kind, strict=False)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise Unreadable(f"{body[:200]!r} is not an answer of etcd ({error})") from error
+        raise MalformedAnswer(f"{body[:200]!r} is not an answer of etcd ({error})") from error
 
 
 def encode(message: Mapping[str, object]) -> bytes:
@@ -154,7 +154,7 @@ def probe_request(key: str) -> bytes:
     return encode({"key": key.encode("ascii") or NO_END, "count_only": True})
 
 
-def transaction_request(root: str, compares: Sequence[Compare], changes: Sequence[Change]) -> bytes:
+def transaction_request(root: str, compares: Sequence[Compare], changes: Sequence[StoreChange]) -> bytes:
     """If the comparisons fail, the answer tells the revisions that the keys have instead."""
     keys = [(root + compare.key).encode("ascii") for compare in compares]
     return encode(
@@ -169,7 +169,7 @@ def transaction_request(root: str, compares: Sequence[Compare], changes: Sequenc
     )
 
 
-def _change(root: str, change: Change) -> dict[str, object]:
+def _change(root: str, change: StoreChange) -> dict[str, object]:
     if isinstance(change, Put):
         put: dict[str, object] = {"key": (root + change.key).encode("ascii"), "value": change.value}
         if change.session is not None:
@@ -196,18 +196,18 @@ def watch_request(prefix: str, start_revision: int) -> bytes:
 def _range(prefix: str) -> tuple[bytes, bytes]:
     if not prefix:
         return NO_END, NO_END
-    return prefix.encode("ascii"), beyond(prefix).encode("ascii")
+    return prefix.encode("ascii"), prefix_end(prefix).encode("ascii")
 
 
 # Failures
 
 
-class Trouble(Enum):
+class FailureKind(Enum):
     """What a failure means for whoever asked."""
 
     NOT_DONE = "this member cannot do it now, and has not"
     UNKNOWN = "this member does not know what has become of it"
-    STRANGER = "it no longer knows us; nothing was done"
+    UNAUTHENTICATED = "it no longer knows us; nothing was done"
     FULL = "there is no space; what first met that may have been done"
     COMPACTED = "that revision is gone"
     NO_SESSION = "the lease is over; nothing was done"
@@ -215,15 +215,15 @@ class Trouble(Enum):
 
 
 _BY_TEXT = (
-    ("no leader", Trouble.NOT_DONE),
-    ("too many requests", Trouble.NOT_DONE),
-    ("not capable", Trouble.NOT_DONE),
-    ("rpc not supported for learner", Trouble.NOT_DONE),
-    ("invalid auth token", Trouble.STRANGER),
-    ("revision of auth store is old", Trouble.STRANGER),
-    ("database space exceeded", Trouble.FULL),
-    ("has been compacted", Trouble.COMPACTED),
-    ("requested lease not found", Trouble.NO_SESSION),
+    ("no leader", FailureKind.NOT_DONE),
+    ("too many requests", FailureKind.NOT_DONE),
+    ("not capable", FailureKind.NOT_DONE),
+    ("rpc not supported for learner", FailureKind.NOT_DONE),
+    ("invalid auth token", FailureKind.UNAUTHENTICATED),
+    ("revision of auth store is old", FailureKind.UNAUTHENTICATED),
+    ("database space exceeded", FailureKind.FULL),
+    ("has been compacted", FailureKind.COMPACTED),
+    ("requested lease not found", FailureKind.NO_SESSION),
 )
 _UNAUTHENTICATED = 16
 # Cancelled, unknown, deadline exceeded, aborted, internal, unavailable, data loss.
@@ -240,24 +240,24 @@ _REMEDIES = (
 )
 
 
-def trouble_of(status: int, failure: Failure) -> Trouble:
+def failure_kind(status: int, failure: EtcdError) -> FailureKind:
     text = failure.text
     for part, trouble in _BY_TEXT:
         if part in text:
             return trouble
     if failure.code == _UNAUTHENTICATED:
-        return Trouble.STRANGER
+        return FailureKind.UNAUTHENTICATED
     if failure.code in _OUTCOME_UNKNOWN or (failure.code == 0 and status >= 500):
-        return Trouble.UNKNOWN
-    return Trouble.REFUSED
+        return FailureKind.UNKNOWN
+    return FailureKind.REFUSED
 
 
-def is_refusal(text: str) -> bool:
+def is_permanent_rejection(text: str) -> bool:
     """Whether it is one of those that trying again does not help."""
     return any(part in text for part, _ in _REMEDIES)
 
 
-def refusal_of(text: str) -> str:
+def rejection_text(text: str) -> str:
     """A sentence for whoever runs the cluster."""
     for part, remedy in _REMEDIES:
         if part in text:

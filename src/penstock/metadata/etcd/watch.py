@@ -11,18 +11,26 @@ Rule: now and then etcd says that nothing more has happened up to some revision.
 from collections.abc import Iterator
 from itertools import groupby
 
-from penstock.host.metadata_store import Delete, Event, HistoryGone, Put, SessionId, StoreAway, StoreRefuses
+from penstock.host.metadata_store import (
+    Delete,
+    Event,
+    HistoryCompacted,
+    Put,
+    SessionId,
+    StoreRejected,
+    StoreUnavailable,
+)
 from penstock.metadata.etcd.messages import (
-    WatchAnswer,
     WatchedEvent,
     WatchLine,
+    WatchResponse,
     decode,
-    is_refusal,
-    refusal_of,
+    is_permanent_rejection,
+    rejection_text,
 )
 
 
-class WatchReading:
+class WatchParser:
     """Takes the lines of one stream. `root` is left out of the keys."""
 
     def __init__(self, root: str) -> None:
@@ -33,7 +41,7 @@ class WatchReading:
         """The transactions that this line completes. HistoryGone, StoreAway, StoreRefuses: it is over."""
         said = decode(WatchLine, line)
         if said.result is None:
-            raise StoreAway(f"etcd ended the watch: {said.error}")
+            raise StoreUnavailable(f"etcd ended the watch: {said.error}")
         answer = said.result
         if answer.canceled:
             raise _end_of(answer)
@@ -51,10 +59,10 @@ class WatchReading:
         return Put(key, event.kv.value, SessionId(event.kv.lease) if event.kv.lease else None)
 
 
-def _end_of(answer: WatchAnswer) -> Exception:
+def _end_of(answer: WatchResponse) -> Exception:
     if answer.compact_revision:
-        return HistoryGone(f"etcd has compacted its history up to revision {answer.compact_revision}")
+        return HistoryCompacted(f"etcd has compacted its history up to revision {answer.compact_revision}")
     reason = answer.cancel_reason or "it does not say why"
-    if is_refusal(reason):
-        return StoreRefuses(refusal_of(reason))
-    return StoreAway(f"etcd cancelled the watch: {reason}")
+    if is_permanent_rejection(reason):
+        return StoreRejected(rejection_text(reason))
+    return StoreUnavailable(f"etcd cancelled the watch: {reason}")

@@ -13,7 +13,7 @@ from typing import Annotated
 from msgspec import field
 
 from penstock.protocol.schema import (
-    OPERATIONS_NOT_ASKED_FOR,
+    OPERATIONS_NOT_REQUESTED,
     Api,
     Bool,
     Int8,
@@ -65,7 +65,7 @@ class DescribedConsumerGroup(Struct):
     assignment_epoch: Int32 = 0
     assignor_name: String = ""
     members: list[DescribedMember] = []
-    authorized_operations: Int32 = OPERATIONS_NOT_ASKED_FOR
+    authorized_operations: Int32 = OPERATIONS_NOT_REQUESTED
 
 
 class ConsumerGroupDescribeResponse(Struct):

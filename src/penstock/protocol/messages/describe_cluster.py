@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from penstock.protocol.schema import (
-    OPERATIONS_NOT_ASKED_FOR,
+    OPERATIONS_NOT_REQUESTED,
     Api,
     Bool,
     Int8,
@@ -46,7 +46,7 @@ class DescribeClusterResponse(Struct):
     cluster_id: String = ""
     controller_id: Int32 = -1
     brokers: list[DescribeClusterBroker] = []
-    cluster_authorized_operations: Int32 = OPERATIONS_NOT_ASKED_FOR
+    cluster_authorized_operations: Int32 = OPERATIONS_NOT_REQUESTED
 
 
 DESCRIBE_CLUSTER = Api(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from penstock.protocol.schema import (
-    OPERATIONS_NOT_ASKED_FOR,
+    OPERATIONS_NOT_REQUESTED,
     Api,
     Bool,
     Bytes,
@@ -49,7 +49,7 @@ class DescribedGroup(Struct):
     protocol_type: String = ""
     protocol_data: String = ""
     members: list[DescribedGroupMember] = []
-    authorized_operations: Annotated[Int32, versions(3)] = OPERATIONS_NOT_ASKED_FOR
+    authorized_operations: Annotated[Int32, versions(3)] = OPERATIONS_NOT_REQUESTED
 
 
 class DescribeGroupsResponse(Struct):

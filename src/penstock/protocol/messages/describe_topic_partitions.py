@@ -6,7 +6,7 @@ Describes topics page by page; a cursor says where the next page begins.
 from __future__ import annotations
 
 from penstock.protocol.schema import (
-    OPERATIONS_NOT_ASKED_FOR,
+    OPERATIONS_NOT_REQUESTED,
     Api,
     Bool,
     Int16,
@@ -51,7 +51,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
     topic_id: TopicUuid = NO_TOPIC_ID
     is_internal: Bool = False
     partitions: list[DescribeTopicPartitionsResponsePartition] = []
-    topic_authorized_operations: Int32 = OPERATIONS_NOT_ASKED_FOR
+    topic_authorized_operations: Int32 = OPERATIONS_NOT_REQUESTED
 
 
 class DescribeTopicPartitionsResponse(Struct):

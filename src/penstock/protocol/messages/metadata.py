@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from penstock.protocol.schema import (
-    OPERATIONS_NOT_ASKED_FOR,
+    OPERATIONS_NOT_REQUESTED,
     READY,
     Api,
     Bool,
@@ -72,7 +72,7 @@ class MetadataResponseTopic(Struct):
     topic_id: Annotated[TopicUuid, versions(10)] = NO_TOPIC_ID
     is_internal: Annotated[Bool, versions(1)] = False
     partitions: list[MetadataResponsePartition] = []
-    topic_authorized_operations: Annotated[Int32, versions(8)] = OPERATIONS_NOT_ASKED_FOR
+    topic_authorized_operations: Annotated[Int32, versions(8)] = OPERATIONS_NOT_REQUESTED
 
 
 class ReadyMetadataTopic(MetadataResponseTopic):
@@ -87,7 +87,7 @@ class MetadataResponse(Struct):
     cluster_id: Annotated[String | None, versions(2)] = None
     controller_id: Annotated[Int32, versions(1)] = -1
     topics: Annotated[list[MetadataResponseTopic], READY] = []
-    cluster_authorized_operations: Annotated[Int32, versions(8, 10)] = OPERATIONS_NOT_ASKED_FOR
+    cluster_authorized_operations: Annotated[Int32, versions(8, 10)] = OPERATIONS_NOT_REQUESTED
     error_code: Annotated[Int16, versions(13)] = 0
 
 

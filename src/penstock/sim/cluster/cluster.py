@@ -25,62 +25,64 @@ from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.checks.ledger import Ledger
 from penstock.sim.cluster.checks.store_checks import StoreChecks
-from penstock.sim.cluster.checks.watching import Watching
+from penstock.sim.cluster.checks.watching import PartitionChecks
 from penstock.sim.cluster.clients.administrating import Administrator
-from penstock.sim.cluster.clients.classic_member import ClassicMember
-from penstock.sim.cluster.clients.client import Client
-from penstock.sim.cluster.clients.consuming import Reader
-from penstock.sim.cluster.clients.group_member import Member, Places
+from penstock.sim.cluster.clients.classic_member import SimClassicMember
+from penstock.sim.cluster.clients.client import KafkaClient
+from penstock.sim.cluster.clients.consuming import PartitionReader
+from penstock.sim.cluster.clients.group_member import GroupProgress, SimGroupMember
 from penstock.sim.cluster.clients.producing import CarelessProducer, Producer
 from penstock.sim.cluster.extras import NO_LIMIT
-from penstock.sim.cluster.faults.bit_rot import Rot
+from penstock.sim.cluster.faults.bit_rot import BitRot
 from penstock.sim.cluster.faults.faults import Faults
 from penstock.sim.cluster.node import SimNode
-from penstock.sim.cluster.plan import Fault, Plan
-from penstock.sim.history import Violation
-from penstock.sim.network import NetworkLoop, SimNetwork, Weather
-from penstock.sim.processes import OUTSIDE, WORLD
-from penstock.sim.stepping import Hands
+from penstock.sim.cluster.plan import ClusterPlan, Fault
+from penstock.sim.history import InvariantViolation
+from penstock.sim.network import NetworkConditions, NetworkLoop, SimNetwork
+from penstock.sim.processes import NO_PROCESS, NO_PROCESS_CONTEXT
+from penstock.sim.stepping import JobThreads
 from penstock.sim.store import SimStore, StoreFaults
 from penstock.types import TopicId, TopicPartition
 
 START_SECONDS_MAX: Final = 40.0
-LIVE_SECONDS_MAX: Final = 60.0
+LIVENESS_SECONDS_MAX: Final = 60.0
 """After healing: a session's end, a start, an admission, and what was missed has to be fetched."""
 GROUP_SECONDS_MAX: Final = 40.0
 ROT_SECONDS_MAX: Final = 30.0
 CROWD_TOPIC: Final = "crowd"
 PRODUCERS_OF_CROWD: Final = 3
 AGREE_SECONDS_MAX: Final = 10.0
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 
 
 class SimCluster:
-    def __init__(self, plan: Plan, on_trace: Callable[[str], None] | None = None) -> None:
+    def __init__(self, plan: ClusterPlan, on_trace: Callable[[str], None] | None = None) -> None:
         self.plan = plan
         self.traces = on_trace is not None
         self._on_trace = on_trace
-        self.world = WORLD
+        self.world = NO_PROCESS_CONTEXT
         self.loop = NetworkLoop(self.random("loop"))
-        self.network = self.loop.network = SimNetwork(self.loop, self.random("network"), Weather())
+        self.network = self.loop.network = SimNetwork(self.loop, self.random("network"), NetworkConditions())
         self.store = SimStore(self.loop, self.random("store"), StoreFaults(plan.store_delay))
-        self.hands = Hands(self.random("hands"), plan.extras.job_steps)
+        self.hands = JobThreads(self.random("hands"), plan.extras.job_steps)
         self.nodes = {number: SimNode(self, number) for number in plan.nodes}
-        self.watching = Watching(self.nodes, lambda: self.truth.image, lambda: self.loop.now, plan.extras)
-        self.truth = StoreChecks(self._admitted, self.watching.joined, self._lost_at)
+        self.watching = PartitionChecks(
+            self.nodes, lambda: self.truth.image, lambda: self.loop.now, plan.extras
+        )
+        self.truth = StoreChecks(self._admitted, self.watching.replica_joined, self._lost_at)
         self.topics = {f"topic-{number}": plan.partitions for number in range(1, plan.topics + 1)}
-        self.rot = Rot(self)
-        self.places = Places()
+        self.bit_rot = BitRot(self)
+        self.places = GroupProgress()
         self.is_producing = True
         self.hash = 0
         """Of all that clients were told, and when."""
         self.acknowledged = 0
-        self.struck: Counter[str] = Counter()
+        self.event_counts: Counter[str] = Counter()
         """How often which fault did something."""
-        self._broken: Violation | None = None
+        self._violation: InvariantViolation | None = None
         self._ended: asyncio.Future[None]
         self._producers: list[Producer] = []
-        self.clients: list[Client] = []
+        self.clients: list[KafkaClient] = []
         self.administrator = Administrator(self)
 
     def random(self, what: str) -> Random:
@@ -92,21 +94,21 @@ class SimCluster:
         if self._on_trace is not None:
             self._on_trace(f"{self.loop.now:10.4f} {line}")
 
-    def noted(self, line: str) -> None:
+    def trace_and_hash(self, line: str) -> None:
         self.hash = zlib.crc32(f"{self.loop.now:.6f} {line}".encode(), self.hash)
         self.trace(line)
 
-    def violate(self, sentence: str, cause: BaseException | None = None) -> None:
+    def violate(self, message: str, cause: BaseException | None = None) -> None:
         """End the run, wherever this is said."""
-        if self._broken is None:
-            self._broken = Violation(f"at {self.loop.now:.3f} s: {sentence}")
-            self._broken.__cause__ = cause
-        raise self._broken
+        if self._violation is None:
+            self._violation = InvariantViolation(f"at {self.loop.now:.3f} s: {message}")
+            self._violation.__cause__ = cause
+        raise self._violation
 
     @property
-    def is_broken(self) -> bool:
+    def has_violation(self) -> bool:
         """Something was wrong, and the run ends."""
-        return self._broken is not None
+        return self._violation is not None
 
     def ledger(self, topic_id: TopicId, topic: str, index: int) -> Ledger:
         return self.watching.ledger_of((topic_id, index), str(TopicPartition(topic, index)))
@@ -124,10 +126,10 @@ class SimCluster:
             self._ended.set_exception(failure)
 
     def _admitted(self, node: int) -> None:
-        self.nodes[node].lost_at_revision = None
+        self.nodes[node].data_lost_at_revision = None
 
     def _lost_at(self, node: int) -> int | None:
-        return self.nodes[node].lost_at_revision
+        return self.nodes[node].data_lost_at_revision
 
     # Running
 
@@ -141,7 +143,7 @@ class SimCluster:
         try:
             loop.run_until_complete(self._run())
         finally:
-            self.struck += self.store.counts
+            self.event_counts += self.store.counts
             loop.after_each = None
             loop.run_until_complete(self._end())
             self.hands.close()
@@ -151,69 +153,69 @@ class SimCluster:
     def _committed(self, event: Event) -> None:
         try:
             self.truth.committed(event)
-        except Violation as problem:
+        except InvariantViolation as problem:
             self.violate(str(problem), problem)
 
     def _callback_failed(self, _: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
         """Of the world itself: what a broker's callbacks raise is told to the broker."""
-        if self._broken is None and self.loop.after_each is not None:
-            self._broken = Violation(f"at {self.loop.now:.3f} s: {details}")
-            self._broken.__cause__ = details.get("exception")
+        if self._violation is None and self.loop.after_each is not None:
+            self._violation = InvariantViolation(f"at {self.loop.now:.3f} s: {details}")
+            self._violation.__cause__ = details.get("exception")
 
     def _after_each(self) -> None:
-        if self._broken is not None:
-            broken, self.loop.after_each = self._broken, None
+        if self._violation is not None:
+            broken, self.loop.after_each = self._violation, None
             raise broken
-        self.watching.look()
+        self.watching.check_changed()
 
     async def _run(self) -> None:
-        self.start(self._play())
+        self.start(self._run_phases())
         await self._ended
 
     async def _end(self) -> None:
         """Whatever still runs is dropped: nothing is asked of it any more."""
         for node in self.nodes.values():
-            if not node.process.is_buried:
+            if not node.process.has_ended:
                 await node.kill()
         for client in self.clients:
             client.process.is_dead = True
-            await self.loop.bury(client.process)
+            await self.loop.cancel_tasks(client.process)
         here = asyncio.current_task()
-        while left := [task for task in OUTSIDE.tasks if task is not here]:
+        while left := [task for task in NO_PROCESS.tasks if task is not here]:
             for task in left:
                 task.cancel()
             await asyncio.sleep(0)
 
-    async def _play(self) -> None:
+    async def _run_phases(self) -> None:
         for node in self.nodes.values():
             node.start()
         everybody = set(self.plan.nodes)
-        await self._until(lambda: self.truth.image.admitted == everybody, START_SECONDS_MAX, "start")
+        await self._wait_until(lambda: self.truth.image.admitted == everybody, START_SECONDS_MAX, "start")
         administrator = self.administrator
         crowd = {CROWD_TOPIC: self.plan.extras.crowd} if self.plan.extras.crowd else {}
         for name, partitions in {**self.topics, **crowd}.items():
-            await administrator.insist(partial(administrator.make, name, partitions))
+            await administrator.retry(partial(administrator.create_topic, name, partitions))
         self._start_clients()
         administrator.start()
         faults = Faults(self)
         for fault in self.plan.faults:
-            self.start(self._later(faults, fault))
+            self.start(self._inject_at(faults, fault))
         await asyncio.sleep(max(0.0, self.plan.seconds - self.loop.now))
         self.trace("heals")
         await faults.heal()
-        await self._live(faults)
+        await self._check_liveness(faults)
         await self._validate()
         if not self._ended.done():
             self._ended.set_result(None)
 
-    async def _later(self, faults: Faults, fault: Fault) -> None:
+    async def _inject_at(self, faults: Faults, fault: Fault) -> None:
         await asyncio.sleep(max(0.0, fault.at - self.loop.now))
-        await faults.happen(fault)
+        await faults.inject(fault)
 
     def _start_clients(self) -> None:
         plan = self.plan
         places = [(name, index) for name, count in self.topics.items() for index in range(count)]
-        made: list[Producer | CarelessProducer | Reader | Member] = []
+        made: list[Producer | CarelessProducer | PartitionReader | SimGroupMember] = []
         for number in range(plan.idempotent):
             producer = Producer(self, f"producer-{number}", *places[number % len(places)])
             self._producers.append(producer)
@@ -226,11 +228,11 @@ class SimCluster:
             for number in range(plan.careless)
         ]
         made += [
-            Reader(Client(self, f"reader-{number}"), *places[number % len(places)])
+            PartitionReader(KafkaClient(self, f"reader-{number}"), *places[number % len(places)])
             for number in range(plan.readers)
         ]
-        made += [Member(self, f"member-{number}") for number in range(plan.new_members)]
-        made += [ClassicMember(self, f"classic-{number}") for number in range(plan.extras.classic)]
+        made += [SimGroupMember(self, f"member-{number}") for number in range(plan.new_members)]
+        made += [SimClassicMember(self, f"classic-{number}") for number in range(plan.extras.classic)]
         for client in made:
             client.start()
 
@@ -242,12 +244,12 @@ class SimCluster:
 
     # Judging
 
-    async def _until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+    async def _wait_until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
         ends_at = self.loop.now + seconds
         while not holds():
             if self.loop.now > ends_at:
                 self.violate(f"{what}: not within {seconds:g} s; {self._state()}")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _state(self) -> str:
         image = self.truth.image
@@ -259,7 +261,7 @@ class SimCluster:
         busy = [producer.name for producer in self._producers if not producer.is_idle]
         return f"admitted {sorted(image.admitted)}, {'; '.join(partitions)}; unacknowledged: {busy}"
 
-    def is_whole(self) -> bool:
+    def is_fully_replicated(self) -> bool:
         """Everybody is there and has everything."""
         image: ClusterImage = self.truth.image
         return image.admitted == set(self.plan.nodes) and all(
@@ -272,7 +274,7 @@ class SimCluster:
         """With flush.policy=os the cluster takes a process that ended uncleanly for one that lost its memory.
         So while one has lost what it had acknowledged, and was not admitted since, no other ends."""
         others = (other for other in self.nodes.values() if other.id != node)
-        return self.plan.extras.flushes_before_ack or not any(other.has_lost_disk for other in others)
+        return self.plan.extras.flushes_before_ack or not any(other.has_lost_data for other in others)
 
     def may_lose_power(self, node: int) -> bool:
         """With flush.policy=os only where every other broker is there, and has everything in memory."""
@@ -281,9 +283,9 @@ class SimCluster:
             other.is_up and other.serving is not None and other.id in self.truth.image.admitted
             for other in others
         )
-        return self.plan.extras.flushes_before_ack or (are_there and self.can_lose(node))
+        return self.plan.extras.flushes_before_ack or (are_there and self.can_lose_data(node))
 
-    def can_lose(self, node: int) -> bool:
+    def can_lose_data(self, node: int) -> bool:
         """Whether others have everything that was ever shown."""
         before_ack = self.plan.extras.flushes_before_ack
         for topic in self.truth.image.topics.values():
@@ -295,31 +297,33 @@ class SimCluster:
         return True
 
     def _others_have_all(self, node: int, topic: Topic, state: PartitionState) -> bool:
-        place = (topic.id, state.index)
+        partition_id = (topic.id, state.index)
         return any(
-            other != node and not self.nodes[other].has_lost_disk and self.rot.is_sound(other, place)
+            other != node
+            and not self.nodes[other].has_lost_data
+            and self.bit_rot.has_no_flipped_bit(other, partition_id)
             for other in state.isr
         )
 
-    async def _outlive_rot(self) -> None:
+    async def _check_bit_rot_is_found(self) -> None:
         """Whatever is damaged is found, and others lead, without a restart."""
-        scrubber = Client(self, "scrubber")
+        scrubber = KafkaClient(self, "scrubber")
         ends_at = self.loop.now + ROT_SECONDS_MAX
-        while left := [flip for flip in self.rot.present() if not self.rot.is_handled(flip)]:
+        while left := [flip for flip in self.bit_rot.present() if not self.bit_rot.is_handled(flip)]:
             if self.loop.now > ends_at:
                 self.violate(f"{left[0]}: not handed over within {ROT_SECONDS_MAX:g} s; {self._state()}")
             for flip in left:
-                if not self.rot.must_be_noticed(flip):
-                    await self.rot.read(scrubber, flip)
-            await asyncio.sleep(LOOK_SECONDS)
+                if not self.bit_rot.must_be_noticed(flip):
+                    await self.bit_rot.read(scrubber, flip)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _live(self, faults: Faults) -> None:
+    async def _check_liveness(self, faults: Faults) -> None:
         """H12: everything works again, and within a bound."""
-        ends_at = self.loop.now + LIVE_SECONDS_MAX
+        ends_at = self.loop.now + LIVENESS_SECONDS_MAX
         administrator = self.administrator
         if self.plan.changes_minimum or self.plan.extras.deposes:
             for name in self.topics:
-                await administrator.insist(partial(administrator.set_minimum, name, 2))
+                await administrator.retry(partial(administrator.set_minimum, name, 2))
         counts = [producer.acknowledged for producer in self._producers]
 
         def all_write() -> bool:
@@ -328,12 +332,12 @@ class SimCluster:
                 for producer, before in zip(self._producers, counts, strict=True)
             )
 
-        await self._outlive_rot()
-        await self._until(all_write, ends_at - self.loop.now, "every partition takes records again")
+        await self._check_bit_rot_is_found()
+        await self._wait_until(all_write, ends_at - self.loop.now, "every partition takes records again")
         self.is_producing = False
         await faults.restart_damaged()
-        await self._until(
-            lambda: all(producer.is_idle for producer in self._producers) and self.is_whole(),
+        await self._wait_until(
+            lambda: all(producer.is_idle for producer in self._producers) and self.is_fully_replicated(),
             ends_at - self.loop.now + 10,
             "everybody is in sync again",
         )
@@ -341,9 +345,9 @@ class SimCluster:
 
     async def _validate(self) -> None:
         await asyncio.sleep(2)  # the last high watermark reaches the followers
-        if left := self.rot.present():
+        if left := self.bit_rot.present():
             self.violate(f"{left[0]} is still there, and the copy in sync")
-        last = Client(self, "last")
+        last = KafkaClient(self, "last")
         for topic in tuple(self.truth.image.topics.values()):
             if topic.name not in (*self.topics, CROWD_TOPIC) and not topic.internal:
                 continue  # the administrator may be deleting it
@@ -355,11 +359,11 @@ class SimCluster:
                     await self.administrator.complete_deletion(topic.name, index)
                 await self._compare(ledger, topic.name, index)
                 if not topic.internal:
-                    reader = Reader(last, topic.name, index)
+                    reader = PartitionReader(last, topic.name, index)
                     async with asyncio.timeout(30):
                         await reader.until(ledger.end)
         if self.plan.new_members or self.plan.extras.classic:
-            await self._compare_places()
+            await self._compare_group_offsets()
 
     async def _compare(self, ledger: Ledger, topic: str, index: int) -> None:
         """All replicas were in sync. By now another may have been added."""
@@ -375,9 +379,9 @@ class SimCluster:
             """Followers hear of a new start with their next fetch."""
             found = logs().values()
             is_one = len({log.log_start_offset for log in found}) == 1
-            return (is_one or may_differ) and all(log.is_at_rest for log in found)
+            return (is_one or may_differ) and all(log.has_stable_segments for log in found)
 
-        await self._until(agree, AGREE_SECONDS_MAX, f"replicas of {ledger.name} start at one offset")
+        await self._wait_until(agree, AGREE_SECONDS_MAX, f"replicas of {ledger.name} start at one offset")
         found = logs()
         start = max(log.log_start_offset for log in found.values())
         if isinstance(ledger, CompactedLedger):
@@ -404,7 +408,7 @@ class SimCluster:
         if any(each != known[0] for each in known):
             self.violate(f"{ledger.name}: replicas {tuple(logs)} remember producers as {known}")
 
-    async def _compare_places(self) -> None:
+    async def _compare_group_offsets(self) -> None:
         """I9, H9: the group has read everything, and another coordinator finds the same in its log."""
         ends = {
             (topic.id, state.index): self.ledger(topic.id, name, state.index).end
@@ -412,24 +416,24 @@ class SimCluster:
             for topic in (self.truth.image.topics[name],)
             for state in topic.partitions
         }
-        await self._until(
+        await self._wait_until(
             lambda: all(self.places.acknowledged.get(each, 0) >= end for each, end in ends.items()),
             GROUP_SECONDS_MAX,
             "the group has read everything",
         )
-        last = Member(self, "last-member")
-        before = [await last.find_place(owned) for owned in ends]
+        last = SimGroupMember(self, "last-member")
+        before = [await last.find_committed_offset(owned) for owned in ends]
         coordinator = await last.find_coordinator()
         await self.nodes[coordinator].kill()
-        other = Member(self, "other-member")
+        other = SimGroupMember(self, "other-member")
         async with asyncio.timeout(GROUP_SECONDS_MAX):
-            after = [await other.find_place(owned) for owned in ends]
+            after = [await other.find_committed_offset(owned) for owned in ends]
         if before != after:
             self.violate(f"node-{coordinator} has the group at {before}, who comes after it at {after}")
 
 
-def _careless(cluster: SimCluster, name: str, place: tuple[str, int]) -> CarelessProducer:
-    topic, index = place
+def _careless(cluster: SimCluster, name: str, partition_id: tuple[str, int]) -> CarelessProducer:
+    topic, index = partition_id
     return CarelessProducer(cluster, name, topic, (index,))
 
 

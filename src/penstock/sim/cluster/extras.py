@@ -69,7 +69,7 @@ class Extras(NamedTuple):
 NO_EXTRAS: Final = Extras()
 
 
-def drawn_extras(seed: int, *, changes_minimum: bool, wipes: bool) -> Extras:
+def draw_extras(seed: int, *, changes_minimum: bool, wipes: bool) -> Extras:
     """Each from a stream of its own, so that the others stay when one is added.
 
     Where one in-sync replica may be enough, nobody else need have what it loses.

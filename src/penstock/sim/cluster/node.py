@@ -12,19 +12,19 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.broker import Environment, RunningBroker, running_broker
 from penstock.broker.storage.compaction import Cleaner
 from penstock.config.sources import load
 from penstock.errors import ConfigError, StorageFailed, StorageFull
 from penstock.host.tasks import Tasks
-from penstock.log.compaction.cleaning_job import Job, Step
+from penstock.log.compaction.cleaning_job import CleaningJob, CleaningStep
 from penstock.sim.clock import WALL_BEGINS_MS, SimClock
 from penstock.sim.cluster.extras import Extras
 from penstock.sim.compacted import SimCleaner
 from penstock.sim.disk import Mount, SimDisk
 from penstock.sim.processes import SimProcess
 from penstock.sim.stepping import SteppingWorker
-from penstock.sim.store import SimClient
+from penstock.sim.store import SimStoreClient
 from penstock.sim.worker import SimWorker
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ RESTART_SECONDS: Final = 1.0
 OPEN_FILES_MAX: Final = 30
 RETENTION_CHECK_MS: Final = 500
 CLEANER_PAUSE_MS: Final = 300
-BUGS: Final = frozenset({"task.failed", "callback.failed", "replica.damaged_answer"})
+BUG_EVENTS: Final = frozenset({"task.failed", "callback.failed", "replica.damaged_answer"})
 """What a broker says when something went wrong that never may."""
-DAMAGED: Final = "partition.damaged"
+DAMAGE_EVENT: Final = "partition.damaged"
 """What a broker may say only of a partition of which a bit was flipped, or after a sync has failed."""
-NOT_CLEANED: Final = "compaction.failed"
+COMPACTION_FAILED_EVENT: Final = "compaction.failed"
 """What it may say only after a sync has failed: a flipped bit that the cleaner finds is damage."""
 
 
@@ -57,36 +57,36 @@ class NoLock:
 class IdleCleaner:
     """Nothing is compacted in this seed."""
 
-    async def begin(self, job: Job) -> Step:
+    async def begin(self, job: CleaningJob) -> CleaningStep:
         raise AssertionError
 
-    async def go_on(self) -> Step:
+    async def go_on(self) -> CleaningStep:
         raise AssertionError
 
     async def abandon(self) -> None:
         raise AssertionError
 
-    def give_up(self) -> None:
+    def interrupt(self) -> None:
         raise AssertionError
 
-    async def rest(self) -> None:
+    async def shut_down(self) -> None:
         pass
 
 
-class CountsSwaps:
+class SwapCounter:
     """Counts what the cleaner has cleaned."""
 
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
 
     def before_swap(self) -> None:
-        self._cluster.struck["cleaned"] += 1
+        self._cluster.event_counts["cleaned"] += 1
 
     def after_swap(self) -> None:
         pass
 
 
-class Bytes:
+class SimRandomness:
     def __init__(self, random: Random) -> None:
         self._random = random
 
@@ -102,7 +102,7 @@ class NodeClock(SimClock):
         self._node = node
 
     def wall_ms(self) -> int:
-        return super().wall_ms() + self._node.clock_is_off_ms
+        return super().wall_ms() + self._node.clock_offset_ms
 
 
 class NodeLog:
@@ -114,31 +114,31 @@ class NodeLog:
         self._mount = node.mount
 
     def info(self, event: str, **fields: object) -> None:
-        self._say(event, fields)
+        self._trace(event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
         if event == "broker.deposed":
             self._node.deposals += 1
-            self._node.cluster.struck["deposed"] += 1
-        self._say(event, fields)
+            self._node.cluster.event_counts["deposed"] += 1
+        self._trace(event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        self._say(event, fields)
-        is_over = self._process.is_dead or self._node.cluster.is_broken
+        self._trace(event, fields)
+        is_over = self._process.is_dead or self._node.cluster.has_violation
         if not is_over and self._is_bug(event, fields):
             self._node.cluster.violate(f"{self._node}: {event} {fields}")
 
     def _is_bug(self, event: str, fields: dict[str, object]) -> bool:
-        if event == NOT_CLEANED:
+        if event == COMPACTION_FAILED_EVENT:
             return not self._mount.has_failed_sync
-        if event == DAMAGED:
-            is_damaged = self._node.cluster.rot.is_damaged(self._node.id, str(fields["partition"]))
+        if event == DAMAGE_EVENT:
+            is_damaged = self._node.cluster.bit_rot.is_damaged(self._node.id, str(fields["partition"]))
             # After a failed sync a partition may be given up, but its files are no reason to set them aside.
             has_failed = self._mount.has_failed_sync and "moved_to" not in fields
             return not is_damaged and not has_failed
-        return event in BUGS
+        return event in BUG_EVENTS
 
-    def _say(self, event: str, fields: dict[str, Any]) -> None:
+    def _trace(self, event: str, fields: dict[str, Any]) -> None:
         cluster = self._node.cluster
         if cluster.traces:
             words = " ".join(f"{name}={value}" for name, value in fields.items())
@@ -152,28 +152,28 @@ class SimNode:
         self.host = f"node-{node_id}"
         self.disk = self._new_disk(0)
         self.disks = 1
-        self.lost_at_revision: int | None = None
+        self.data_lost_at_revision: int | None = None
         """Of the store: what the node had acknowledged was gone then, and the cluster has not admitted a
         process that began after it."""
         self.deposals = 0
         """How often a process of it was told by others that it leads nothing any more."""
-        self.slowness_seconds = cluster.plan.disk_seconds
+        self.disk_job_seconds_max = cluster.plan.disk_seconds
         """What the disk takes for a job, at the most."""
-        self.clock_is_off_ms = 0
+        self.clock_offset_ms = 0
         self.clock_rate = 1.0
-        self.is_cut_off_store = False
-        self.is_held_back = False
+        self.is_disconnected_from_store = False
+        self.delays_watch_events = False
         """It is shown late what happens in the store."""
         self.running: RunningBroker | None = None
         self.serving: RunningBroker | None = None
         """The same, from when clients reach it. Who lost an answer of the store may lead before it runs."""
         self.process = SimProcess(self.host)
-        self.process.is_dead = self.process.is_buried = True
+        self.process.is_dead = self.process.has_ended = True
         self.mount: Mount
-        self._store: SimClient | None = None
+        self._store: SimStoreClient | None = None
         self._stop: asyncio.Event
         self._ended: asyncio.Event
-        self._lives = 0
+        self._starts = 0
         self._workers: list[SteppingWorker] = []
         """Those of the process whose jobs are interrupted."""
 
@@ -189,18 +189,18 @@ class SimNode:
         return not self.process.is_dead
 
     @property
-    def has_lost_disk(self) -> bool:
+    def has_lost_data(self) -> bool:
         """What it had acknowledged is gone, and the cluster has not taken notice yet."""
-        return self.lost_at_revision is not None
+        return self.data_lost_at_revision is not None
 
     def wall_ms(self) -> int:
         """As the process on this machine reads it."""
         own = (
-            self.process.own_time(self.cluster.loop.now)
+            self.process.local_time(self.cluster.loop.now)
             if self.process.has_drifted
             else self.cluster.loop.now
         )
-        return WALL_BEGINS_MS + int(own * 1000) + self.clock_is_off_ms
+        return WALL_BEGINS_MS + int(own * 1000) + self.clock_offset_ms
 
     # Living
 
@@ -210,19 +210,19 @@ class SimNode:
         self._set_clock()
         self.mount = self.disk.mount()
         if self.cluster.plan.extras.job_steps:
-            self.mount.on_call = self.cluster.hands.disk_call
+            self.mount.on_call = self.cluster.hands.before_disk_call
         self._stop, self._ended = asyncio.Event(), asyncio.Event()
-        self._lives += 1
-        self.process.run(Tasks(self._failed).start, self._live(), self.host)
+        self._starts += 1
+        self.process.run(Tasks(self._failed).start, self._run_broker(), self.host)
 
     def _failed(self, name: str, failure: BaseException) -> None:
         if self.is_up:
             self.cluster.violate(f"{self} ends: {failure!r}", failure)
 
-    async def _live(self) -> None:
+    async def _run_broker(self) -> None:
         process = self.process
         try:
-            async with running_broker(self._config(), self._world()) as running:
+            async with running_broker(self._config(), self._environment()) as running:
                 self.running = running
                 await self._stop.wait()
         except (ConfigError, StorageFull, StorageFailed) as problem:
@@ -237,7 +237,7 @@ class SimNode:
 
     def _restart(self, process: SimProcess) -> None:
         if process is self.process and not process.is_dead and self._ended.is_set():
-            self._die()
+            self._end_process()
             self.start()
 
     def _config(self) -> Any:
@@ -257,8 +257,8 @@ class SimNode:
         )
         return load(flags, (*sets, *_settings_of(plan.extras)))
 
-    def _world(self) -> World:
-        cluster, random = self.cluster, Random(f"broker {self.cluster.plan.seed} {self.id} {self._lives}")
+    def _environment(self) -> Environment:
+        cluster, random = self.cluster, Random(f"broker {self.cluster.plan.seed} {self.id} {self._starts}")
 
         def new_worker(name: str, _: asyncio.AbstractEventLoop) -> SimWorker:
             return self._new_worker(random)
@@ -266,22 +266,22 @@ class SimNode:
         def new_cleaner() -> Cleaner:
             if not cluster.plan.extras.compacts:
                 return IdleCleaner()
-            own = Random(f"cleaner {cluster.plan.seed} {self.id} {self._lives}")
-            return SimCleaner(self.mount, self._new_worker(own), own, CountsSwaps(cluster))
+            own = Random(f"cleaner {cluster.plan.seed} {self.id} {self._starts}")
+            return SimCleaner(self.mount, self._new_worker(own), own, SwapCounter(cluster))
 
-        def open_store(address: str) -> SimClient:
+        def open_store(address: str) -> SimStoreClient:
             self._store = cluster.store.client()
-            self._store.is_cut = self.is_cut_off_store
-            self.hold_back(self.is_held_back)
+            self._store.is_disconnected = self.is_disconnected_from_store
+            self.delay_watch_events(self.delays_watch_events)
             return self._store
 
         def on_serving(broker: RunningBroker) -> None:
             self.serving = broker
 
-        return World(
+        return Environment(
             clock=NodeClock(self),
             disk=self.mount,
-            randomness=Bytes(random),
+            randomness=SimRandomness(random),
             log=NodeLog(self),
             open_store=open_store,
             new_worker=new_worker,
@@ -292,7 +292,7 @@ class SimNode:
 
     def _new_worker(self, random: Random) -> SimWorker:
         def delay() -> float:
-            return random.uniform(0.05, 1.0) * self.slowness_seconds
+            return random.uniform(0.05, 1.0) * self.disk_job_seconds_max
 
         if not self.cluster.plan.extras.job_steps:
             return SimWorker(self.cluster.loop, delay)
@@ -302,7 +302,7 @@ class SimNode:
 
     # Dying
 
-    def _die(self) -> None:
+    def _end_process(self) -> None:
         self.process.is_dead = self.mount.is_dead = True
         for worker in self._workers:
             worker.abandon()
@@ -315,8 +315,8 @@ class SimNode:
     async def kill(self) -> None:
         """As a crash: its disk, its store and its connections are gone before it can do anything about it."""
         process = self.process
-        self._die()
-        await self.cluster.loop.bury(process)
+        self._end_process()
+        await self.cluster.loop.cancel_tasks(process)
 
     async def stop(self, seconds_max: float) -> None:
         """As an operator stops it, who loses his patience at some time."""
@@ -332,16 +332,16 @@ class SimNode:
         assert not self.is_up
         self.disk = self._new_disk(self.disks)
         self.disks += 1
-        self.lose_what_it_had()
+        self.mark_data_lost()
 
     def lose_power(self) -> None:
         """After it was killed."""
         self.disk.lose_power()
         if not self.cluster.plan.extras.flushes_before_ack:
-            self.lose_what_it_had()
+            self.mark_data_lost()
 
-    def lose_what_it_had(self) -> None:
-        self.lost_at_revision = self.cluster.store.revision
+    def mark_data_lost(self) -> None:
+        self.data_lost_at_revision = self.cluster.store.revision
 
     # Other faults
 
@@ -365,23 +365,23 @@ class SimNode:
         if self.clock_rate != self.process.rate:
             self.process.drift(self.clock_rate, self.cluster.loop.now)
 
-    def hold_back(self, is_held_back: bool) -> None:
-        self.is_held_back = is_held_back
+    def delay_watch_events(self, delays_watch_events: bool) -> None:
+        self.delays_watch_events = delays_watch_events
         if self._store is None:
             return
-        if is_held_back:
-            self._store.is_shown.clear()
+        if delays_watch_events:
+            self._store.watch_events_flow.clear()
         else:
-            self._store.is_shown.set()
+            self._store.watch_events_flow.set()
 
-    def mute_store(self, is_mute: bool) -> None:
+    def drop_store_replies(self, drops_replies: bool) -> None:
         if self._store is not None:
-            self._store.is_mute = is_mute
+            self._store.drops_replies = drops_replies
 
-    def cut_off_store(self, is_cut: bool) -> None:
-        self.is_cut_off_store = is_cut
+    def disconnect_from_store(self, is_disconnected: bool) -> None:
+        self.is_disconnected_from_store = is_disconnected
         if self._store is not None:
-            self._store.is_cut = is_cut
+            self._store.is_disconnected = is_disconnected
 
     def __str__(self) -> str:
         return self.host

@@ -11,7 +11,7 @@ from enum import StrEnum
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from penstock.sim.cluster.extras import NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras, drawn_extras
+from penstock.sim.cluster.extras import NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras, draw_extras
 
 # What a failing plan may be tried without.
 WITHOUT: Final[dict[str, dict[str, Any]]] = {
@@ -32,7 +32,7 @@ BROKERS_MAX: Final = 5
 SECONDS: Final = 60.0
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     KILL = "kill"
     """Of processes; their disks lose nothing."""
     POWER = "power"
@@ -76,14 +76,14 @@ class Kind(StrEnum):
     """A leader is deposed and reinstated while a change of its in-sync replicas is under way."""
 
 
-OF_EXTRAS: Final = frozenset({Kind.ROT, Kind.DEPOSE})
+KINDS_OF_EXTRAS: Final = frozenset({FaultKind.ROT, FaultKind.DEPOSE})
 """Kinds that only seeds with such an extra have. Their faults are numbered from FIRST_OF_EXTRAS on."""
 FIRST_OF_EXTRAS: Final = 1_000
 
 
 class Fault(NamedTuple):
     number: int
-    kind: Kind
+    kind: FaultKind
     at: float
     seconds: float
     nodes: tuple[int, ...]
@@ -94,7 +94,7 @@ class Fault(NamedTuple):
         return f"{self.number}: {self.kind} at {self.at:.1f} s for {self.seconds:g} s, nodes {nodes}"
 
 
-class Plan(NamedTuple):
+class ClusterPlan(NamedTuple):
     seed: int
     brokers: int
     seconds: float
@@ -138,27 +138,27 @@ class Plan(NamedTuple):
     def nodes(self) -> tuple[int, ...]:
         return tuple(range(1, self.brokers + 1))
 
-    def with_faults(self, numbers: Collection[int]) -> "Plan":
+    def with_faults(self, numbers: Collection[int]) -> "ClusterPlan":
         return self._replace(faults=tuple(fault for fault in self.faults if fault.number in numbers))
 
-    def without(self, name: str) -> "Plan":
+    def without(self, name: str) -> "ClusterPlan":
         """Without something that WITHOUT or WITHOUT_OF_EXTRAS names."""
         smaller = self._replace(**WITHOUT.get(name, {}))
         if name in WITHOUT_OF_EXTRAS:
             smaller = smaller._replace(extras=self.extras.without(name))
         kinds = _kinds_of_extras(smaller.extras)
-        left = [fault for fault in smaller.faults if fault.kind not in OF_EXTRAS or fault.kind in kinds]
+        left = [fault for fault in smaller.faults if fault.kind not in KINDS_OF_EXTRAS or fault.kind in kinds]
         return smaller._replace(faults=tuple(left))
 
 
-def drawn(seed: int, *, brokers: int | None = None, seconds: float = SECONDS) -> Plan:
+def draw_plan(seed: int, *, brokers: int | None = None, seconds: float = SECONDS) -> ClusterPlan:
     random = Random(f"plan {seed}")
     drawn_brokers = random.choice((3, 3, 3, 4, 5))
     count = drawn_brokers if brokers is None else brokers
     changes_minimum = random.random() < 0.4
     kinds = _kinds(random, may_wipe=not changes_minimum)
-    extras = drawn_extras(seed, changes_minimum=changes_minimum, wipes=Kind.WIPE in kinds)
-    return Plan(
+    extras = draw_extras(seed, changes_minimum=changes_minimum, wipes=FaultKind.WIPE in kinds)
+    return ClusterPlan(
         seed=seed,
         brokers=count,
         seconds=seconds,
@@ -184,13 +184,13 @@ def drawn(seed: int, *, brokers: int | None = None, seconds: float = SECONDS) ->
     )
 
 
-def _kinds(random: Random, *, may_wipe: bool) -> list[Kind]:
-    plain = [kind for kind in Kind if kind not in OF_EXTRAS]
-    possible = [kind for kind in plain if kind is not Kind.WIPE or may_wipe]
+def _kinds(random: Random, *, may_wipe: bool) -> list[FaultKind]:
+    plain = [kind for kind in FaultKind if kind not in KINDS_OF_EXTRAS]
+    possible = [kind for kind in plain if kind is not FaultKind.WIPE or may_wipe]
     return sorted(random.sample(possible, random.choice((2, 3, 5, 8))))
 
 
-def _faults(random: Random, kinds: list[Kind], brokers: int, seconds: float) -> tuple[Fault, ...]:
+def _faults(random: Random, kinds: list[FaultKind], brokers: int, seconds: float) -> tuple[Fault, ...]:
     """Close together or far apart; some begin while others last."""
     gap = random.choice((1.5, 4.0, 8.0))
     at = WARM_UP_SECONDS
@@ -223,5 +223,5 @@ def _faults_of_extras(seed: int, extras: Extras, brokers: int, seconds: float) -
         faults.append(Fault(FIRST_OF_EXTRAS + len(faults), kind, round(at, 3), lasts, (node,)))
 
 
-def _kinds_of_extras(extras: Extras) -> list[Kind]:
-    return [Kind.ROT] * extras.rots + [Kind.DEPOSE] * extras.deposes
+def _kinds_of_extras(extras: Extras) -> list[FaultKind]:
+    return [FaultKind.ROT] * extras.rots + [FaultKind.DEPOSE] * extras.deposes

@@ -9,13 +9,13 @@ Rule: a smaller plan that fails in another way counts. It is a failure, and a sm
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.sim.cluster.plan import WITHOUT_NAMES, Plan, drawn
+from penstock.sim.cluster.plan import WITHOUT_NAMES, ClusterPlan, draw_plan
 
-Fails = Callable[[Plan], float | None]
+FailureCheck = Callable[[ClusterPlan], float | None]
 """When a plan fails; None if it does not."""
 
 
-class Recipe(NamedTuple):
+class ClusterRecipe(NamedTuple):
     """How a plan is made from its seed."""
 
     seed: int
@@ -25,8 +25,8 @@ class Recipe(NamedTuple):
     """None: all of them."""
     without: tuple[str, ...] = ()
 
-    def plan(self) -> Plan:
-        plan = drawn(self.seed, brokers=self.brokers, seconds=self.seconds)
+    def plan(self) -> ClusterPlan:
+        plan = draw_plan(self.seed, brokers=self.brokers, seconds=self.seconds)
         if self.faults is not None:
             plan = plan.with_faults(self.faults)
         for name in self.without:
@@ -46,29 +46,31 @@ class Recipe(NamedTuple):
         return " ".join(words)
 
 
-def shrink(recipe: Recipe, failed_at: float, fails: Fails, say: Callable[[str], None]) -> Recipe:
+def shrink(
+    recipe: ClusterRecipe, failed_at: float, fails: FailureCheck, report: Callable[[str], None]
+) -> ClusterRecipe:
     """The smallest that was found."""
     best = recipe
 
-    def holds(candidate: Recipe) -> bool:
+    def still_fails(candidate: ClusterRecipe) -> bool:
         nonlocal best
         at = fails(candidate.plan())
-        say(f"{'still fails' if at is not None else 'does not'}: {candidate.command()}")
+        report(f"{'still fails' if at is not None else 'does not'}: {candidate.command()}")
         if at is not None:
             best = candidate
         return at is not None
 
     shorter = round(failed_at + 0.1, 1)
     if shorter < recipe.seconds:
-        holds(recipe._replace(seconds=shorter))
-    _remove_faults(lambda: best, holds)
+        still_fails(recipe._replace(seconds=shorter))
+    _remove_faults(lambda: best, still_fails)
     for name in WITHOUT_NAMES:
         if best.plan().without(name) != best.plan():
-            holds(best._replace(without=(*best.without, name)))
+            still_fails(best._replace(without=(*best.without, name)))
     return best
 
 
-def _remove_faults(best: Callable[[], Recipe], holds: Callable[[Recipe], bool]) -> None:
+def _remove_faults(best: Callable[[], ClusterRecipe], still_fails: Callable[[ClusterRecipe], bool]) -> None:
     size = max(1, len(best().plan().faults) // 2)
     while True:
         removed, at = False, 0
@@ -77,7 +79,7 @@ def _remove_faults(best: Callable[[], Recipe], holds: Callable[[Recipe], bool]) 
             if at >= len(numbers):
                 break
             left = numbers[:at] + numbers[at + size :]
-            if holds(best()._replace(faults=left)):
+            if still_fails(best()._replace(faults=left)):
                 removed = True
             else:
                 at += size

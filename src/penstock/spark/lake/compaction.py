@@ -19,13 +19,13 @@ from penstock.limits import MIB
 from penstock.spark.lake.disk import make_folder, sync_folder
 from penstock.spark.lake.files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
 from penstock.spark.lake.partitioning import has_no_time
-from penstock.spark.lake.schema import fitted
+from penstock.spark.lake.schema import conformed_to
 from penstock.spark.lake.table import DataFile
 
 TARGET_BYTES: Final = 128 * MIB
 
 
-def merges(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
+def merge_groups(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
     """Which files to put together. Those of at least half the target are left as they are."""
     by_folder: dict[str, list[DataFile]] = {}
     for file in files:
@@ -46,7 +46,7 @@ def _groups(files: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]
     return groups
 
 
-class Target(NamedTuple):
+class CompactionTarget(NamedTuple):
     """Where the one file goes."""
 
     place: Path
@@ -61,7 +61,7 @@ class Target(NamedTuple):
         return [field.name for field in self.schema if pa.types.is_timestamp(field.type)]
 
 
-def merged(parts: Sequence[Path], rows: int, target: Target) -> DataFile:
+def merge_files(parts: Sequence[Path], rows: int, target: CompactionTarget) -> DataFile:
     """One file of them all, synced."""
     make_folder(target.place)
     path = target.place / f"compacted-{uuid.uuid4().hex}.parquet"
@@ -80,7 +80,7 @@ def merged(parts: Sequence[Path], rows: int, target: Target) -> DataFile:
     return DataFile(target.folder, path.name, written, size)
 
 
-def _copy(parts: Sequence[Path], file: object, target: Target) -> int:
+def _copy(parts: Sequence[Path], file: object, target: CompactionTarget) -> int:
     written = 0
     gathered: list[pa.Table] = []
     without = target.time_columns if has_no_time(target.folder) else ()
@@ -88,7 +88,7 @@ def _copy(parts: Sequence[Path], file: object, target: Target) -> int:
         for part in parts:
             with pq.ParquetFile(part) as source:
                 for group in range(source.num_row_groups):
-                    gathered.append(fitted(source.read_row_group(group), target.schema))
+                    gathered.append(conformed_to(source.read_row_group(group), target.schema))
                     if _is_enough(gathered):
                         written += _flush(writer, gathered)
         written += _flush(writer, gathered)

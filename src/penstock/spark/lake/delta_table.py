@@ -23,10 +23,17 @@ from deltalake.transaction import AddAction
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.files import check_written, is_ours
-from penstock.spark.lake.partitioning import PartitionBy, values_of
+from penstock.spark.lake.files import check_written, is_penstock_file
+from penstock.spark.lake.partitioning import PartitionBy, partition_values
 from penstock.spark.lake.schema import new_fields, widened
-from penstock.spark.lake.table import Batch, Compacted, DataFile, Ends, Recorded, holds
+from penstock.spark.lake.table import (
+    Compacted,
+    DataFile,
+    EndOffsets,
+    LakeBatch,
+    QueryRecord,
+    is_already_committed,
+)
 from penstock.types import TopicPartition
 
 ATTEMPTS_MAX: Final = 100
@@ -42,21 +49,21 @@ class DeltaLakeTable:
         self._folder = folder
         self._by = by
 
-    def recorded(self, app: str) -> Recorded:
+    def recorded(self, app: str) -> QueryRecord:
         table = self._table()
-        return Recorded() if table is None else _recorded(table, app)
+        return QueryRecord() if table is None else _recorded(table, app)
 
-    def ends(self, partitions: Iterable[TopicPartition]) -> Ends:
+    def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         table = self._table()
         return {} if table is None else _ends(table, partitions)
 
-    def commit(self, batch: Batch) -> bool:
+    def commit(self, batch: LakeBatch) -> bool:
         check_written((self._folder / file.path, file) for file in batch.files)
         for _ in range(ATTEMPTS_MAX):
             try:
                 table = self._table() or self._create(batch.schema)
                 recorded = _recorded(table, batch.app)
-                if holds(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
+                if is_already_committed(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                     return False
                 if self._widen(table, batch.schema):
                     continue  # that has read the log on, and with it what nobody has looked at
@@ -95,9 +102,9 @@ class DeltaLakeTable:
         # was the table's, whoever wrote it. Of what no commit ever named, only files of our tasks go.
         replaced = table.vacuum(hours, dry_run=True, enforce_retention_duration=is_enforced, full=False)
         unnamed = table.vacuum(hours, dry_run=True, enforce_retention_duration=is_enforced, full=True)
-        left = [path for path in unnamed if path not in replaced and is_ours(Path(path).name)]
+        left = [path for path in unnamed if path not in replaced and is_penstock_file(Path(path).name)]
         gone = [self._folder / path for path in replaced]
-        gone += [path for each in left if disk.written_ms(path := self._folder / each) < older_than_ms]
+        gone += [path for each in left if disk.modified_ms(path := self._folder / each) < older_than_ms]
         for path in gone:
             path.unlink(missing_ok=True)
         return [str(path) for path in gone]
@@ -152,7 +159,7 @@ class DeltaLakeTable:
         for folder in {path.parent for path in files if path.is_file()}:
             disk.sync_folder(folder)
 
-    def _append(self, table: DeltaTable, batch: Batch, recorded: Recorded) -> None:
+    def _append(self, table: DeltaTable, batch: LakeBatch, recorded: QueryRecord) -> None:
         transactions = [Transaction(batch.app, batch.version, _now_ms())]
         for partition, span in batch.spans.items():
             transactions.append(Transaction(_end_app(partition), span.end, _now_ms()))
@@ -171,7 +178,7 @@ class DeltaLakeTable:
         return AddAction(
             path=file.path,
             size=file.bytes,
-            partition_values=values_of(file.folder),
+            partition_values=partition_values(file.folder),
             modification_time=_now_ms(),
             data_change=True,
             stats=json.dumps({"numRecords": file.rows}),
@@ -184,16 +191,16 @@ def _compacted_names(entry: Path) -> list[str]:
     return [unquote(each["path"]) for each in added if each is not None and not each["dataChange"]]
 
 
-def _recorded(table: DeltaTable, app: str) -> Recorded:
+def _recorded(table: DeltaTable, app: str) -> QueryRecord:
     """The number is what counts; what else is known of the query stands in the history, while it lasts."""
     version = table.transaction_version(app)
     if version is None:
-        return Recorded()
+        return QueryRecord()
     for commit in _history(table):
         note = commit.get(KEY)
         if isinstance(note, dict) and note.get("app") == app:
-            return Recorded(**note["recorded"])._replace(version=version)
-    return Recorded(version)
+            return QueryRecord(**note["recorded"])._replace(version=version)
+    return QueryRecord(version)
 
 
 def _history(table: DeltaTable) -> Iterable[dict[str, Any]]:
@@ -204,7 +211,7 @@ def _history(table: DeltaTable) -> Iterable[dict[str, Any]]:
         yield from table.history()[HISTORY_STEP:]
 
 
-def _ends(table: DeltaTable, partitions: Iterable[TopicPartition]) -> Ends:
+def _ends(table: DeltaTable, partitions: Iterable[TopicPartition]) -> EndOffsets:
     found = {partition: table.transaction_version(_end_app(partition)) for partition in partitions}
     return {partition: end for partition, end in found.items() if end is not None}
 

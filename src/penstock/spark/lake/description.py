@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import OURS, LakeRefused, LakeTable
+from penstock.spark.lake.table import METADATA_FOLDER, LakeTable, LakeTableError
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
 LAYOUT: Final = 1
@@ -29,11 +29,11 @@ class Description(NamedTuple):
 
 def read_description(folder: Path) -> Description | None:
     """None where no table is."""
-    path = folder / OURS / "table.json"
+    path = folder / METADATA_FOLDER / "table.json"
     try:
         document = json.loads(path.read_bytes())
         if document["layout"] != LAYOUT:
-            raise LakeRefused(f"{folder} was made by a version of Penstock that this one cannot read")
+            raise LakeTableError(f"{folder} was made by a version of Penstock that this one cannot read")
         return Description(document["format"], PartitionBy(document["partition_by"]), document["time_column"])
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -41,25 +41,28 @@ def read_description(folder: Path) -> Description | None:
         raise CorruptData(f"{path} is not what was written there: {problem!r}") from problem
 
 
-def check_folder(folder: Path, wanted: Description) -> bool:
+def check_folder(folder: Path, expected: Description) -> bool:
     """True if the table is there already. Refuses a folder that cannot be this table."""
     if folder.exists() and not folder.is_dir():
-        raise LakeRefused(f"{folder} is a file: name a folder")
-    if wanted.format == "iceberg" and set(str(folder)) & set("#?%"):
-        raise LakeRefused(f"Iceberg names files by addresses, in which # ? % mean something: rename {folder}")
+        raise LakeTableError(f"{folder} is a file: name a folder")
+    if expected.format == "iceberg" and set(str(folder)) & set("#?%"):
+        raise LakeTableError(
+            f"Iceberg names files by addresses, in which # ? % mean something: rename {folder}"
+        )
     there = read_description(folder)
     if there is None:
         _check_empty(folder)
         return False
-    if there.format != wanted.format:
-        raise LakeRefused(
-            f"{folder} holds a table in the format {there.format}, not {wanted.format}: "
+    if there.format != expected.format:
+        raise LakeTableError(
+            f"{folder} holds a table in the format {there.format}, not {expected.format}: "
             f"give the format {there.format}, or another folder"
         )
-    if there != wanted:
-        raise LakeRefused(
+    if there != expected:
+        raise LakeTableError(
             f"the table in {folder} is partitioned by {there.partition_by.value} of {there.time_column}, "
-            f"not by {wanted.partition_by.value} of {wanted.time_column}: ask for the same, or another folder"
+            f"not by {expected.partition_by.value} of {expected.time_column}: ask for the same, or another"
+            " folder"
         )
     return True
 
@@ -67,46 +70,50 @@ def check_folder(folder: Path, wanted: Description) -> bool:
 def check_checkpoint(folder: Path, checkpoint: Path) -> None:
     """Refuses one among the files of a table. Where the table keeps what is not rows it may be."""
     place, table = checkpoint.resolve(), folder.resolve()
-    if place.is_relative_to(table) and not place.is_relative_to(table / OURS):
-        raise LakeRefused(
+    if place.is_relative_to(table) and not place.is_relative_to(table / METADATA_FOLDER):
+        raise LakeTableError(
             f"the checkpoint {checkpoint} would lie among the files of the table: "
-            f"name a folder outside of {folder}, or leave it out and it is kept in {folder / OURS}"
+            f"name a folder outside of {folder}, or leave it out and it is kept in {folder / METADATA_FOLDER}"
         )
 
 
 def _check_empty(folder: Path) -> None:
-    others = sorted(path.name for path in folder.iterdir() if path.name != OURS) if folder.is_dir() else []
+    others = (
+        sorted(path.name for path in folder.iterdir() if path.name != METADATA_FOLDER)
+        if folder.is_dir()
+        else []
+    )
     if others:
-        raise LakeRefused(
+        raise LakeTableError(
             f"{folder} holds no table of ours but other files ({', '.join(others[:3])}): "
             "name an empty folder or one that is not there yet"
         )
 
 
-def make_table(folder: Path, wanted: Description) -> None:
+def make_table(folder: Path, expected: Description) -> None:
     """Unless it is there. Two may do this at the same time."""
-    if check_folder(folder, wanted):
+    if check_folder(folder, expected):
         return
     document = {
         "layout": LAYOUT,
-        "format": wanted.format,
-        "partition_by": wanted.partition_by.value,
-        "time_column": wanted.time_column,
+        "format": expected.format,
+        "partition_by": expected.partition_by.value,
+        "time_column": expected.time_column,
     }
     try:
-        disk.make_folder(folder / OURS)
-        made = disk.create_once(folder / OURS / "table.json", json.dumps(document).encode())
+        disk.make_folder(folder / METADATA_FOLDER)
+        made = disk.create_once(folder / METADATA_FOLDER / "table.json", json.dumps(document).encode())
     except OSError as problem:
-        raise LakeRefused(f"cannot write to {folder}: {problem.strerror or problem}") from problem
+        raise LakeTableError(f"cannot write to {folder}: {problem.strerror or problem}") from problem
     if not made:
-        check_folder(folder, wanted)
+        check_folder(folder, expected)
 
 
 @contextmanager
 def open_table(folder: Path) -> Iterator[LakeTable]:
     description = read_description(folder)
     if description is None:
-        raise LakeRefused(f"no table is in {folder}")
+        raise LakeTableError(f"no table is in {folder}")
     table = table_of(folder, description)
     try:
         yield table

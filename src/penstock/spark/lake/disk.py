@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from penstock.spark.lake.table import LakeRefused
+from penstock.spark.lake.table import LakeTableError
 
 TEMPORARY_PREFIX: Final = ".new-"
 NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -32,7 +32,7 @@ def _sync(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def written_ms(path: Path) -> int:
+def modified_ms(path: Path) -> int:
     """When the file was last written; if somebody has removed it, later than all others."""
     try:
         return path.stat().st_mtime_ns // 1_000_000
@@ -53,7 +53,7 @@ def make_folder(folder: Path) -> None:
 
 def create_once(path: Path, content: bytes) -> bool:
     """Make the file, unless there is one: then False. Of two who try, one gets True."""
-    temporary = _written(path, content)
+    temporary = _write_temporary(path, content)
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -61,7 +61,7 @@ def create_once(path: Path, content: bytes) -> bool:
     except OSError as problem:
         if problem.errno not in NO_LINKS:
             raise
-        raise LakeRefused(
+        raise LakeTableError(
             f"the file system of {path.parent} does not allow hard links, which the log of the table is "
             "made with: use another file system, or the format delta"
         ) from problem
@@ -72,7 +72,7 @@ def create_once(path: Path, content: bytes) -> bool:
 
 
 def replace(path: Path, content: bytes) -> None:
-    temporary = _written(path, content)
+    temporary = _write_temporary(path, content)
     try:
         os.replace(temporary, path)
     except OSError:
@@ -81,7 +81,7 @@ def replace(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def _written(path: Path, content: bytes) -> Path:
+def _write_temporary(path: Path, content: bytes) -> Path:
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     try:
         with temporary.open("xb") as file:

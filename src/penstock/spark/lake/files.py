@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from penstock.limits import MIB
 from penstock.spark.lake.disk import make_folder, sync_folder
 from penstock.spark.lake.partitioning import PartitionBy, folder_of, has_no_time, pieces
-from penstock.spark.lake.schema import in_utc
-from penstock.spark.lake.table import DataFile, LakeRefused, Piece, Span
+from penstock.spark.lake.schema import with_utc_timestamps
+from penstock.spark.lake.table import DataFile, LakeTableError, OffsetSpan, PlannedRange
 from penstock.types import TopicPartition
 
 ROW_GROUP_ROWS: Final = 131_072
@@ -42,7 +42,7 @@ WITHOUT_DICTIONARY: Final = {"offset", "timestamp", "value"}
 WITHOUT_STATISTICS: Final = {"key", "value"}
 
 
-class Shape(NamedTuple):
+class FileLayout(NamedTuple):
     """How files are cut and written."""
 
     by: PartitionBy = PartitionBy.DAY
@@ -68,7 +68,7 @@ class TaskFiles:
     def __init__(
         self,
         folder: Path,
-        shape: Shape,
+        shape: FileLayout,
         *,
         batch: int,
         task: int,
@@ -81,22 +81,22 @@ class TaskFiles:
         self._batch = batch
         self._flat = flat
         self._stem = f"{batch:08d}-{task:05d}-{uuid.uuid4().hex[:16]}"
-        self._gathered: dict[int, _Gathered] = {}
+        self._gathered: dict[int, _PendingRows] = {}
         self._open: dict[int, _OpenFile] = {}
         self._finished: list[DataFile] = []
         self._count = 0
-        self.spans: dict[TopicPartition, Span] = {}
-        self.pieces: list[Piece] = []
+        self.spans: dict[TopicPartition, OffsetSpan] = {}
+        self.pieces: list[PlannedRange] = []
         self.schema: pa.Schema | None = None
         self.lost = 0
 
-    def expect(self, schema: pa.Schema) -> None:
+    def set_schema(self, schema: pa.Schema) -> None:
         """Rows of that schema, even if none comes."""
         self.schema = self._columns(schema.empty_table()).schema
 
     def write(self, rows: pa.RecordBatch) -> None:
         for unit, piece in pieces(rows, self._shape.by, self._shape.time_column):
-            gathered = self._gathered.setdefault(unit, _Gathered())
+            gathered = self._gathered.setdefault(unit, _PendingRows())
             gathered.add(piece)
             if gathered.rows >= ROW_GROUP_ROWS or gathered.bytes >= ROW_GROUP_BYTES:
                 self._write_group(unit)
@@ -132,7 +132,7 @@ class TaskFiles:
             self._finish(unit)
 
     def _columns(self, rows: pa.Table) -> pa.Table:
-        rows = rows.cast(in_utc(rows.schema))
+        rows = rows.cast(with_utc_timestamps(rows.schema))
         if self._shape.batch_column is not None:
             number = pa.repeat(pa.scalar(self._batch, pa.int64()), rows.num_rows)
             rows = rows.append_column(pa.field(self._shape.batch_column, pa.int64()), number)
@@ -152,7 +152,7 @@ class TaskFiles:
         self._finished.append(self._open.pop(unit).close())
 
 
-class _Gathered:
+class _PendingRows:
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
         self.rows = 0
@@ -165,7 +165,7 @@ class _Gathered:
 
 
 class _OpenFile:
-    def __init__(self, place: Path, folder: str, name: str, schema: pa.Schema, shape: Shape) -> None:
+    def __init__(self, place: Path, folder: str, name: str, schema: pa.Schema, shape: FileLayout) -> None:
         self._path = place / name
         self._facts = (folder, name)
         self._rows = 0
@@ -220,7 +220,7 @@ def _counts_up(field: pa.Field) -> bool:
     )
 
 
-def spans_of(rows: pa.Table | pa.RecordBatch) -> dict[TopicPartition, Span]:
+def spans_of(rows: pa.Table | pa.RecordBatch) -> dict[TopicPartition, OffsetSpan]:
     """Which offsets of which partitions the rows are from, if they have such columns."""
     if not set(OFFSET_COLUMNS) <= set(rows.schema.names):
         return {}
@@ -229,12 +229,12 @@ def spans_of(rows: pa.Table | pa.RecordBatch) -> dict[TopicPartition, Span]:
     topic, partition, offset = OFFSET_COLUMNS
     found = rows.group_by([topic, partition]).aggregate([(offset, "min"), (offset, "max")]).to_pylist()
     return {
-        TopicPartition(each[topic], each[partition]): Span(each["offset_min"], each["offset_max"] + 1)
+        TopicPartition(each[topic], each[partition]): OffsetSpan(each["offset_min"], each["offset_max"] + 1)
         for each in found
     }
 
 
-def is_ours(name: str) -> bool:
+def is_penstock_file(name: str) -> bool:
     """Whether we give such names. What else somebody puts into the folder of a table is not touched."""
     return NAMES.fullmatch(name) is not None
 
@@ -244,24 +244,24 @@ def check_written(files: Iterable[tuple[Path, DataFile]]) -> None:
     for path, file in files:
         size = path.stat().st_size if path.is_file() else None
         if size is None:
-            raise LakeRefused(
+            raise LakeTableError(
                 f"a task wrote {file.name} and the driver does not find it in {path.parent}: "
                 "driver and executors need to see the same folder"
             )
         if size != file.bytes:
-            raise LakeRefused(
+            raise LakeTableError(
                 f"a task wrote {file.bytes} bytes to {path} and the driver sees {size}: "
                 "driver and executors need a file system on which they see the same"
             )
 
 
-def add_spans(spans: dict[TopicPartition, Span], more: Mapping[TopicPartition, Span]) -> None:
+def add_spans(spans: dict[TopicPartition, OffsetSpan], more: Mapping[TopicPartition, OffsetSpan]) -> None:
     for partition, span in more.items():
         known = spans.get(partition, span)
-        spans[partition] = Span(min(known.start, span.start), max(known.end, span.end))
+        spans[partition] = OffsetSpan(min(known.start, span.start), max(known.end, span.end))
 
 
-def written(rows: Iterator[pa.RecordBatch], files: TaskFiles) -> tuple[DataFile, ...]:
+def write_all(rows: Iterator[pa.RecordBatch], files: TaskFiles) -> tuple[DataFile, ...]:
     try:
         for batch in rows:
             files.write(batch)

@@ -6,7 +6,7 @@ requires that those properties are still what was looked at. A requirement on th
 batch without rows changes properties alone.
 
 Rule 1: pyiceberg must not try a failed commit again by itself, for then nobody looks whether the batch came
-        meanwhile. The table says so in its properties, and `_for_writing` insists on it.
+        meanwhile. The table says so in its properties, and `_table_for_writing` insists on it.
 Rule 2: what a table leaves on disk beside its rows is bounded. Old metadata files go with each commit, and
         snapshots that are older, or more, than the table's own properties say go with every EXPIRED_AT_ONCE
         of them, together with the files that only they name. A commit that fails removes what it wrote.
@@ -45,11 +45,19 @@ from pyiceberg.transforms import DayTransform, HourTransform, Transform
 from penstock.errors import CorruptData
 from penstock.limits import DAY_MS
 from penstock.spark.lake import disk
-from penstock.spark.lake.compaction import Target, merged, merges
-from penstock.spark.lake.files import check_written, columns_with_statistics, is_ours
+from penstock.spark.lake.compaction import CompactionTarget, merge_files, merge_groups
+from penstock.spark.lake.files import check_written, columns_with_statistics, is_penstock_file
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.schema import in_plain_types, in_utc, new_fields, widened
-from penstock.spark.lake.table import OURS, Batch, Compacted, DataFile, Ends, Recorded, holds
+from penstock.spark.lake.schema import in_plain_types, new_fields, widened, with_utc_timestamps
+from penstock.spark.lake.table import (
+    METADATA_FOLDER,
+    Compacted,
+    DataFile,
+    EndOffsets,
+    LakeBatch,
+    QueryRecord,
+    is_already_committed,
+)
 from penstock.types import TopicPartition
 
 log = logging.getLogger("penstock.spark")
@@ -72,7 +80,7 @@ pyiceberg copies all of them some twenty times for a commit. With 300 that takes
 with the 8,640 of a day of commits every 10 s it took 9 s."""
 SNAPSHOTS_WARNED: Final = 1_000
 """Where a table does not bound them, its owner is told from here on, once in a process."""
-FEW_FILES: Final = {
+METADATA_CLEANUP: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
@@ -165,7 +173,7 @@ class IcebergLakeTable:
         by: PartitionBy,
         time_column: str,
         *,
-        properties: Mapping[str, str] = FEW_FILES,
+        properties: Mapping[str, str] = METADATA_CLEANUP,
         expired_at_once: int = EXPIRED_AT_ONCE,
         snapshots_max: int = SNAPSHOTS_MAX_NEW,
         snapshots_warned: int = SNAPSHOTS_WARNED,
@@ -179,30 +187,30 @@ class IcebergLakeTable:
         self._by = by
         self._time_column = time_column
         self._name = (NAMESPACE, folder.name)
-        self._catalog_file = folder / OURS / "catalog.db"
+        self._catalog_file = folder / METADATA_FOLDER / "catalog.db"
         self._catalog: SqlCatalog | None = None
 
-    def recorded(self, app: str) -> Recorded:
+    def recorded(self, app: str) -> QueryRecord:
         table = self._table()
-        return Recorded() if table is None else _recorded(table, app)
+        return QueryRecord() if table is None else _recorded(table, app)
 
-    def ends(self, partitions: Iterable[TopicPartition]) -> Ends:
+    def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         table = self._table()
         return {} if table is None else _ends(table, partitions)
 
-    def commit(self, batch: Batch) -> bool:
+    def commit(self, batch: LakeBatch) -> bool:
         check_written((self._folder / file.path, file) for file in batch.files)
         for _ in range(ATTEMPTS_MAX):
-            table = self._for_writing() or self._create(batch.schema)
+            table = self._table_for_writing() or self._create(batch.schema)
             recorded = _recorded(table, batch.app)
-            if holds(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
+            if is_already_committed(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                 return False
             try:
                 self._append(table, batch, recorded.after(batch))
             except CommitFailedException:
                 continue  # somebody else committed: look at the table again
             if len(_expired(table, _now_ms() - _snapshot_age_ms(table))) >= self._expired_at_once:
-                table = self._without_old_snapshots(table, _now_ms() - _snapshot_age_ms(table))
+                table = self._expire_snapshots(table, _now_ms() - _snapshot_age_ms(table))
             self._warn_of_many(table)
             return True
         raise self._too_fast()
@@ -234,13 +242,13 @@ class IcebergLakeTable:
         table = self._table()
         if table is None:
             return Compacted()
-        files = [self._described(_path(file.file_path), file) for file in _data_files(table)]
+        files = [self._data_file_of(_path(file.file_path), file) for file in _data_files(table)]
         before = after = 0
-        for group in merges(files, target_bytes):
-            target = Target(self._folder / group[0].folder, group[0].folder, _arrow(table))
+        for group in merge_groups(files, target_bytes):
+            target = CompactionTarget(self._folder / group[0].folder, group[0].folder, _arrow(table))
             parts = [self._folder / file.path for file in group]
-            one = merged(parts, sum(file.rows for file in group), target)
-            if not self._exchange([str(part) for part in parts], one):
+            one = merge_files(parts, sum(file.rows for file in group), target)
+            if not self._replace_files([str(part) for part in parts], one):
                 (self._folder / one.path).unlink()
                 break  # somebody else compacts
             before, after = before + len(group), after + 1
@@ -251,9 +259,9 @@ class IcebergLakeTable:
         if table is None:
             return []
         kept_ms = _snapshot_age_ms(table) if history_ms is None else history_ms
-        ours = [path for path in (self._folder / DATA).rglob("*.parquet") if is_ours(path.name)]
-        found = [path for path in ours if disk.written_ms(path) < older_than_ms]
-        table = self._without_old_snapshots(table.refresh(), _now_ms() - kept_ms)
+        ours = [path for path in (self._folder / DATA).rglob("*.parquet") if is_penstock_file(path.name)]
+        found = [path for path in ours if disk.modified_ms(path) < older_than_ms]
+        table = self._expire_snapshots(table.refresh(), _now_ms() - kept_ms)
         # One manifest is in many snapshots, and is read once.
         manifests = {
             each.manifest_path: each for one in table.snapshots() for each in one.manifests(table.io)
@@ -264,13 +272,13 @@ class IcebergLakeTable:
             path.unlink(missing_ok=True)
         return [str(path) for path in gone]
 
-    def _without_old_snapshots(self, table: Table, before_ms: int) -> Table:
+    def _expire_snapshots(self, table: Table, before_ms: int) -> Table:
         """Without snapshots that are older or too many, and without metadata files that only they name."""
         old = _expired(table, before_ms)
         if not old:
             return table
         needless = {path for snapshot in old for path in _metadata_of(table, snapshot)}
-        kept = _deciding(table, {snapshot.snapshot_id for snapshot in old})
+        kept = _referencing_snapshots(table, {snapshot.snapshot_id for snapshot in old})
         ids = [snapshot.snapshot_id for snapshot in old]
         try:
             with table.transaction() as change:
@@ -290,15 +298,15 @@ class IcebergLakeTable:
             self._catalog.close()
             self._catalog = None
 
-    def _opened(self) -> SqlCatalog:
+    def _open_catalog(self) -> SqlCatalog:
         if self._catalog is None:
             uri, warehouse = f"sqlite:///{self._catalog_file}", f"file://{self._folder}"
-            with self._alone():  # it makes its tables in the file, if they are not there
+            with self._catalog_lock():  # it makes its tables in the file, if they are not there
                 self._catalog = SyncingCatalog("penstock", uri=uri, warehouse=warehouse)
         return self._catalog
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _catalog_lock(self) -> Iterator[None]:
         """For what is done once in the life of a table, and by one process."""
         self._catalog_file.parent.mkdir(parents=True, exist_ok=True)
         with self._catalog_file.with_suffix(".lock").open("a") as lock:
@@ -309,15 +317,15 @@ class IcebergLakeTable:
         if not self._catalog_file.exists():
             return None  # who only reads makes nothing
         try:
-            return self._opened().load_table(self._name)
+            return self._open_catalog().load_table(self._name)
         except NoSuchTableError:
             return None
 
-    def _for_writing(self) -> Table | None:
+    def _table_for_writing(self) -> Table | None:
         """The table, after it says what commits need."""
         for _ in range(ATTEMPTS_MAX):
             table = self._table()
-            if table is None or not (wanted := self._to_set(table)):
+            if table is None or not (wanted := self._missing_properties(table)):
                 return table
             try:
                 with table.transaction() as change:
@@ -326,15 +334,15 @@ class IcebergLakeTable:
                 continue  # somebody else committed, and may have set them
         raise self._too_fast()
 
-    def _to_set(self, table: Table) -> dict[str, str]:
+    def _missing_properties(self, table: Table) -> dict[str, str]:
         has = table.properties
         wanted = {name: value for name, value in self._properties.items() if name not in has}
         return wanted | {name: value for name, value in NO_RETRIES.items() if has.get(name) != value}
 
     def _create(self, schema: pa.Schema) -> Table:
-        catalog = self._opened()
+        catalog = self._open_catalog()
         disk.make_folder(self._folder / METADATA)  # first, so that whoever commits finds it named durably
-        with self._alone():
+        with self._catalog_lock():
             catalog.create_namespace_if_not_exists(NAMESPACE)
             if not catalog.table_exists(self._name):
                 self._create_in(catalog, widened(schema, schema))
@@ -361,7 +369,7 @@ class IcebergLakeTable:
             if transform is not None:
                 spec.add_field(self._time_column, transform, f"{self._time_column}_{self._by.value}")
 
-    def _append(self, table: Table, batch: Batch, recorded: Recorded) -> None:
+    def _append(self, table: Table, batch: LakeBatch, recorded: QueryRecord) -> None:
         properties = {_app_key(batch.app): json.dumps(recorded._asdict())}
         properties |= {_end_key(partition): str(span.end) for partition, span in batch.spans.items()}
         note = {"penstock.app": batch.app, "penstock.batch": str(batch.version)}
@@ -377,24 +385,24 @@ class IcebergLakeTable:
                 change.add_files(paths, snapshot_properties=note, check_duplicate_files=False)
             change.set_properties(properties)
 
-    def _exchange(self, parts: Sequence[str], one: DataFile) -> bool:
+    def _replace_files(self, parts: Sequence[str], one: DataFile) -> bool:
         """False if the table does not have all of the parts any more.
 
         Every batch that comes meanwhile is a conflict, and none concerns these files: it is tried again.
         """
         for _ in range(ATTEMPTS_MAX):
-            table = self._for_writing()
+            table = self._table_for_writing()
             known = {} if table is None else {_path(each.file_path): each for each in _data_files(table)}
             if table is None or not known.keys() >= set(parts):
                 return False
             try:
-                self._exchange_in(table, [known[part] for part in parts], one)
+                self._replace_files_in(table, [known[part] for part in parts], one)
             except CommitFailedException:
                 continue
             return True
         return False
 
-    def _exchange_in(self, table: Table, parts: Sequence[IcebergFile], one: DataFile) -> None:
+    def _replace_files_in(self, table: Table, parts: Sequence[IcebergFile], one: DataFile) -> None:
         with table.transaction() as change:
             new = parquet_file_to_data_file(table.io, table.metadata, f"file://{self._folder / one.path}")
             with change.update_snapshot(
@@ -404,7 +412,7 @@ class IcebergLakeTable:
                     files.delete_data_file(part)
                 files.append_data_file(new)
 
-    def _described(self, path: str, file: IcebergFile) -> DataFile:
+    def _data_file_of(self, path: str, file: IcebergFile) -> DataFile:
         folder, _, name = str(Path(path).relative_to(self._folder)).rpartition("/")
         return DataFile(folder, name, file.record_count, file.file_size_in_bytes)
 
@@ -438,7 +446,7 @@ def _expired(table: Table, before_ms: int) -> list[Snapshot]:
     return [each for place, each in enumerate(can_go) if place < too_many or each.timestamp_ms <= before_ms]
 
 
-def _deciding(table: Table, expired: Collection[int]) -> list[Snapshot]:
+def _referencing_snapshots(table: Table, expired: Collection[int]) -> list[Snapshot]:
     """Snapshots that stay and that tell which metadata files of the expired ones are still needed.
 
     A manifest is in a snapshot and in those that follow it, until one leaves it out. So of the line that
@@ -471,12 +479,12 @@ def _own_metadata(table: Table, snapshot: Snapshot) -> list[Path]:
     return [path for path in _metadata_of(table, snapshot) if path not in needed]
 
 
-def _recorded(table: Table, app: str) -> Recorded:
+def _recorded(table: Table, app: str) -> QueryRecord:
     text = table.properties.get(_app_key(app))
-    return Recorded() if text is None else Recorded(**json.loads(text))
+    return QueryRecord() if text is None else QueryRecord(**json.loads(text))
 
 
-def _ends(table: Table, partitions: Iterable[TopicPartition]) -> Ends:
+def _ends(table: Table, partitions: Iterable[TopicPartition]) -> EndOffsets:
     found = {partition: table.properties.get(_end_key(partition)) for partition in partitions}
     return {partition: int(end) for partition, end in found.items() if end is not None}
 
@@ -491,7 +499,7 @@ def _end_key(partition: TopicPartition) -> str:
 
 def _arrow(table: Table) -> pa.Schema:
     """As files are written: Iceberg's own choice would be the large types."""
-    return in_utc(in_plain_types(schema_to_pyarrow(table.schema(), include_field_ids=False)))
+    return with_utc_timestamps(in_plain_types(schema_to_pyarrow(table.schema(), include_field_ids=False)))
 
 
 def _now_ms() -> int:

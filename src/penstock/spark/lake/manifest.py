@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock.errors import CorruptData
 from penstock.limits import MINUTE_MS
 from penstock.spark.lake import disk
-from penstock.spark.lake.table import OURS, DataFile, Recorded
+from penstock.spark.lake.table import METADATA_FOLDER, DataFile, QueryRecord
 from penstock.types import TopicPartition
 
 SNAPSHOT_EVERY: Final = 64
@@ -37,7 +37,7 @@ ATTEMPTS_MAX: Final = 1000
 Parsed = TypeVar("Parsed")
 
 
-class Entry(NamedTuple):
+class TableCommit(NamedTuple):
     """One commit."""
 
     kind: str
@@ -46,26 +46,26 @@ class Entry(NamedTuple):
     add: tuple[DataFile, ...]
     remove: tuple[str, ...] = ()
     app: str | None = None
-    recorded: Recorded | None = None
+    recorded: QueryRecord | None = None
     ends: dict[TopicPartition, int] = {}  # noqa: RUF012 (never changed)
     schema: pa.Schema | None = None
     """Where columns came to it."""
 
 
-class State(NamedTuple):
+class TableState(NamedTuple):
     """The table after a number of commits."""
 
     number: int
     files: dict[str, DataFile]
-    apps: dict[str, Recorded]
+    apps: dict[str, QueryRecord]
     ends: dict[TopicPartition, int]
     schema: pa.Schema | None
 
 
-EMPTY: Final = State(0, {}, {}, {}, None)
+EMPTY: Final = TableState(0, {}, {}, {}, None)
 
 
-def replay(state: State, entries: Iterable[Entry]) -> State:
+def replay(state: TableState, entries: Iterable[TableCommit]) -> TableState:
     """The table after these commits, its files in the order in which they came."""
     number, schema = state.number, state.schema
     files, apps, ends = dict(state.files), dict(state.apps), dict(state.ends)
@@ -77,18 +77,18 @@ def replay(state: State, entries: Iterable[Entry]) -> State:
         if entry.app is not None and entry.recorded is not None:
             apps[entry.app] = entry.recorded
         number, schema = number + 1, entry.schema or schema
-    return State(number, files, apps, ends, schema)
+    return TableState(number, files, apps, ends, schema)
 
 
 class Manifest:
     def __init__(
         self, table: Path, *, keep_ms: int = MINUTE_MS, snapshot_every: int = SNAPSHOT_EVERY
     ) -> None:
-        self.folder = table / OURS / "log"
+        self.folder = table / METADATA_FOLDER / "log"
         self._snapshot_every = snapshot_every
         self._keep_ms = keep_ms
 
-    def read(self) -> State:
+    def read(self) -> TableState:
         missing: int | None = None
         for _ in range(ATTEMPTS_MAX):
             names = self._names()
@@ -105,7 +105,7 @@ class Manifest:
                 continue
         raise CorruptData(f"{self.folder} changes faster than it can be read")
 
-    def change(self, decide: Callable[[State], Entry | None]) -> State | None:
+    def change(self, decide: Callable[[TableState], TableCommit | None]) -> TableState | None:
         """Commit what `decide` makes of the table as it is. None if it wants nothing."""
         for _ in range(ATTEMPTS_MAX):
             state = self.read()
@@ -116,18 +116,18 @@ class Manifest:
                 after = replay(state, [entry])
                 if after.number % self._snapshot_every == 0:
                     disk.replace(self._path(after.number, SNAPSHOT_SUFFIX), _dump(_snapshot_document(after)))
-                    self._remove_needless()
+                    self._remove_obsolete()
                 return after
         raise CorruptData(f"{self.folder} changes faster than it can be written")
 
-    def _remove_needless(self) -> None:
+    def _remove_obsolete(self) -> None:
         """Whoever has listed the log reads it within a minute; who does not lists it again."""
         limit_ms = time.time_ns() // 1_000_000 - self._keep_ms
-        for path in self.needless():
-            if disk.written_ms(path) <= limit_ms:
+        for path in self.obsolete_files():
+            if disk.modified_ms(path) <= limit_ms:
                 path.unlink(missing_ok=True)  # another commit may do the same
 
-    def needless(self) -> list[Path]:
+    def obsolete_files(self) -> list[Path]:
         """Commits and snapshots that a newer snapshot stands for."""
         names = self._names()
         newest = _newest_snapshot(names)
@@ -146,9 +146,9 @@ class Manifest:
         """
         return number <= _newest_snapshot(self._names())
 
-    def _create(self, number: int, entry: Entry) -> bool:
+    def _create(self, number: int, entry: TableCommit) -> bool:
         disk.make_folder(self.folder)
-        return disk.create_once(self._path(number, COMMIT_SUFFIX), _dump(_entry_document(entry)))
+        return disk.create_once(self._path(number, COMMIT_SUFFIX), _dump(_commit_document(entry)))
 
     def _path(self, number: int, suffix: str) -> Path:
         return self.folder / f"{number:020d}{suffix}"
@@ -159,10 +159,12 @@ class Manifest:
         paths = [path for path in self.folder.iterdir() if path.name[:20].isdigit()]
         return {(int(path.name[:20]), path.name.endswith(SNAPSHOT_SUFFIX)) for path in paths}
 
-    def _read(self, names: set[tuple[int, bool]]) -> State:
+    def _read(self, names: set[tuple[int, bool]]) -> TableState:
         start = _newest_snapshot(names)
-        state = _load(self._path(start, SNAPSHOT_SUFFIX), _state) if start else EMPTY
-        return replay(state, [_load(self._path(number, COMMIT_SUFFIX), _entry) for number in _to_read(names)])
+        state = _load(self._path(start, SNAPSHOT_SUFFIX), _parse_table_state) if start else EMPTY
+        return replay(
+            state, [_load(self._path(number, COMMIT_SUFFIX), _parse_commit) for number in _to_read(names)]
+        )
 
 
 def _newest_snapshot(names: set[tuple[int, bool]]) -> int:
@@ -189,7 +191,7 @@ def _load(path: Path, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
         raise CorruptData(f"{path} is not what was written there: {problem!r}") from problem
 
 
-def _entry_document(entry: Entry) -> dict[str, Any]:
+def _commit_document(entry: TableCommit) -> dict[str, Any]:
     document: dict[str, Any] = {"kind": entry.kind, "at_ms": entry.at_ms, "add": _file_documents(entry.add)}
     if entry.remove:
         document["remove"] = entry.remove
@@ -202,21 +204,21 @@ def _entry_document(entry: Entry) -> dict[str, Any]:
     return document
 
 
-def _entry(document: dict[str, Any]) -> Entry:
+def _parse_commit(document: dict[str, Any]) -> TableCommit:
     recorded = document.get("recorded")
-    return Entry(
+    return TableCommit(
         document["kind"],
         document["at_ms"],
         _files(document["add"]),
         tuple(document.get("remove", ())),
         document.get("app"),
-        None if recorded is None else Recorded(**recorded),
+        None if recorded is None else QueryRecord(**recorded),
         _ends(document.get("ends", {})),
         _schema(document.get("schema")),
     )
 
 
-def _snapshot_document(state: State) -> dict[str, Any]:
+def _snapshot_document(state: TableState) -> dict[str, Any]:
     return {
         "number": state.number,
         "files": _file_documents(tuple(state.files.values())),
@@ -226,11 +228,11 @@ def _snapshot_document(state: State) -> dict[str, Any]:
     }
 
 
-def _state(document: dict[str, Any]) -> State:
-    return State(
+def _parse_table_state(document: dict[str, Any]) -> TableState:
+    return TableState(
         document["number"],
         {file.path: file for file in _files(document["files"])},
-        {app: Recorded(**recorded) for app, recorded in document["apps"].items()},
+        {app: QueryRecord(**recorded) for app, recorded in document["apps"].items()},
         _ends(document["ends"]),
         _schema(document["schema"]),
     )

@@ -19,24 +19,24 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from penstock.spark.lake import disk
-from penstock.spark.lake.compaction import Target, merged, merges
-from penstock.spark.lake.files import check_written, is_ours
-from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Entry, Manifest, State
+from penstock.spark.lake.compaction import CompactionTarget, merge_files, merge_groups
+from penstock.spark.lake.files import check_written, is_penstock_file
+from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Manifest, TableCommit, TableState
 from penstock.spark.lake.schema import widened
 from penstock.spark.lake.table import (
-    OURS,
-    Batch,
+    METADATA_FOLDER,
     Compacted,
     DataFile,
-    Ends,
-    Recorded,
-    holds,
+    EndOffsets,
+    LakeBatch,
+    QueryRecord,
+    is_already_committed,
 )
 from penstock.types import TopicPartition
 
 
 def staging_folder(table: Path) -> Path:
-    return table / OURS / "staging"
+    return table / METADATA_FOLDER / "staging"
 
 
 class ParquetTable:
@@ -44,17 +44,17 @@ class ParquetTable:
         """`snapshot_every`: after so many commits the sum of all is written."""
         self._folder = folder
         self._staging = staging_folder(folder)
-        self._removed = folder / OURS / "removed"
+        self._removed = folder / METADATA_FOLDER / "removed"
         self._manifest = Manifest(folder, snapshot_every=snapshot_every)
 
-    def recorded(self, app: str) -> Recorded:
-        return self._manifest.read().apps.get(app, Recorded())
+    def recorded(self, app: str) -> QueryRecord:
+        return self._manifest.read().apps.get(app, QueryRecord())
 
-    def ends(self, partitions: Iterable[TopicPartition]) -> Ends:
+    def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         ends = self._manifest.read().ends
         return {partition: ends[partition] for partition in partitions if partition in ends}
 
-    def commit(self, batch: Batch) -> bool:
+    def commit(self, batch: LakeBatch) -> bool:
         check_written((self._find(file), file) for file in batch.files)
         after = self._manifest.change(lambda state: _appended(state, batch))
         self._publish(after or self._manifest.read())
@@ -66,13 +66,13 @@ class ParquetTable:
         return [str(self._find(file)) for file in state.files.values()]
 
     def compact(self, target_bytes: int) -> Compacted:
-        state = self._tidied()
+        state = self._finish_interrupted_moves()
         before = after = 0
-        for group in merges(state.files.values(), target_bytes):
+        for group in merge_groups(state.files.values(), target_bytes):
             assert state.schema is not None, "a table with files has columns"
-            target = Target(self._staging, group[0].folder, state.schema)
-            one = merged([self._find(file) for file in group], sum(file.rows for file in group), target)
-            if not self._exchange(group, one):
+            target = CompactionTarget(self._staging, group[0].folder, state.schema)
+            one = merge_files([self._find(file) for file in group], sum(file.rows for file in group), target)
+            if not self._replace_files(group, one):
                 self._drop(one)
                 break  # somebody else compacts
             before, after = before + len(group), after + 1
@@ -82,11 +82,11 @@ class ParquetTable:
         """The format has no older versions to read: what was replaced goes as what was never committed."""
         # Listed before the log is read: a file that is committed meanwhile is named by it, and one that
         # comes meanwhile is not looked at.
-        self._tidied()
-        found = [path for path in self._candidates() if disk.written_ms(path) < older_than_ms]
+        self._finish_interrupted_moves()
+        found = [path for path in self._candidates() if disk.modified_ms(path) < older_than_ms]
         named = {file.name for file in self._manifest.read().files.values()}
         gone = [path for path in found if path.name not in named]
-        gone += [path for path in self._manifest.needless() if disk.written_ms(path) < older_than_ms]
+        gone += [path for path in self._manifest.obsolete_files() if disk.modified_ms(path) < older_than_ms]
         for path in gone:
             path.unlink(missing_ok=True)
         return [str(path) for path in gone]
@@ -99,41 +99,43 @@ class ParquetTable:
         if one.path not in self._manifest.read().files:
             (self._staging / one.name).unlink(missing_ok=True)
 
-    def _exchange(self, group: list[DataFile], one: DataFile) -> bool:
+    def _replace_files(self, group: list[DataFile], one: DataFile) -> bool:
         paths = tuple(file.path for file in group)
 
-        def decide(state: State) -> Entry | None:
+        def decide(state: TableState) -> TableCommit | None:
             if not all(path in state.files for path in paths):
                 return None
-            return Entry("compact", _now_ms(), (one,), paths)
+            return TableCommit("compact", _now_ms(), (one,), paths)
 
         after = self._manifest.change(decide)
         if after is None:
             return False
         self._publish(after)
-        self._take_away([self._folder / path for path in paths])
+        self._move_to_removed([self._folder / path for path in paths])
         return True
 
-    def _tidied(self) -> State:
+    def _finish_interrupted_moves(self) -> TableState:
         """The table, after what a commit or a compaction that died left undone is done.
 
         A file lies outside of `_penstock` only after a commit named it. So one that the table does not
         name now was replaced. It is listed before the log is read, or it might be newer than that.
         """
-        listed = [path for path in self._candidates() if OURS not in path.relative_to(self._folder).parts]
+        listed = [
+            path for path in self._candidates() if METADATA_FOLDER not in path.relative_to(self._folder).parts
+        ]
         state = self._manifest.read()
         self._publish(state)
         live = {self._folder / file.path for file in state.files.values()}
-        self._take_away([path for path in listed if path not in live])
+        self._move_to_removed([path for path in listed if path not in live])
         return state
 
-    def _take_away(self, paths: list[Path]) -> None:
+    def _move_to_removed(self, paths: list[Path]) -> None:
         disk.make_folder(self._removed)
         for path in paths:
             _move(path, self._removed / path.name)
             os.utime(self._removed / path.name)  # who reads it still has the time that vacuum leaves
 
-    def _publish(self, state: State) -> None:
+    def _publish(self, state: TableState) -> None:
         """Move files of the table that are still in `staging` to where they belong."""
         staged = set(os.listdir(self._staging)) if self._staging.is_dir() else set()
         waiting = [file for file in state.files.values() if file.name in staged]
@@ -159,20 +161,20 @@ class ParquetTable:
 
     def _candidates(self) -> Iterator[Path]:
         for parent, folders, names in os.walk(self._folder):
-            if Path(parent) == self._folder / OURS:
+            if Path(parent) == self._folder / METADATA_FOLDER:
                 folders[:] = [name for name in folders if name in ("staging", "removed", "log")]
             is_log = Path(parent) == self._manifest.folder
             for name in names:
-                if is_ours(name) or (is_log and name.startswith(disk.TEMPORARY_PREFIX)):
+                if is_penstock_file(name) or (is_log and name.startswith(disk.TEMPORARY_PREFIX)):
                     yield Path(parent, name)
 
 
-def _appended(state: State, batch: Batch) -> Entry | None:
-    recorded = state.apps.get(batch.app, Recorded())
-    if holds(recorded, batch.version, batch.spans, state.ends):
+def _appended(state: TableState, batch: LakeBatch) -> TableCommit | None:
+    recorded = state.apps.get(batch.app, QueryRecord())
+    if is_already_committed(recorded, batch.version, batch.spans, state.ends):
         return None
     schema = widened(batch.schema if state.schema is None else state.schema, batch.schema)
-    return Entry(
+    return TableCommit(
         "append",
         _now_ms(),
         batch.files,

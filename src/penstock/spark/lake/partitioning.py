@@ -33,26 +33,26 @@ class PartitionBy(Enum):
         return {"none": (), "day": ("date",), "hour": ("date", "hour")}[self.value]
 
 
-class Piece(NamedTuple):
+class PartitionedRows(NamedTuple):
     unit: int
     """Which day or hour, counted from 1970."""
     rows: pa.RecordBatch
 
 
-def pieces(rows: pa.RecordBatch, by: PartitionBy, time_column: str) -> Iterator[Piece]:
+def pieces(rows: pa.RecordBatch, by: PartitionBy, time_column: str) -> Iterator[PartitionedRows]:
     if by is PartitionBy.NONE or rows.num_rows == 0:
-        yield Piece(0, rows)
+        yield PartitionedRows(0, rows)
         return
     units = _units(rows.column(time_column), DAY_US if by is PartitionBy.DAY else HOUR_US)
     first = int(units[0])
     if (units == first).all():
-        yield Piece(first, rows)
+        yield PartitionedRows(first, rows)
         return
     order = np.argsort(units, kind="stable")
     ordered = units[order]
     starts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)]
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-        yield Piece(int(ordered[start]), rows.take(pa.array(order[start:end])))
+        yield PartitionedRows(int(ordered[start]), rows.take(pa.array(order[start:end])))
 
 
 def _units(times: pa.Array, unit_us: int) -> np.ndarray:
@@ -80,7 +80,7 @@ def _moment(unit: int, unit_us: int) -> datetime | None:
     return moment if moment.year >= 1000 else None  # such as sort and parse with four digits
 
 
-def values_of(folder: str) -> dict[str, str | None]:
+def partition_values(folder: str) -> dict[str, str | None]:
     """The partition columns of a file, from the folder it lies in."""
     pairs = (part.split("=", 1) for part in folder.split("/") if "=" in part)
     return {column: None if value == NO_VALUE else value for column, value in pairs}

@@ -5,39 +5,41 @@ Pure, but for Arrow's types, which are the vocabulary.
 
 import pyarrow as pa
 
-from penstock.spark.lake.table import LakeRefused
+from penstock.spark.lake.table import LakeTableError
 
 
-def in_utc(schema: pa.Schema) -> pa.Schema:
+def with_utc_timestamps(schema: pa.Schema) -> pa.Schema:
     """As files hold it. Spark hands over times in the zone of its session, and Delta takes only UTC."""
-    return pa.schema([field.with_type(_in_utc(field.type)) for field in schema.remove_metadata()])
+    return pa.schema(
+        [field.with_type(_with_utc_timestamps(field.type)) for field in schema.remove_metadata()]
+    )
 
 
-def _in_utc(kind: pa.DataType) -> pa.DataType:
+def _with_utc_timestamps(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, tz="UTC")
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+        return pa.struct([field.with_type(_with_utc_timestamps(field.type)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_with_utc_timestamps(kind.value_type)))
     return kind
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """As two libraries that name the same type differently both name it here."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):
         return pa.binary()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", plain(kind.value_type)))
+        return pa.list_(pa.field("element", plain_type(kind.value_type)))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, plain(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, plain_type(field.type)) for field in kind])
     return kind
 
 
 def in_plain_types(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, plain(field.type)) for field in schema])
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
 def new_fields(table: pa.Schema, given: pa.Schema) -> list[pa.Field]:
@@ -49,8 +51,8 @@ def new_fields(table: pa.Schema, given: pa.Schema) -> list[pa.Field]:
             added.append(field.with_nullable(True))
             continue
         known = table.field(index).type
-        if not plain(known).equals(plain(field.type)):
-            raise LakeRefused(
+        if not plain_type(known).equals(plain_type(field.type)):
+            raise LakeTableError(
                 f"column {field.name} of the table is {known} and cannot become {field.type}: "
                 "write to another folder, or give the new column another name"
             )
@@ -62,7 +64,7 @@ def widened(table: pa.Schema, given: pa.Schema) -> pa.Schema:
     return pa.schema([*fields, *new_fields(table, given)])
 
 
-def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def conformed_to(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with the columns of `schema`, null where a file is older than a column."""
     columns = [
         rows.column(field.name).cast(field.type)

@@ -34,25 +34,25 @@ from penstock.spark.lake.description import (
 from penstock.spark.lake.files import (
     COMPRESSIONS,
     OFFSET_COLUMNS,
-    Shape,
+    FileLayout,
     TaskFiles,
     add_spans,
     spans_of,
-    written,
+    write_all,
 )
 from penstock.spark.lake.parquet_table import staging_folder
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import (
-    Batch,
     DataFile,
-    LakeRefused,
+    LakeBatch,
     LakeTable,
-    Piece,
-    Span,
-    check_pieces,
-    holds,
+    LakeTableError,
+    OffsetSpan,
+    PlannedRange,
+    check_planned_ranges,
+    is_already_committed,
 )
-from penstock.spark.runtime.workers import settle
+from penstock.spark.runtime.workers import freeze_gc
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
 RUN_ID: Final = "spark.jobGroup.id"
 
-_looked: set[tuple[str, str]] = set()
+_checked_runs: set[tuple[str, str]] = set()
 """Runs of queries for which this process has looked whether the table holds their first batch."""
 
 
@@ -90,26 +90,26 @@ class LakeSink(DataSource):
         return NAME
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "LakeWriter":
-        refuse_overwriting(overwrite)
+        reject_overwrite(overwrite)
         return LakeWriter(self.options, schema.fieldNames())
 
 
-def refuse_overwriting(overwrite: bool) -> None:
+def reject_overwrite(overwrite: bool) -> None:
     if overwrite:
-        raise LakeRefused('the lake takes outputMode("append") only')
+        raise LakeTableError('the lake takes outputMode("append") only')
 
 
-class Written(WriterCommitMessage):
+class WrittenFiles(WriterCommitMessage):
     """What a task tells the driver."""
 
     def __init__(
         self,
         app: str,
         files: Sequence[DataFile] = (),
-        spans: Mapping[TopicPartition, Span] | None = None,
+        spans: Mapping[TopicPartition, OffsetSpan] | None = None,
         schema: "pa.Schema | None" = None,
         lost: int = 0,
-        pieces: Sequence[Piece] = (),
+        pieces: Sequence[PlannedRange] = (),
     ) -> None:
         self.app = app
         self.files = tuple(files)
@@ -120,28 +120,28 @@ class Written(WriterCommitMessage):
         """What the task was to read, where the plan of the batch is known."""
 
 
-class Held(WriterCommitMessage):
+class AlreadyCommitted(WriterCommitMessage):
     """What a task tells the driver that found the number of its batch in the table."""
 
-    def __init__(self, app: str, spans: Mapping[TopicPartition, Span]) -> None:
+    def __init__(self, app: str, spans: Mapping[TopicPartition, OffsetSpan]) -> None:
         self.app = app
         self.spans = dict(spans)
 
 
 class LakeWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
-        self._folder = Path(_needed(options, "path")).absolute()
+        self._folder = Path(_required_option(options, "path")).absolute()
         self._app = options.get("txnAppId")
-        self._shape = Shape(
-            PartitionBy(_choice(options, "partitionBy", [each.value for each in PartitionBy], "day")),
+        self._shape = FileLayout(
+            PartitionBy(_choice_option(options, "partitionBy", [each.value for each in PartitionBy], "day")),
             options.get("timestampColumn", "timestamp"),
             options.get("batchColumn"),
-            _choice(options, "compression", COMPRESSIONS, "snappy"),
+            _choice_option(options, "compression", COMPRESSIONS, "snappy"),
         )
         self._description = Description(
-            _choice(options, "lakeFormat", FORMATS, "parquet"), self._shape.by, self._shape.time_column
+            _choice_option(options, "lakeFormat", FORMATS, "parquet"), self._shape.by, self._shape.time_column
         )
-        self._place = _place_of_records(options)
+        self._place = _record_column(options)
         _check_columns(columns, self._shape)
         # On the driver, and before tasks put files there: a folder with files and no table is refused.
         make_table(self._folder, self._description)
@@ -149,21 +149,21 @@ class LakeWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         from pyspark import TaskContext
 
-        settle()
+        freeze_gc()
         context = TaskContext.get()
         assert context is not None, "Spark calls this within a task"
         version = int(context.getLocalProperty(BATCH_ID) or 0)
         app = self._app or context.getLocalProperty(QUERY_ID) or ""
         if not app:
-            raise LakeRefused("the query has no id: write with writeStream, or give the option txnAppId")
-        if self._is_there(app, context.getLocalProperty(RUN_ID) or "", version):
-            return Held(app, self.spans(iterator))
+            raise LakeTableError("the query has no id: write with writeStream, or give the option txnAppId")
+        if self._is_committed(app, context.getLocalProperty(RUN_ID) or "", version):
+            return AlreadyCommitted(app, self.spans(iterator))
         is_flat = self._description.format == "parquet"
         place = staging_folder(self._folder) if is_flat else self._folder / self._data_folder
         files = TaskFiles(place, self._shape, batch=version, task=context.partitionId(), flat=is_flat)
-        done = written(self.rows(iterator, files), files)
+        done = write_all(self.rows(iterator, files), files)
         named = [file._replace(folder=f"{self._data_folder}/{file.folder}".strip("/")) for file in done]
-        return Written(app, named, files.spans, files.schema, files.lost, files.pieces)
+        return WrittenFiles(app, named, files.spans, files.schema, files.lost, files.pieces)
 
     def rows(self, given: "Iterator[pa.RecordBatch]", files: TaskFiles) -> "Iterator[pa.RecordBatch]":
         """What to write for what Spark handed over. What rows do not say of themselves is told `files`."""
@@ -174,37 +174,43 @@ class LakeWriter(DataSourceStreamArrowWriter):
             add_spans(files.spans, self._place.spans(batch))
             yield batch.drop_columns([self._place.column])
 
-    def spans(self, given: "Iterator[pa.RecordBatch]") -> dict[TopicPartition, Span]:
+    def spans(self, given: "Iterator[pa.RecordBatch]") -> dict[TopicPartition, OffsetSpan]:
         """Which offsets the rows are from that Spark handed over, where nothing is written."""
-        found: dict[TopicPartition, Span] = {}
+        found: dict[TopicPartition, OffsetSpan] = {}
         for batch in given:
             add_spans(found, spans_of(batch) if self._place is None else self._place.spans(batch))
         return found
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if None in messages:
-            raise LakeRefused(
+            raise LakeTableError(
                 f"{messages.count(None)} of {len(messages)} tasks of batch {batchId} do not say what they "
                 "wrote: rows would be left out. Start the query again"
             )
         batch = _batch(messages, batchId)
-        if held := [message for message in messages if isinstance(message, Held)]:
-            self._check_held(messages, held[0].app, batchId)
+        if held := [message for message in messages if isinstance(message, AlreadyCommitted)]:
+            self._check_already_committed(messages, held[0].app, batchId)
             self._remove(() if batch is None else batch.files)
             return
-        pieces = [piece for each in messages if isinstance(each, Written) for piece in each.pieces]
-        check_pieces(batchId, pieces)
-        if batch is not None and not self._with_table(lambda table: table.commit(self.checked(batch, table))):
+        pieces = [piece for each in messages if isinstance(each, WrittenFiles) for piece in each.pieces]
+        check_planned_ranges(batchId, pieces)
+        if batch is not None and not self._with_table(
+            lambda table: table.commit(self.validated(batch, table))
+        ):
             self._remove(batch.files)  # written by a task that looked too early
 
-    def checked(self, batch: Batch, table: LakeTable) -> Batch:
+    def validated(self, batch: LakeBatch, table: LakeTable) -> LakeBatch:
         """The batch as it is to be committed. LakeRefused if it is not to be."""
         return batch
 
-    def _check_held(self, messages: Sequence[WriterCommitMessage | None], app: str, version: int) -> None:
+    def _check_already_committed(
+        self, messages: Sequence[WriterCommitMessage | None], app: str, version: int
+    ) -> None:
         spans = _spans(messages)
-        if not self._with_table(lambda table: holds(table.recorded(app), version, spans, table.ends(spans))):
-            raise LakeRefused(
+        if not self._with_table(
+            lambda table: is_already_committed(table.recorded(app), version, spans, table.ends(spans))
+        ):
+            raise LakeTableError(
                 f"the table in {self._folder} held batch {version} and no longer does: it was changed while "
                 "the query ran. Start the query again"
             )
@@ -227,13 +233,13 @@ class LakeWriter(DataSourceStreamArrowWriter):
         finally:
             table.close()
 
-    def _is_there(self, app: str, run: str, version: int) -> bool:
+    def _is_committed(self, app: str, run: str, version: int) -> bool:
         key = (str(self._folder), run)
-        if key in _looked:
+        if key in _checked_runs:
             return False
         recorded = self._with_table(lambda table: table.recorded(app))
         if recorded.version < version:
-            _looked.add(key)
+            _checked_runs.add(key)
         return bool(recorded.version >= version)
 
     def _remove(self, files: Sequence[DataFile]) -> None:
@@ -245,64 +251,66 @@ class LakeWriter(DataSourceStreamArrowWriter):
                 path.unlink(missing_ok=True)
 
 
-def _batch(messages: Sequence[WriterCommitMessage | None], version: int) -> Batch | None:
+def _batch(messages: Sequence[WriterCommitMessage | None], version: int) -> LakeBatch | None:
     """All that the tasks have written. None if that is nothing."""
-    told = [message for message in messages if isinstance(message, Written)]
-    schema = next((message.schema for message in told if message.schema is not None), None)
+    written_messages = [message for message in messages if isinstance(message, WrittenFiles)]
+    schema = next((message.schema for message in written_messages if message.schema is not None), None)
     if schema is None:
         return None
-    files = tuple(file for message in told for file in message.files)
-    lost = sum(message.lost for message in told)
-    return Batch(told[0].app, version, files, _spans(told), schema, lost)
+    files = tuple(file for message in written_messages for file in message.files)
+    lost = sum(message.lost for message in written_messages)
+    return LakeBatch(written_messages[0].app, version, files, _spans(written_messages), schema, lost)
 
 
-def _spans(messages: Sequence[WriterCommitMessage | None]) -> dict[TopicPartition, Span]:
-    spans: dict[TopicPartition, Span] = {}
+def _spans(messages: Sequence[WriterCommitMessage | None]) -> dict[TopicPartition, OffsetSpan]:
+    spans: dict[TopicPartition, OffsetSpan] = {}
     for message in messages:
-        if isinstance(message, Written | Held):
+        if isinstance(message, WrittenFiles | AlreadyCommitted):
             add_spans(spans, message.spans)
     return spans
 
 
-class _PlaceOfRecords(NamedTuple):
+class _RecordColumn(NamedTuple):
     """A column that says which record a row came from. It is not written."""
 
     topic: str
     column: str
 
-    def spans(self, rows: "pa.RecordBatch") -> dict[TopicPartition, Span]:
+    def spans(self, rows: "pa.RecordBatch") -> dict[TopicPartition, OffsetSpan]:
         place = rows.column(self.column)
         partitions, offsets = place.field("partition"), place.field("offset")
         topics = pa.repeat(self.topic, rows.num_rows)
         return spans_of(pa.table([topics, partitions, offsets], names=list(OFFSET_COLUMNS)))
 
 
-def _place_of_records(options: Mapping[str, str]) -> _PlaceOfRecords | None:
+def _record_column(options: Mapping[str, str]) -> _RecordColumn | None:
     topic, column = options.get("recordTopic"), options.get("recordColumn")
     if (topic is None) != (column is None):
-        raise LakeRefused("recordTopic and recordColumn go together: give both, or neither")
-    return None if topic is None or column is None else _PlaceOfRecords(topic, column)
+        raise LakeTableError("recordTopic and recordColumn go together: give both, or neither")
+    return None if topic is None or column is None else _RecordColumn(topic, column)
 
 
-def _needed(options: Mapping[str, str], name: str) -> str:
+def _required_option(options: Mapping[str, str], name: str) -> str:
     if not options.get(name):
-        raise LakeRefused(f"give the option {name}: the folder of the table")
+        raise LakeTableError(f"give the option {name}: the folder of the table")
     return options[name]
 
 
-def _choice(options: Mapping[str, str], name: str, allowed: Sequence[str], default: str) -> str:
+def _choice_option(options: Mapping[str, str], name: str, allowed: Sequence[str], default: str) -> str:
     value = options.get(name, default).lower()
     if value not in allowed:
-        raise LakeRefused(f"{name} is {value!r} and must be one of {', '.join(allowed)}")
+        raise LakeTableError(f"{name} is {value!r} and must be one of {', '.join(allowed)}")
     return value
 
 
-def _check_columns(columns: Sequence[str], shape: Shape) -> None:
+def _check_columns(columns: Sequence[str], shape: FileLayout) -> None:
     if shape.by is not PartitionBy.NONE and shape.time_column not in columns:
-        raise LakeRefused(
+        raise LakeTableError(
             f"rows have no column {shape.time_column} to partition by: name another with timestampColumn, "
             "or give partitionBy none"
         )
     added = [*shape.by.columns, *([shape.batch_column] if shape.batch_column else [])]
     if taken := sorted(set(added) & set(columns)):
-        raise LakeRefused(f"the table adds the column {taken[0]} itself: give that of your rows another name")
+        raise LakeTableError(
+            f"the table adds the column {taken[0]} itself: give that of your rows another name"
+        )

@@ -17,7 +17,7 @@ from penstock.types import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OURS: Final = "_penstock"
+METADATA_FOLDER: Final = "_penstock"
 """The folder inside a table that holds what is ours. Readers of Parquet pass over such names."""
 NOTHING_RECORDED: Final = -1
 OLD_CHECKPOINT_REMEDY: Final = (
@@ -25,11 +25,11 @@ OLD_CHECKPOINT_REMEDY: Final = (
     "folder"
 )
 
-Ends = Mapping[TopicPartition, int]
+EndOffsets = Mapping[TopicPartition, int]
 """One past the last offset that a table holds."""
 
 
-class LakeRefused(CommandFailed):
+class LakeTableError(CommandFailed):
     """A table cannot take what it was given. The message is a sentence that names the remedy."""
 
 
@@ -45,28 +45,28 @@ class DataFile(NamedTuple):
         return f"{self.folder}/{self.name}" if self.folder else self.name
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     start: int
     end: int
 
 
-class Piece(NamedTuple):
+class PlannedRange(NamedTuple):
     """What one task was to read of a topic."""
 
     partition: TopicPartition
-    span: Span
+    span: OffsetSpan
     of: int
     """How many pieces the whole batch was planned with."""
 
 
-class Batch(NamedTuple):
+class LakeBatch(NamedTuple):
     """What is committed in one step."""
 
     app: str
     """The query; its checkpoint gives it a name that stays."""
     version: int
     files: tuple[DataFile, ...]
-    spans: Mapping[TopicPartition, Span]
+    spans: Mapping[TopicPartition, OffsetSpan]
     """Which offsets the rows are from. Empty if the rows are not records of topics."""
     schema: "pa.Schema"
     lost: int = 0
@@ -81,7 +81,7 @@ class Batch(NamedTuple):
         return sum(file.bytes for file in self.files)
 
 
-class Recorded(NamedTuple):
+class QueryRecord(NamedTuple):
     """What a table knows of a query that writes to it."""
 
     version: int = NOTHING_RECORDED
@@ -90,8 +90,8 @@ class Recorded(NamedTuple):
     files: int = 0
     lost: int = 0
 
-    def after(self, batch: Batch) -> "Recorded":
-        return Recorded(
+    def after(self, batch: LakeBatch) -> "QueryRecord":
+        return QueryRecord(
             batch.version,
             self.rows + batch.rows,
             self.bytes + batch.bytes,
@@ -106,12 +106,12 @@ class Compacted(NamedTuple):
 
 
 class LakeTable(Protocol):
-    def recorded(self, app: str) -> Recorded: ...
+    def recorded(self, app: str) -> QueryRecord: ...
 
-    def ends(self, partitions: Iterable[TopicPartition]) -> Ends:
+    def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         """Of those that it holds something of."""
 
-    def commit(self, batch: Batch) -> bool:
+    def commit(self, batch: LakeBatch) -> bool:
         """False if the table held it already; the files given are nobody's then."""
 
     def files(self) -> list[str]:
@@ -130,56 +130,58 @@ class LakeTable(Protocol):
     def close(self) -> None: ...
 
 
-def check_pieces(version: int, pieces: Sequence[Piece]) -> None:
+def check_planned_ranges(version: int, pieces: Sequence[PlannedRange]) -> None:
     """LakeRefused unless the pieces are the whole batch: all that were planned, one after the other."""
     if any(each.of != len(pieces) for each in pieces):
-        raise LakeRefused(
+        raise LakeTableError(
             f"batch {version} was planned as {pieces[0].of} ranges of offsets and tasks report "
             f"{len(pieces)}: records would be left out. Start the query again"
         )
     ordered = sorted(pieces)
     for one, following in pairwise(ordered):
         if one.partition == following.partition and one.span.end != following.span.start:
-            raise LakeRefused(
+            raise LakeTableError(
                 f"in batch {version}, tasks read {one.partition.topic}/{one.partition.partition} up to "
                 f"offset {one.span.end} and then from offset {following.span.start} on: records would be "
                 "left out or be there twice. Start the query again"
             )
 
 
-def holds(recorded: Recorded, version: int, spans: Mapping[TopicPartition, Span], ends: Ends) -> bool:
+def is_already_committed(
+    recorded: QueryRecord, version: int, spans: Mapping[TopicPartition, OffsetSpan], ends: EndOffsets
+) -> bool:
     """Whether the table has the batch. LakeRefused if it has some of its rows, or others by that number."""
     if version > recorded.version:
-        check_spans(spans, ends)
+        check_no_overlap(spans, ends)
         return False
     if not spans and version < recorded.version:
         # After a crash the newest batch may come again, and no other.
-        raise LakeRefused(
+        raise LakeTableError(
             f"batch {version} was to be written, and the table holds batches up to {recorded.version}: the "
             f"checkpoint is older than the table, and rows would be left out. {OLD_CHECKPOINT_REMEDY}"
         )
-    check_same(version, spans, ends)
+    check_known_batch(version, spans, ends)
     return True
 
 
-def check_same(version: int, spans: Mapping[TopicPartition, Span], ends: Ends) -> None:
+def check_known_batch(version: int, spans: Mapping[TopicPartition, OffsetSpan], ends: EndOffsets) -> None:
     """A batch whose number is known brings only rows that are known."""
     for partition, span in spans.items():
         end = ends.get(partition, 0)
         if span.end > end:
-            raise LakeRefused(
+            raise LakeTableError(
                 f"the table holds batch {version}, and {partition.topic}/{partition.partition} up to "
                 f"offset {end}; now that batch goes up to offset {span.end}. The checkpoint is older than "
                 f"the table, or a part of it is missing, and rows would be left out. {OLD_CHECKPOINT_REMEDY}"
             )
 
 
-def check_spans(spans: Mapping[TopicPartition, Span], ends: Ends) -> None:
+def check_no_overlap(spans: Mapping[TopicPartition, OffsetSpan], ends: EndOffsets) -> None:
     """Rows that the table has cannot come again, not even from a query that does not know of it."""
     for partition, span in spans.items():
         end = ends.get(partition, 0)
         if span.start < end:
-            raise LakeRefused(
+            raise LakeTableError(
                 f"the table holds {partition.topic}/{partition.partition} up to offset {end} and was given "
                 f"rows from offset {span.start} on: they would be there twice. The checkpoint is not the one "
                 "that wrote the table, or the topic was deleted and made anew, or its log was truncated. Use "

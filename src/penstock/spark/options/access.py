@@ -9,13 +9,13 @@ from penstock.config.listeners import Address, parse_address
 from penstock.errors import ConfigError
 from penstock.host.tls import ClientTls
 from penstock.limits import INT_MAX
-from penstock.spark.options.values import Given, one_of
+from penstock.spark.options.values import SourceOptions, one_of
 
 CLIENT_ID: Final = "penstock-spark"
 _TIMEOUT_S: Final = 60.0
 
 
-class Access(NamedTuple):
+class ClusterAccess(NamedTuple):
     """How the cluster is reached."""
 
     bootstrap: tuple[Address, ...]
@@ -25,18 +25,18 @@ class Access(NamedTuple):
     """Files must be there on the driver and on every executor."""
 
 
-def access_of(given: Given) -> Access:
-    said = given.first_of(("kafka.bootstrap.servers", "bootstrap"))
-    if said is None:
+def parse_access(given: SourceOptions) -> ClusterAccess:
+    servers = given.first_of(("kafka.bootstrap.servers", "bootstrap"))
+    if servers is None:
         raise ConfigError("option kafka.bootstrap.servers must say where a broker is: host:port")
-    name, text = said
+    name, text = servers
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
     addresses = [parse_address(entry) for entry in entries]
     if not addresses or None in addresses:
         raise ConfigError(f"option {name} is {text!r}; give host:port, or several with commas")
     timeout = given.number("kafka.default.api.timeout.ms", most=INT_MAX)
     timeout = timeout or given.number("kafka.request.timeout.ms", most=INT_MAX)
-    return Access(
+    return ClusterAccess(
         bootstrap=tuple(address for address in addresses if address is not None),
         client_id=given.text("kafka.client.id") or CLIENT_ID,
         timeout_s=_TIMEOUT_S if timeout is None else timeout / 1000,
@@ -44,7 +44,7 @@ def access_of(given: Given) -> Access:
     )
 
 
-def _tls(given: Given) -> ClientTls | None:
+def _tls(given: SourceOptions) -> ClientTls | None:
     name = "kafka.security.protocol"
     protocol = (given.text(name) or "PLAINTEXT").strip().upper()
     if protocol.startswith("SASL"):
@@ -67,7 +67,7 @@ def _tls(given: Given) -> ClientTls | None:
     )
 
 
-def _check_store_type(given: Given, store: str) -> None:
+def _check_store_type(given: SourceOptions, store: str) -> None:
     """Java's own stores are left to Java: here are PEM files."""
     location = given.text(f"kafka.ssl.{store}.location")
     kind = (given.text(f"kafka.ssl.{store}.type") or "PEM").strip().upper()

@@ -1,10 +1,10 @@
 """From options to a client of the cluster."""
 
-from penstock.spark.options.access import Access
+from penstock.spark.options.access import ClusterAccess
 from penstock.spark.pool import ClientSettings
 
 
-def client_settings(access: Access, *, timeout_s: float | None = None) -> ClientSettings:
+def client_settings(access: ClusterAccess, *, timeout_s: float | None = None) -> ClientSettings:
     return ClientSettings(
         bootstrap=access.bootstrap,
         client_id=access.client_id,

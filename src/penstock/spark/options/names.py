@@ -16,11 +16,11 @@ from penstock.errors import ConfigError
 
 KAFKA_PREFIX: Final = "kafka."
 
-CONNECTION: Final = ("bootstrap",)
-PAYLOAD: Final = ("valueFormat", "valueSchema", "valueMessage", "badRows", "deadLetterTopic")
-READ: Final = (
-    *CONNECTION,
-    *PAYLOAD,
+CONNECTION_OPTIONS: Final = ("bootstrap",)
+PAYLOAD_OPTIONS: Final = ("valueFormat", "valueSchema", "valueMessage", "badRows", "deadLetterTopic")
+READ_OPTIONS: Final = (
+    *CONNECTION_OPTIONS,
+    *PAYLOAD_OPTIONS,
     "subscribe",
     "subscribePattern",
     "assign",
@@ -48,7 +48,7 @@ READ: Final = (
     "kafkaConsumer.pollTimeoutMs",
     "partition.metadata.cache.ttl.ms",
 )
-WRITE: Final = (*CONNECTION, "topic", "includeHeaders", "includeTimestamp")
+WRITE_OPTIONS: Final = (*CONNECTION_OPTIONS, "topic", "includeHeaders", "includeTimestamp")
 
 # What Spark itself adds to the options of a query, or reads from them.
 _SPARK: Final = frozenset(
@@ -67,7 +67,7 @@ _SPARK: Final = frozenset(
 )
 
 # Settings of Kafka's consumers and producers that have an effect here.
-KAFKA: Final = (
+KAFKA_OPTIONS: Final = (
     "bootstrap.servers",
     "client.id",
     "request.timeout.ms",
@@ -89,8 +89,8 @@ KAFKA: Final = (
     "ssl.certificate.location",
     "ssl.key.location",
 )
-KAFKA_READ: Final = ("group.id", "isolation.level", "fetch.max.bytes", "max.partition.fetch.bytes")
-KAFKA_WRITE: Final = ("acks", "compression.type", "enable.idempotence", "max.request.size")
+KAFKA_READ_OPTIONS: Final = ("group.id", "isolation.level", "fetch.max.bytes", "max.partition.fetch.bytes")
+KAFKA_WRITE_OPTIONS: Final = ("acks", "compression.type", "enable.idempotence", "max.request.size")
 
 # And those that have none: they tune a client that is not used, and are taken so that queries move over.
 _KAFKA_WITHOUT_EFFECT: Final = frozenset(
@@ -157,7 +157,7 @@ _KAFKA_WITHOUT_EFFECT: Final = frozenset(
 )
 
 _BYTES: Final = "keys and values are bytes here; use DataFrame operations to read them"
-_KAFKA_REFUSED: Final = {
+_KAFKA_REJECTED: Final = {
     "auto.offset.reset": "where a query starts is said by startingOffsets; later it goes on where it was",
     "key.deserializer": _BYTES,
     "value.deserializer": _BYTES,
@@ -179,18 +179,21 @@ def check_names(options: Iterable[str], known: tuple[str, ...], kafka: tuple[str
         if lower.startswith(KAFKA_PREFIX):
             _check_kafka_name(lower.removeprefix(KAFKA_PREFIX), kafka)
         elif lower not in ours and lower not in _SPARK:
-            everything = {**ours, **{KAFKA_PREFIX + each: KAFKA_PREFIX + each for each in (*KAFKA, *kafka)}}
+            everything = {
+                **ours,
+                **{KAFKA_PREFIX + each: KAFKA_PREFIX + each for each in (*KAFKA_OPTIONS, *kafka)},
+            }
             raise ConfigError(f"there is no option {name}{_nearest(lower, everything)}")
 
 
 def _check_kafka_name(name: str, kafka: tuple[str, ...]) -> None:
     if name.startswith("sasl."):
         raise ConfigError(f"option {KAFKA_PREFIX}{name}: {_SASL_REASON}")
-    if name in _KAFKA_REFUSED:
-        raise ConfigError(f"option {KAFKA_PREFIX}{name} is not supported: {_KAFKA_REFUSED[name]}")
-    known = {*KAFKA, *KAFKA_READ, *KAFKA_WRITE, *_KAFKA_WITHOUT_EFFECT}
+    if name in _KAFKA_REJECTED:
+        raise ConfigError(f"option {KAFKA_PREFIX}{name} is not supported: {_KAFKA_REJECTED[name]}")
+    known = {*KAFKA_OPTIONS, *KAFKA_READ_OPTIONS, *KAFKA_WRITE_OPTIONS, *_KAFKA_WITHOUT_EFFECT}
     if name not in known:
-        near = {each: KAFKA_PREFIX + each for each in (*KAFKA, *kafka)}
+        near = {each: KAFKA_PREFIX + each for each in (*KAFKA_OPTIONS, *kafka)}
         raise ConfigError(
             f"option {KAFKA_PREFIX}{name} is no setting of Kafka's clients{_nearest(name, near)}"
         )

@@ -15,18 +15,18 @@ from typing import Final, NamedTuple
 from penstock.errors import ConfigError
 from penstock.limits import INT_MAX, MIB
 from penstock.protocol.compression import Codec
-from penstock.spark.options.access import Access, access_of
+from penstock.spark.options.access import ClusterAccess, parse_access
 from penstock.spark.options.names import (
-    KAFKA_READ,
-    KAFKA_WRITE,
-    READ,
-    WRITE,
+    KAFKA_READ_OPTIONS,
+    KAFKA_WRITE_OPTIONS,
+    READ_OPTIONS,
+    WRITE_OPTIONS,
     check_names,
 )
 from penstock.spark.options.values import (
     EARLIEST,
     LATEST,
-    Given,
+    SourceOptions,
     milliseconds,
     one_of,
     partition_offsets,
@@ -52,11 +52,11 @@ READ_UNCOMMITTED: Final = "read_uncommitted"
 ISOLATION_LEVELS: Final = {READ_COMMITTED: True, READ_UNCOMMITTED: False}
 
 
-class Topics(NamedTuple):
+class NamedTopics(NamedTuple):
     names: tuple[str, ...]
 
 
-class Pattern(NamedTuple):
+class TopicPattern(NamedTuple):
     text: str
 
     def matches(self, topic: str) -> bool:
@@ -64,44 +64,46 @@ class Pattern(NamedTuple):
         return re.fullmatch(self.text, topic) is not None
 
 
-class Partitions(NamedTuple):
+class AssignedPartitions(NamedTuple):
     partitions: frozenset[TopicPartition]
 
 
-Subscription = Topics | Pattern | Partitions
+TopicSubscription = NamedTopics | TopicPattern | AssignedPartitions
 
 
-class AtOffsets(NamedTuple):
+class SpecificOffsets(NamedTuple):
     """-1 is latest, -2 earliest."""
 
     offsets: dict[TopicPartition, int]
 
 
-class AtTime(NamedTuple):
+class GlobalTimestamp(NamedTuple):
     timestamp_ms: int
 
 
-class AtTimes(NamedTuple):
+class SpecificTimestamps(NamedTuple):
     timestamps_ms: dict[TopicPartition, int]
 
 
-class Everywhere(NamedTuple):
+class EarliestOrLatest(NamedTuple):
     """The same special offset for every partition."""
 
     offset: int
 
 
-Place = Everywhere | AtOffsets | AtTime | AtTimes
+ReadBound = EarliestOrLatest | SpecificOffsets | GlobalTimestamp | SpecificTimestamps
 
 
-def may_move(place: Place, *, latest_if_no_match: bool) -> bool:
+def may_move(bound: ReadBound, *, latest_if_no_match: bool) -> bool:
     """Whether it can be another one when it is looked up again a little later."""
-    if isinstance(place, AtOffsets):
-        return LATEST in place.offsets.values()
-    return place == Everywhere(LATEST) or (isinstance(place, AtTime | AtTimes) and latest_if_no_match)
+    if isinstance(bound, SpecificOffsets):
+        return LATEST in bound.offsets.values()
+    return bound == EarliestOrLatest(LATEST) or (
+        isinstance(bound, GlobalTimestamp | SpecificTimestamps) and latest_if_no_match
+    )
 
 
-class Limits(NamedTuple):
+class TriggerLimits(NamedTuple):
     """How much one trigger of a stream takes."""
 
     offsets_max: int | None = None
@@ -110,17 +112,17 @@ class Limits(NamedTuple):
     delay_ms_max: int = _TRIGGER_DELAY_MS_MAX
 
     @property
-    def are_any(self) -> bool:
+    def any_set(self) -> bool:
         return any(limit is not None for limit in (self.offsets_max, self.offsets_min, self.bytes_max))
 
 
 class ReadSettings(NamedTuple):
-    access: Access
-    subscription: Subscription
-    start: Place
-    end: Place
+    access: ClusterAccess
+    subscription: TopicSubscription
+    start: ReadBound
+    end: ReadBound
     latest_if_no_match: bool
-    limits: Limits
+    limits: TriggerLimits
     tasks_min: int | None
     records_per_task_max: int | None
     fail_on_data_loss: bool
@@ -134,7 +136,7 @@ class ReadSettings(NamedTuple):
 
 
 class WriteSettings(NamedTuple):
-    access: Access
+    access: ClusterAccess
     topic: str | None
     codec: Codec
     acks: int
@@ -147,11 +149,11 @@ class WriteSettings(NamedTuple):
 
 
 def batch_read_settings(options: Mapping[str, str]) -> ReadSettings:
-    given = Given(options)
-    start = _place(given, "starting", Everywhere(EARLIEST))
-    end = _place(given, "ending", Everywhere(LATEST))
-    _refuse_special(start, LATEST, "startingOffsets is latest: a batch read would find nothing")
-    _refuse_special(end, EARLIEST, "endingOffsets is earliest: a batch read would find nothing")
+    given = SourceOptions(options)
+    start = _bound(given, "starting", EarliestOrLatest(EARLIEST))
+    end = _bound(given, "ending", EarliestOrLatest(LATEST))
+    _reject_special_offset(start, LATEST, "startingOffsets is latest: a batch read would find nothing")
+    _reject_special_offset(end, EARLIEST, "endingOffsets is earliest: a batch read would find nothing")
     _check_order(start, end)
     settings = _read_settings(options, given, start, end)
     if settings.records_per_task_max is None and settings.tasks_min is None:
@@ -160,24 +162,26 @@ def batch_read_settings(options: Mapping[str, str]) -> ReadSettings:
 
 
 def stream_read_settings(options: Mapping[str, str]) -> ReadSettings:
-    given = Given(options)
+    given = SourceOptions(options)
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         if given.text(name) is not None:
             raise ConfigError(f"option {name} is for batch reads; a stream ends when it is stopped")
-    start = _place(given, "starting", Everywhere(LATEST))
-    return _read_settings(options, given, start, Everywhere(LATEST))
+    start = _bound(given, "starting", EarliestOrLatest(LATEST))
+    return _read_settings(options, given, start, EarliestOrLatest(LATEST))
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
     """What the columns of a read depend on."""
-    check_names(options, READ, KAFKA_READ)
-    return Given(options).flag("includeHeaders", default=False)
+    check_names(options, READ_OPTIONS, KAFKA_READ_OPTIONS)
+    return SourceOptions(options).flag("includeHeaders", default=False)
 
 
-def _read_settings(options: Mapping[str, str], given: Given, start: Place, end: Place) -> ReadSettings:
-    check_names(options, READ, KAFKA_READ)
+def _read_settings(
+    options: Mapping[str, str], given: SourceOptions, start: ReadBound, end: ReadBound
+) -> ReadSettings:
+    check_names(options, READ_OPTIONS, KAFKA_READ_OPTIONS)
     return ReadSettings(
-        access=access_of(given),
+        access=parse_access(given),
         subscription=_subscription(given),
         start=start,
         end=end,
@@ -196,21 +200,23 @@ def _read_settings(options: Mapping[str, str], given: Given, start: Place, end: 
     )
 
 
-def _subscription(given: Given) -> Subscription:
+def _subscription(given: SourceOptions) -> TopicSubscription:
     names = ("subscribe", "subscribePattern", "assign")
-    said = [(name, text) for name in names if (text := given.text(name)) is not None]
-    if len(said) != 1:
-        problem = "none is" if not said else "more than one is: " + ", ".join(name for name, _ in said)
+    configured = [(name, text) for name in names if (text := given.text(name)) is not None]
+    if len(configured) != 1:
+        problem = (
+            "none is" if not configured else "more than one is: " + ", ".join(name for name, _ in configured)
+        )
         raise ConfigError(f"one of the options {', '.join(names)} must say what to read, and {problem}")
-    [(name, text)] = said
+    [(name, text)] = configured
     if name == "assign":
-        return Partitions(partitions(name, text))
+        return AssignedPartitions(partitions(name, text))
     if name == "subscribePattern":
-        return Pattern(_pattern(text.strip()))
+        return TopicPattern(_pattern(text.strip()))
     topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
     if not topics:
         raise ConfigError(f"option subscribe is {text!r}; give the name of a topic, or several with commas")
-    return Topics(topics)
+    return NamedTopics(topics)
 
 
 def _pattern(text: str) -> str:
@@ -223,36 +229,38 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _place(given: Given, which: str, default: Place) -> Place:
+def _bound(given: SourceOptions, which: str, default: ReadBound) -> ReadBound:
     """A time for everything wins over times, and these over offsets: the order of the official source."""
     if (text := given.text(f"{which}Timestamp")) is not None:
-        return AtTime(whole_number(f"{which}Timestamp", text, least=0))
+        return GlobalTimestamp(whole_number(f"{which}Timestamp", text, least=0))
     if (text := given.text(f"{which}OffsetsByTimestamp")) is not None:
-        return AtTimes(partition_times(f"{which}OffsetsByTimestamp", text))
+        return SpecificTimestamps(partition_times(f"{which}OffsetsByTimestamp", text))
     if (text := given.text(f"{which}Offsets")) is None:
         return default
     special = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if special is not None:
-        return Everywhere(special)
+        return EarliestOrLatest(special)
     if not text.strip().startswith("{"):
         raise ConfigError(f"option {which}Offsets is {text!r}; give earliest, latest or JSON with offsets")
-    return AtOffsets(partition_offsets(f"{which}Offsets", text))
+    return SpecificOffsets(partition_offsets(f"{which}Offsets", text))
 
 
-def _refuse_special(place: Place, offset: int, problem: str) -> None:
-    if place == Everywhere(offset):
+def _reject_special_offset(bound: ReadBound, offset: int, problem: str) -> None:
+    if bound == EarliestOrLatest(offset):
         raise ConfigError(problem)
-    if isinstance(place, AtOffsets) and (found := [p for p, at in place.offsets.items() if at == offset]):
+    if isinstance(bound, SpecificOffsets) and (
+        found := [p for p, at in bound.offsets.items() if at == offset]
+    ):
         raise ConfigError(f"{problem} in {found[0]}")
 
 
-def _check_order(start: Place, end: Place) -> None:
+def _check_order(start: ReadBound, end: ReadBound) -> None:
     match start, end:
-        case AtOffsets(first), AtOffsets(last):
+        case SpecificOffsets(first), SpecificOffsets(last):
             what = "Offsets"
-        case AtTimes(first), AtTimes(last):
+        case SpecificTimestamps(first), SpecificTimestamps(last):
             what = "OffsetsByTimestamp"
-        case AtTime(begin), AtTime(until) if begin > until:
+        case GlobalTimestamp(begin), GlobalTimestamp(until) if begin > until:
             raise ConfigError(f"startingTimestamp {begin} is after endingTimestamp {until}")
         case _:
             return
@@ -264,14 +272,14 @@ def _check_order(start: Place, end: Place) -> None:
             raise ConfigError(f"starting{what} of {partition} is {begin}, after ending{what}, {until}")
 
 
-def _latest_if_no_match(given: Given) -> bool:
+def _latest_if_no_match(given: SourceOptions) -> bool:
     name = "startingOffsetsByTimestampStrategy"
     return one_of(name, given.text(name) or "error", {"error": False, "latest": True})
 
 
-def _limits(given: Given) -> Limits:
+def _limits(given: SourceOptions) -> TriggerLimits:
     delay = given.text("maxTriggerDelay")
-    limits = Limits(
+    limits = TriggerLimits(
         given.number("maxOffsetsPerTrigger"),
         given.number("minOffsetsPerTrigger"),
         given.number("maxBytesPerTrigger"),
@@ -283,30 +291,30 @@ def _limits(given: Given) -> Limits:
     return limits
 
 
-def _read_committed(given: Given) -> bool:
+def _read_committed(given: SourceOptions) -> bool:
     """By default, unlike Kafka's consumers: what a transaction took back was never meant to be read."""
     return one_of(ISOLATION_OPTION, given.text(ISOLATION_OPTION) or READ_COMMITTED, ISOLATION_LEVELS)
 
 
-def _fetch_bytes(given: Given) -> int:
-    said = given.number("kafka.fetch.max.bytes", most=INT_MAX)
-    said = said or given.number("kafka.max.partition.fetch.bytes", most=INT_MAX)
-    return _FETCH_BYTES if said is None else max(said, _FETCH_BYTES_MIN)
+def _fetch_bytes(given: SourceOptions) -> int:
+    configured = given.number("kafka.fetch.max.bytes", most=INT_MAX)
+    configured = configured or given.number("kafka.max.partition.fetch.bytes", most=INT_MAX)
+    return _FETCH_BYTES if configured is None else max(configured, _FETCH_BYTES_MIN)
 
 
 # Writing
 
 
 def write_settings(options: Mapping[str, str]) -> WriteSettings:
-    given = Given(options)
-    check_names(options, WRITE, KAFKA_WRITE)
+    given = SourceOptions(options)
+    check_names(options, WRITE_OPTIONS, KAFKA_WRITE_OPTIONS)
     topic = (given.text("topic") or "").strip()
     codecs = {codec.name.lower(): codec for codec in Codec}
     # Who asks for no answer gets one all the same: a write that failed must not look like one that did not.
     levels = {"all": -1, "-1": -1, "1": 1, "0": 1}
     acks = one_of("kafka.acks", given.text("kafka.acks") or "all", levels)
     return WriteSettings(
-        access=access_of(given),
+        access=parse_access(given),
         topic=topic or None,
         codec=one_of("kafka.compression.type", given.text("kafka.compression.type") or "none", codecs),
         acks=acks,
@@ -316,7 +324,7 @@ def write_settings(options: Mapping[str, str]) -> WriteSettings:
     )
 
 
-def _is_idempotent(given: Given, acks: int) -> bool:
+def _is_idempotent(given: SourceOptions, acks: int) -> bool:
     """As with Kafka's producer: unless something else is asked for that it cannot be with."""
     is_idempotent = given.flag("kafka.enable.idempotence", default=acks == -1)
     if is_idempotent and acks != -1:

@@ -33,7 +33,7 @@ _ASSIGN_EXAMPLE: Final = '{"orders":[0,1],"payments":[2]}'
 Choice = TypeVar("Choice")
 
 
-class Given:
+class SourceOptions:
     """Options by name, whatever the case of its letters."""
 
     def __init__(self, options: Mapping[str, str]) -> None:

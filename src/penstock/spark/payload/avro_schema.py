@@ -38,12 +38,12 @@ from penstock.errors import ConfigError
 from penstock.spark.payload.ddl import PRECISION_MAX
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import (
-    Leaf,
-    Mappings,
-    Part,
-    Record,
-    Sequences,
-    Shape,
+    ColumnShape,
+    FieldShape,
+    LeafShape,
+    ListShape,
+    MapShape,
+    RecordShape,
     Values,
     arrow_type,
     decimals,
@@ -65,14 +65,14 @@ _UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
 
 class AvroSchema(NamedTuple):
     schema: StructType
-    shape: Record
+    shape: RecordShape
     decoding: Any
     """As fastavro reads it: without logical types."""
 
 
-class _Typed(NamedTuple):
+class _AvroType(NamedTuple):
     kind: DataType
-    shape: Shape
+    shape: ColumnShape
     may_be_null: bool = False
 
 
@@ -83,15 +83,15 @@ def parse_avro_schema(file: SchemaFile) -> AvroSchema:
         parsed = fastavro.parse_schema(copy.deepcopy(document), named_schemas=names)
         decoding = fastavro.parse_schema(_without_logical_types(document))
     except UnknownType as error:
-        raise file.wrong("", f"there is no type {error.name}") from None
+        raise file.error_at("", f"there is no type {error.name}") from None
     except SchemaParseException as error:
-        raise file.wrong("", str(error)) from None
+        raise file.error_at("", str(error)) from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise file.wrong("", f"it is no Avro schema: {error!r}") from None
-    reader = _Reader(file, names)
+        raise file.error_at("", f"it is no Avro schema: {error!r}") from None
+    reader = _AvroSchemaReader(file, names)
     top = reader.typed(parsed, "", ())
-    if not isinstance(top.kind, StructType) or not isinstance(top.shape, Record) or top.may_be_null:
-        raise file.wrong("", "values must be of type record: its fields become the columns")
+    if not isinstance(top.kind, StructType) or not isinstance(top.shape, RecordShape) or top.may_be_null:
+        raise file.error_at("", "values must be of type record: its fields become the columns")
     return AvroSchema(top.kind, top.shape, decoding)
 
 
@@ -103,15 +103,15 @@ def _without_logical_types(schema: Any) -> Any:
     return schema
 
 
-class _Reader:
+class _AvroSchemaReader:
     def __init__(self, file: SchemaFile, names: dict[str, Any]) -> None:
         self._file = file
         self._names = names
 
-    def _wrong(self, path: str, problem: str) -> ConfigError:
-        return self._file.wrong(f"field {path}" if path else "", problem)
+    def _error_at(self, path: str, problem: str) -> ConfigError:
+        return self._file.error_at(f"field {path}" if path else "", problem)
 
-    def typed(self, schema: Any, path: str, inside: tuple[str, ...]) -> _Typed:
+    def typed(self, schema: Any, path: str, inside: tuple[str, ...]) -> _AvroType:
         """`inside` are the names of the records around."""
         if isinstance(schema, list):
             return self._union(schema, path, inside)
@@ -126,71 +126,73 @@ class _Reader:
             case "array":
                 element = self.typed(schema["items"], f"{path}[]", inside)
                 kind: DataType = ArrayType(element.kind)
-                return _Typed(kind, Sequences(arrow_type(kind), element.shape))
+                return _AvroType(kind, ListShape(arrow_type(kind), element.shape))
             case "map":
                 value = self.typed(schema["values"], f"{path}[]", inside)
                 kind = MapType(StringType(), value.kind)
-                return _Typed(kind, Mappings(arrow_type(kind), Leaf(pa.string()), value.shape))
+                return _AvroType(kind, MapShape(arrow_type(kind), LeafShape(pa.string()), value.shape))
         if name in self._names:
             return self.typed(self._names[name], path, inside)
         return self._leaf(name, schema, path)
 
-    def _union(self, schemas: list[Any], path: str, inside: tuple[str, ...]) -> _Typed:
+    def _union(self, schemas: list[Any], path: str, inside: tuple[str, ...]) -> _AvroType:
         others = [each for each in schemas if each not in ("null", {"type": "null"})]
         if len(others) != 1:
             found = ", ".join(str(each if isinstance(each, str) else each["type"]) for each in schemas)
-            raise self._wrong(path, f"a column has one type: a union is null and one other, not {found}")
+            raise self._error_at(path, f"a column has one type: a union is null and one other, not {found}")
         return self.typed(others[0], path, inside)._replace(may_be_null=len(others) < len(schemas))
 
-    def _record(self, schema: dict[str, Any], path: str, inside: tuple[str, ...]) -> _Typed:
+    def _record(self, schema: dict[str, Any], path: str, inside: tuple[str, ...]) -> _AvroType:
         name = schema["name"]
         if name in inside:
-            raise self._wrong(path, f"record {name} contains itself; a table has no end then")
+            raise self._error_at(path, f"record {name} contains itself; a table has no end then")
         if not schema["fields"]:
-            raise self._wrong(path, f"record {name} has no fields, and so no columns")
+            raise self._error_at(path, f"record {name} has no fields, and so no columns")
         fields, parts = [], []
         for field in schema["fields"]:
             below = f"{path}.{field['name']}" if path else field["name"]
             typed = self.typed(field["type"], below, (*inside, name))
             is_optional = typed.may_be_null or "default" in field
             fields.append(StructField(field["name"], typed.kind, nullable=is_optional))
-            parts.append(Part(itemgetter(field["name"]), typed.shape))
+            parts.append(FieldShape(itemgetter(field["name"]), typed.shape))
         kind = StructType(fields)
-        return _Typed(kind, Record(arrow_type(kind), tuple(parts)))
+        return _AvroType(kind, RecordShape(arrow_type(kind), tuple(parts)))
 
-    def _leaf(self, name: str, schema: dict[str, Any], path: str) -> _Typed:
+    def _leaf(self, name: str, schema: dict[str, Any], path: str) -> _AvroType:
         if name not in _SIMPLE:
-            raise self._wrong(path, f"type {name} makes no column")
+            raise self._error_at(path, f"type {name} makes no column")
         if name == "fixed" and schema["size"] < 1:
-            raise self._wrong(path, "a fixed of no bytes makes no column")
+            raise self._error_at(path, "a fixed of no bytes makes no column")
         match name, schema.get("logicalType", ""):
             case "int", "date":
-                return _Typed(DateType(), Leaf(pa.date32(), _dates))
+                return _AvroType(DateType(), LeafShape(pa.date32(), _dates))
             case "bytes" | "fixed", "decimal":
                 return self._decimal(schema, path)
             case "long", str() as logical if logical.startswith(("timestamp-", "local-timestamp-")):
                 return self._time(logical)
-        return _Typed(_SIMPLE[name], Leaf(arrow_type(_SIMPLE[name])))
+        return _AvroType(_SIMPLE[name], LeafShape(arrow_type(_SIMPLE[name])))
 
-    def _decimal(self, schema: dict[str, Any], path: str) -> _Typed:
+    def _decimal(self, schema: dict[str, Any], path: str) -> _AvroType:
         precision, scale = schema.get("precision"), schema.get("scale", 0)
         if not isinstance(precision, int) or not isinstance(scale, int):
-            raise self._wrong(path, "a decimal needs a precision, and a scale if it is not 0")
+            raise self._error_at(path, "a decimal needs a precision, and a scale if it is not 0")
         if not 1 <= precision <= PRECISION_MAX or not 0 <= scale <= precision:
-            raise self._wrong(
+            raise self._error_at(
                 path, f"decimal({precision},{scale}) is more than the 38 digits that Spark can hold"
             )
         kind = DecimalType(precision, scale)
-        return _Typed(kind, Leaf(arrow_type(kind), lambda values: _decimals(values, precision, scale)))
+        return _AvroType(
+            kind, LeafShape(arrow_type(kind), lambda values: _decimals(values, precision, scale))
+        )
 
-    def _time(self, logical: str) -> _Typed:
+    def _time(self, logical: str) -> _AvroType:
         place, _, unit = logical.rpartition("timestamp-")
         if unit not in _UNITS:
-            return _Typed(LongType(), Leaf(pa.int64()))
+            return _AvroType(LongType(), LeafShape(pa.int64()))
         kind = TimestampNTZType() if place else TimestampType()
         arrow = arrow_type(kind)
         times, parts = _UNITS[unit]
-        return _Typed(kind, Leaf(arrow, lambda values: _times(values, arrow, times, parts)))
+        return _AvroType(kind, LeafShape(arrow, lambda values: _times(values, arrow, times, parts)))
 
 
 def _dates(values: Values) -> pa.Array:

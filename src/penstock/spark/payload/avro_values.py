@@ -22,7 +22,7 @@ FRAME_BYTES: Final = 5
 _FRAME: Final = struct.Struct(">BI")
 
 
-class Misfit(ValueError):
+class InvalidAvroValue(ValueError):
     """A value that the decoder took, and should not have."""
 
 
@@ -59,12 +59,14 @@ class AvroReader:
 
     def _read_framed(self, value: bytes) -> Any:
         if len(value) < FRAME_BYTES or value[0]:
-            raise Misfit("it is not framed: a zero byte and the number of a schema are missing in front")
+            raise InvalidAvroValue(
+                "it is not framed: a zero byte and the number of a schema are missing in front"
+            )
         _, number = _FRAME.unpack_from(value)
         writer = self._writers.get(number, self._only)
         if writer is None:
             known = ", ".join(str(each) for each in self._writers)
-            raise Misfit(f"it was written with schema {number}, and option {OPTION} has {known}")
+            raise InvalidAvroValue(f"it was written with schema {number}, and option {OPTION} has {known}")
         return self._read(value, FRAME_BYTES, writer)
 
     def _read(self, value: bytes, start: int, writer: Any) -> Any:
@@ -73,22 +75,24 @@ class AvroReader:
         reader = None if writer is self._newest else self._newest
         row = schemaless_reader(stream, writer, reader)
         if left := len(value) - stream.tell():
-            raise Misfit(
+            raise InvalidAvroValue(
                 f"{left} of its {len(value)} bytes are left over: it was written with another schema"
             )
         return row
 
     def reason(self, value: bytes, error: Exception) -> str:
-        said = (
-            str(error) if isinstance(error, Misfit) else f"it is no Avro of this schema: {_described(error)}"
+        sentence = (
+            str(error)
+            if isinstance(error, InvalidAvroValue)
+            else f"it is no Avro of this schema: {_error_text(error)}"
         )
         if not self._is_framed and len(value) >= FRAME_BYTES and value[0] == 0:
             number = _FRAME.unpack_from(value)[1]
-            return f"{said}. It may be framed (schema {number}): try valueFormat avro-confluent"
-        return said
+            return f"{sentence}. It may be framed (schema {number}): try valueFormat avro-confluent"
+        return sentence
 
 
-def _described(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, EOFError):
         return "it ends too early"
     if isinstance(error, IndexError | KeyError):

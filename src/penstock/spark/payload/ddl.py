@@ -70,13 +70,13 @@ class _Token(NamedTuple):
 
 
 def parse_ddl(file: SchemaFile) -> StructType:
-    fields = _Parser(file).fields(end="", depth=0)
+    fields = _DdlParser(file).fields(end="", depth=0)
     if not fields:
-        raise file.wrong("", "it names no column")
+        raise file.error_at("", "it names no column")
     return StructType(fields)
 
 
-class _Parser:
+class _DdlParser:
     def __init__(self, file: SchemaFile) -> None:
         self._file = file
         self._text = file.text
@@ -88,7 +88,7 @@ class _Parser:
         while position < len(self._text):
             match = _TOKEN.match(self._text, position)
             if match is None:
-                raise self._wrong_at(position, f"{self._text[position]!r} is not understood{_FILES}")
+                raise self._error_at_position(position, f"{self._text[position]!r} is not understood{_FILES}")
             if (kind := match.lastgroup) is not None:
                 text = match[kind].replace("``", "`") if kind == "quoted" else match[kind]
                 tokens.append(_Token(text, kind, position))
@@ -97,19 +97,19 @@ class _Parser:
             tokens.pop()
         return [*tokens, _Token("", "end", len(self._text))]
 
-    def wrong(self, problem: str) -> ConfigError:
-        return self._wrong_at(self._token.position, problem)
+    def error_at(self, problem: str) -> ConfigError:
+        return self._error_at_position(self._token.position, problem)
 
-    def _wrong_at(self, position: int, problem: str) -> ConfigError:
+    def _error_at_position(self, position: int, problem: str) -> ConfigError:
         before = self._text[:position]
         line, column = before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
-        return self._file.wrong(f"line {line}, column {column}", problem)
+        return self._file.error_at(f"line {line}, column {column}", problem)
 
     @property
     def _token(self) -> _Token:
         return self._tokens[self._next]
 
-    def _take(self, *texts: str) -> bool:
+    def _accept(self, *texts: str) -> bool:
         """Whether the next token is one of these, which is then passed over."""
         token = self._token
         found = token.kind in ("name", "sign") and token.text.lower() in texts
@@ -117,9 +117,9 @@ class _Parser:
         return found
 
     def _expect(self, text: str) -> None:
-        if not self._take(text):
+        if not self._accept(text):
             found = self._token.text or "its end"
-            raise self.wrong(f"{text} is expected here, and there is {found}")
+            raise self.error_at(f"{text} is expected here, and there is {found}")
 
     def fields(self, *, end: str, depth: int) -> list[StructField]:
         """Up to `end`, which is passed over; "" is the end of the text."""
@@ -139,16 +139,18 @@ class _Parser:
     def _field(self, depth: int) -> StructField:
         token = self._token
         if token.kind not in ("name", "quoted"):
-            raise self.wrong(f"the name of a column is expected here, and there is {token.text or 'its end'}")
+            raise self.error_at(
+                f"the name of a column is expected here, and there is {token.text or 'its end'}"
+            )
         self._next += 1
-        self._take(":")
+        self._accept(":")
         kind = self._type(depth)
-        is_required = self._take("not")
+        is_required = self._accept("not")
         if is_required:
             self._expect("null")
-        if self._take("comment"):
+        if self._accept("comment"):
             if self._token.kind != "text":
-                raise self.wrong("a comment in single quotes is expected here")
+                raise self.error_at("a comment in single quotes is expected here")
             self._next += 1
         return StructField(token.text, kind, nullable=not is_required)
 
@@ -156,10 +158,10 @@ class _Parser:
         token = self._token
         name = token.text.lower()
         if depth > _DEPTH_MAX:
-            raise self.wrong("it is nested too deeply")
+            raise self.error_at("it is nested too deeply")
         if token.kind != "name" or name not in (*SIMPLE, *DECIMALS, "array", "map", "struct"):
             known = ", ".join(sorted({*SIMPLE, "decimal(p,s)", "array<>", "map<,>", "struct<>"}))
-            raise self.wrong(f"{token.text or 'its end'!r} is no type; there are {known}{_FILES}")
+            raise self.error_at(f"{token.text or 'its end'!r} is no type; there are {known}{_FILES}")
         self._next += 1
         if name in SIMPLE:
             return SIMPLE[name]
@@ -173,7 +175,7 @@ class _Parser:
     def _struct(self, depth: int) -> StructType:
         fields = self.fields(end=">", depth=depth + 1)
         if not fields:
-            raise self.wrong("a struct without fields has no columns")
+            raise self.error_at("a struct without fields has no columns")
         return StructType(fields)
 
     def _array(self, depth: int) -> ArrayType:
@@ -183,20 +185,20 @@ class _Parser:
 
     def _map(self, depth: int) -> MapType:
         if not isinstance(self._type(depth + 1), StringType):
-            raise self.wrong("the keys of a map are strings")
+            raise self.error_at("the keys of a map are strings")
         self._expect(",")
         value = self._type(depth + 1)
         self._expect(">")
         return MapType(StringType(), value)
 
     def _decimal(self) -> DecimalType:
-        if not self._take("("):
+        if not self._accept("("):
             return DecimalType(10, 0)
         precision = self._number()
-        scale = self._number() if self._take(",") else 0
+        scale = self._number() if self._accept(",") else 0
         self._expect(")")
         if not 1 <= precision <= PRECISION_MAX or scale > precision:
-            raise self.wrong(
+            raise self.error_at(
                 f"decimal({precision},{scale}) is none: 1 to 38 digits, at most all behind the dot"
             )
         return DecimalType(precision, scale)
@@ -204,6 +206,6 @@ class _Parser:
     def _number(self) -> int:
         token = self._token
         if token.kind != "name" or not token.text.isdecimal():
-            raise self.wrong("a number of digits is expected here")
+            raise self.error_at("a number of digits is expected here")
         self._next += 1
         return int(token.text)

@@ -21,15 +21,15 @@ from penstock.errors import ConfigError
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import write_settings
 from penstock.spark.payload.shapes import arrow_type
-from penstock.spark.pool import borrowed
+from penstock.spark.pool import borrowed_client
 from penstock.spark.table import HEADERS_TYPE
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-COLUMN: Final = "deadLetter"
-TYPE: Final = StructType(
+DEAD_LETTER_COLUMN: Final = "deadLetter"
+DEAD_LETTER_TYPE: Final = StructType(
     [
         StructField("topic", StringType()),
         StructField("key", BinaryType()),
@@ -46,7 +46,7 @@ _REASON_CHARACTERS_MAX: Final = 500
 _PARTITIONS: Final = 1
 
 
-class Origin(NamedTuple):
+class SourceRecords(NamedTuple):
     """The records that values are from, as far as they are needed."""
 
     partition: TopicPartition
@@ -56,22 +56,22 @@ class Origin(NamedTuple):
     headers: pa.Array | None = None
 
 
-def dead_letter_column(origin: Origin, bad: Mapping[int, str], topic: str | None) -> pa.Array:
+def dead_letter_column(origin: SourceRecords, bad: Mapping[int, str], topic: str | None) -> pa.Array:
     """One for each row: null unless it is bad. `bad` are rows and reasons."""
-    count, kind = len(origin.offsets), arrow_type(TYPE)
+    count, kind = len(origin.offsets), arrow_type(DEAD_LETTER_TYPE)
     if not bad:
         return pa.nulls(count, kind)
-    letters = pa.array([_letter(origin, row, reason, topic) for row, reason in bad.items()], kind)
+    letters = pa.array([_dead_letter(origin, row, reason, topic) for row, reason in bad.items()], kind)
     places: list[int | None] = [None] * count
     for place, row in enumerate(bad):
         places[row] = place
     return letters.take(pa.array(places, pa.int64()))
 
 
-def _letter(origin: Origin, row: int, reason: str, topic: str | None) -> dict[str, object]:
+def _dead_letter(origin: SourceRecords, row: int, reason: str, topic: str | None) -> dict[str, object]:
     source = origin.partition
     headers = origin.headers[row].as_py() if origin.headers is not None else None
-    said = {
+    header_texts = {
         ERROR_HEADER: reason[:_REASON_CHARACTERS_MAX],
         TOPIC_HEADER: source.topic,
         PARTITION_HEADER: str(source.partition),
@@ -81,7 +81,10 @@ def _letter(origin: Origin, row: int, reason: str, topic: str | None) -> dict[st
         "topic": topic or f"{source.topic}{SUFFIX}",
         "key": origin.keys[row].as_py() if origin.keys is not None else None,
         "value": origin.values[row].as_py(),
-        "headers": [*(headers or []), *({"key": key, "value": text.encode()} for key, text in said.items())],
+        "headers": [
+            *(headers or []),
+            *({"key": key, "value": text.encode()} for key, text in header_texts.items()),
+        ],
     }
 
 
@@ -92,10 +95,14 @@ class Split(NamedTuple):
 
 
 def split_dead_letters(rows: "DataFrame") -> Split:
-    if COLUMN not in rows.columns:
-        raise ConfigError(f"the rows have no column {COLUMN}: read them with badRows deadletter, and keep it")
-    is_good = rows[COLUMN].isNull()
-    return Split(rows.where(is_good).drop(COLUMN), rows.where(~is_good).select(f"{COLUMN}.*"))
+    if DEAD_LETTER_COLUMN not in rows.columns:
+        raise ConfigError(
+            f"the rows have no column {DEAD_LETTER_COLUMN}: read them with badRows deadletter, and keep it"
+        )
+    is_good = rows[DEAD_LETTER_COLUMN].isNull()
+    return Split(
+        rows.where(is_good).drop(DEAD_LETTER_COLUMN), rows.where(~is_good).select(f"{DEAD_LETTER_COLUMN}.*")
+    )
 
 
 WriteBatch = Callable[["DataFrame", int], None]
@@ -114,7 +121,7 @@ def with_dead_letters(write: WriteBatch, options: Mapping[str, str]) -> WriteBat
         try:
             good, dead = split_dead_letters(rows)
             if topics := [row.topic for row in dead.select("topic").distinct().collect()]:
-                with borrowed(client_settings(settings.access)) as client:
+                with borrowed_client(client_settings(settings.access)) as client:
                     for topic in topics:
                         client.create_topic(topic, _PARTITIONS)
                 dead.write.format("penstock").options(**options).mode("append").save()

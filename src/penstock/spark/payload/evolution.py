@@ -70,21 +70,21 @@ def _compared_types(old: DataType, new: DataType, path: str, where: str) -> Iter
                 )
 
 
-def remember(path: Path, schema: StructType) -> list[str]:
+def check_and_save_schema(path: Path, schema: StructType) -> list[str]:
     """Compare with what was remembered there at the last start, and remember this one from now on.
 
     Returns the names of columns that are new. ConfigError, and nothing is changed, if it does not fit.
     """
     added = []
     if path.exists():
-        added = added_columns(_recall(path), schema, f"is not a later version of the one in {path}")
+        added = added_columns(_load_schema(path), schema, f"is not a later version of the one in {path}")
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(schema.jsonValue(), indent=1))
     os.replace(draft, path)
     return added
 
 
-def _recall(path: Path) -> StructType:
+def _load_schema(path: Path) -> StructType:
     try:
         return StructType.fromJson(json.loads(path.read_text()))
     except (ValueError, KeyError, TypeError) as error:

@@ -56,13 +56,13 @@ _CHOICES: Final = ("oneOf", "anyOf")
 _UNSUPPORTED: Final = ("allOf", "not", "if", "patternProperties", "dependentSchemas", "prefixItems")
 
 
-class _Place(NamedTuple):
+class _SchemaPath(NamedTuple):
     """Where in the file, as a JSON pointer; and which references led there."""
 
     pointer: str = "#"
     references: tuple[str, ...] = ()
 
-    def __truediv__(self, name: str) -> "_Place":
+    def __truediv__(self, name: str) -> "_SchemaPath":
         return self._replace(pointer=f"{self.pointer}/{name.replace('~', '~0').replace('/', '~1')}")
 
 
@@ -70,12 +70,12 @@ def parse_json_schema(file: SchemaFile) -> StructType:
     """Also what `df.schema.json()` prints, which says itself that it is a struct."""
     document = file.document()
     if not isinstance(document, dict):
-        raise file.wrong("", "a JSON Schema is an object; this is none")
+        raise file.error_at("", "a JSON Schema is an object; this is none")
     if document.get("type") == "struct":
         return _spark_schema(file, document)
-    kind = _Reader(file, document).kind(document, _Place())
+    kind = _JsonSchemaReader(file, document).kind(document, _SchemaPath())
     if not isinstance(kind, StructType):
-        raise file.wrong("#", "the values must be objects with properties: these become the columns")
+        raise file.error_at("#", "the values must be objects with properties: these become the columns")
     return kind
 
 
@@ -83,27 +83,27 @@ def _spark_schema(file: SchemaFile, document: dict[str, Any]) -> StructType:
     try:
         return StructType.fromJson(document)
     except (KeyError, TypeError, ValueError, AttributeError, PySparkException) as error:
-        raise file.wrong(
+        raise file.error_at(
             "", f"it looks like a schema that Spark has written, and is none: {error!r}"
         ) from None
 
 
-class _Reader:
+class _JsonSchemaReader:
     def __init__(self, file: SchemaFile, root: Mapping[str, Any]) -> None:
         self._file = file
         self._root = root
 
-    def _wrong(self, place: _Place, problem: str) -> ConfigError:
-        return self._file.wrong(place.pointer, problem)
+    def _error_at(self, place: _SchemaPath, problem: str) -> ConfigError:
+        return self._file.error_at(place.pointer, problem)
 
-    def kind(self, schema: object, place: _Place) -> DataType:
+    def kind(self, schema: object, place: _SchemaPath) -> DataType:
         if not isinstance(schema, dict):
-            raise self._wrong(place, "a schema is an object here")
+            raise self._error_at(place, "a schema is an object here")
         if "$ref" in schema:
             return self._referred(schema["$ref"], place)
         for word in _UNSUPPORTED:
             if word in schema:
-                raise self._wrong(place, f"{word} does not say one type for a column")
+                raise self._error_at(place, f"{word} does not say one type for a column")
         for word in _CHOICES:
             if word in schema:
                 return self._chosen(schema[word], place / word)
@@ -112,38 +112,40 @@ class _Reader:
             return self._object(schema, place)
         if name == "array":
             if "items" not in schema:
-                raise self._wrong(place, "an array needs items, the type of what is in it")
+                raise self._error_at(place, "an array needs items, the type of what is in it")
             return ArrayType(self.kind(schema["items"], place / "items"))
         if name == "string" and schema.get("contentEncoding") == "base64":
             return BinaryType()
         return _FORMATS.get((name, str(schema.get("format"))), _TYPES[name])
 
-    def _type_name(self, schema: Mapping[str, Any], place: _Place) -> str:
-        said = schema.get("type")
-        if said is None and "properties" in schema:
+    def _type_name(self, schema: Mapping[str, Any], place: _SchemaPath) -> str:
+        declared = schema.get("type")
+        if declared is None and "properties" in schema:
             return "object"
-        if said is None and _is_text(schema.get("enum")):
+        if declared is None and _is_text(schema.get("enum")):
             return "string"
-        names = [name for name in (said if isinstance(said, list) else [said]) if name != "null"]
-        if said is None or len(names) != 1:
-            raise self._wrong(place, f"one type is needed, or one and null; type is {said!r}")
+        names = [name for name in (declared if isinstance(declared, list) else [declared]) if name != "null"]
+        if declared is None or len(names) != 1:
+            raise self._error_at(place, f"one type is needed, or one and null; type is {declared!r}")
         if names[0] not in _ALL_TYPES:
-            raise self._wrong(place / "type", f"{names[0]!r} is no type; there are {', '.join(_ALL_TYPES)}")
+            raise self._error_at(
+                place / "type", f"{names[0]!r} is no type; there are {', '.join(_ALL_TYPES)}"
+            )
         return str(names[0])
 
-    def _object(self, schema: Mapping[str, Any], place: _Place) -> DataType:
+    def _object(self, schema: Mapping[str, Any], place: _SchemaPath) -> DataType:
         properties = schema.get("properties")
         if properties is None:
             values = schema.get("additionalProperties")
             if not isinstance(values, dict):
                 problem = "an object needs properties, or additionalProperties with the type of its values"
-                raise self._wrong(place, problem)
+                raise self._error_at(place, problem)
             return MapType(StringType(), self.kind(values, place / "additionalProperties"))
         if not isinstance(properties, dict) or not properties:
-            raise self._wrong(place / "properties", "at least one property is needed")
+            raise self._error_at(place / "properties", "at least one property is needed")
         required = schema.get("required", [])
         if not isinstance(required, list) or not all(name in properties for name in required):
-            raise self._wrong(place / "required", "it names what is not among the properties")
+            raise self._error_at(place / "required", "it names what is not among the properties")
         inside = place / "properties"
         return StructType(
             [
@@ -154,29 +156,29 @@ class _Reader:
             ]
         )
 
-    def _chosen(self, choices: object, place: _Place) -> DataType:
+    def _chosen(self, choices: object, place: _SchemaPath) -> DataType:
         if not isinstance(choices, list):
-            raise self._wrong(place, "a list of schemas is expected")
+            raise self._error_at(place, "a list of schemas is expected")
         left = [(number, each) for number, each in enumerate(choices) if each != {"type": "null"}]
         if len(left) != 1:
-            raise self._wrong(
+            raise self._error_at(
                 place, "a column has one type: one schema is needed, and {'type': 'null'} beside it"
             )
         [(number, schema)] = left
         return self.kind(schema, place / str(number))
 
-    def _referred(self, reference: object, place: _Place) -> DataType:
+    def _referred(self, reference: object, place: _SchemaPath) -> DataType:
         if not isinstance(reference, str) or not reference.startswith("#"):
-            raise self._wrong(place / "$ref", f"{reference!r} is not in this file, where all must be")
+            raise self._error_at(place / "$ref", f"{reference!r} is not in this file, where all must be")
         if reference in place.references:
-            raise self._wrong(place, f"{reference} contains itself; a table has no end then")
+            raise self._error_at(place, f"{reference} contains itself; a table has no end then")
         found: object = self._root
         for part in reference.removeprefix("#").split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             if not isinstance(found, dict) or name not in found:
-                raise self._wrong(place / "$ref", f"there is no {reference}")
+                raise self._error_at(place / "$ref", f"there is no {reference}")
             found = found[name]
-        return self.kind(found, _Place(reference, (*place.references, reference)))
+        return self.kind(found, _SchemaPath(reference, (*place.references, reference)))
 
 
 def _may_be_null(schema: Mapping[str, Any]) -> bool:

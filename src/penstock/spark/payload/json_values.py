@@ -41,12 +41,12 @@ from penstock.spark.payload.ddl import PRECISION_MAX, parse_ddl
 from penstock.spark.payload.json_schema import parse_json_schema
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import (
-    Leaf,
-    Mappings,
-    Part,
-    Record,
-    Sequences,
-    Shape,
+    ColumnShape,
+    FieldShape,
+    LeafShape,
+    ListShape,
+    MapShape,
+    RecordShape,
     Values,
     arrow_type,
     decimals,
@@ -104,7 +104,7 @@ def _object_type(struct: StructType, file: SchemaFile) -> type[msgspec.Struct]:
         # No object of these can be part of a cycle, so the collector need not look at them.
         return msgspec.defstruct("Value", fields, gc=False, kw_only=True)
     except ValueError as error:  # a name that comes twice, or has quotes or control characters
-        raise file.wrong(f"fields {', '.join(struct.fieldNames())}", str(error)) from None
+        raise file.error_at(f"fields {', '.join(struct.fieldNames())}", str(error)) from None
 
 
 def _python_type(kind: DataType, file: SchemaFile) -> Any:
@@ -118,7 +118,7 @@ def _python_type(kind: DataType, file: SchemaFile) -> Any:
     if bits := _BITS.get(type(kind)):
         return Annotated[int, msgspec.Meta(ge=-(1 << bits - 1), le=(1 << bits - 1) - 1)]
     if type(kind) not in _SIMPLE:
-        raise file.wrong("", f"{kind.simpleString()} has no form in JSON; choose another type")
+        raise file.error_at("", f"{kind.simpleString()} has no form in JSON; choose another type")
     return _SIMPLE[type(kind)]
 
 
@@ -127,30 +127,31 @@ def _or_null(kind: DataType, file: SchemaFile, may_be_null: bool) -> Any:
     return python | None if may_be_null else python
 
 
-def _record_shape(struct: StructType) -> Record:
+def _record_shape(struct: StructType) -> RecordShape:
     parts = [
-        Part(attrgetter(f"f{number}"), _shape(each.dataType)) for number, each in enumerate(struct.fields)
+        FieldShape(attrgetter(f"f{number}"), _shape(each.dataType))
+        for number, each in enumerate(struct.fields)
     ]
-    return Record(arrow_type(struct), tuple(parts))
+    return RecordShape(arrow_type(struct), tuple(parts))
 
 
-def _shape(kind: DataType) -> Shape:
+def _shape(kind: DataType) -> ColumnShape:
     arrow = arrow_type(kind)
     match kind:
         case StructType():
             return _record_shape(kind)
         case ArrayType():
-            return Sequences(arrow, _shape(kind.elementType))
+            return ListShape(arrow, _shape(kind.elementType))
         case MapType():
-            return Mappings(arrow, Leaf(pa.string()), _shape(kind.valueType))
+            return MapShape(arrow, LeafShape(pa.string()), _shape(kind.valueType))
         case TimestampType():
-            return Leaf(arrow, _instants)
+            return LeafShape(arrow, _instants)
         case DecimalType():
-            return Leaf(arrow, lambda values: _decimals(values, kind.precision, kind.scale))
+            return LeafShape(arrow, lambda values: _decimals(values, kind.precision, kind.scale))
         case FloatType():
-            return Leaf(arrow, _floats)
+            return LeafShape(arrow, _floats)
         case _:
-            return Leaf(arrow)
+            return LeafShape(arrow)
 
 
 def _instants(values: Values) -> pa.Array:

@@ -20,9 +20,9 @@ from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import ConfigError
 from penstock.spark.payload import dead_letters
-from penstock.spark.payload.dead_letters import Origin, dead_letter_column
-from penstock.spark.payload.settings import BadRows, Format, PayloadSettings, payload_settings
-from penstock.spark.payload.shapes import MISFITS, Record, nullable_field, record_columns
+from penstock.spark.payload.dead_letters import SourceRecords, dead_letter_column
+from penstock.spark.payload.settings import BadRows, PayloadFormat, PayloadSettings, payload_settings
+from penstock.spark.payload.shapes import CONVERSION_ERRORS, RecordShape, nullable_field, record_columns
 from penstock.spark.records.decode import Decoded
 from penstock.spark.table import full_schema
 from penstock.types import TopicPartition
@@ -37,7 +37,7 @@ class ValueReader(Protocol):
     """One format. `read` raises one of `errors` if a value is not as the schema says."""
 
     schema: StructType
-    shape: Record
+    shape: RecordShape
     errors: tuple[type[Exception], ...]
 
     def read(self, value: bytes) -> Any: ...
@@ -49,7 +49,7 @@ class BadValue(Exception):
     """A value is not as its schema says. The message names the record and the remedy."""
 
 
-class Parsed(NamedTuple):
+class ParsedValues(NamedTuple):
     columns: list[pa.Array]
     """In the order of the schema; null in bad rows."""
     bad: dict[int, str]
@@ -78,7 +78,7 @@ class Payload:
 
     @property
     def schema(self) -> StructType:
-        """As the file says, with what is required. `evolution.remember` takes it."""
+        """As the file says, with what is required. `evolution.check_and_save_schema` takes it."""
         return self._reader.schema
 
     def fields(self) -> list[StructField]:
@@ -88,7 +88,7 @@ class Payload:
             for name, field in zip(self._names, self.schema.fields, strict=True)
         ]
         if self._settings.bad_rows is BadRows.DEAD_LETTER:
-            fields.append(StructField(dead_letters.COLUMN, dead_letters.TYPE))
+            fields.append(StructField(dead_letters.DEAD_LETTER_COLUMN, dead_letters.DEAD_LETTER_TYPE))
         return fields
 
     def names(self) -> list[str]:
@@ -96,54 +96,54 @@ class Payload:
 
     def needs_headers(self, wanted: Collection[str]) -> bool:
         """And keys: for dead letters only. Values are needed if any of `names()` is wanted."""
-        return dead_letters.COLUMN in wanted and self._settings.bad_rows is BadRows.DEAD_LETTER
+        return dead_letters.DEAD_LETTER_COLUMN in wanted and self._settings.bad_rows is BadRows.DEAD_LETTER
 
     def columns(
         self, partition: TopicPartition, decoded: Decoded, wanted: Collection[str]
     ) -> dict[str, pa.Array]:
         """Those of `names()` that are wanted. BadValue if a row is bad and none may be."""
-        origin = Origin(partition, decoded.offsets, decoded.values, decoded.keys, decoded.headers)
+        origin = SourceRecords(partition, decoded.offsets, decoded.values, decoded.keys, decoded.headers)
         parsed = self.parse(origin.values)
-        self._judge(origin, parsed.bad)
+        self._check_bad_rows(origin, parsed.bad)
         columns = {
             name: each for name, each in zip(self._names, parsed.columns, strict=True) if name in wanted
         }
         if self.needs_headers(wanted):
             topic = self._settings.dead_letter_topic
-            columns[dead_letters.COLUMN] = dead_letter_column(origin, parsed.bad, topic)
+            columns[dead_letters.DEAD_LETTER_COLUMN] = dead_letter_column(origin, parsed.bad, topic)
         return columns
 
-    def parse(self, values: pa.Array) -> Parsed:
+    def parse(self, values: pa.Array) -> ParsedValues:
         pieces, bad = [], dict[int, str]()
         for start in range(0, max(len(values), 1), ROWS_AT_ONCE):
             columns, bad_here = self._parse_piece(values[start : start + ROWS_AT_ONCE].to_pylist())
             pieces.append(columns)
             bad |= {start + row: reason for row, reason in bad_here.items()}
         if len(pieces) == 1:
-            return Parsed(pieces[0], bad)
-        return Parsed([pa.concat_arrays(column) for column in zip(*pieces, strict=True)], bad)
+            return ParsedValues(pieces[0], bad)
+        return ParsedValues([pa.concat_arrays(column) for column in zip(*pieces, strict=True)], bad)
 
     @cached_property
     def _reader(self) -> ValueReader:
         settings = self._settings
         match settings.format:
-            case Format.JSON:
+            case PayloadFormat.JSON:
                 from penstock.spark.payload.json_values import JsonReader
 
                 return JsonReader(settings.file)
-            case Format.PROTOBUF:
+            case PayloadFormat.PROTOBUF:
                 from penstock.spark.payload.protobuf_values import ProtobufReader
 
                 return ProtobufReader(settings.file, settings.message)
             case _:
                 from penstock.spark.payload.avro_values import AvroReader
 
-                return AvroReader(settings.versions, is_framed=settings.format is Format.AVRO_FRAMED)
+                return AvroReader(settings.versions, is_framed=settings.format is PayloadFormat.AVRO_FRAMED)
 
     @cached_property
     def _names(self) -> list[str]:
         taken = {field.name.lower() for field in full_schema(include_headers=True)} | {
-            dead_letters.COLUMN.lower()
+            dead_letters.DEAD_LETTER_COLUMN.lower()
         }
         names = [PREFIX + name if name.lower() in taken else name for name in self.schema.fieldNames()]
         seen: set[str] = set()
@@ -157,16 +157,16 @@ class Payload:
 
     # Good and bad
 
-    def _parse_piece(self, values: list[bytes | None]) -> Parsed:
+    def _parse_piece(self, values: list[bytes | None]) -> ParsedValues:
         rows, bad = self._read(values)
         shape = self._reader.shape
         try:
-            return Parsed(record_columns(shape, rows), bad)
-        except MISFITS:
-            misfits = dict(_misfits(shape, rows, 0))
+            return ParsedValues(record_columns(shape, rows), bad)
+        except CONVERSION_ERRORS:
+            misfits = dict(_unconvertible_rows(shape, rows, 0))
         for row in misfits:
             rows[row] = None
-        return Parsed(record_columns(shape, rows), dict(sorted({**bad, **misfits}.items())))
+        return ParsedValues(record_columns(shape, rows), dict(sorted({**bad, **misfits}.items())))
 
     def _read(self, values: list[bytes | None]) -> tuple[list[Any], dict[int, str]]:
         reader = self._reader
@@ -181,7 +181,7 @@ class Payload:
                 rows.append(None)
         return rows, bad
 
-    def _judge(self, origin: Origin, bad: Mapping[int, str]) -> None:
+    def _check_bad_rows(self, origin: SourceRecords, bad: Mapping[int, str]) -> None:
         if not bad or self._settings.bad_rows is BadRows.DEAD_LETTER:
             return
         row, reason = next(iter(bad.items()))
@@ -199,14 +199,14 @@ class Payload:
         log.warning("%s. Its columns are null", problem)
 
 
-def _misfits(shape: Record, rows: list[Any], first: int) -> Iterator[tuple[int, str]]:
+def _unconvertible_rows(shape: RecordShape, rows: list[Any], first: int) -> Iterator[tuple[int, str]]:
     """Which rows Arrow does not take, by halves; `first` is the number of the first of them."""
     try:
         record_columns(shape, rows)
-    except MISFITS as error:
+    except CONVERSION_ERRORS as error:
         if len(rows) == 1:
             yield first, str(error)
             return
         middle = len(rows) // 2
-        yield from _misfits(shape, rows[:middle], first)
-        yield from _misfits(shape, rows[middle:], first + middle)
+        yield from _unconvertible_rows(shape, rows[:middle], first)
+        yield from _unconvertible_rows(shape, rows[middle:], first + middle)

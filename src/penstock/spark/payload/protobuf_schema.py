@@ -43,7 +43,16 @@ from pyspark.sql.types import (
 from penstock.errors import ConfigError
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.settings import MESSAGE_OPTION
-from penstock.spark.payload.shapes import Leaf, Mappings, Part, Record, Sequences, Shape, Values, arrow_type
+from penstock.spark.payload.shapes import (
+    ColumnShape,
+    FieldShape,
+    LeafShape,
+    ListShape,
+    MapShape,
+    RecordShape,
+    Values,
+    arrow_type,
+)
 
 _MAKE: Final = "protoc --include_imports --descriptor_set_out=FILE.desc FILE.proto"
 _OURS_NOT: Final = "google.protobuf."
@@ -65,30 +74,30 @@ _WRAPPERS: Final = frozenset(
 
 class MessageSchema(NamedTuple):
     schema: StructType
-    shape: Record
+    shape: RecordShape
     message: Any
     """The class."""
     has_required: bool
 
 
-class _Typed(NamedTuple):
+class _ProtobufType(NamedTuple):
     kind: DataType
-    shape: Shape
+    shape: ColumnShape
 
 
 def parse_protobuf_schema(file: SchemaFile, message: str | None) -> MessageSchema:
     if file.name.endswith(".proto"):
-        raise file.wrong("", f"a compiled file is needed: {_MAKE}")
+        raise file.error_at("", f"a compiled file is needed: {_MAKE}")
     described = descriptor_pb2.FileDescriptorSet()
     try:
         described.ParseFromString(file.content)
     except DecodeError:
-        raise file.wrong("", f"it is no FileDescriptorSet; make one: {_MAKE}") from None
+        raise file.error_at("", f"it is no FileDescriptorSet; make one: {_MAKE}") from None
     if not described.file:
-        raise file.wrong("", f"it is an empty FileDescriptorSet; make one: {_MAKE}")
+        raise file.error_at("", f"it is an empty FileDescriptorSet; make one: {_MAKE}")
     pool = _pool(file, described)
     descriptor = pool.FindMessageTypeByName(_chosen(file, described, message))
-    kind, shape = _Reader(file).record(descriptor, "", ())
+    kind, shape = _MessageReader(file).record(descriptor, "", ())
     return MessageSchema(kind, shape, message_factory.GetMessageClass(descriptor), _has_required(descriptor))
 
 
@@ -97,11 +106,11 @@ def _pool(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet) -> desc
     there: set[str] = set()
     for each in described.file:
         if lacking := [name for name in each.dependency if name not in there]:
-            raise file.wrong(each.name, f"{lacking[0]} is not in the set; make it with imports: {_MAKE}")
+            raise file.error_at(each.name, f"{lacking[0]} is not in the set; make it with imports: {_MAKE}")
         try:
             pool.AddSerializedFile(each.SerializeToString())
         except (TypeError, DecodeError) as error:
-            raise file.wrong(each.name, f"{error}".strip()) from None
+            raise file.error_at(each.name, f"{error}".strip()) from None
         there.add(each.name)
     return pool
 
@@ -146,30 +155,32 @@ def _has_required(descriptor: Descriptor) -> bool:
     )
 
 
-class _Reader:
+class _MessageReader:
     def __init__(self, file: SchemaFile) -> None:
         self._file = file
 
-    def record(self, message: Descriptor, path: str, inside: tuple[str, ...]) -> tuple[StructType, Record]:
+    def record(
+        self, message: Descriptor, path: str, inside: tuple[str, ...]
+    ) -> tuple[StructType, RecordShape]:
         """`inside` are the names of the messages around."""
         name = message.full_name
         if name in inside:
-            raise self._file.wrong(
+            raise self._file.error_at(
                 f"field {path}", f"message {name} contains itself; a table has no end then"
             )
         if not message.fields:
             place = f"field {path}" if path else ""
-            raise self._file.wrong(place, f"message {name} has no fields, and so no columns")
+            raise self._file.error_at(place, f"message {name} has no fields, and so no columns")
         fields, parts = [], []
         for field in message.fields:
             below = f"{path}.{field.name}" if path else field.name
             typed = self._field(field, below, (*inside, name))
             fields.append(StructField(field.name, typed.kind, nullable=not field.is_required))
-            parts.append(Part(_getter(field), typed.shape))
+            parts.append(FieldShape(_getter(field), typed.shape))
         kind = StructType(fields)
-        return kind, Record(arrow_type(kind), tuple(parts))
+        return kind, RecordShape(arrow_type(kind), tuple(parts))
 
-    def _field(self, field: FieldDescriptor, path: str, inside: tuple[str, ...]) -> _Typed:
+    def _field(self, field: FieldDescriptor, path: str, inside: tuple[str, ...]) -> _ProtobufType:
         if not field.is_repeated:
             return self._one(field, path, inside)
         if _is_map(field):
@@ -177,25 +188,25 @@ class _Reader:
             key = self._one(entry["key"], f"{path}.key", inside)
             value = self._one(entry["value"], f"{path}.value", inside)
             kind: DataType = MapType(key.kind, value.kind)
-            return _Typed(kind, Mappings(arrow_type(kind), key.shape, value.shape))
+            return _ProtobufType(kind, MapShape(arrow_type(kind), key.shape, value.shape))
         element = self._one(field, f"{path}[]", inside)
         kind = ArrayType(element.kind)
-        return _Typed(kind, Sequences(arrow_type(kind), element.shape))
+        return _ProtobufType(kind, ListShape(arrow_type(kind), element.shape))
 
-    def _one(self, field: FieldDescriptor, path: str, inside: tuple[str, ...]) -> _Typed:
+    def _one(self, field: FieldDescriptor, path: str, inside: tuple[str, ...]) -> _ProtobufType:
         if field.enum_type is not None:
-            return _Typed(StringType(), Leaf(pa.string(), _namer(field.enum_type)))
+            return _ProtobufType(StringType(), LeafShape(pa.string(), _namer(field.enum_type)))
         message = field.message_type
         if message is None:
             is_bytes = field.type == FieldDescriptor.TYPE_BYTES
             kind = BinaryType() if is_bytes else _LEAVES[field.cpp_type]
-            return _Typed(kind, Leaf(arrow_type(kind)))
+            return _ProtobufType(kind, LeafShape(arrow_type(kind)))
         if message.full_name == "google.protobuf.Timestamp":
-            return _Typed(TimestampType(), Leaf(arrow_type(TimestampType()), _instants))
+            return _ProtobufType(TimestampType(), LeafShape(arrow_type(TimestampType()), _instants))
         if message.full_name in _WRAPPERS:
             kind, shape = self._one(message.fields_by_name["value"], path, inside)
-            return _Typed(kind, Leaf(shape.kind, _unwrapper(shape.kind)))
-        return _Typed(*self.record(message, path, inside))
+            return _ProtobufType(kind, LeafShape(shape.kind, _unwrapper(shape.kind)))
+        return _ProtobufType(*self.record(message, path, inside))
 
 
 def _is_map(field: FieldDescriptor) -> bool:

@@ -20,7 +20,7 @@ class SchemaFile(NamedTuple):
     """For messages: the path, or the option if the schema was given as it is."""
     content: bytes
 
-    def wrong(self, place: str, problem: str) -> ConfigError:
+    def error_at(self, place: str, problem: str) -> ConfigError:
         where = f"{self.name}, {place}" if place else self.name
         return ConfigError(f"schema {where}: {problem}")
 
@@ -29,7 +29,7 @@ class SchemaFile(NamedTuple):
         try:
             return self.content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise self.wrong(f"byte {error.start}", "it is no text in UTF-8") from None
+            raise self.error_at(f"byte {error.start}", "it is no text in UTF-8") from None
 
     def document(self) -> Any:
         """Its JSON."""
@@ -38,9 +38,9 @@ class SchemaFile(NamedTuple):
             return json.loads(text)
         except json.JSONDecodeError as error:
             place = f"line {error.lineno}, column {error.colno}"
-            raise self.wrong(place, f"it is no JSON: {error.msg}") from None
+            raise self.error_at(place, f"it is no JSON: {error.msg}") from None
         except RecursionError:
-            raise self.wrong("", "it is nested too deeply") from None
+            raise self.error_at("", "it is nested too deeply") from None
 
 
 class Version(NamedTuple):

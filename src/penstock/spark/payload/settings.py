@@ -25,7 +25,7 @@ DEAD_LETTER_OPTION: Final = "deadLetterTopic"
 _NUMBERED: Final = re.compile(r"\s*(\d+)\s*=\s*(\S.*?)\s*")
 
 
-class Format(Enum):
+class PayloadFormat(Enum):
     JSON = "json"
     AVRO = "avro"
     AVRO_FRAMED = "avro-confluent"
@@ -41,7 +41,7 @@ class BadRows(Enum):
 class PayloadSettings(NamedTuple):
     """Plain values, the content of files among them: Spark sends them to every executor."""
 
-    format: Format
+    format: PayloadFormat
     versions: tuple[Version, ...]
     message: str | None
     bad_rows: BadRows
@@ -59,18 +59,18 @@ def payload_settings(options: Mapping[str, str]) -> PayloadSettings | None:
     def text(name: str) -> str | None:
         return given.get(name.lower())
 
-    formats: dict[str, Format | None] = {"raw": None, **{each.value: each for each in Format}}
+    formats: dict[str, PayloadFormat | None] = {"raw": None, **{each.value: each for each in PayloadFormat}}
     chosen = one_of(FORMAT_OPTION, text(FORMAT_OPTION) or "raw", formats)
     if chosen is None:
-        _refuse_without_format(text)
+        _reject_without_format(text)
         return None
-    said = (text(OPTION) or "").strip()
-    if not said:
+    schema_option = (text(OPTION) or "").strip()
+    if not schema_option:
         raise ConfigError(
             f"option {OPTION} must say the columns of {FORMAT_OPTION} {chosen.value}: {_EXAMPLES[chosen]}"
         )
     message = text(MESSAGE_OPTION)
-    if message is not None and chosen is not Format.PROTOBUF:
+    if message is not None and chosen is not PayloadFormat.PROTOBUF:
         raise ConfigError(
             f"option {MESSAGE_OPTION} is for {FORMAT_OPTION} protobuf, and that is {chosen.value}"
         )
@@ -78,18 +78,20 @@ def payload_settings(options: Mapping[str, str]) -> PayloadSettings | None:
         BAD_ROWS_OPTION, text(BAD_ROWS_OPTION) or "fail", {each.value: each for each in BadRows}
     )
     topic = _dead_letter_topic(text(DEAD_LETTER_OPTION), bad_rows)
-    return PayloadSettings(chosen, _versions(chosen, said), message, bad_rows, topic)
+    return PayloadSettings(chosen, _versions(chosen, schema_option), message, bad_rows, topic)
 
 
 _EXAMPLES: Final = {
-    Format.JSON: "id bigint, name string, or a file that ends with .json, .ddl or .sql",
-    Format.AVRO: "a file such as orders.avsc",
-    Format.AVRO_FRAMED: "a file such as orders.avsc, or one for each schema number: 7=v1.avsc,9=v2.avsc",
-    Format.PROTOBUF: "a file such as orders.desc",
+    PayloadFormat.JSON: "id bigint, name string, or a file that ends with .json, .ddl or .sql",
+    PayloadFormat.AVRO: "a file such as orders.avsc",
+    PayloadFormat.AVRO_FRAMED: (
+        "a file such as orders.avsc, or one for each schema number: 7=v1.avsc,9=v2.avsc"
+    ),
+    PayloadFormat.PROTOBUF: "a file such as orders.desc",
 }
 
 
-def _refuse_without_format(text: Callable[[str], str | None]) -> None:
+def _reject_without_format(text: Callable[[str], str | None]) -> None:
     for name in (OPTION, MESSAGE_OPTION, BAD_ROWS_OPTION, DEAD_LETTER_OPTION):
         if text(name) is not None:
             raise ConfigError(
@@ -108,34 +110,34 @@ def _dead_letter_topic(topic: str | None, bad_rows: BadRows) -> str | None:
     return topic.strip()
 
 
-def _versions(chosen: Format, said: str) -> tuple[Version, ...]:
+def _versions(chosen: PayloadFormat, schema_option: str) -> tuple[Version, ...]:
     match chosen:
-        case Format.JSON:
-            return (Version(None, _json_file(said)),)
-        case Format.PROTOBUF:
-            return (Version(None, read_schema_file(said)),)
+        case PayloadFormat.JSON:
+            return (Version(None, _json_file(schema_option)),)
+        case PayloadFormat.PROTOBUF:
+            return (Version(None, read_schema_file(schema_option)),)
         case _:
-            return _avro_versions(said, is_framed=chosen is Format.AVRO_FRAMED)
+            return _avro_versions(schema_option, is_framed=chosen is PayloadFormat.AVRO_FRAMED)
 
 
-def _json_file(said: str) -> SchemaFile:
-    if said.lower().endswith((".json", ".ddl", ".sql")):
-        return read_schema_file(said)
-    return schema_text(said)
+def _json_file(schema_option: str) -> SchemaFile:
+    if schema_option.lower().endswith((".json", ".ddl", ".sql")):
+        return read_schema_file(schema_option)
+    return schema_text(schema_option)
 
 
-def _avro_versions(said: str, *, is_framed: bool) -> tuple[Version, ...]:
-    if said.lstrip().startswith("{"):
-        return (Version(None, schema_text(said)),)
-    if not is_framed or "=" not in said:
-        return (Version(None, read_schema_file(said)),)
+def _avro_versions(schema_option: str, *, is_framed: bool) -> tuple[Version, ...]:
+    if schema_option.lstrip().startswith("{"):
+        return (Version(None, schema_text(schema_option)),)
+    if not is_framed or "=" not in schema_option:
+        return (Version(None, read_schema_file(schema_option)),)
     files: dict[int, str] = {}
-    for each in said.split(","):
+    for each in schema_option.split(","):
         match = _NUMBERED.fullmatch(each)
         if match is None or int(match[1]) in files:
             problem = "names a number twice" if match else "has a part without a number"
             raise ConfigError(
-                f"option {OPTION} is {said!r}, which {problem}; give one file, or one for each "
+                f"option {OPTION} is {schema_option!r}, which {problem}; give one file, or one for each "
                 "number, oldest first: 7=v1.avsc,9=v2.avsc"
             )
         files[int(match[1])] = match[2]

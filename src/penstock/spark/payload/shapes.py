@@ -15,39 +15,39 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-MISFITS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
+CONVERSION_ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 Values = Sequence[Any]
 
 
-class Leaf(NamedTuple):
+class LeafShape(NamedTuple):
     kind: pa.DataType
     convert: Callable[[Values], pa.Array] | None = None
     """For objects that Arrow does not understand itself."""
 
 
-class Part(NamedTuple):
+class FieldShape(NamedTuple):
     get: Callable[[Any], Any]
-    shape: "Shape"
+    shape: "ColumnShape"
 
 
-class Record(NamedTuple):
+class RecordShape(NamedTuple):
     kind: pa.StructType
-    parts: tuple[Part, ...]
+    parts: tuple[FieldShape, ...]
 
 
-class Sequences(NamedTuple):
+class ListShape(NamedTuple):
     kind: pa.ListType
-    element: "Shape"
+    element: "ColumnShape"
 
 
-class Mappings(NamedTuple):
+class MapShape(NamedTuple):
     kind: pa.MapType
-    key: "Shape"
-    value: "Shape"
+    key: "ColumnShape"
+    value: "ColumnShape"
 
 
-Shape = Leaf | Record | Sequences | Mappings
+ColumnShape = LeafShape | RecordShape | ListShape | MapShape
 
 
 def nullable(kind: DataType) -> DataType:
@@ -82,25 +82,25 @@ def decimals(numbers: Values, precision: int, scale: int) -> pa.Array:
     return pa.Array.from_buffers(pa.decimal128(precision, scale), len(whole), whole.buffers())
 
 
-def build(shape: Shape, values: Values) -> pa.Array:
+def build(shape: ColumnShape, values: Values) -> pa.Array:
     match shape:
-        case Leaf(kind, convert):
+        case LeafShape(kind, convert):
             return pa.array(values, kind) if convert is None else convert(values)
-        case Record():
+        case RecordShape():
             columns = record_columns(shape, values)
             absent = pa.array([value is None for value in values], pa.bool_())
             return pa.StructArray.from_arrays(columns, fields=list(shape.kind), mask=absent)
-        case Sequences(kind, element):
+        case ListShape(kind, element):
             flat = list(chain.from_iterable(value for value in values if value is not None))
-            return pa.ListArray.from_arrays(_borders(values), build(element, flat), type=kind)
-        case Mappings(kind, key, value_shape):
+            return pa.ListArray.from_arrays(_list_offsets(values), build(element, flat), type=kind)
+        case MapShape(kind, key, value_shape):
             maps = [value for value in values if value is not None]
             keys = build(key, list(chain.from_iterable(maps)))
             items = build(value_shape, [item for value in maps for item in value.values()])
-            return pa.MapArray.from_arrays(_borders(values), keys, items, type=kind)
+            return pa.MapArray.from_arrays(_list_offsets(values), keys, items, type=kind)
 
 
-def record_columns(shape: Record, values: Values) -> list[pa.Array]:
+def record_columns(shape: RecordShape, values: Values) -> list[pa.Array]:
     """The parts of all records; of one that is None, every part is null."""
     is_whole = None not in values
     return [
@@ -109,11 +109,11 @@ def record_columns(shape: Record, values: Values) -> list[pa.Array]:
     ]
 
 
-def _parts(part: Part, values: Values) -> Iterable[Any]:
+def _parts(part: FieldShape, values: Values) -> Iterable[Any]:
     return (None if value is None else part.get(value) for value in values)
 
 
-def _borders(values: Values) -> pa.Array:
+def _list_offsets(values: Values) -> pa.Array:
     """Where each list begins in the flattened ones; null for one that is None."""
     borders: list[int | None] = []
     position = 0

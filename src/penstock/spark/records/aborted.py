@@ -37,12 +37,12 @@ class AbortedTransactions:
         for producer, first in sorted(known | named - self._ended):
             self._open.setdefault(producer, []).append(first)
 
-    def holds(self, producer: ProducerId, last_offset: Offset) -> bool:
+    def is_aborted(self, producer: ProducerId, last_offset: Offset) -> bool:
         """Whether a transactional batch of this producer was aborted."""
         firsts = self._open.get(producer, [])
         return bool(firsts) and firsts[0] <= last_offset
 
-    def marker(self, producer: ProducerId, offset: Offset) -> None:
+    def end_transaction(self, producer: ProducerId, offset: Offset) -> None:
         """The producer's transaction ended here, one way or the other."""
         firsts = self._open.get(producer, [])
         ended = bisect_right(firsts, offset)

@@ -27,7 +27,7 @@ from penstock.protocol.batches import (
     OFFSET_MAX,
     TRANSACTIONAL_BIT,
 )
-from penstock.spark.records.varints import Bytes, Flags, Ints
+from penstock.spark.records.varints import BoolArray, ByteArray, IntArray
 
 _BATCH_LENGTH = Struct(">i")
 _BATCH_LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD
@@ -53,17 +53,17 @@ assert _FIELDS.itemsize == HEADER_BYTES
 
 
 class BatchTable(NamedTuple):
-    position: Ints
-    end: Ints
-    base_offset: Ints
-    next_offset: Ints
-    last_offset_delta: Ints
-    attributes: Ints
-    base_timestamp: Ints
-    max_timestamp: Ints
-    producer_id: Ints
-    record_count: Ints
-    crc: Ints
+    position: IntArray
+    end: IntArray
+    base_offset: IntArray
+    next_offset: IntArray
+    last_offset_delta: IntArray
+    attributes: IntArray
+    base_timestamp: IntArray
+    max_timestamp: IntArray
+    producer_id: IntArray
+    record_count: IntArray
+    crc: IntArray
 
     @property
     def size(self) -> int:
@@ -71,24 +71,24 @@ class BatchTable(NamedTuple):
         return len(self.position)
 
     @property
-    def codec(self) -> Ints:
+    def codec(self) -> IntArray:
         return self.attributes & CODEC_MASK
 
     @property
-    def is_control(self) -> Flags:
-        flags: Flags = self.attributes & CONTROL_BIT != 0
+    def is_control(self) -> BoolArray:
+        flags: BoolArray = self.attributes & CONTROL_BIT != 0
         return flags
 
     @property
-    def is_transactional(self) -> Flags:
-        flags: Flags = self.attributes & TRANSACTIONAL_BIT != 0
+    def is_transactional(self) -> BoolArray:
+        flags: BoolArray = self.attributes & TRANSACTIONAL_BIT != 0
         return flags
 
-    def where(self, chosen: Flags | slice) -> "BatchTable":
+    def where(self, chosen: BoolArray | slice) -> "BatchTable":
         return BatchTable._make(column[chosen] for column in self)
 
 
-def read_table(view: memoryview, raw: Bytes) -> BatchTable:
+def read_table(view: memoryview, raw: ByteArray) -> BatchTable:
     """The whole batches of a chunk, in order. Their checksums have not been looked at."""
     positions = _positions(view)
     starts = np.array(positions[:-1], np.int64)
@@ -96,7 +96,7 @@ def read_table(view: memoryview, raw: Bytes) -> BatchTable:
     np.take(raw, starts[:, None] + np.arange(HEADER_BYTES), out=rows, mode="clip")
     fields = rows.reshape(-1).view(_FIELDS)
 
-    def column(name: str) -> Ints:
+    def column(name: str) -> IntArray:
         return fields[name].astype(np.int64)
 
     base_offset, last_offset_delta = column("base_offset"), column("last_offset_delta")
@@ -121,7 +121,7 @@ def check_crcs(view: memoryview, table: BatchTable) -> None:
     """Raises CorruptData if a batch is not what was written."""
     spans = zip((table.position + CHECKSUM_FROM).tolist(), table.end.tolist(), strict=True)
     found = np.array([crc32c(view[start:end]) for start, end in spans], np.int64)
-    _refuse(table, found != table.crc, "does not match its checksum")
+    _raise_corrupt_if(table, found != table.crc, "does not match its checksum")
 
 
 def _positions(view: memoryview) -> list[int]:
@@ -140,20 +140,20 @@ def _positions(view: memoryview) -> list[int]:
     return positions
 
 
-def _check(table: BatchTable, magic: Ints) -> None:
-    _refuse(table, magic != MAGIC, f"does not have magic {MAGIC}")
-    _refuse(table, table.codec > CODEC_MAX, "has a compression type that does not exist")
-    _refuse(table, table.record_count < 0, "has a negative number of records")
+def _check(table: BatchTable, magic: IntArray) -> None:
+    _raise_corrupt_if(table, magic != MAGIC, f"does not have magic {MAGIC}")
+    _raise_corrupt_if(table, table.codec > CODEC_MAX, "has a compression type that does not exist")
+    _raise_corrupt_if(table, table.record_count < 0, "has a negative number of records")
     too_many = (table.last_offset_delta < 0) | (table.last_offset_delta < table.record_count - 1)
-    _refuse(table, too_many, "has more records than offsets")
+    _raise_corrupt_if(table, too_many, "has more records than offsets")
     # The next offset must exist too; a sum that is too large for it has wrapped around.
     out_of_range = (table.base_offset < 0) | (table.base_offset > OFFSET_MAX - 1 - table.last_offset_delta)
-    _refuse(table, out_of_range, "has offsets that are out of range")
+    _raise_corrupt_if(table, out_of_range, "has offsets that are out of range")
     backwards = np.zeros(table.size, np.bool_)
     backwards[1:] = table.base_offset[1:] < table.next_offset[:-1]
-    _refuse(table, backwards, "has offsets that come before those of the batch in front of it")
+    _raise_corrupt_if(table, backwards, "has offsets that come before those of the batch in front of it")
 
 
-def _refuse(table: BatchTable, wrong: Flags, what: str) -> None:
+def _raise_corrupt_if(table: BatchTable, wrong: BoolArray, what: str) -> None:
     if wrong.any():
         raise CorruptData(f"the batch at offset {table.base_offset[wrong.argmax()]} {what}")

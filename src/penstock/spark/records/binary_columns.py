@@ -6,20 +6,20 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.spark.records.gather import NULL_LENGTH
-from penstock.spark.records.varints import Bytes, Flags, Ints
+from penstock.spark.records.varints import BoolArray, ByteArray, IntArray
 
 
 class BinaryColumn(NamedTuple):
     array: pa.BinaryArray
-    data: Bytes
-    starts: Ints
-    lengths: Ints
+    data: ByteArray
+    starts: IntArray
+    lengths: IntArray
     """0 for null."""
-    absent: Flags | None
+    absent: BoolArray | None
     """None if nothing is null."""
 
     @property
-    def announced(self) -> Ints:
+    def wire_lengths(self) -> IntArray:
         """The lengths as records write them: -1 for null."""
         return self.lengths if self.absent is None else np.where(self.absent, NULL_LENGTH, self.lengths)
 

@@ -26,14 +26,14 @@ from penstock.limits import DECOMPRESSED_BYTES_MAX, INT_MAX
 from penstock.protocol.batches import HEADER_BYTES
 from penstock.spark.records.aborted import Aborted, AbortedTransactions
 from penstock.spark.records.batch_table import BatchTable, check_crcs, read_table
-from penstock.spark.records.gather import cut_out
+from penstock.spark.records.gather import extract_strings
 from penstock.spark.records.pieces import pieces
 from penstock.spark.records.record_headers import HEADERS_TYPE, headers_array, no_headers
 from penstock.spark.records.record_starts import (
     LANE_SIZES,
-    Framed,
     LaneSizes,
     Payloads,
+    RecordSpans,
     frame_records,
 )
 from penstock.spark.records.rows import BatchRows, Rows, read_rows
@@ -43,7 +43,7 @@ ROWS_AT_ONCE_MAX = 32_768
 """Columns of this many numbers stay in a core's cache while they are worked on."""
 
 
-class Columns(NamedTuple):
+class ColumnSelection(NamedTuple):
     """What is wanted. The offset always is."""
 
     key: bool = True
@@ -75,12 +75,12 @@ class Chunk(Protocol):
     def aborted(self) -> tuple[Aborted, ...]: ...
 
 
-class Decoder:
+class RecordBatchDecoder:
     """Decodes the chunks of one partition, one after the other."""
 
     def __init__(
         self,
-        columns: Columns,
+        columns: ColumnSelection,
         *,
         read_committed: bool,
         decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
@@ -114,7 +114,7 @@ class Decoder:
         if held is not None:
             yield held._replace(next_offset=reached)
         elif reached > start:
-            yield self._nothing(reached)
+            yield self._empty(reached)
 
     def _decoded(self, view: memoryview, table: BatchTable, start: Offset, end: Offset) -> Iterator[Decoded]:
         for batches, payloads in pieces(view, table, decompressed_bytes_max=self._decompressed_bytes_max):
@@ -143,8 +143,8 @@ class Decoder:
                 Offset(int(table.next_offset[batch]) - 1),
             )
             if table.is_control[batch]:
-                self._aborted.marker(producer, offset)
-            elif self._aborted.holds(producer, offset):
+                self._aborted.end_transaction(producer, offset)
+            elif self._aborted.is_aborted(producer, offset):
                 chosen[batch] = False
         return table.where(chosen)
 
@@ -164,15 +164,17 @@ class Decoder:
             offsets=pa.array(offsets),
             timestamps_ms=pa.array(rows.timestamp[wanted]) if columns.timestamp else None,
             timestamp_types=pa.array(types) if columns.timestamp_type else None,
-            keys=cut_out(buffer, rows.key.start[wanted], rows.key.length[wanted]) if columns.key else None,
-            values=cut_out(buffer, rows.value.start[wanted], rows.value.length[wanted])
+            keys=extract_strings(buffer, rows.key.start[wanted], rows.key.length[wanted])
+            if columns.key
+            else None,
+            values=extract_strings(buffer, rows.value.start[wanted], rows.value.length[wanted])
             if columns.value
             else None,
             headers=headers,
             next_offset=Offset(int(offsets[-1]) + 1),
         )
 
-    def _nothing(self, next_offset: Offset) -> Decoded:
+    def _empty(self, next_offset: Offset) -> Decoded:
         columns = self._columns
         return Decoded(
             offsets=pa.array([], pa.int64()),
@@ -185,6 +187,6 @@ class Decoder:
         )
 
 
-def _block(payloads: Payloads, framed: Framed, rows_of: BatchRows, block: slice) -> Rows:
+def _block(payloads: Payloads, framed: RecordSpans, rows_of: BatchRows, block: slice) -> Rows:
     batches, counts = rows_of.block(block.start, block.stop)
-    return read_rows(payloads.raw, Framed(framed.body[block], framed.end[block]), batches, counts)
+    return read_rows(payloads.raw, RecordSpans(framed.body[block], framed.end[block]), batches, counts)

@@ -25,7 +25,7 @@ from penstock.protocol.batches import CHECKSUM_FROM, HEADER, HEADER_BYTES, LOG_O
 from penstock.protocol.compression import Codec, compress
 from penstock.spark.records.binary_columns import BinaryColumn, binary_column
 from penstock.spark.records.partitioning import partition_of
-from penstock.spark.records.varints import Bytes, Flags, Ints, varint_columns, varint_sizes
+from penstock.spark.records.varints import BoolArray, ByteArray, IntArray, varint_columns, varint_sizes
 from penstock.types import NO_EPOCH, NO_PRODUCER
 
 __all__ = ["RecordTooLarge", "encode", "partition_of"]
@@ -56,19 +56,19 @@ class RecordTooLarge(Exception):
         self.batch_bytes_max = batch_bytes_max
 
 
-class _Columns(NamedTuple):
+class _EncodeColumns(NamedTuple):
     key: BinaryColumn
     value: BinaryColumn
-    header_counts: Ints | None
+    header_counts: IntArray | None
     header_bytes: BinaryColumn | None
     """What each record's headers look like when written, without their number."""
-    timestamp: Ints
+    timestamp: IntArray
 
-    def rows(self, start: int, end: int) -> "_Columns":
+    def rows(self, start: int, end: int) -> "_EncodeColumns":
         def part(column: BinaryColumn) -> BinaryColumn:
             return binary_column(column.array.slice(start, end - start))
 
-        return _Columns(
+        return _EncodeColumns(
             part(self.key),
             part(self.value),
             None if self.header_counts is None else self.header_counts[start:end],
@@ -85,19 +85,19 @@ def encode(
     *,
     codec: Codec,
     batch_bytes_max: int,
-    alone_bytes_max: int = 0,
+    single_record_batch_bytes_max: int = 0,
     now_ms: int | None = None,
 ) -> list[bytes]:
     """Batches of these records in order, numbered from 0 each, as a broker wants them from a producer.
 
-    `alone_bytes_max` is for a batch of one record, if that may be larger than those of many. Records
-    without a timestamp get `now_ms`, or the time of the clock. Raises RecordTooLarge.
+    `single_record_batch_bytes_max` is for a batch of one record, if that may be larger than those of many.
+    Records without a timestamp get `now_ms`, or the time of the clock. Raises RecordTooLarge.
     """
     if not len(values):
         return []
     columns = _columns(keys, values, headers, _timestamps(timestamps_ms, len(values), now_ms))
     sizes = _sizes_max(columns, batch_bytes_max - HEADER_BYTES)
-    firsts = _first_rows(sizes, batch_bytes_max, max(alone_bytes_max, batch_bytes_max))
+    firsts = _first_rows(sizes, batch_bytes_max, max(single_record_batch_bytes_max, batch_bytes_max))
     batches: list[bytes] = []
     for group in _groups(firsts, sizes):
         start, end = int(group[0]), int(group[-1])
@@ -109,8 +109,8 @@ def encode(
 
 
 def _columns(
-    keys: pa.Array | None, values: pa.Array, headers: pa.ListArray | None, timestamps: Ints
-) -> _Columns:
+    keys: pa.Array | None, values: pa.Array, headers: pa.ListArray | None, timestamps: IntArray
+) -> _EncodeColumns:
     if keys is None:
         keys = pa.nulls(len(values), pa.binary())
     assert len(keys) == len(values) == len(timestamps), "columns are of equal length"
@@ -118,10 +118,10 @@ def _columns(
     if headers is not None:
         assert len(headers) == len(values), "columns are of equal length"
         counts, encoded = _headers(headers)
-    return _Columns(binary_column(keys), binary_column(values), counts, encoded, timestamps)
+    return _EncodeColumns(binary_column(keys), binary_column(values), counts, encoded, timestamps)
 
 
-def _timestamps(timestamps_ms: pa.Int64Array | None, count: int, now_ms: int | None) -> Ints:
+def _timestamps(timestamps_ms: pa.Int64Array | None, count: int, now_ms: int | None) -> IntArray:
     now = SystemClock().wall_ms() if now_ms is None else now_ms
     if timestamps_ms is None:
         return np.full(count, now, np.int64)
@@ -133,7 +133,7 @@ def _timestamps(timestamps_ms: pa.Int64Array | None, count: int, now_ms: int | N
     return timestamps
 
 
-def _headers(headers: pa.ListArray | pa.ChunkedArray) -> tuple[Ints, BinaryColumn]:
+def _headers(headers: pa.ListArray | pa.ChunkedArray) -> tuple[IntArray, BinaryColumn]:
     """How many each record has, and all of a record's headers written one behind the other."""
     array = headers.combine_chunks() if isinstance(headers, pa.ChunkedArray) else headers
     counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
@@ -142,7 +142,7 @@ def _headers(headers: pa.ListArray | pa.ChunkedArray) -> tuple[Ints, BinaryColum
         raise ValueError("a header is null or has no key: every header needs a key")
     key, value = (binary_column(pairs.field(index)) for index in range(2))
     written = _joined(
-        [_byte_strings([key.lengths]), key.array, _byte_strings([value.announced]), value.array]
+        [_byte_strings([key.lengths]), key.array, _byte_strings([value.wire_lengths]), value.array]
     )
     borders = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=borders[1:])
@@ -157,7 +157,7 @@ def _headers(headers: pa.ListArray | pa.ChunkedArray) -> tuple[Ints, BinaryColum
 # Sizes ----------------------------------------------------------------------------------------------
 
 
-def _sizes_max(columns: _Columns, room: int) -> Ints:
+def _sizes_max(columns: _EncodeColumns, room: int) -> IntArray:
     """What each record may take at most, wherever in a batch it comes to lie.
 
     One that fits a batch only if it is alone there is said to take all of it.
@@ -179,14 +179,14 @@ def _sizes_max(columns: _Columns, room: int) -> Ints:
     return sizes
 
 
-def _first_rows(sizes: Ints, batch_bytes_max: int, alone_bytes_max: int) -> Ints:
+def _first_rows(sizes: IntArray, batch_bytes_max: int, single_record_batch_bytes_max: int) -> IntArray:
     """The first row of each batch, and the number of rows."""
     room = batch_bytes_max - HEADER_BYTES
-    too_large = sizes > alone_bytes_max - HEADER_BYTES
+    too_large = sizes > single_record_batch_bytes_max - HEADER_BYTES
     if too_large.any():
         row = int(too_large.argmax())
         needed = int(sizes[row]) + HEADER_BYTES
-        raise RecordTooLarge(row=row, record_bytes=needed, batch_bytes_max=alone_bytes_max)
+        raise RecordTooLarge(row=row, record_bytes=needed, batch_bytes_max=single_record_batch_bytes_max)
     ends = np.cumsum(sizes)
     firsts, row, before = [0], 0, 0
     while row < len(sizes):
@@ -197,7 +197,7 @@ def _first_rows(sizes: Ints, batch_bytes_max: int, alone_bytes_max: int) -> Ints
     return np.array(firsts, np.int64)
 
 
-def _groups(firsts: Ints, sizes: Ints) -> Iterator[Ints]:
+def _groups(firsts: IntArray, sizes: IntArray) -> Iterator[IntArray]:
     """Borders of batches that are written together."""
     ends = np.concatenate(([0], np.cumsum(sizes)))[firsts]
     first = 0
@@ -211,7 +211,9 @@ def _groups(firsts: Ints, sizes: Ints) -> Iterator[Ints]:
 # Writing --------------------------------------------------------------------------------------------
 
 
-def _encode_group(columns: _Columns, borders: Ints, codec: Codec, batch_bytes_max: int) -> list[bytes]:
+def _encode_group(
+    columns: _EncodeColumns, borders: IntArray, codec: Codec, batch_bytes_max: int
+) -> list[bytes]:
     counts = np.diff(borders)
     base = columns.timestamp[borders[:-1]]
     timestamp_deltas = columns.timestamp - np.repeat(base, counts)
@@ -230,8 +232,8 @@ def _encode_group(columns: _Columns, borders: Ints, codec: Codec, batch_bytes_ma
     return batches
 
 
-def _records(columns: _Columns, timestamp_deltas: Ints, offset_deltas: Ints) -> pa.BinaryArray:
-    key, value = columns.key.announced, columns.value.announced
+def _records(columns: _EncodeColumns, timestamp_deltas: IntArray, offset_deltas: IntArray) -> pa.BinaryArray:
+    key, value = columns.key.wire_lengths, columns.value.wire_lengths
     sizes = _ATTRIBUTES_BYTES + varint_sizes(timestamp_deltas) + varint_sizes(offset_deltas)
     sizes += varint_sizes(key) + columns.key.lengths + varint_sizes(value) + columns.value.lengths
     tail: list[pa.Array | pa.Scalar] = [pa.scalar(b"\0", pa.binary())]
@@ -251,10 +253,10 @@ def _joined(parts: list[pa.Array | pa.Scalar]) -> pa.BinaryArray:
     return pc.binary_join_element_wise(*parts, separator, null_handling="replace", null_replacement="")
 
 
-def _byte_strings(numbers: list[Ints]) -> pa.BinaryArray:
+def _byte_strings(numbers: list[IntArray]) -> pa.BinaryArray:
     """Of each row its numbers as varints, behind each other."""
-    columns: list[Bytes] = []
-    used: list[Flags] = []
+    columns: list[ByteArray] = []
+    used: list[BoolArray] = []
     for number in numbers:
         bytes_of, used_of = varint_columns(number)
         columns.append(bytes_of)

@@ -13,12 +13,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.limits import INT_MAX
-from penstock.spark.records.varints import Bytes, Flags, Ints
+from penstock.spark.records.varints import BoolArray, ByteArray, IntArray
 
 NULL_LENGTH = -1
 
 
-def cut_out(buffer: pa.Buffer, starts: Ints, lengths: Ints) -> pa.BinaryArray:
+def extract_strings(buffer: pa.Buffer, starts: IntArray, lengths: IntArray) -> pa.BinaryArray:
     """The strings that begin at `starts`; null where the length is -1."""
     count = len(starts)
     absent = lengths < 0
@@ -33,7 +33,7 @@ def cut_out(buffer: pa.Buffer, starts: Ints, lengths: Ints) -> pa.BinaryArray:
     assert starts[0] >= 0
     assert stops[-1] <= buffer.size <= INT_MAX
     if not some_absent and lengths[0] > 0 and (lengths == lengths[0]).all():
-        return _cut_out_equal(buffer, starts, int(lengths[0]))
+        return _extract_equal_strings(buffer, starts, int(lengths[0]))
     borders = np.empty(2 * count, np.int32)
     borders[0::2] = starts
     borders[1::2] = stops
@@ -42,7 +42,7 @@ def cut_out(buffer: pa.Buffer, starts: Ints, lengths: Ints) -> pa.BinaryArray:
     return everything.take(pa.array(wanted, mask=absent if some_absent else None))
 
 
-def _cut_out_equal(buffer: pa.Buffer, starts: Ints, length: int) -> pa.BinaryArray:
+def _extract_equal_strings(buffer: pa.Buffer, starts: IntArray, length: int) -> pa.BinaryArray:
     """Strings of equal length need no borders: about two thirds of the time."""
     strings = overlapping(np.frombuffer(buffer, np.uint8), length)[starts]
     borders = np.arange(0, length * len(starts) + 1, length, dtype=np.int32)
@@ -51,11 +51,11 @@ def _cut_out_equal(buffer: pa.Buffer, starts: Ints, length: int) -> pa.BinaryArr
     )
 
 
-def overlapping(raw: Bytes, size: int) -> NDArray[np.void]:
+def overlapping(raw: ByteArray, size: int) -> NDArray[np.void]:
     """At every position the bytes that begin there, as one element: indexing copies them at full speed."""
     return np.ndarray((len(raw) - size + 1,), np.dtype((np.void, size)), buffer=raw.data, strides=(1,))
 
 
-def validity(present: Flags) -> pa.Buffer:
+def validity(present: BoolArray) -> pa.Buffer:
     """Arrow's bitmap of what is not null."""
     return pa.py_buffer(np.packbits(present, bitorder="little"))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.spark.records.binary_columns import BinaryColumn, binary_column
-from penstock.spark.records.varints import Bytes, Ints
+from penstock.spark.records.varints import ByteArray, IntArray
 
 Hashes = NDArray[np.uint32]
 
@@ -67,7 +67,7 @@ def _spread(count: int, partitions: int, first: int) -> NDArray[np.int32]:
     return ((first + np.arange(count) // run) % partitions).astype(np.int32)
 
 
-def _words_at(data: Bytes, at: Ints) -> Hashes:
+def _words_at(data: ByteArray, at: IntArray) -> Hashes:
     word = np.zeros(len(at), np.uint32)
     for index in range(_WORD_BYTES):
         word |= data.take(at + index).astype(np.uint32) << np.uint32(8 * index)
@@ -88,7 +88,7 @@ def _hash_words(column: BinaryColumn, row: int, done: int, value: int) -> int:
     return value
 
 
-def _with_tails(column: BinaryColumn, words: Ints, hashes: Hashes) -> Hashes:
+def _with_tails(column: BinaryColumn, words: IntArray, hashes: Hashes) -> Hashes:
     """The one to three bytes behind the last whole word."""
     tails = column.lengths % _WORD_BYTES
     at = column.starts + words * _WORD_BYTES

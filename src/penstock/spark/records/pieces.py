@@ -18,7 +18,7 @@ from penstock.protocol.batches import HEADER_BYTES
 from penstock.protocol.compression import Codec, decompress
 from penstock.spark.records.batch_table import BatchTable
 from penstock.spark.records.record_starts import Payloads
-from penstock.spark.records.varints import Ints
+from penstock.spark.records.varints import IntArray
 
 PIECE_BYTES = 16 * MIB
 
@@ -74,6 +74,6 @@ def _joined(batches: BatchTable, gathered: list[memoryview]) -> tuple[BatchTable
     return batches, _payloads(memoryview(b"".join(gathered)), batches, starts, ends)
 
 
-def _payloads(view: memoryview, batches: BatchTable, start: Ints, end: Ints) -> Payloads:
+def _payloads(view: memoryview, batches: BatchTable, start: IntArray, end: IntArray) -> Payloads:
     raw = np.frombuffer(view, np.uint8)
     return Payloads(raw, view, start, end, batches.record_count, batches.base_offset)

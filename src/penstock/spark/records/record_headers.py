@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CorruptData
-from penstock.spark.records.gather import NULL_LENGTH, cut_out, validity
-from penstock.spark.records.varints import Bytes, Ints, read_varint, read_varints
+from penstock.spark.records.gather import NULL_LENGTH, extract_strings, validity
+from penstock.spark.records.varints import ByteArray, IntArray, read_varint, read_varints
 
 HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -30,15 +30,15 @@ _ROWS_IN_STEP_MIN = 8
 class HeaderSpans(NamedTuple):
     """Every header of some records, in order."""
 
-    key_start: Ints
-    key_length: Ints
-    value_start: Ints
-    value_length: Ints
-    firsts: Ints
+    key_start: IntArray
+    key_length: IntArray
+    value_start: IntArray
+    value_length: IntArray
+    firsts: IntArray
     """Where each record's headers begin among these, and behind the last record their number."""
 
 
-def read_headers(raw: Bytes, counts: Ints, at: Ints, ends: Ints) -> HeaderSpans:
+def read_headers(raw: ByteArray, counts: IntArray, at: IntArray, ends: IntArray) -> HeaderSpans:
     """Raises CorruptData unless the headers of every record fill it to its end."""
     room = (ends - at) // _HEADER_BYTES_MIN
     if ((counts < 0) | (counts > np.maximum(room, 0))).any():
@@ -65,8 +65,8 @@ def read_headers(raw: Bytes, counts: Ints, at: Ints, ends: Ints) -> HeaderSpans:
 
 
 def headers_array(buffer: pa.Buffer, spans: HeaderSpans) -> pa.ListArray:
-    keys = cut_out(buffer, spans.key_start, spans.key_length)
-    values = cut_out(buffer, spans.value_start, spans.value_length)
+    keys = extract_strings(buffer, spans.key_start, spans.key_length)
+    values = extract_strings(buffer, spans.value_start, spans.value_length)
     pairs = pa.StructArray.from_arrays([_as_text(keys), values], fields=list(HEADERS_TYPE.value_type))
     firsts = spans.firsts.astype(np.int32)
     present = validity(firsts[1:] > firsts[:-1])
@@ -79,7 +79,7 @@ def no_headers(count: int) -> pa.ListArray:
     return pa.nulls(count, HEADERS_TYPE)
 
 
-def _read_one_each(raw: Bytes, at: Ints, target: Ints, spans: HeaderSpans) -> Ints:
+def _read_one_each(raw: ByteArray, at: IntArray, target: IntArray, spans: HeaderSpans) -> IntArray:
     key_length, key_start = read_varints(raw, at)
     if key_length.min() < 0:
         raise CorruptData("a header has no key")

@@ -25,7 +25,14 @@ import numpy as np
 
 from penstock.errors import CorruptData
 from penstock.spark.records.gather import overlapping
-from penstock.spark.records.varints import PAIR_VALUES, Bytes, Flags, Ints, read_varint, read_varints
+from penstock.spark.records.varints import (
+    PAIR_VALUES,
+    BoolArray,
+    ByteArray,
+    IntArray,
+    read_varint,
+    read_varints,
+)
 
 RECORD_BYTES_MIN = 7
 """Seven fields that take at least a byte each."""
@@ -53,39 +60,39 @@ LANE_SIZES: Final = LaneSizes()
 class Payloads(NamedTuple):
     """The records of some batches in one buffer, each batch behind the one before."""
 
-    raw: Bytes
+    raw: ByteArray
     view: memoryview
     """Of the same bytes."""
-    start: Ints
-    end: Ints
-    record_count: Ints
-    base_offset: Ints
+    start: IntArray
+    end: IntArray
+    record_count: IntArray
+    base_offset: IntArray
 
 
-class Framed(NamedTuple):
+class RecordSpans(NamedTuple):
     """All records of the payloads, in order."""
 
-    body: Ints
+    body: IntArray
     """Behind the length of each record."""
-    end: Ints
+    end: IntArray
 
 
-def frame_records(payloads: Payloads, lanes: LaneSizes = LANE_SIZES) -> Framed:
+def frame_records(payloads: Payloads, lanes: LaneSizes = LANE_SIZES) -> RecordSpans:
     """Raises CorruptData if the records do not fill their batches exactly."""
     room = (payloads.end - payloads.start) // RECORD_BYTES_MIN
-    _refuse(payloads, payloads.record_count > room, "announces more records than it can hold")
+    _raise_corrupt_if(payloads, payloads.record_count > room, "announces more records than it can hold")
     starts = _starts_by_lanes(payloads, lanes)
     walked = np.zeros(len(payloads.start), np.bool_)
     while True:
         framed, wrong = _framed(payloads, starts)
         if not wrong.any():
             return framed
-        _refuse(payloads, wrong & walked, "has records that do not fit it")
+        _raise_corrupt_if(payloads, wrong & walked, "has records that do not fit it")
         starts = _with_batches_walked(payloads, starts, wrong)
         walked |= wrong
 
 
-def _framed(payloads: Payloads, starts: Ints) -> tuple[Framed, Flags]:
+def _framed(payloads: Payloads, starts: IntArray) -> tuple[RecordSpans, BoolArray]:
     """The records that begin there, and the batches of which they are not one chain."""
     firsts, lasts = _rows_of_batches(payloads, starts)
     wrong = lasts - firsts != payloads.record_count
@@ -96,7 +103,7 @@ def _framed(payloads: Payloads, starts: Ints) -> tuple[Framed, Flags]:
         lengths, body = read_varints(payloads.raw, starts)
     except CorruptData:
         # A wrong guess may lead anywhere. Whether the records are at fault is known after the walk.
-        return Framed(starts, starts), np.ones(len(wrong), np.bool_)
+        return RecordSpans(starts, starts), np.ones(len(wrong), np.bool_)
     ends = body + lengths
     expected = np.empty_like(starts)
     expected[:-1] = starts[1:]
@@ -104,14 +111,14 @@ def _framed(payloads: Payloads, starts: Ints) -> tuple[Framed, Flags]:
     astray = (expected != ends) | (lengths < 0)
     if astray.any():
         wrong[np.searchsorted(payloads.end, starts[astray], side="right")] = True
-    return Framed(body, ends), wrong
+    return RecordSpans(body, ends), wrong
 
 
-def _rows_of_batches(payloads: Payloads, starts: Ints) -> tuple[Ints, Ints]:
+def _rows_of_batches(payloads: Payloads, starts: IntArray) -> tuple[IntArray, IntArray]:
     return np.searchsorted(starts, payloads.start), np.searchsorted(starts, payloads.end)
 
 
-def _refuse(payloads: Payloads, wrong: Flags, what: str) -> None:
+def _raise_corrupt_if(payloads: Payloads, wrong: BoolArray, what: str) -> None:
     if wrong.any():
         raise CorruptData(f"the batch at offset {payloads.base_offset[wrong.argmax()]} {what}")
 
@@ -119,7 +126,7 @@ def _refuse(payloads: Payloads, wrong: Flags, what: str) -> None:
 # One by one ---------------------------------------------------------------------------------------
 
 
-def _with_batches_walked(payloads: Payloads, starts: Ints, chosen: Flags) -> Ints:
+def _with_batches_walked(payloads: Payloads, starts: IntArray, chosen: BoolArray) -> IntArray:
     firsts, lasts = _rows_of_batches(payloads, starts)
     parts = [starts[first:last] for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]
     for batch in chosen.nonzero()[0].tolist():
@@ -155,7 +162,7 @@ def _walk(view: memoryview, at: int, end: int, count_max: int) -> tuple[list[int
 # In step ------------------------------------------------------------------------------------------
 
 
-def _steps_of_pairs() -> Ints:
+def _steps_of_pairs() -> IntArray:
     """How far the next record is, from the first two bytes of this one; 0 if these do not tell."""
     pairs = np.arange(1 << 16)
     first, second = pairs & 0xFF, pairs >> 8
@@ -168,9 +175,9 @@ def _steps_of_pairs() -> Ints:
 _STEPS = _steps_of_pairs()
 
 
-def _starts_by_lanes(payloads: Payloads, lanes: LaneSizes) -> Ints:
+def _starts_by_lanes(payloads: Payloads, lanes: LaneSizes) -> IntArray:
     with_records = payloads.record_count > 0
-    begins = np.concatenate((payloads.start[with_records], _guesses(payloads, lanes)))
+    begins = np.concatenate((payloads.start[with_records], _guessed_starts(payloads, lanes)))
     begins.sort()
     batch_ends = payloads.end[np.searchsorted(payloads.end, begins, side="right")]
     ends = batch_ends.copy()
@@ -190,16 +197,16 @@ def _starts_by_lanes(payloads: Payloads, lanes: LaneSizes) -> Ints:
     return _without_repeats(starts)  # a lane that waited at a long record has found it several times
 
 
-def _without_repeats(ascending: Ints) -> Ints:
+def _without_repeats(ascending: IntArray) -> IntArray:
     repeats = ascending[1:] == ascending[:-1]
     return ascending[np.append(True, ~repeats)] if repeats.any() else ascending
 
 
 def _in_step(
-    raw: Bytes, at: Ints, ends: Ints, records: int, lanes: LaneSizes
-) -> tuple[list[Ints], Ints, Ints]:
+    raw: ByteArray, at: IntArray, ends: IntArray, records: int, lanes: LaneSizes
+) -> tuple[list[IntArray], IntArray, IntArray]:
     """What the lanes found, and those that are better walked to their ends, with where they are."""
-    found: list[Ints] = []
+    found: list[IntArray] = []
     walked_at, walked_ends = [at[:0]], [ends[:0]]
     last = len(raw) - 2
     while len(at) >= lanes.lanes_min and records >= 0:
@@ -226,7 +233,7 @@ def _in_step(
 # Guessing -----------------------------------------------------------------------------------------
 
 
-def _guesses(payloads: Payloads, lanes: LaneSizes) -> Ints:
+def _guessed_starts(payloads: Payloads, lanes: LaneSizes) -> IntArray:
     """Places inside large batches where a record seems to begin."""
     sizes = payloads.end - payloads.start
     record_bytes = int(sizes.sum()) // max(int(payloads.record_count.sum()), 1)
@@ -242,7 +249,7 @@ def _guesses(payloads: Payloads, lanes: LaneSizes) -> Ints:
     return _first_records(payloads.raw, np.concatenate(targets), limits, window)
 
 
-def _first_records(raw: Bytes, targets: Ints, limits: Ints, window: int) -> Ints:
+def _first_records(raw: ByteArray, targets: IntArray, limits: IntArray, window: int) -> IntArray:
     """Shortly behind each target, and before its limit, a place where the third of three records begins.
 
     Not the first: bytes that happen to look like a record often lead to a true one, and from there on the
@@ -265,9 +272,9 @@ def _first_records(raw: Bytes, targets: Ints, limits: Ints, window: int) -> Ints
     return _without_repeats(at[np.append(True, rows[1:] != rows[:-1])[: len(at)]])
 
 
-def _looks_like_record(first: Bytes, second: Bytes, third: Bytes) -> Flags:
+def _looks_like_record(first: ByteArray, second: ByteArray, third: ByteArray) -> BoolArray:
     """Whether these bytes may be a length, in one byte or two, and attributes."""
     sign_and_more = first & 0x81
-    short: Flags = (sign_and_more == 0) & (first >= _LENGTH_MIN) & (second == 0)
-    long: Flags = (sign_and_more == _CONTINUES) & (second < _CONTINUES) & (third == 0)
+    short: BoolArray = (sign_and_more == 0) & (first >= _LENGTH_MIN) & (second == 0)
+    long: BoolArray = (sign_and_more == _CONTINUES) & (second < _CONTINUES) & (third == 0)
     return short | long

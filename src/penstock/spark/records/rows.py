@@ -15,26 +15,26 @@ from penstock.protocol.batches import LOG_APPEND_TIME_BIT
 from penstock.spark.records.batch_table import BatchTable
 from penstock.spark.records.gather import NULL_LENGTH
 from penstock.spark.records.record_headers import HeaderSpans, read_headers
-from penstock.spark.records.record_starts import Framed
-from penstock.spark.records.varints import LONG_BYTES_MAX, Bytes, Flags, Ints, read_varints
+from penstock.spark.records.record_starts import RecordSpans
+from penstock.spark.records.varints import LONG_BYTES_MAX, BoolArray, ByteArray, IntArray, read_varints
 
 _FAR = 1 << 62
 """The sum of two numbers that are smaller than this has not wrapped around."""
 
 
-class Field(NamedTuple):
-    start: Ints
-    length: Ints
+class FieldSpans(NamedTuple):
+    start: IntArray
+    length: IntArray
     """-1 for null."""
 
 
 class Rows(NamedTuple):
-    offset: Ints
-    timestamp: Ints
-    is_append_time: Flags | None
+    offset: IntArray
+    timestamp: IntArray
+    is_append_time: BoolArray | None
     """None if no record has the broker's time."""
-    key: Field
-    value: Field
+    key: FieldSpans
+    value: FieldSpans
     headers: HeaderSpans | None
     """None if no record has any."""
 
@@ -51,7 +51,7 @@ class BatchRows:
     def count(self) -> int:
         return int(self._firsts[-1])
 
-    def block(self, start: int, end: int) -> tuple[BatchTable, Ints]:
+    def block(self, start: int, end: int) -> tuple[BatchTable, IntArray]:
         """The batches that have rows from `start` to `end`, and how many each."""
         first = int(np.searchsorted(self._firsts, start, side="right")) - 1
         last = int(np.searchsorted(self._firsts, end, side="left"))
@@ -59,7 +59,7 @@ class BatchRows:
         return self.batches.where(slice(first, last)), np.diff(borders)
 
 
-def read_rows(raw: Bytes, framed: Framed, batches: BatchTable, counts: Ints) -> Rows:
+def read_rows(raw: ByteArray, framed: RecordSpans, batches: BatchTable, counts: IntArray) -> Rows:
     """The records of these batches, of each as many as `counts` says."""
     timestamp_delta, at = read_varints(raw, framed.body + 1, LONG_BYTES_MAX)
     offset_delta, at = read_varints(raw, at)
@@ -75,18 +75,18 @@ def read_rows(raw: Bytes, framed: Framed, batches: BatchTable, counts: Ints) -> 
     return Rows(_offsets(offset_delta, batches, counts), timestamp, is_append_time, key, value, headers)
 
 
-def _field(raw: Bytes, at: Ints) -> Field:
+def _field(raw: ByteArray, at: IntArray) -> FieldSpans:
     length, start = read_varints(raw, at)
     if length.min(initial=0) < NULL_LENGTH:
         raise CorruptData("a field has a negative length")
-    return Field(start, length)
+    return FieldSpans(start, length)
 
 
-def _after(field: Field) -> Ints:
+def _after(field: FieldSpans) -> IntArray:
     return field.start + np.maximum(field.length, 0)
 
 
-def _offsets(deltas: Ints, batches: BatchTable, counts: Ints) -> Ints:
+def _offsets(deltas: IntArray, batches: BatchTable, counts: IntArray) -> IntArray:
     offsets = np.repeat(batches.base_offset, counts)
     beyond = deltas > np.repeat(batches.last_offset_delta, counts)
     offsets += deltas
@@ -96,7 +96,7 @@ def _offsets(deltas: Ints, batches: BatchTable, counts: Ints) -> Ints:
     return offsets
 
 
-def _timestamps(deltas: Ints, batches: BatchTable, counts: Ints) -> tuple[Ints, Flags | None]:
+def _timestamps(deltas: IntArray, batches: BatchTable, counts: IntArray) -> tuple[IntArray, BoolArray | None]:
     base = np.repeat(batches.base_timestamp, counts)
     timestamps = base + deltas
     append_time = batches.attributes & LOG_APPEND_TIME_BIT != 0
@@ -109,6 +109,6 @@ def _timestamps(deltas: Ints, batches: BatchTable, counts: Ints) -> tuple[Ints, 
     return timestamps, rows
 
 
-def _wrapped(base: Ints, deltas: Ints, sums: Ints) -> Flags | None:
+def _wrapped(base: IntArray, deltas: IntArray, sums: IntArray) -> BoolArray | None:
     near = all(part.min(initial=0) > -_FAR and part.max(initial=0) < _FAR for part in (base, deltas))
     return None if near else ((base ^ sums) & (deltas ^ sums)) < 0

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from penstock.errors import CorruptData
 
-Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+ByteArray = NDArray[np.uint8]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 INT_BYTES_MAX = 5
 LONG_BYTES_MAX = 10
@@ -29,17 +29,17 @@ _PAYLOAD = 0x7F
 _BITS = 7
 
 
-class Read(NamedTuple):
-    values: Ints
-    after: Ints
+class VarintRead(NamedTuple):
+    values: IntArray
+    after: IntArray
     """Where each varint ends."""
 
 
-def _zigzag_decoded(raw: NDArray[np.uint64]) -> Ints:
+def _zigzag_decoded(raw: NDArray[np.uint64]) -> IntArray:
     return ((raw >> np.uint64(1)) ^ (np.uint64(0) - (raw & np.uint64(1)))).view(np.int64)
 
 
-def _values_of_pairs() -> Ints:
+def _values_of_pairs() -> IntArray:
     """What any two bytes mean, the first of them lowest; the second counts only if it is needed."""
     pairs = np.arange(1 << 16, dtype=np.uint64)
     first, second = pairs & np.uint64(0xFF), pairs >> np.uint64(8)
@@ -51,11 +51,11 @@ PAIR_VALUES = _values_of_pairs()
 _VALUES = PAIR_VALUES[:_CONTINUES].copy()
 
 
-def read_varints(raw: Bytes, at: Ints, bytes_max: int = INT_BYTES_MAX) -> Read:
+def read_varints(raw: ByteArray, at: IntArray, bytes_max: int = INT_BYTES_MAX) -> VarintRead:
     """The varint at each of the positions. Raises CorruptData if one is too long to be one."""
     first = raw.take(at, mode="clip")
     if first.max(initial=0) < _CONTINUES:
-        return Read(_VALUES.take(first), at + 1)
+        return VarintRead(_VALUES.take(first), at + 1)
     after = at + 1
     second = raw.take(after, mode="clip")
     values = PAIR_VALUES.take(second.astype(np.uint16) << 8 | first)
@@ -64,10 +64,10 @@ def read_varints(raw: Bytes, at: Ints, bytes_max: int = INT_BYTES_MAX) -> Read:
     if longer.any():
         rows = longer.nonzero()[0]
         values[rows], after[rows] = _read_long(raw, at[rows], bytes_max)
-    return Read(values, after)
+    return VarintRead(values, after)
 
 
-def _read_long(raw: Bytes, at: Ints, bytes_max: int) -> Read:
+def _read_long(raw: ByteArray, at: IntArray, bytes_max: int) -> VarintRead:
     bits = 32 if bytes_max == INT_BYTES_MAX else 64
     found = np.zeros(len(at), np.uint64)
     after = at.copy()
@@ -81,7 +81,7 @@ def _read_long(raw: Bytes, at: Ints, bytes_max: int) -> Read:
         after[rows] += 1
         rows = rows[byte >= _CONTINUES]
         if not len(rows):
-            return Read(_zigzag_decoded(found), after)
+            return VarintRead(_zigzag_decoded(found), after)
     raise CorruptData(f"a varint is longer than {bytes_max} bytes")
 
 
@@ -103,7 +103,7 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), at + index + 1
 
 
-def varint_sizes(values: Ints) -> NDArray[np.int64]:
+def varint_sizes(values: IntArray) -> NDArray[np.int64]:
     """How many bytes each takes."""
     raw = _zigzag_encoded(values)
     sizes = np.ones(len(values), np.int64)
@@ -115,7 +115,7 @@ def varint_sizes(values: Ints) -> NDArray[np.int64]:
     return sizes
 
 
-def varint_columns(values: Ints) -> tuple[Bytes, Flags]:
+def varint_columns(values: IntArray) -> tuple[ByteArray, BoolArray]:
     """Each varint as a row of bytes, as many columns as the longest needs, and which bytes are its own."""
     sizes = varint_sizes(values)
     width = int(sizes.max(initial=1))
@@ -127,5 +127,5 @@ def varint_columns(values: Ints) -> tuple[Bytes, Flags]:
     return columns, np.arange(width) < sizes[:, None]
 
 
-def _zigzag_encoded(values: Ints) -> NDArray[np.uint64]:
+def _zigzag_encoded(values: IntArray) -> NDArray[np.uint64]:
     return ((values << 1) ^ (values >> 63)).view(np.uint64)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-KEPT_BYTES: Final = 64 * 1024
+CAPTURED_BYTES_MAX: Final = 64 * 1024
 _PIECE_BYTES: Final = 16 * 1024
 _RAISED: Final = re.compile(
     r"^(?:Exception in thread \"[^\"]*\" )?[\w.$]+(?:Exception|Error): (?P<reason>.+)$"
@@ -29,7 +29,7 @@ _STDERR: Final = 2
 _NOISE: Final = re.compile(r"^(?:\s|WARNING|Caused by|Using Spark|Setting default|To adjust|\d\d/\d\d/\d\d )")
 
 
-class Kept:
+class CapturedOutput:
     """The end of what was said, read by a thread for as long as anybody can say more."""
 
     def __init__(self, pipe: int) -> None:
@@ -54,7 +54,7 @@ class Kept:
             piece = os.read(self._pipe, _PIECE_BYTES)
             self._ended = not piece
             self._last += piece
-            del self._last[:-KEPT_BYTES]
+            del self._last[:-CAPTURED_BYTES_MAX]
 
     def text(self) -> str:
         with self._lock:
@@ -70,7 +70,7 @@ def _poll(pipe: int) -> "select.poll":
 
 
 @contextmanager
-def stderr_kept() -> Iterator[Kept | None]:
+def stderr_kept() -> Iterator[CapturedOutput | None]:
     """Programs that are started within the block write to a pipe. None if nobody would see what they say."""
     try:
         terminal = os.dup(_STDERR)
@@ -78,19 +78,19 @@ def stderr_kept() -> Iterator[Kept | None]:
         yield None
         return
     reader, writer = os.pipe()
-    kept = Kept(reader)
+    captured = CapturedOutput(reader)
     sys.stderr.flush()
     os.dup2(writer, _STDERR)
     os.close(writer)
     try:
-        yield kept
+        yield captured
     finally:
         sys.stderr.flush()
         os.dup2(terminal, _STDERR)
         os.close(terminal)
 
 
-def reason_in(text: str) -> str | None:
+def failure_reason(text: str) -> str | None:
     """The line of a failed start that says why; None if none does."""
     lines = text.splitlines()
     for pattern in (_REFUSED, _RAISED):

@@ -35,7 +35,7 @@ _LAYERS = ("config", "host", "protocol", "wire", "spark")
 def shipped_source() -> type[DataSource]:
     """A source that carries this Penstock."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    return type("ShippedSource", (CarryingSource,), {"archive": archived_code()})
+    return type("ShippedSource", (ArchiveCarryingSource,), {"archive": archived_code()})
 
 
 def archived_code() -> bytes:
@@ -55,11 +55,11 @@ def unpack(archive: bytes) -> None:
     """Make the code importable in this process, unless some already is."""
     if importlib.util.find_spec("penstock") is not None:
         return
-    sys.path.insert(0, kept(archive))
+    sys.path.insert(0, write_archive(archive))
     importlib.invalidate_caches()
 
 
-def kept(archive: bytes) -> str:
+def write_archive(archive: bytes) -> str:
     """The name of a file with it, which goes when this process does. Spark's workers run no exit handlers."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("penstock.zip")
@@ -73,7 +73,7 @@ def kept(archive: bytes) -> str:
     return path
 
 
-def rebuilt(archive: bytes, pickled: bytes) -> Any:
+def unpickle_shipped(archive: bytes, pickled: bytes) -> Any:
     unpack(archive)
     kind, state = cloudpickle.loads(pickled)
     made = kind.__new__(kind)
@@ -81,18 +81,18 @@ def rebuilt(archive: bytes, pickled: bytes) -> Any:
     return made
 
 
-def carrying(archive: bytes, carried: Any) -> Any:
+def with_code_archive(archive: bytes, carried: Any) -> Any:
     """The same object, whose pickles bring the code along."""
 
     def reduced(each: Any) -> tuple[Any, ...]:
         state = each.__getstate__() if hasattr(each, "__getstate__") else each.__dict__
-        return rebuilt, (archive, cloudpickle.dumps((type(each), state)))
+        return unpickle_shipped, (archive, cloudpickle.dumps((type(each), state)))
 
     copyreg.pickle(type(carried), reduced)
     return carried
 
 
-class CarryingSource(DataSource):
+class ArchiveCarryingSource(DataSource):
     archive = b""
 
     @classmethod
@@ -109,13 +109,13 @@ class CarryingSource(DataSource):
         return self._source().schema()
 
     def reader(self, schema: Any) -> Any:
-        return carrying(self.archive, self._source().reader(schema))
+        return with_code_archive(self.archive, self._source().reader(schema))
 
     def streamReader(self, schema: Any) -> Any:
-        return carrying(self.archive, self._source().streamReader(schema))
+        return with_code_archive(self.archive, self._source().streamReader(schema))
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        return carrying(self.archive, self._source().writer(schema, overwrite))
+        return with_code_archive(self.archive, self._source().writer(schema, overwrite))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        return carrying(self.archive, self._source().streamWriter(schema, overwrite))
+        return with_code_archive(self.archive, self._source().streamWriter(schema, overwrite))

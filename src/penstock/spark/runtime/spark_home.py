@@ -24,14 +24,14 @@ PARTS: Final = ("bin", "conf", "jars", "sbin")
 
 
 @contextmanager
-def quick_home(master: str, environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+def linked_spark_home(master: str, environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
     """A Java that is started in this block has SPARK_HOME set to such a folder."""
     home = None
     if master.startswith("local") and "SPARK_HOME" not in environment and _is_this_python(environment):
         # Where there is no cache, or no home for one, the user has none of this and all of Spark.
         with suppress(OSError, RuntimeError):
-            installed = installed_home()
-            home = None if installed is None else linked_home(installed, cache_folder(environment))
+            installed = installed_spark_home()
+            home = None if installed is None else make_linked_home(installed, cache_folder(environment))
     if home is None:
         yield
         return
@@ -47,7 +47,7 @@ def _is_this_python(environment: MutableMapping[str, str]) -> bool:
     return all(environment.get(name, sys.executable) == sys.executable for name in names)
 
 
-def installed_home() -> Path | None:
+def installed_spark_home() -> Path | None:
     """The one that PySpark would start; None if it is not where pip puts it."""
     import pyspark
     from pyspark.find_spark_home import _find_spark_home
@@ -56,7 +56,7 @@ def installed_home() -> Path | None:
     return home if package in (home, *home.parents) else None
 
 
-def linked_home(installed: Path, cache: Path) -> Path | None:
+def make_linked_home(installed: Path, cache: Path) -> Path | None:
     """One for each Spark that is installed. Whoever else makes the same one makes the same links.
 
     None if it would not be a Spark, or not that one.

@@ -9,12 +9,12 @@ import gc
 
 from pyspark import TaskContext
 
-_is_settled = False
+_is_frozen = False
 
 
-def settle() -> None:
+def freeze_gc() -> None:
     """Does nothing where no task of Spark runs: other processes keep their own ways with garbage."""
-    global _is_settled
-    if not _is_settled and TaskContext.get() is not None:
+    global _is_frozen
+    if not _is_frozen and TaskContext.get() is not None:
         gc.freeze()
-        _is_settled = True
+        _is_frozen = True

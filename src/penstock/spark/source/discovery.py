@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 from penstock.errors import ConfigError
 from penstock.spark.options.options import (
-    AtOffsets,
-    AtTime,
-    AtTimes,
-    Everywhere,
-    Partitions,
-    Pattern,
-    Place,
+    AssignedPartitions,
+    EarliestOrLatest,
+    GlobalTimestamp,
+    NamedTopics,
+    ReadBound,
     ReadSettings,
-    Subscription,
-    Topics,
+    SpecificOffsets,
+    SpecificTimestamps,
+    TopicPattern,
+    TopicSubscription,
 )
 from penstock.spark.options.values import EARLIEST, LATEST
 from penstock.types import TopicId, TopicPartition
-from penstock.wire.cluster import ClusterClient, TopicFacts
+from penstock.wire.cluster import ClusterClient, TopicMetadata
 
 log = logging.getLogger("penstock.spark")
 
@@ -34,7 +34,7 @@ class DataLost(Exception):
     """Records that the query was to read are not there any more."""
 
 
-class Found(NamedTuple):
+class DiscoveredTopics(NamedTuple):
     partitions: frozenset[TopicPartition]
     ids: Mapping[str, TopicId]
     missing: tuple[str, ...]
@@ -42,14 +42,14 @@ class Found(NamedTuple):
 
 
 def discover(
-    client: ClusterClient, subscription: Subscription, ids: Mapping[str, TopicId] | None = None
-) -> Found:
+    client: ClusterClient, subscription: TopicSubscription, ids: Mapping[str, TopicId] | None = None
+) -> DiscoveredTopics:
     """What there is. `ids`: those that topics had before; a broker that has others may be behind."""
     match subscription:
-        case Topics(names):
+        case NamedTopics(names):
             topics = client.topics(names, ids)
             missing = [name for name in names if name not in topics]
-        case Pattern():
+        case TopicPattern():
             everything = client.topics()
             topics = {
                 name: facts
@@ -57,47 +57,47 @@ def discover(
                 if subscription.matches(name) and not facts.internal
             }
             missing = []
-        case Partitions(wanted):
+        case AssignedPartitions(wanted):
             topics = client.topics(sorted({partition.topic for partition in wanted}), ids)
             there = wanted & _all_partitions(topics)
             missing = [str(partition) for partition in sorted(wanted - there)]
-            return Found(there, {name: facts.id for name, facts in topics.items()}, tuple(missing))
+            return DiscoveredTopics(there, {name: facts.id for name, facts in topics.items()}, tuple(missing))
     ids = {name: facts.id for name, facts in topics.items()}
-    return Found(_all_partitions(topics), ids, tuple(missing))
+    return DiscoveredTopics(_all_partitions(topics), ids, tuple(missing))
 
 
-def _all_partitions(topics: Mapping[str, TopicFacts]) -> frozenset[TopicPartition]:
+def _all_partitions(topics: Mapping[str, TopicMetadata]) -> frozenset[TopicPartition]:
     return frozenset(
         TopicPartition(name, number) for name, facts in topics.items() for number in range(facts.partitions)
     )
 
 
-def required(found: Found, subscription: Subscription) -> frozenset[TopicPartition]:
+def require_found(found: DiscoveredTopics, subscription: TopicSubscription) -> frozenset[TopicPartition]:
     """ConfigError if what was named is not there."""
     if found.missing:
-        what = "partition" if isinstance(subscription, Partitions) else "topic"
+        what = "partition" if isinstance(subscription, AssignedPartitions) else "topic"
         raise ConfigError(
-            f"there is no {what} {listed(found.missing)}; create it, as with "
+            f"there is no {what} {shortened_list(found.missing)}; create it, as with "
             "penstock topic create NAME, or correct the option"
         )
     return found.partitions
 
 
-def resolve(
-    client: ClusterClient, settings: ReadSettings, place: Place, partitions: frozenset[TopicPartition]
+def resolve_bound(
+    client: ClusterClient, settings: ReadSettings, bound: ReadBound, partitions: frozenset[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """An offset for each. A `place` that is settings.start has the rules of a start, others of an end."""
-    which = "starting" if place is settings.start else "ending"
-    match place:
-        case Everywhere(offset):
+    """An offset for each. A `bound` that is settings.start has the rules of a start, others of an end."""
+    which = "starting" if bound is settings.start else "ending"
+    match bound:
+        case EarliestOrLatest(offset):
             wanted = dict.fromkeys(partitions, offset)
-        case AtOffsets(offsets):
+        case SpecificOffsets(offsets):
             _check_same(f"{which}Offsets", offsets, partitions)
             wanted = dict(offsets)
-        case AtTime(timestamp_ms):
+        case GlobalTimestamp(timestamp_ms):
             times = dict.fromkeys(partitions, timestamp_ms)
             wanted = _at_times(client, settings, times, is_start=which == "starting")
-        case AtTimes(timestamps_ms):
+        case SpecificTimestamps(timestamps_ms):
             _check_same(f"{which}OffsetsByTimestamp", timestamps_ms, partitions)
             wanted = _at_times(client, settings, timestamps_ms, is_start=which == "starting")
     special = {partition: offset for partition, offset in wanted.items() if offset < 0}
@@ -144,10 +144,10 @@ def _check_same(
     option: str, named: Mapping[TopicPartition, int], partitions: frozenset[TopicPartition]
 ) -> None:
     if unknown := sorted(named.keys() - partitions):
-        raise ConfigError(f"option {option} names {listed(unknown)}, which this query does not read")
+        raise ConfigError(f"option {option} names {shortened_list(unknown)}, which this query does not read")
     if left_out := sorted(partitions - named.keys()):
         raise ConfigError(
-            f"option {option} leaves out {listed(left_out)}; name every partition, "
+            f"option {option} leaves out {shortened_list(left_out)}; name every partition, "
             "with -1 for latest or -2 for earliest where it does not matter"
         )
 
@@ -163,7 +163,7 @@ def report_losses(losses: Iterable[str], settings: ReadSettings) -> None:
         log.warning("%s; going on, because failOnDataLoss is false", loss)
 
 
-def listed(names: Iterable[object]) -> str:
+def shortened_list(names: Iterable[object]) -> str:
     texts = [str(name) for name in names]
     more = len(texts) - _NAMED_IN_MESSAGES_MAX
     return ", ".join(texts[:_NAMED_IN_MESSAGES_MAX]) + (f" and {more} more" if more > 0 else "")

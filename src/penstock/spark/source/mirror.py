@@ -22,41 +22,43 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
-from penstock.spark.options.access import Access
+from penstock.spark.options.access import ClusterAccess
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import ReadSettings
-from penstock.spark.pool import borrowed
-from penstock.spark.source.offsets import Position
-from penstock.spark.source.query_name_channel import Mailbox, Postbox, post
+from penstock.spark.pool import borrowed_client
+from penstock.spark.source.offsets import PartitionOffsets
+from penstock.spark.source.query_name_channel import QueryNameAddress, QueryNameReceiver, send_query_name
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import ClusterClient, WireError
 
 log = logging.getLogger("penstock.spark")
 
 _TIMEOUT_S: Final = 5.0
-_PAUSE_S: Final = 10.0
+_RETRY_BACKOFF_S: Final = 10.0
 _NOTE: Final = "mirrored by Spark"
 
 
-class Query(NamedTuple):
+class QueryIdentity(NamedTuple):
     """Who reads, as a task knows it."""
 
     name: str
     id: str
 
 
-class Duty(NamedTuple):
+class FirstTaskCommit(NamedTuple):
     """What the first task of a batch does while the planner does not know the group."""
 
-    mailbox: Mailbox | None
+    address: QueryNameAddress | None
     position: dict[TopicPartition, int]
 
 
-def group_of(settings: ReadSettings, query: Query) -> str:
+def group_of(settings: ReadSettings, query: QueryIdentity) -> str:
     return settings.group or query.name or f"{settings.group_prefix or 'spark'}-{query.id}"
 
 
-def moves(position: Position, committed: Position, ends: Position) -> dict[TopicPartition, Offset]:
+def offsets_to_commit(
+    position: PartitionOffsets, committed: PartitionOffsets, ends: PartitionOffsets
+) -> dict[TopicPartition, Offset]:
     """What to commit."""
     return {
         partition: Offset(offset)
@@ -67,76 +69,84 @@ def moves(position: Position, committed: Position, ends: Position) -> dict[Topic
     }
 
 
-def _client(access: Access) -> AbstractContextManager[ClusterClient]:
-    return borrowed(client_settings(access, timeout_s=min(access.timeout_s, _TIMEOUT_S)))
+def _client(access: ClusterAccess) -> AbstractContextManager[ClusterClient]:
+    return borrowed_client(client_settings(access, timeout_s=min(access.timeout_s, _TIMEOUT_S)))
 
 
-class Mirror:
+class OffsetMirror:
     """The planner's side. Without a name it waits for one."""
 
     def __init__(
         self,
         settings: ReadSettings,
-        client: Callable[[Access], AbstractContextManager[ClusterClient]] = _client,
+        client: Callable[[ClusterAccess], AbstractContextManager[ClusterClient]] = _client,
     ) -> None:
         self._client = client
         self._access = settings.access
         self._group = settings.group
-        self._done: Position = {}
+        self._committed_position: PartitionOffsets = {}
         self._is_failing = False
-        self._again_at = 0.0
-        self._postbox = None if self._group else _postbox(settings.access)
+        self._retry_at = 0.0
+        self._query_name_receiver = None if self._group else _query_name_receiver(settings.access)
 
-    def follow(self, position: Position, ends: Position) -> None:
+    def commit_position(self, position: PartitionOffsets, ends: PartitionOffsets) -> None:
         """Everything before `position` is done; `ends` is where partitions end."""
-        if self._group is None and self._postbox is not None and (letter := self._postbox.letter()):
-            self._group = letter
+        if (
+            self._group is None
+            and self._query_name_receiver is not None
+            and (received_name := self._query_name_receiver.received_name())
+        ):
+            self._group = received_name
             self.close()
-        if self._group is None or position == self._done or time.monotonic() < self._again_at:
+        if self._group is None or position == self._committed_position or time.monotonic() < self._retry_at:
             return
         try:
             self._commit(self._group, position, ends)
         except WireError as error:
-            self._again_at = time.monotonic() + _PAUSE_S
+            self._retry_at = time.monotonic() + _RETRY_BACKOFF_S
             if not self._is_failing:
                 log.warning("the position of this query is not shown as group %s: %s", self._group, error)
             self._is_failing = True
         else:
-            self._done = dict(position)
+            self._committed_position = dict(position)
             self._is_failing = False
 
-    def duty(self, position: Position) -> Duty | None:
+    def first_task_commit(self, position: PartitionOffsets) -> FirstTaskCommit | None:
         if self._group is not None:
             return None
-        return Duty(None if self._postbox is None else self._postbox.mailbox, dict(position))
+        return FirstTaskCommit(
+            None if self._query_name_receiver is None else self._query_name_receiver.address, dict(position)
+        )
 
-    def _commit(self, group: str, position: Position, ends: Position) -> None:
+    def _commit(self, group: str, position: PartitionOffsets, ends: PartitionOffsets) -> None:
         with self._client(self._access) as client:
             # Asked each time: another run of the query may have come further meanwhile.
             committed = _committed(client, group, position.keys())
-            if news := moves(position, committed, ends):
+            if news := offsets_to_commit(position, committed, ends):
                 client.commit(group, news, _NOTE)
 
     def close(self) -> None:
-        if self._postbox is not None:
-            self._postbox.close()
-        self._postbox = None
+        if self._query_name_receiver is not None:
+            self._query_name_receiver.close()
+        self._query_name_receiver = None
 
 
-def fulfil(duty: Duty, settings: ReadSettings, query: Query) -> None:
+def commit_from_task(
+    first_task_commit: FirstTaskCommit, settings: ReadSettings, query: QueryIdentity
+) -> None:
     """The task's side."""
     group = group_of(settings, query)
     try:
-        if duty.mailbox is not None:
-            post(duty.mailbox, group)
+        if first_task_commit.address is not None:
+            send_query_name(first_task_commit.address, group)
         with _client(settings.access) as client:
-            committed = _committed(client, group, duty.position.keys())
-            client.commit(group, moves(duty.position, committed, {}), _NOTE)
+            committed = _committed(client, group, first_task_commit.position.keys())
+            client.commit(group, offsets_to_commit(first_task_commit.position, committed, {}), _NOTE)
     except (WireError, OSError) as error:
         log.warning("the position of this query is not shown as group %s: %s", group, error)
 
 
-def current_query() -> Query | None:
+def current_query() -> QueryIdentity | None:
     """The stream that this task belongs to."""
     from pyspark import TaskContext
 
@@ -147,12 +157,12 @@ def current_query() -> Query | None:
     # The name of the query, if it has one, and then lines that begin with its id.
     description = context.getLocalProperty("spark.job.description") or ""
     name, has_id, _ = description.partition(f"\nid = {query_id}\n")
-    return Query(name.strip() if has_id else "", query_id)
+    return QueryIdentity(name.strip() if has_id else "", query_id)
 
 
-def _postbox(access: Access) -> Postbox | None:
+def _query_name_receiver(access: ClusterAccess) -> QueryNameReceiver | None:
     try:
-        return Postbox(access.bootstrap[0])
+        return QueryNameReceiver(access.bootstrap[0])
     except OSError as error:
         log.warning("the name of this query will not be learnt: %s", error)
         return None

@@ -11,7 +11,7 @@ have and that have no partitions, so that the official source reads nothing from
 Pure: the cluster's answers are arguments.
 
 Rule 1: the same position is always the same text. Spark compares texts to see whether there is news.
-Rule 2: what was lost is found, not skipped over: `plan` says it, and whoever asked decides.
+Rule 2: what was lost is found, not skipped over: `plan_stream_batch` says it, and whoever asked decides.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,17 +21,17 @@ from typing import Any, Final, NamedTuple
 from penstock.errors import ConfigError
 from penstock.types import NO_TOPIC_ID, Offset, TopicId, TopicPartition
 
-Position = Mapping[TopicPartition, int]
+PartitionOffsets = Mapping[TopicPartition, int]
 
 
-class Mark(NamedTuple):
+class StreamPosition(NamedTuple):
     """A position, and the ids of the topics that its offsets are of, where these are known."""
 
-    offsets: Position
+    offsets: PartitionOffsets
     ids: Mapping[str, TopicId] = {}
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """What one task reads."""
 
     partition: TopicPartition
@@ -46,8 +46,8 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-class Plan(NamedTuple):
-    ranges: list[Range]
+class ReadPlan(NamedTuple):
+    ranges: list[OffsetRange]
     losses: list[str]
     """Sentences about records that can no longer be read."""
 
@@ -58,7 +58,7 @@ _ID: Final = "#id="
 """Between the name and the id of a topic. No topic's name can have it."""
 
 
-def to_document(position: Position) -> dict[str, dict[str, int]]:
+def to_document(position: PartitionOffsets) -> dict[str, dict[str, int]]:
     document: dict[str, dict[str, int]] = {}
     for partition in sorted(position):
         document.setdefault(partition.topic, {})[str(partition.partition)] = position[partition]
@@ -80,19 +80,19 @@ def from_document(document: Mapping[str, Any]) -> dict[TopicPartition, int]:
         ) from None
 
 
-def mark_document(mark: Mark) -> dict[str, dict[str, int]]:
+def stream_position_document(mark: StreamPosition) -> dict[str, dict[str, int]]:
     ids: dict[str, dict[str, int]] = {
         f"{topic}{_ID}{mark.ids[topic].hex()}": {} for topic in sorted(mark.ids)
     }
     return to_document(mark.offsets) | ids
 
 
-def mark_of(document: Mapping[str, Any]) -> Mark:
+def parse_stream_position(document: Mapping[str, Any]) -> StreamPosition:
     """ConfigError if this is no position."""
     offsets = from_document(document)
     named = [name.rpartition(_ID) for name, partitions in document.items() if _ID in name and not partitions]
     try:
-        return Mark(offsets, {topic: TopicId(bytes.fromhex(text)) for topic, _, text in named})
+        return StreamPosition(offsets, {topic: TopicId(bytes.fromhex(text)) for topic, _, text in named})
     except ValueError:
         raise ConfigError(f"the checkpoint has ids of topics that are none: {document!r}") from None
 
@@ -100,29 +100,35 @@ def mark_of(document: Mapping[str, Any]) -> Mark:
 # From one position to another
 
 
-def plan(start: Position, end: Position, earliest: Position, *, from_earliest: Iterable[str] = ()) -> Plan:
+def plan_stream_batch(
+    start: PartitionOffsets,
+    end: PartitionOffsets,
+    earliest: PartitionOffsets,
+    *,
+    from_earliest: Iterable[str] = (),
+) -> ReadPlan:
     """The ranges between two positions. `earliest` is where each partition of `end` begins now.
 
     Topics in `from_earliest` were deleted and made anew: what stands in `start` is of the old one, and
     partitions that the new one does not have bring nothing.
     """
     reset = frozenset(from_earliest)
-    ranges: list[Range] = []
+    ranges: list[OffsetRange] = []
     losses: list[str] = []
     for partition in sorted(end):
         until, first = end[partition], earliest.get(partition)
         if partition in start and partition.topic not in reset:
-            ranges.append(Range(partition, Offset(start[partition]), Offset(until)))
-            losses += went_back({partition: start[partition]}, end)
+            ranges.append(OffsetRange(partition, Offset(start[partition]), Offset(until)))
+            losses += truncation_losses({partition: start[partition]}, end)
         elif first is not None:
-            ranges.append(Range(partition, Offset(first), Offset(max(first, until))))
+            ranges.append(OffsetRange(partition, Offset(first), Offset(max(first, until))))
             if first and partition not in start:
                 losses.append(f"{partition} is new to this query and begins at offset {first} instead of 0")
     losses += [f"{partition} has been deleted" for partition in sorted(start.keys() - end.keys())]
-    return Plan([each for each in ranges if each.size > 0], losses)
+    return ReadPlan([each for each in ranges if each.size > 0], losses)
 
 
-def went_back(start: Position, end: Position) -> list[str]:
+def truncation_losses(start: PartitionOffsets, end: PartitionOffsets) -> list[str]:
     """Partitions that end before the position of the query, though their topic is the same.
 
     The query goes on at that end. What comes there is new; what lies before it was read once already.
@@ -135,7 +141,9 @@ def went_back(start: Position, end: Position) -> list[str]:
     ]
 
 
-def first_start(start: Position, end: Position, *, may_move: bool) -> dict[TopicPartition, int]:
+def first_batch_start(
+    start: PartitionOffsets, end: PartitionOffsets, *, may_move: bool
+) -> dict[TopicPartition, int]:
     """Where the very first batch of a stream starts, if it is run again after a crash.
 
     Its end is in the checkpoint and its start is not: that is looked up anew. Partitions that have come
@@ -149,9 +157,11 @@ def first_start(start: Position, end: Position, *, may_move: bool) -> dict[Topic
     }
 
 
-def bounded(start: Position, end: Position, earliest: Position, latest: Position) -> Plan:
+def plan_batch(
+    start: PartitionOffsets, end: PartitionOffsets, earliest: PartitionOffsets, latest: PartitionOffsets
+) -> ReadPlan:
     """The ranges of a batch, within what there is."""
-    ranges: list[Range] = []
+    ranges: list[OffsetRange] = []
     losses: list[str] = []
     for partition in sorted(end):
         first, last = start[partition], end[partition]
@@ -167,15 +177,17 @@ def bounded(start: Position, end: Position, earliest: Position, latest: Position
         if last > latest[partition]:
             losses.append(f"{partition} is to be read to offset {last} and ends at {latest[partition]}")
         low, high = max(first, earliest[partition]), min(last, latest[partition])
-        ranges.append(Range(partition, Offset(low), Offset(high)))
-    return Plan([each for each in ranges if each.size > 0], losses)
+        ranges.append(OffsetRange(partition, Offset(low), Offset(high)))
+    return ReadPlan([each for each in ranges if each.size > 0], losses)
 
 
-def with_ids(ranges: Iterable[Range], ids: Mapping[str, TopicId]) -> list[Range]:
+def with_topic_ids(ranges: Iterable[OffsetRange], ids: Mapping[str, TopicId]) -> list[OffsetRange]:
     return [each._replace(topic_id=ids.get(each.partition.topic, NO_TOPIC_ID)) for each in ranges]
 
 
-def split(ranges: Iterable[Range], *, tasks_min: int | None, records_max: int | None) -> list[Range]:
+def split_ranges(
+    ranges: Iterable[OffsetRange], *, tasks_min: int | None, records_max: int | None
+) -> list[OffsetRange]:
     """Cut large ranges: none with more than `records_max` offsets, and about `tasks_min` in all."""
     pieces = [each for each in ranges if each.size > 0]
     if records_max is not None:
@@ -195,7 +207,7 @@ def _share(size: int, total: int, tasks: int) -> int:
     return max(round(size / total * tasks), 1)
 
 
-def _cut(whole: Range, count: int) -> list[Range]:
+def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
     """Into so many pieces, or as many as it has offsets."""
     count = min(count, whole.size)
     edges = [whole.start + whole.size * part // count for part in range(count + 1)]
@@ -205,15 +217,17 @@ def _cut(whole: Range, count: int) -> list[Range]:
 # How much one trigger of a stream takes
 
 
-def available(start: Position, latest: Position, earliest: Position) -> dict[TopicPartition, int]:
+def available(
+    start: PartitionOffsets, latest: PartitionOffsets, earliest: PartitionOffsets
+) -> dict[TopicPartition, int]:
     """How many offsets lie between, in the partitions that have any."""
     begins = {partition: start.get(partition, earliest.get(partition, 0)) for partition in latest}
     sizes = {partition: latest[partition] - begins[partition] for partition in latest}
     return {partition: size for partition, size in sizes.items() if size > 0}
 
 
-def limited(
-    start: Position, latest: Position, waiting: Mapping[TopicPartition, int], most: int
+def limit_offsets(
+    start: PartitionOffsets, latest: PartitionOffsets, waiting: Mapping[TopicPartition, int], most: int
 ) -> dict[TopicPartition, int]:
     """Up to `most` offsets beyond `start`, shared out by what waits; none is left out for ever."""
     if sum(waiting.values()) <= most:
@@ -243,7 +257,7 @@ def _allot(waiting: Mapping[TopicPartition, int], most: int, *, turn: int) -> di
     return allowed
 
 
-def limited_by_bytes(
+def offsets_within_bytes(
     waiting: Mapping[TopicPartition, int], record_bytes: Mapping[TopicPartition, float], most: int
 ) -> int:
     """How many offsets are about `most` bytes; at least one, or nothing would ever be read."""

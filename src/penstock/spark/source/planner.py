@@ -20,49 +20,49 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from penstock.spark.options.client import client_settings
-from penstock.spark.options.options import Pattern, ReadSettings, Topics, may_move
-from penstock.spark.pool import borrowed
+from penstock.spark.options.options import NamedTopics, ReadSettings, TopicPattern, may_move
+from penstock.spark.pool import borrowed_client
 from penstock.spark.source.discovery import (
     discover,
     earliest_of,
     latest_of,
     report_losses,
-    required,
-    resolve,
+    require_found,
+    resolve_bound,
 )
-from penstock.spark.source.known_topics import KnownTopics, Look, changed_ids
-from penstock.spark.source.mirror import Duty, Mirror
+from penstock.spark.source.known_topics import KnownTopics, TopicsSnapshot, changed_ids
+from penstock.spark.source.mirror import FirstTaskCommit, OffsetMirror
 from penstock.spark.source.offsets import (
-    Mark,
-    Position,
-    Range,
+    OffsetRange,
+    PartitionOffsets,
+    StreamPosition,
     available,
-    first_start,
-    limited,
-    limited_by_bytes,
-    plan,
-    split,
-    went_back,
-    with_ids,
+    first_batch_start,
+    limit_offsets,
+    offsets_within_bytes,
+    plan_stream_batch,
+    split_ranges,
+    truncation_losses,
+    with_topic_ids,
 )
 from penstock.spark.source.reading import record_bytes
-from penstock.spark.source.source import RangePartition
+from penstock.spark.source.source import OffsetRangePartition
 from penstock.types import TopicPartition
 from penstock.wire.cluster import ClusterClient
 from penstock.wire.errors import TopicUnknown
-from penstock.wire.retrying import gone_after_s
+from penstock.wire.retrying import topic_gone_after_s
 
 _ABSENT_PAUSE_S: Final = 0.2
 
 Borrow = Callable[[], AbstractContextManager[ClusterClient]]
 
 
-class FirstPartition(RangePartition):
+class CommittingPartition(OffsetRangePartition):
     """The task that also shows the query's position, while the planner cannot."""
 
-    def __init__(self, wanted: Range, count: int, duty: Duty) -> None:
+    def __init__(self, wanted: OffsetRange, count: int, first_task_commit: FirstTaskCommit) -> None:
         super().__init__(wanted, count)
-        self.duty = duty
+        self.first_task_commit = first_task_commit
 
 
 class Planner:
@@ -82,132 +82,138 @@ class Planner:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._settings = settings
-        self._borrow = borrow or (lambda: borrowed(client_settings(settings.access)))
+        self._borrow = borrow or (lambda: borrowed_client(client_settings(settings.access)))
         self._monotonic = monotonic
         self._sleep = sleep
         self._may_move = may_move(settings.start, latest_if_no_match=settings.latest_if_no_match)
-        self._initial: Mark | None = None
+        self._initial: StreamPosition | None = None
         self._has_begun = False
-        self._mirror = Mirror(settings) if settings.mirror else None
-        self._topics = KnownTopics(gone_after_s(settings.access.timeout_s))
-        self._asked_at: float | None = None
-        self._told_gone: set[str] = set()
-        self._target: Position | None = None
+        self._mirror = OffsetMirror(settings) if settings.mirror else None
+        self._topics = KnownTopics(topic_gone_after_s(settings.access.timeout_s))
+        self._discovered_at: float | None = None
+        self._reported_deleted: set[str] = set()
+        self._target: PartitionOffsets | None = None
         self._triggered_at: float | None = None
-        self.latest: Position = {}
+        self.latest: PartitionOffsets = {}
 
-    def initial(self) -> Mark:
+    def initial(self) -> StreamPosition:
         settings = self._settings
         if self._initial is None:
             with self._borrow() as client:
                 found = discover(client, settings.subscription)
-                partitions = required(found, settings.subscription)
-                look = self._topics.learn(found.partitions, found.ids, self._monotonic())
-                self._initial = Mark(resolve(client, settings, settings.start, partitions), look.ids)
+                partitions = require_found(found, settings.subscription)
+                snapshot = self._topics.apply_metadata(found.partitions, found.ids, self._monotonic())
+                self._initial = StreamPosition(
+                    resolve_bound(client, settings, settings.start, partitions), snapshot.ids
+                )
         return self._initial
 
-    def stop_at_what_is_there(self) -> None:
+    def bound_to_available(self) -> None:
         with self._borrow() as client:
-            self._target = latest_of(client, self._look(client).present, self._settings)
+            self._target = latest_of(client, self._topics_snapshot(client).present, self._settings)
 
-    def next_end(self, start: Mark, *, takes_all: bool) -> Mark:
+    def next_end(self, start: StreamPosition, *, takes_all: bool) -> StreamPosition:
         """Where the next batch ends; `start` itself if there shall be none yet."""
-        self._topics.expect({partition.topic for partition in start.offsets}, start.ids)
+        self._topics.track({partition.topic for partition in start.offsets}, start.ids)
         with self._borrow() as client:
-            look, ends = self._ends(client, start)
+            snapshot, ends = self._ends(client, start)
             self.latest = ends
             if self._mirror is not None:
-                self._mirror.follow(start.offsets, ends)
+                self._mirror.commit_position(start.offsets, ends)
             if start == self._initial and self._may_move and not self._has_begun:
                 self._has_begun = True
                 return start
-            if takes_all or not self._settings.limits.are_any:
-                return Mark(ends, look.ids)
+            if takes_all or not self._settings.limits.any_set:
+                return StreamPosition(ends, snapshot.ids)
             # Positions in topics that were made anew are of the old ones: all of the new ones waits.
-            begun = {each: at for each, at in start.offsets.items() if each.topic not in look.made_anew}
-            new = [each for each in ends.keys() - begun.keys() if each in look.present]
+            begun = {each: at for each, at in start.offsets.items() if each.topic not in snapshot.recreated}
+            new = [each for each in ends.keys() - begun.keys() if each in snapshot.present]
             waiting = available(begun, ends, earliest_of(client, new, self._settings))
             within = self._within_limits(client, begun, ends, waiting)
-            return start if within is None else Mark(within, look.ids)
+            return start if within is None else StreamPosition(within, snapshot.ids)
 
-    def tasks(self, start: Mark, end: Mark) -> list[InputPartition]:
+    def tasks(self, start: StreamPosition, end: StreamPosition) -> list[InputPartition]:
         settings = self._settings
         self._has_begun = True
         begin = start.offsets
         if start == self._initial:
-            begin = first_start(begin, end.offsets, may_move=self._may_move)
-        made_anew = changed_ids(start.ids, end.ids)
-        self._topics.expect({partition.topic for partition in end.offsets}, end.ids)
+            begin = first_batch_start(begin, end.offsets, may_move=self._may_move)
+        recreated = changed_ids(start.ids, end.ids)
+        self._topics.track({partition.topic for partition in end.offsets}, end.ids)
         with self._borrow() as client:
             wanted = {
                 each.topic
                 for each, until in end.offsets.items()
-                if each.topic in made_anew or begin.get(each, 0) < until
+                if each.topic in recreated or begin.get(each, 0) < until
             }
-            gone = self._await(client, wanted).gone & wanted
-            there = {each: until for each, until in end.offsets.items() if each.topic not in gone}
-            present = self._look(client).present
+            deleted = self._await_topics(client, wanted).deleted & wanted
+            there = {each: until for each, until in end.offsets.items() if each.topic not in deleted}
+            present = self._topics_snapshot(client).present
             # A topic made anew may have fewer partitions. Others were there when the batch was planned: that
             # a leader cannot be asked for their beginning fails the batch, which is then run again.
             unsure = [
-                each for each in there if (each in present if each.topic in made_anew else each not in begin)
+                each for each in there if (each in present if each.topic in recreated else each not in begin)
             ]
             earliest = earliest_of(client, unsure, settings)
-        report_losses([f"topic {topic} has been deleted" for topic in sorted(gone)], settings)
-        known = {each: offset for each, offset in begin.items() if each.topic not in gone}
-        planned = plan(known, there, earliest, from_earliest=made_anew)
+        report_losses([f"topic {topic} has been deleted" for topic in sorted(deleted)], settings)
+        known = {each: offset for each, offset in begin.items() if each.topic not in deleted}
+        planned = plan_stream_batch(known, there, earliest, from_earliest=recreated)
         report_losses(planned.losses, settings)
-        ranges = split(
-            with_ids(planned.ranges, end.ids),
+        ranges = split_ranges(
+            with_topic_ids(planned.ranges, end.ids),
             tasks_min=settings.tasks_min,
             records_max=settings.records_per_task_max,
         )
-        return self._with_duty(ranges, begin)
+        return self._with_first_task_commit(ranges, begin)
 
     def close(self) -> None:
         if self._mirror is not None:
             self._mirror.close()
 
-    def _with_duty(self, ranges: list[Range], start: Position) -> list[InputPartition]:
-        tasks: list[InputPartition] = [RangePartition(each, len(ranges)) for each in ranges]
-        duty = None if self._mirror is None else self._mirror.duty(start)
-        if duty is not None and ranges:
-            tasks[0] = FirstPartition(ranges[0], len(ranges), duty)
+    def _with_first_task_commit(
+        self, ranges: list[OffsetRange], start: PartitionOffsets
+    ) -> list[InputPartition]:
+        tasks: list[InputPartition] = [OffsetRangePartition(each, len(ranges)) for each in ranges]
+        first_task_commit = None if self._mirror is None else self._mirror.first_task_commit(start)
+        if first_task_commit is not None and ranges:
+            tasks[0] = CommittingPartition(ranges[0], len(ranges), first_task_commit)
         return tasks
 
     # What there is
 
-    def _ends(self, client: ClusterClient, start: Mark) -> tuple[Look, dict[TopicPartition, int]]:
+    def _ends(
+        self, client: ClusterClient, start: StreamPosition
+    ) -> tuple[TopicsSnapshot, dict[TopicPartition, int]]:
         """The topics, and where each partition of the query ends now. DataLost unless that is allowed."""
         if self._target is None:
-            look = self._look(client)
+            snapshot = self._topics_snapshot(client)
             try:
-                found = latest_of(client, look.present, self._settings)
+                found = latest_of(client, snapshot.present, self._settings)
             except TopicUnknown:
                 # Deleted between the two questions, or the leader has forgotten it for a moment.
-                look = self._look(client, again=True)
-                found = latest_of(client, look.present, self._settings)
+                snapshot = self._topics_snapshot(client, again=True)
+                found = latest_of(client, snapshot.present, self._settings)
         else:
             # The run ends when the target is reached, so what is absent is waited for.
-            look = self._await(client, {each.topic for each in start.offsets})
-            late = [each for each in start.offsets if each in look.present and each not in self._target]
+            snapshot = self._await_topics(client, {each.topic for each in start.offsets})
+            late = [each for each in start.offsets if each in snapshot.present and each not in self._target]
             found = {**self._target, **latest_of(client, late, self._settings)}
             self._target = found
-        self._report_gone(look)
-        begun = {each: at for each, at in start.offsets.items() if each.topic not in look.made_anew}
-        held = {each: at for each, at in begun.items() if each not in look.present}
+        self._report_deleted(snapshot)
+        begun = {each: at for each, at in start.offsets.items() if each.topic not in snapshot.recreated}
+        held = {each: at for each, at in begun.items() if each not in snapshot.present}
         # A topic that was made anew with fewer partitions may get more: their records begin at 0 then.
-        dropped = {each: 0 for each in start.offsets.keys() - begun.keys() if each not in look.present}
+        dropped = {each: 0 for each in start.offsets.keys() - begun.keys() if each not in snapshot.present}
         ends = dropped | {each: found.get(each, at) for each, at in begun.items()} | found | held
         back = {each: at for each, at in begun.items() if ends[each] < at}
         if back and self._settings.read_committed:
-            back = self._without_waiting(client, back, ends)
+            back = self._without_open_transactions(client, back, ends)
         if self._settings.fail_on_data_loss:
-            report_losses(went_back(back, ends), self._settings)
-        return look, ends
+            report_losses(truncation_losses(back, ends), self._settings)
+        return snapshot, ends
 
-    def _without_waiting(
-        self, client: ClusterClient, back: Position, ends: dict[TopicPartition, int]
+    def _without_open_transactions(
+        self, client: ClusterClient, back: PartitionOffsets, ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Without those whose end is that of an open transaction: no record of theirs is lost.
 
@@ -220,57 +226,65 @@ class Planner:
         ends |= waiting
         return {each: at for each, at in back.items() if each not in waiting}
 
-    def _look(self, client: ClusterClient, *, again: bool = False) -> Look:
+    def _topics_snapshot(self, client: ClusterClient, *, again: bool = False) -> TopicsSnapshot:
         """Asked again now and then only: triggers may come every few milliseconds."""
         now = self._monotonic()
-        known = self._topics.look(now)
+        known = self._topics.snapshot(now)
         wait_s = self._settings.discovery_ms / 1000
         if known.absent:
             wait_s = min(wait_s, _ABSENT_PAUSE_S)  # what is not decided yet is asked about soon
-        if self._asked_at is not None and now - self._asked_at < wait_s and not again:
+        if self._discovered_at is not None and now - self._discovered_at < wait_s and not again:
             return known
         found = discover(client, self._settings.subscription, self._topics.ids())
-        self._asked_at = self._monotonic()
-        look = self._topics.learn(found.partitions, found.ids, self._asked_at)
-        if look.absent and isinstance(self._settings.subscription, Pattern):
+        self._discovered_at = self._monotonic()
+        snapshot = self._topics.apply_metadata(found.partitions, found.ids, self._discovered_at)
+        if snapshot.absent and isinstance(self._settings.subscription, TopicPattern):
             # A question for all topics goes to one broker; one that names them goes to others too.
-            more = discover(client, Topics(tuple(sorted(look.absent))), self._topics.ids())
+            more = discover(client, NamedTopics(tuple(sorted(snapshot.absent))), self._topics.ids())
             ids = {**found.ids, **more.ids}
-            look = self._topics.learn(found.partitions | more.partitions, ids, self._asked_at)
-        return look
+            snapshot = self._topics.apply_metadata(
+                found.partitions | more.partitions, ids, self._discovered_at
+            )
+        return snapshot
 
-    def _await(self, client: ClusterClient, topics: Collection[str]) -> Look:
+    def _await_topics(self, client: ClusterClient, topics: Collection[str]) -> TopicsSnapshot:
         """The topics, once each of these is there or is gone for certain."""
-        self._topics.expect(topics, {})
-        look = self._look(client)
-        while look.absent.intersection(topics):
+        self._topics.track(topics, {})
+        snapshot = self._topics_snapshot(client)
+        while snapshot.absent.intersection(topics):
             self._sleep(_ABSENT_PAUSE_S)
-            look = self._look(client, again=True)
-        return look
+            snapshot = self._topics_snapshot(client, again=True)
+        return snapshot
 
-    def _report_gone(self, look: Look) -> None:
-        news = sorted(look.gone - self._told_gone)
+    def _report_deleted(self, snapshot: TopicsSnapshot) -> None:
+        news = sorted(snapshot.deleted - self._reported_deleted)
         for topic in news:
-            what = "deleted and made anew" if topic in look.made_anew else "deleted"
+            what = "deleted and made anew" if topic in snapshot.recreated else "deleted"
             report_losses([f"topic {topic} has been {what}"], self._settings)
-        self._told_gone = set(look.gone)  # one that comes back and is deleted again is reported again
+        self._reported_deleted = set(
+            snapshot.deleted
+        )  # one that comes back and is deleted again is reported again
 
     # How much of it
 
     def _within_limits(
-        self, client: ClusterClient, start: Position, ends: Position, waiting: Mapping[TopicPartition, int]
-    ) -> Position | None:
+        self,
+        client: ClusterClient,
+        start: PartitionOffsets,
+        ends: PartitionOffsets,
+        waiting: Mapping[TopicPartition, int],
+    ) -> PartitionOffsets | None:
         """None: too little waits for a batch."""
         limits = self._settings.limits
-        if self._target is None and self._shall_wait(sum(waiting.values())):
+        if self._target is None and self._has_too_few_offsets(sum(waiting.values())):
             return None
         most = sum(waiting.values()) if limits.offsets_max is None else limits.offsets_max
         if limits.bytes_max is not None:
             weights = record_bytes(client, self._settings, ends, waiting)
-            most = min(most, limited_by_bytes(waiting, weights, limits.bytes_max))
-        return limited(start, ends, waiting, most)
+            most = min(most, offsets_within_bytes(waiting, weights, limits.bytes_max))
+        return limit_offsets(start, ends, waiting, most)
 
-    def _shall_wait(self, count: int) -> bool:
+    def _has_too_few_offsets(self, count: int) -> bool:
         """minOffsetsPerTrigger, for at most maxTriggerDelay."""
         limits, now = self._settings.limits, self._monotonic()
         if limits.offsets_min is None:

@@ -19,7 +19,7 @@ _DATAGRAM_BYTES_MAX: Final = 1024
 _DATAGRAMS_AT_ONCE_MAX: Final = 16
 
 
-class Mailbox(NamedTuple):
+class QueryNameAddress(NamedTuple):
     """Where to send, and what makes it believable."""
 
     host: str
@@ -27,7 +27,7 @@ class Mailbox(NamedTuple):
     token: bytes
 
 
-class Postbox:
+class QueryNameReceiver:
     """Held by the planner. OSError if this machine gives no socket."""
 
     def __init__(self, towards: Address) -> None:
@@ -39,9 +39,11 @@ class Postbox:
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.bind((host, 0))
         self._socket.setblocking(False)
-        self.mailbox = Mailbox(host, self._socket.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES))
+        self.address = QueryNameAddress(
+            host, self._socket.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES)
+        )
 
-    def letter(self) -> str | None:
+    def received_name(self) -> str | None:
         """What a task has sent, if one has."""
         for _ in range(_DATAGRAMS_AT_ONCE_MAX):
             try:
@@ -49,7 +51,7 @@ class Postbox:
             except OSError:  # nothing there
                 return None
             token, text = datagram[:_TOKEN_BYTES], datagram[_TOKEN_BYTES:]
-            if secrets.compare_digest(token, self.mailbox.token):
+            if secrets.compare_digest(token, self.address.token):
                 return text.decode("utf-8", "replace")
         return None
 
@@ -57,8 +59,8 @@ class Postbox:
         self._socket.close()
 
 
-def post(mailbox: Mailbox, text: str) -> None:
+def send_query_name(address: QueryNameAddress, text: str) -> None:
     """OSError if there is no way there; that it arrives is not promised."""
-    family = socket.AF_INET6 if ":" in mailbox.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as sender:
-        sender.sendto(mailbox.token + text.encode(), (mailbox.host, mailbox.port))
+        sender.sendto(address.token + text.encode(), (address.host, address.port))

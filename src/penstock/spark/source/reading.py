@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 from penstock.limits import LONG_MAX
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import ReadSettings
-from penstock.spark.pool import borrowed
-from penstock.spark.records.decode import Decoder
+from penstock.spark.pool import borrowed_client
+from penstock.spark.records.decode import RecordBatchDecoder
 from penstock.spark.source.discovery import report_losses
-from penstock.spark.source.offsets import Position, Range
+from penstock.spark.source.offsets import OffsetRange, PartitionOffsets
 from penstock.spark.table import Table
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import ClusterClient, OffsetGone
+from penstock.wire.cluster import ClusterClient, OffsetOutOfRange
 from penstock.wire.errors import TopicReplaced
 from penstock.wire.fetching import extent_of
 
@@ -28,56 +28,66 @@ if TYPE_CHECKING:
 _SAMPLE_BYTES: Final = 64 * 1024
 
 
-def _unheard(offsets: int) -> None:
+def _ignore_loss(offsets: int) -> None:
     """Who does not ask how much was lost reads of it in the log."""
 
 
 def read_range(
-    settings: ReadSettings, table: Table, wanted: Range, lost: Callable[[int], None] = _unheard
+    settings: ReadSettings,
+    table: Table,
+    offset_range: OffsetRange,
+    lost: Callable[[int], None] = _ignore_loss,
 ) -> Iterator["pa.RecordBatch"]:
     """`lost` is told how many offsets were gone, if the user wants to go on without them."""
-    position = wanted.start
-    with borrowed(client_settings(settings.access)) as client:
-        while position < wanted.end:
+    position = offset_range.start
+    with borrowed_client(client_settings(settings.access)) as client:
+        while position < offset_range.end:
             try:
-                for batch, reached in _batches(client, settings, table, wanted._replace(start=position)):
+                for batch, reached in _batches(
+                    client, settings, table, offset_range._replace(start=position)
+                ):
                     position = reached
                     if batch.num_rows:
                         yield batch
                 return
-            except OffsetGone as gone:
-                report_losses([f"{gone}, and offsets {position} to {wanted.end} were to be read"], settings)
+            except OffsetOutOfRange as gone:
+                report_losses(
+                    [f"{gone}, and offsets {position} to {offset_range.end} were to be read"], settings
+                )
                 if not position < gone.log_start:
-                    lost(wanted.end - position)
+                    lost(offset_range.end - position)
                     return  # the log has become shorter: there is nothing to go on with
-                lost(min(gone.log_start, wanted.end) - position)
+                lost(min(gone.log_start, offset_range.end) - position)
                 position = gone.log_start
             except TopicReplaced as replaced:
                 report_losses([str(replaced).rstrip(".")], settings)
-                lost(wanted.end - position)
+                lost(offset_range.end - position)
                 return
 
 
 def _batches(
-    client: ClusterClient, settings: ReadSettings, table: Table, wanted: Range
+    client: ClusterClient, settings: ReadSettings, table: Table, offset_range: OffsetRange
 ) -> Iterator[tuple["pa.RecordBatch", Offset]]:
     """Each with where to go on after it."""
-    decoder = Decoder(table.columns, read_committed=settings.read_committed)
+    decoder = RecordBatchDecoder(table.columns, read_committed=settings.read_committed)
     fetched = client.fetch(
-        wanted.partition,
-        wanted.start,
-        wanted.end,
+        offset_range.partition,
+        offset_range.start,
+        offset_range.end,
         read_committed=settings.read_committed,
         bytes_at_once=settings.fetch_bytes,
-        topic_id=wanted.topic_id,
+        topic_id=offset_range.topic_id,
     )
     for chunk in fetched:
-        for decoded in decoder.decode(chunk, wanted.start, wanted.end):
-            yield table.record_batch(wanted.partition, decoded), decoded.next_offset
+        for decoded in decoder.decode(chunk, offset_range.start, offset_range.end):
+            yield table.record_batch(offset_range.partition, decoded), decoded.next_offset
 
 
 def record_bytes(
-    client: ClusterClient, settings: ReadSettings, latest: Position, waiting: Mapping[TopicPartition, int]
+    client: ClusterClient,
+    settings: ReadSettings,
+    latest: PartitionOffsets,
+    waiting: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, float]:
     """About how many bytes an offset takes in each partition, judged by the first of those that wait."""
     return {
@@ -96,7 +106,7 @@ def _sample(client: ClusterClient, settings: ReadSettings, partition: TopicParti
     )
     try:
         chunk = next(chunks, None)
-    except OffsetGone:
+    except OffsetOutOfRange:
         return 0.0  # whoever reads it will say so
     extent = None if chunk is None else extent_of(chunk.data, Offset(LONG_MAX))
     return 0.0 if extent is None else extent.bytes / (extent.end - extent.first)

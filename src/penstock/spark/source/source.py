@@ -16,12 +16,19 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.spark.options.client import client_settings
-from penstock.spark.options.names import PAYLOAD
+from penstock.spark.options.names import PAYLOAD_OPTIONS
 from penstock.spark.options.options import ReadSettings, batch_read_settings, includes_headers
-from penstock.spark.pool import borrowed
-from penstock.spark.runtime.workers import settle
-from penstock.spark.source.discovery import discover, earliest_of, latest_of, report_losses, required, resolve
-from penstock.spark.source.offsets import Range, bounded, split, with_ids
+from penstock.spark.pool import borrowed_client
+from penstock.spark.runtime.workers import freeze_gc
+from penstock.spark.source.discovery import (
+    discover,
+    earliest_of,
+    latest_of,
+    report_losses,
+    require_found,
+    resolve_bound,
+)
+from penstock.spark.source.offsets import OffsetRange, plan_batch, split_ranges, with_topic_ids
 from penstock.spark.source.reading import read_range
 from penstock.spark.table import Table, ValueColumns, full_schema
 
@@ -29,12 +36,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class RangePartition(InputPartition):
+class OffsetRangePartition(InputPartition):
     """One task. `count` is how many tasks the batch was planned with."""
 
-    def __init__(self, wanted: Range, count: int = 1) -> None:
-        super().__init__(tuple(wanted))
-        self.wanted = wanted
+    def __init__(self, offset_range: OffsetRange, count: int = 1) -> None:
+        super().__init__(tuple(offset_range))
+        self.offset_range = offset_range
         self.count = count
 
 
@@ -49,7 +56,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 def payload_of(options: Mapping[str, str]) -> ValueColumns | None:
     """How values become columns, if options say so. Most reads do without, and do not load it."""
-    if not {name.lower() for name in PAYLOAD} & {name.lower() for name in options}:
+    if not {name.lower() for name in PAYLOAD_OPTIONS} & {name.lower() for name in options}:
         return None
     from penstock.spark.payload.payload import Payload
 
@@ -68,27 +75,27 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Spark takes an empty list for one partition that it knows nothing of; `read` knows it by that."""
         settings = self._settings
-        ranges = split(
+        ranges = split_ranges(
             self._ranges(), tasks_min=settings.tasks_min, records_max=settings.records_per_task_max
         )
-        return [RangePartition(each, len(ranges)) for each in ranges]
+        return [OffsetRangePartition(each, len(ranges)) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        settle()
-        if not isinstance(partition, RangePartition):
+        freeze_gc()
+        if not isinstance(partition, OffsetRangePartition):
             return iter(())
-        return read_range(self._settings, self._table, partition.wanted)
+        return read_range(self._settings, self._table, partition.offset_range)
 
-    def _ranges(self) -> list[Range]:
+    def _ranges(self) -> list[OffsetRange]:
         settings = self._settings
-        with borrowed(client_settings(settings.access)) as client:
+        with borrowed_client(client_settings(settings.access)) as client:
             found = discover(client, settings.subscription)
-            partitions = required(found, settings.subscription)
+            partitions = require_found(found, settings.subscription)
             # In this order, so that what happens meanwhile is no reason to call a position wrong.
             earliest = earliest_of(client, partitions, settings)
-            start = resolve(client, settings, settings.start, partitions)
-            end = resolve(client, settings, settings.end, partitions)
+            start = resolve_bound(client, settings, settings.start, partitions)
+            end = resolve_bound(client, settings, settings.end, partitions)
             latest = latest_of(client, partitions, settings)
-        plan = bounded(start, end, earliest, latest)
+        plan = plan_batch(start, end, earliest, latest)
         report_losses(plan.losses, settings)
-        return with_ids(plan.ranges, found.ids)
+        return with_topic_ids(plan.ranges, found.ids)

@@ -22,13 +22,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.spark.options.options import Limits, ReadSettings, stream_read_settings
-from penstock.spark.runtime.workers import settle
-from penstock.spark.source.mirror import current_query, fulfil
-from penstock.spark.source.offsets import mark_document, mark_of, to_document
-from penstock.spark.source.planner import FirstPartition, Planner
+from penstock.spark.options.options import ReadSettings, TriggerLimits, stream_read_settings
+from penstock.spark.runtime.workers import freeze_gc
+from penstock.spark.source.mirror import commit_from_task, current_query
+from penstock.spark.source.offsets import parse_stream_position, stream_position_document, to_document
+from penstock.spark.source.planner import CommittingPartition, Planner
 from penstock.spark.source.reading import read_range
-from penstock.spark.source.source import RangePartition, payload_of
+from penstock.spark.source.source import OffsetRangePartition, payload_of
 from penstock.spark.table import Table
 
 if TYPE_CHECKING:
@@ -58,23 +58,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In the planner's process
 
     def initialOffset(self) -> dict[str, Any]:
-        return mark_document(self.planner.initial())
+        return stream_position_document(self.planner.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return _read_limit(self._settings.limits)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         takes_all = isinstance(limit, ReadAllAvailable)
-        return mark_document(self.planner.next_end(mark_of(start), takes_all=takes_all))
+        return stream_position_document(
+            self.planner.next_end(parse_stream_position(start), takes_all=takes_all)
+        )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return to_document(self.planner.latest) or None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self.planner.stop_at_what_is_there()
+        self.planner.bound_to_available()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return self.planner.tasks(mark_of(start), mark_of(end))
+        return self.planner.tasks(parse_stream_position(start), parse_stream_position(end))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Comes a batch late; the mirror knows it from `latestOffset`."""
@@ -86,18 +88,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In the executors
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        return read_range(self._settings, self._table, self.begun(partition).wanted)
+        return read_range(self._settings, self._table, self.started_task(partition).offset_range)
 
-    def begun(self, partition: InputPartition) -> RangePartition:
+    def started_task(self, partition: InputPartition) -> OffsetRangePartition:
         """The task that begins now."""
-        settle()
-        assert isinstance(partition, RangePartition)
-        if isinstance(partition, FirstPartition) and (query := current_query()) is not None:
-            fulfil(partition.duty, self._settings, query)
+        freeze_gc()
+        assert isinstance(partition, OffsetRangePartition)
+        if isinstance(partition, CommittingPartition) and (query := current_query()) is not None:
+            commit_from_task(partition.first_task_commit, self._settings, query)
         return partition
 
 
-def _read_limit(limits: Limits) -> ReadLimit:
+def _read_limit(limits: TriggerLimits) -> ReadLimit:
     """Spark knows one limit at a time; it hands it back, and `next_end` looks at all that were given."""
     if limits.offsets_max is not None:
         return ReadMaxRows(limits.offsets_max)

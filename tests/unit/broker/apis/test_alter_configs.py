@@ -14,7 +14,7 @@ from penstock.protocol.messages.alter_configs import (
     AlterConfigsResource,
 )
 from penstock.security.access import AllowEverything, Authorizer
-from tests.unit.broker.config_support import NODE_ID, Inside, deny_everything, running
+from tests.unit.broker.config_support import NODE_ID, BrokerHarness, deny_everything, running
 
 TOPIC, BROKER = 2, 4
 
@@ -22,13 +22,13 @@ Resource = tuple[int, str, list[tuple[str, str | None]]]
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with running(tmp_path) as inside:
         yield inside
 
 
 async def altered(
-    inside: Inside, *asked: Resource, validate_only: bool = False, authorizer: Authorizer | None = None
+    inside: BrokerHarness, *asked: Resource, validate_only: bool = False, authorizer: Authorizer | None = None
 ) -> list[int]:
     """The error codes; each has a sentence, and success has none."""
     resources = [
@@ -48,11 +48,11 @@ async def altered(
     return [entry.error_code for entry in reply.responses]
 
 
-def overrides_of(inside: Inside, topic: str) -> Mapping[str, str]:
+def overrides_of(inside: BrokerHarness, topic: str) -> Mapping[str, str]:
     return inside.cluster.image.topics[topic].overrides
 
 
-async def test_what_is_not_named_goes_back_to_its_default(inside: Inside) -> None:
+async def test_what_is_not_named_goes_back_to_its_default(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t", overrides={"retention.ms": "1000"})
 
     assert await altered(inside, (TOPIC, "t", [("segment.ms", "5000")])) == [0]
@@ -61,14 +61,14 @@ async def test_what_is_not_named_goes_back_to_its_default(inside: Inside) -> Non
     assert partition.config.retention_ms == inside.cluster.config.topic_defaults.retention_ms
 
 
-async def test_an_empty_list_clears_everything(inside: Inside) -> None:
+async def test_an_empty_list_clears_everything(inside: BrokerHarness) -> None:
     await inside.topic("t", overrides={"retention.ms": "1000"})
 
     assert await altered(inside, (TOPIC, "t", [])) == [0]
     assert overrides_of(inside, "t") == {}
 
 
-async def test_validating_changes_nothing_and_refuses_all_the_same(inside: Inside) -> None:
+async def test_validating_changes_nothing_and_refuses_all_the_same(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     assert await altered(inside, (TOPIC, "t", [("retention.ms", "1")]), validate_only=True) == [0]
@@ -93,7 +93,7 @@ async def test_validating_changes_nothing_and_refuses_all_the_same(inside: Insid
     ],
 )
 async def test_a_refused_topic_keeps_its_settings(
-    inside: Inside, name: str, entries: list[tuple[str, str | None]], code: ErrorCode
+    inside: BrokerHarness, name: str, entries: list[tuple[str, str | None]], code: ErrorCode
 ) -> None:
     await inside.topic("t", overrides={"retention.ms": "1000"})
 
@@ -101,7 +101,7 @@ async def test_a_refused_topic_keeps_its_settings(
     assert overrides_of(inside, "t") == {"retention.ms": "1000"}
 
 
-async def test_a_refused_resource_leaves_the_others_changed(inside: Inside) -> None:
+async def test_a_refused_resource_leaves_the_others_changed(inside: BrokerHarness) -> None:
     await inside.topic("t")
     await inside.topic("u")
 
@@ -111,7 +111,7 @@ async def test_a_refused_resource_leaves_the_others_changed(inside: Inside) -> N
     assert overrides_of(inside, "t") == overrides_of(inside, "u") == {"retention.ms": "7"}
 
 
-async def test_a_resource_named_twice_is_refused_twice(inside: Inside) -> None:
+async def test_a_resource_named_twice_is_refused_twice(inside: BrokerHarness) -> None:
     await inside.topic("t")
     await inside.topic("u")
 
@@ -124,7 +124,7 @@ async def test_a_resource_named_twice_is_refused_twice(inside: Inside) -> None:
 
 @pytest.mark.parametrize(("name", "broker_id"), [(str(NODE_ID), NODE_ID), ("", None)])
 async def test_a_brokers_settings_are_replaced_and_topics_follow(
-    inside: Inside, name: str, broker_id: int | None
+    inside: BrokerHarness, name: str, broker_id: int | None
 ) -> None:
     [partition] = await inside.topic("t")
     assert await altered(inside, (BROKER, name, [("log.retention.ms", "3000")])) == [0]
@@ -149,18 +149,18 @@ async def test_a_brokers_settings_are_replaced_and_topics_follow(
     ],
 )
 async def test_a_brokers_settings_are_refused_as_an_invalid_request(
-    inside: Inside, name: str, entries: list[tuple[str, str | None]]
+    inside: BrokerHarness, name: str, entries: list[tuple[str, str | None]]
 ) -> None:
     assert await altered(inside, (BROKER, name, entries)) == [ErrorCode.INVALID_REQUEST]
     assert inside.cluster.image.broker_overrides == {}
 
 
 @pytest.mark.parametrize("kind", [0, 3, 8, 16, 99, -1])
-async def test_other_kinds_of_resources_are_refused(inside: Inside, kind: int) -> None:
+async def test_other_kinds_of_resources_are_refused(inside: BrokerHarness, kind: int) -> None:
     assert await altered(inside, (kind, "1", [])) == [ErrorCode.INVALID_REQUEST]
 
 
-async def test_more_resources_than_a_request_may_change_are_all_refused(inside: Inside) -> None:
+async def test_more_resources_than_a_request_may_change_are_all_refused(inside: BrokerHarness) -> None:
     await inside.topic("t", overrides={"retention.ms": "1000"})
     many: list[Resource] = [(TOPIC, f"t{number}", []) for number in range(10_000)]
 
@@ -169,7 +169,7 @@ async def test_more_resources_than_a_request_may_change_are_all_refused(inside: 
     assert overrides_of(inside, "t") == {"retention.ms": "1000"}
 
 
-async def test_who_may_not_alter_learns_nothing_and_changes_nothing(inside: Inside) -> None:
+async def test_who_may_not_alter_learns_nothing_and_changes_nothing(inside: BrokerHarness) -> None:
     await inside.topic("t", overrides={"retention.ms": "1000"})
 
     asked: list[Resource] = [(TOPIC, "t", []), (TOPIC, "absent", []), (BROKER, "1", []), (BROKER, "9", [])]
@@ -178,7 +178,9 @@ async def test_who_may_not_alter_learns_nothing_and_changes_nothing(inside: Insi
 
 
 @pytest.mark.parametrize("name", ["1", ""])
-async def test_what_is_left_of_a_brokers_settings_must_hold_together(inside: Inside, name: str) -> None:
+async def test_what_is_left_of_a_brokers_settings_must_hold_together(
+    inside: BrokerHarness, name: str
+) -> None:
     policy, interval = ("log.flush.policy", "interval"), ("log.flush.interval.ms", "100")
     assert await altered(inside, (BROKER, name, [policy, interval])) == [0]
 

@@ -16,7 +16,7 @@ from penstock.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from tests.unit.broker.support import DENY_EVERYTHING, Asker, running_cluster
+from tests.unit.broker.support import DENY_EVERYTHING, HandlerHarness, running_cluster
 
 SUPPORTED = [(0, 0, 13), (3, 0, 13), (18, 0, 4)]
 IMAGE = ClusterImage(cluster_id="c", features=Features({"penstock.version": 1}, revision=12))
@@ -25,21 +25,23 @@ LISTED = [ApiVersion(*entry) for entry in SUPPORTED]
 
 
 @pytest.fixture
-async def asker() -> AsyncIterator[Asker]:
-    async with running_cluster() as asker:
-        yield asker
+async def harness() -> AsyncIterator[HandlerHarness]:
+    async with running_cluster() as harness:
+        yield harness
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_what_is_routed_is_listed_in_every_version(asker: Asker, version: int) -> None:
+async def test_what_is_routed_is_listed_in_every_version(harness: HandlerHarness, version: int) -> None:
     request = ApiVersionsRequest("client", "1.0")
-    reply = await asker.ask(API_VERSIONS, HANDLER, request, version, authorizer=DENY_EVERYTHING)
+    reply = await harness.ask(API_VERSIONS, HANDLER, request, version, authorizer=DENY_EVERYTHING)
 
     assert (reply.error_code, reply.api_keys) == (ErrorCode.NONE, LISTED)
 
 
-async def test_the_metadata_version_and_the_level_of_the_cluster_are_features(asker: Asker) -> None:
-    reply = await asker.ask(API_VERSIONS, HANDLER, ApiVersionsRequest("client", "1.0"))
+async def test_the_metadata_version_and_the_level_of_the_cluster_are_features(
+    harness: HandlerHarness,
+) -> None:
+    reply = await harness.ask(API_VERSIONS, HANDLER, ApiVersionsRequest("client", "1.0"))
 
     assert reply.supported_features == [
         SupportedFeatureKey("metadata.version", 7, 29),
@@ -56,8 +58,10 @@ async def test_the_metadata_version_and_the_level_of_the_cluster_are_features(as
     ("name", "release"),
     [("-a", "1"), ("a-", "1"), ("", "1"), ("a", ""), ("a b", "1"), ("a", "1.0."), ("é", "1"), ("a\n", "1")],
 )
-async def test_software_that_is_named_badly_gets_no_list(asker: Asker, name: str, release: str) -> None:
-    reply = await asker.ask(API_VERSIONS, HANDLER, ApiVersionsRequest(name, release), 3)
+async def test_software_that_is_named_badly_gets_no_list(
+    harness: HandlerHarness, name: str, release: str
+) -> None:
+    reply = await harness.ask(API_VERSIONS, HANDLER, ApiVersionsRequest(name, release), 3)
 
     assert reply == ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
 
@@ -65,14 +69,16 @@ async def test_software_that_is_named_badly_gets_no_list(asker: Asker, name: str
 @pytest.mark.parametrize(
     ("name", "release"), [("a", "1"), ("apache-kafka-java", "4.2.0"), ("A.b-9", "0-rc.1")]
 )
-async def test_software_that_is_named_well_gets_the_list(asker: Asker, name: str, release: str) -> None:
-    reply = await asker.ask(API_VERSIONS, HANDLER, ApiVersionsRequest(name, release), 3)
+async def test_software_that_is_named_well_gets_the_list(
+    harness: HandlerHarness, name: str, release: str
+) -> None:
+    reply = await harness.ask(API_VERSIONS, HANDLER, ApiVersionsRequest(name, release), 3)
 
     assert reply.api_keys == LISTED
 
 
-async def test_versions_without_a_software_name_do_not_ask_for_one(asker: Asker) -> None:
-    assert (await asker.ask(API_VERSIONS, HANDLER, ApiVersionsRequest(), 2)).api_keys == LISTED
+async def test_versions_without_a_software_name_do_not_ask_for_one(harness: HandlerHarness) -> None:
+    assert (await harness.ask(API_VERSIONS, HANDLER, ApiVersionsRequest(), 2)).api_keys == LISTED
 
 
 def test_an_unknown_version_is_told_which_there_are_in_the_oldest_layout() -> None:

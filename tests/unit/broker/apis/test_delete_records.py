@@ -16,7 +16,7 @@ from penstock.protocol.messages.delete_records import (
 from penstock.replication.partition import Partition
 from penstock.security.access import AllowEverything, Authorizer
 from penstock.types import Offset
-from tests.unit.broker.config_support import Inside, append, deny_everything, running
+from tests.unit.broker.config_support import BrokerHarness, append, deny_everything, running
 
 HIGH_WATERMARK = -1
 
@@ -25,7 +25,7 @@ Answer = tuple[str, int, int, int]
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with running(tmp_path) as inside:
         yield inside
 
@@ -48,7 +48,7 @@ class Janitor:
 
 
 async def deleted(
-    inside: Inside,
+    inside: BrokerHarness,
     *asked: tuple[str, int, int],
     janitor: Janitor | None = None,
     authorizer: Authorizer | None = None,
@@ -68,7 +68,7 @@ async def deleted(
     ]
 
 
-async def test_the_log_starts_where_the_client_said_and_that_is_stored_first(inside: Inside) -> None:
+async def test_the_log_starts_where_the_client_said_and_that_is_stored_first(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20, 30)
     janitor = Janitor()
@@ -80,7 +80,7 @@ async def test_the_log_starts_where_the_client_said_and_that_is_stored_first(ins
         partition.read(Offset(1), 1000, at_least_one=True)
 
 
-async def test_minus_one_deletes_everything_that_can_be_read(inside: Inside) -> None:
+async def test_minus_one_deletes_everything_that_can_be_read(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20, 30)
 
@@ -88,7 +88,9 @@ async def test_minus_one_deletes_everything_that_can_be_read(inside: Inside) -> 
     assert await deleted(inside, ("t", 0, HIGH_WATERMARK)) == [("t", 0, 0, 3)]
 
 
-async def test_an_empty_partition_has_nothing_to_delete_and_nowhere_to_store_that(inside: Inside) -> None:
+async def test_an_empty_partition_has_nothing_to_delete_and_nowhere_to_store_that(
+    inside: BrokerHarness,
+) -> None:
     await inside.topic("t")
     janitor = Janitor(StorageFailed("the partition has no folder yet"))
 
@@ -96,7 +98,7 @@ async def test_an_empty_partition_has_nothing_to_delete_and_nowhere_to_store_tha
     assert await deleted(inside, ("t", 0, 0), janitor=janitor) == [("t", 0, 0, 0)]
 
 
-async def test_an_offset_below_the_start_answers_with_the_start(inside: Inside) -> None:
+async def test_an_offset_below_the_start_answers_with_the_start(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20, 30)
     await deleted(inside, ("t", 0, 2))
@@ -105,7 +107,7 @@ async def test_an_offset_below_the_start_answers_with_the_start(inside: Inside) 
 
 
 @pytest.mark.parametrize("offset", [4, -2, 2**63 - 1])
-async def test_an_offset_that_no_record_can_have_is_out_of_range(inside: Inside, offset: int) -> None:
+async def test_an_offset_that_no_record_can_have_is_out_of_range(inside: BrokerHarness, offset: int) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20, 30)
 
@@ -114,7 +116,7 @@ async def test_an_offset_that_no_record_can_have_is_out_of_range(inside: Inside,
 
 
 @pytest.mark.parametrize(("topic", "index"), [("absent", 0), ("bad name", 0), ("t", 9), ("t", -1)])
-async def test_what_does_not_exist_is_unknown(inside: Inside, topic: str, index: int) -> None:
+async def test_what_does_not_exist_is_unknown(inside: BrokerHarness, topic: str, index: int) -> None:
     await inside.topic("t")
 
     answer = (topic, index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
@@ -126,7 +128,7 @@ async def test_what_does_not_exist_is_unknown(inside: Inside, topic: str, index:
     [("compact", ErrorCode.POLICY_VIOLATION), ("compact,delete", ErrorCode.NONE), ("delete", ErrorCode.NONE)],
 )
 async def test_a_topic_that_is_only_compacted_keeps_its_records(
-    inside: Inside, policy: str, code: ErrorCode
+    inside: BrokerHarness, policy: str, code: ErrorCode
 ) -> None:
     [partition] = await inside.topic("t", overrides={"cleanup.policy": policy})
     append(partition, 10, 20)
@@ -136,14 +138,14 @@ async def test_a_topic_that_is_only_compacted_keeps_its_records(
     assert partition.log.log_start_offset == (1 if code == ErrorCode.NONE else 0)
 
 
-async def test_internal_topics_are_not_the_clients_to_delete_from(inside: Inside) -> None:
+async def test_internal_topics_are_not_the_clients_to_delete_from(inside: BrokerHarness) -> None:
     await inside.topic("__consumer_offsets", internal=True)
 
     answer = ("__consumer_offsets", 0, ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
     assert await deleted(inside, ("__consumer_offsets", 0, HIGH_WATERMARK)) == [answer]
 
 
-async def test_a_partition_named_twice_is_answered_once_by_its_last_offset(inside: Inside) -> None:
+async def test_a_partition_named_twice_is_answered_once_by_its_last_offset(inside: BrokerHarness) -> None:
     one, other = await inside.topic("t", partitions=2)
     append(one, 10, 20, 30)
     append(other, 10)
@@ -157,7 +159,7 @@ async def test_a_partition_named_twice_is_answered_once_by_its_last_offset(insid
     [StorageFull("full"), StorageFailed("broken"), ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "broken")],
 )
 async def test_a_start_that_could_not_be_stored_is_a_storage_error(
-    inside: Inside, failure: Exception
+    inside: BrokerHarness, failure: Exception
 ) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
@@ -166,7 +168,7 @@ async def test_a_start_that_could_not_be_stored_is_a_storage_error(
     assert answers == [("t", 0, ErrorCode.KAFKA_STORAGE_ERROR, -1)]
 
 
-async def test_an_offline_partition_is_a_storage_error_and_keeps_its_start(inside: Inside) -> None:
+async def test_an_offline_partition_is_a_storage_error_and_keeps_its_start(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
     partition.go_offline("the disk broke")
@@ -175,7 +177,7 @@ async def test_an_offline_partition_is_a_storage_error_and_keeps_its_start(insid
     assert partition.log.log_start_offset == 0
 
 
-async def test_a_partition_that_may_not_be_written_keeps_its_start(inside: Inside) -> None:
+async def test_a_partition_that_may_not_be_written_keeps_its_start(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
     partition.stop_writes("a sync failed")
@@ -184,7 +186,7 @@ async def test_a_partition_that_may_not_be_written_keeps_its_start(inside: Insid
     assert partition.log.log_start_offset == 0
 
 
-async def test_who_may_not_delete_learns_nothing_and_deletes_nothing(inside: Inside) -> None:
+async def test_who_may_not_delete_learns_nothing_and_deletes_nothing(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
 

@@ -12,16 +12,16 @@ from tests.unit.broker.support import DENY_EVERYTHING, running_cluster
     "request_", [DescribeAclsRequest(), DescribeAclsRequest(2, "t", 1, "User:u", "*", 3, 3)]
 )
 async def test_security_is_disabled_whatever_is_asked_for(request_: DescribeAclsRequest) -> None:
-    async with running_cluster() as asker:
-        reply = await asker.ask(DESCRIBE_ACLS, DescribeAcls(), request_)
+    async with running_cluster() as harness:
+        reply = await harness.ask(DESCRIBE_ACLS, DescribeAcls(), request_)
     assert reply.error_code == ErrorCode.SECURITY_DISABLED
     assert "No authorizer is configured" in str(reply.error_message)
     assert reply.resources == []
 
 
 async def test_who_may_not_describe_the_cluster_is_told_so() -> None:
-    async with running_cluster() as asker:
-        reply = await asker.ask(
+    async with running_cluster() as harness:
+        reply = await harness.ask(
             DESCRIBE_ACLS, DescribeAcls(), DescribeAclsRequest(), authorizer=DENY_EVERYTHING
         )
     assert reply.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -18,19 +18,19 @@ from penstock.protocol.messages.describe_configs import (
     DescribeConfigsResource,
 )
 from penstock.security.access import AllowEverything, Authorizer
-from tests.unit.broker.config_support import NODE_ID, Inside, deny_everything, running
+from tests.unit.broker.config_support import NODE_ID, BrokerHarness, deny_everything, running
 
 TOPIC, BROKER = 2, 4
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with running(tmp_path) as inside:
         yield inside
 
 
 async def described(
-    inside: Inside,
+    inside: BrokerHarness,
     *asked: tuple[int, str],
     keys: list[str] | None = None,
     details: bool = False,
@@ -45,7 +45,7 @@ async def described(
     return found
 
 
-async def set_on_brokers(inside: Inside, broker_id: int | None, **settings: str) -> None:
+async def set_on_brokers(inside: BrokerHarness, broker_id: int | None, **settings: str) -> None:
     overrides = {name.replace("_", "."): value for name, value in settings.items()}
     await inside.cluster.change(
         lambda image: alter_broker_config(image, broker_id, overrides, lambda _: None)
@@ -54,7 +54,7 @@ async def set_on_brokers(inside: Inside, broker_id: int | None, **settings: str)
 
 @pytest.mark.parametrize("keys", [None, []])
 async def test_without_keys_every_setting_of_a_topic_is_listed(
-    inside: Inside, keys: list[str] | None
+    inside: BrokerHarness, keys: list[str] | None
 ) -> None:
     await inside.topic("t", overrides={"retention.ms": "1000"})
 
@@ -72,7 +72,7 @@ async def test_without_keys_every_setting_of_a_topic_is_listed(
     assert (own.synonyms, own.documentation) == ([], None)
 
 
-async def test_only_keys_that_exist_are_listed_each_once(inside: Inside) -> None:
+async def test_only_keys_that_exist_are_listed_each_once(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     keys = ["max.message.bytes", "retention.ms", "no.such.setting", "retention.ms"]
@@ -80,7 +80,7 @@ async def test_only_keys_that_exist_are_listed_each_once(inside: Inside) -> None
     assert sorted(entry.name for entry in result.configs) == ["max.message.bytes", "retention.ms"]
 
 
-async def test_synonyms_and_documentation_come_when_asked_for(inside: Inside) -> None:
+async def test_synonyms_and_documentation_come_when_asked_for(inside: BrokerHarness) -> None:
     await inside.topic("t", overrides={"cleanup.policy": "compact"})
 
     [result] = await described(inside, (TOPIC, "t"), keys=["cleanup.policy"], details=True)
@@ -92,7 +92,7 @@ async def test_synonyms_and_documentation_come_when_asked_for(inside: Inside) ->
     assert entry.documentation
 
 
-async def test_every_setting_of_this_broker_is_listed_with_its_source(inside: Inside) -> None:
+async def test_every_setting_of_this_broker_is_listed_with_its_source(inside: BrokerHarness) -> None:
     await set_on_brokers(inside, NODE_ID, log_retention_ms="3000")
 
     [result] = await described(inside, (BROKER, str(NODE_ID)), details=True)
@@ -105,7 +105,7 @@ async def test_every_setting_of_this_broker_is_listed_with_its_source(inside: In
     assert entries["listeners"].read_only
 
 
-async def test_a_topic_follows_what_its_broker_was_told(inside: Inside) -> None:
+async def test_a_topic_follows_what_its_broker_was_told(inside: BrokerHarness) -> None:
     await inside.topic("t")
     await set_on_brokers(inside, NODE_ID, log_retention_ms="3000")
 
@@ -114,7 +114,7 @@ async def test_a_topic_follows_what_its_broker_was_told(inside: Inside) -> None:
     assert (entry.value, entry.config_source) == ("3000", ConfigSource.DYNAMIC_BROKER)
 
 
-async def test_the_broker_without_a_name_holds_the_defaults_of_all(inside: Inside) -> None:
+async def test_the_broker_without_a_name_holds_the_defaults_of_all(inside: BrokerHarness) -> None:
     [before] = await described(inside, (BROKER, ""))
     assert (before.error_code, before.configs) == (0, [])
 
@@ -124,7 +124,7 @@ async def test_the_broker_without_a_name_holds_the_defaults_of_all(inside: Insid
     assert (entry.name, entry.value, entry.config_source) == ("log.retention.ms", "4000", 3)
 
 
-async def test_a_missing_topic_is_unknown_with_an_empty_message(inside: Inside) -> None:
+async def test_a_missing_topic_is_unknown_with_an_empty_message(inside: BrokerHarness) -> None:
     [result] = await described(inside, (TOPIC, "absent"))
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -146,7 +146,7 @@ async def test_a_missing_topic_is_unknown_with_an_empty_message(inside: Inside) 
     ],
 )
 async def test_a_refusal_has_a_code_and_a_sentence(
-    inside: Inside, resource: tuple[int, str], code: ErrorCode
+    inside: BrokerHarness, resource: tuple[int, str], code: ErrorCode
 ) -> None:
     [result] = await described(inside, resource)
 
@@ -155,21 +155,21 @@ async def test_a_refusal_has_a_code_and_a_sentence(
     assert result.error_message
 
 
-async def test_one_refused_resource_leaves_the_others_answered(inside: Inside) -> None:
+async def test_one_refused_resource_leaves_the_others_answered(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     results = await described(inside, (TOPIC, "absent"), (TOPIC, "t"), (BROKER, "9"))
     assert [result.error_code for result in results] == [3, 0, 42]
 
 
-async def test_a_resource_named_twice_is_listed_once(inside: Inside) -> None:
+async def test_a_resource_named_twice_is_listed_once(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     results = await described(inside, (TOPIC, "t"), (TOPIC, "t"), (BROKER, "1"), (TOPIC, "t"))
     assert [(result.resource_type, result.resource_name) for result in results] == [(2, "t"), (4, "1")]
 
 
-async def test_who_may_not_describe_sees_neither_settings_nor_existence(inside: Inside) -> None:
+async def test_who_may_not_describe_sees_neither_settings_nor_existence(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     asked = ((TOPIC, "t"), (TOPIC, "absent"), (BROKER, "1"), (BROKER, "9"), (BROKER, ""))

@@ -16,19 +16,19 @@ from penstock.protocol.messages.describe_log_dirs import (
 )
 from penstock.security.access import AllowEverything, Authorizer
 from penstock.types import Offset
-from tests.unit.broker.config_support import Inside, append, deny_everything, running
+from tests.unit.broker.config_support import BrokerHarness, append, deny_everything, running
 
 PATH = "/somewhere/logs"
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with running(tmp_path) as inside:
         yield inside
 
 
 async def described(
-    inside: Inside,
+    inside: BrokerHarness,
     topics: list[tuple[str, list[int]]] | None,
     *,
     failure: str | None = None,
@@ -57,7 +57,7 @@ def log_bytes(folder: str) -> int:
     return sum(file.stat().st_size for file in Path(folder).glob("*.log"))
 
 
-async def test_null_lists_every_partition_with_the_bytes_of_its_log_files(inside: Inside) -> None:
+async def test_null_lists_every_partition_with_the_bytes_of_its_log_files(inside: BrokerHarness) -> None:
     one, other = await inside.topic("t", partitions=2)
     await inside.topic("__consumer_offsets", internal=True)
     append(one, 10, 20)
@@ -70,7 +70,7 @@ async def test_null_lists_every_partition_with_the_bytes_of_its_log_files(inside
     assert other.log.size_bytes == 0
 
 
-async def test_deleting_records_frees_nothing_until_their_segment_goes(inside: Inside) -> None:
+async def test_deleting_records_frees_nothing_until_their_segment_goes(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
     before = sizes(await described(inside, None))
@@ -79,7 +79,7 @@ async def test_deleting_records_frees_nothing_until_their_segment_goes(inside: I
     assert sizes(await described(inside, None)) == before
 
 
-async def test_only_what_was_asked_for_is_listed_and_only_once(inside: Inside) -> None:
+async def test_only_what_was_asked_for_is_listed_and_only_once(inside: BrokerHarness) -> None:
     await inside.topic("t", partitions=3)
     await inside.topic("u")
 
@@ -87,7 +87,7 @@ async def test_only_what_was_asked_for_is_listed_and_only_once(inside: Inside) -
     assert sizes(reply).keys() == {("t", 0), ("t", 2)}
 
 
-async def test_an_empty_list_asks_for_the_directory_alone(inside: Inside) -> None:
+async def test_an_empty_list_asks_for_the_directory_alone(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     reply = await described(inside, [])
@@ -95,7 +95,7 @@ async def test_an_empty_list_asks_for_the_directory_alone(inside: Inside) -> Non
     assert (result.error_code, result.log_dir, result.topics) == (0, PATH, [])
 
 
-async def test_the_room_of_the_file_system_is_told(inside: Inside, tmp_path: Path) -> None:
+async def test_the_room_of_the_file_system_is_told(inside: BrokerHarness, tmp_path: Path) -> None:
     [result] = (await described(inside, None)).results
 
     total = shutil.disk_usage(tmp_path).total
@@ -103,7 +103,7 @@ async def test_the_room_of_the_file_system_is_told(inside: Inside, tmp_path: Pat
     assert 0 < result.usable_bytes <= total
 
 
-async def test_a_failed_directory_is_a_storage_error_without_partitions(inside: Inside) -> None:
+async def test_a_failed_directory_is_a_storage_error_without_partitions(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     [result] = (await described(inside, None, failure="a sync failed")).results
@@ -111,7 +111,7 @@ async def test_a_failed_directory_is_a_storage_error_without_partitions(inside: 
     assert (result.total_bytes, result.usable_bytes) == (-1, -1)
 
 
-async def test_a_directory_that_is_gone_is_a_storage_error(inside: Inside) -> None:
+async def test_a_directory_that_is_gone_is_a_storage_error(inside: BrokerHarness) -> None:
     await inside.topic("t")
     inside.directory.disk.remove_folder(inside.directory.path)
 
@@ -119,7 +119,7 @@ async def test_a_directory_that_is_gone_is_a_storage_error(inside: Inside) -> No
     assert (result.error_code, result.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
 
 
-async def test_who_may_not_describe_the_cluster_sees_no_directory(inside: Inside) -> None:
+async def test_who_may_not_describe_the_cluster_sees_no_directory(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     reply = await described(inside, None, authorizer=deny_everything)

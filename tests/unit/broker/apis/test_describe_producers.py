@@ -15,17 +15,17 @@ from penstock.protocol.messages.describe_producers import (
     TopicRequest,
 )
 from penstock.security.access import AllowEverything, Authorizer
-from tests.unit.broker.config_support import Inside, append, deny_everything, running
+from tests.unit.broker.config_support import BrokerHarness, append, deny_everything, running
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with running(tmp_path) as inside:
         yield inside
 
 
 async def described(
-    inside: Inside, *asked: tuple[str, list[int]], authorizer: Authorizer | None = None
+    inside: BrokerHarness, *asked: tuple[str, list[int]], authorizer: Authorizer | None = None
 ) -> list[Any]:
     request = DescribeProducersRequest([TopicRequest(*topic) for topic in asked])
     handler = DescribeProducers(inside.partitions)
@@ -33,7 +33,7 @@ async def described(
     return [entry for topic in reply.topics for entry in topic.partitions]
 
 
-async def test_each_producer_is_listed_with_its_last_batch(inside: Inside) -> None:
+async def test_each_producer_is_listed_with_its_last_batch(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20, 30, producer_id=7, producer_epoch=2, base_sequence=0)
     append(partition, 40, producer_id=7, producer_epoch=2, base_sequence=3)
@@ -48,14 +48,14 @@ async def test_each_producer_is_listed_with_its_last_batch(inside: Inside) -> No
     ]
 
 
-async def test_a_partition_nobody_wrote_to_has_no_producers(inside: Inside) -> None:
+async def test_a_partition_nobody_wrote_to_has_no_producers(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     [entry] = await described(inside, ("t", [0]))
     assert (entry.error_code, entry.active_producers) == (0, [])
 
 
-async def test_a_partition_named_twice_is_listed_once(inside: Inside) -> None:
+async def test_a_partition_named_twice_is_listed_once(inside: BrokerHarness) -> None:
     await inside.topic("t", partitions=2)
 
     entries = await described(inside, ("t", [0, 1, 0]), ("t", [1]))
@@ -73,7 +73,7 @@ async def test_a_partition_named_twice_is_listed_once(inside: Inside) -> None:
     ],
 )
 async def test_a_refusal_has_a_code_and_a_sentence(
-    inside: Inside, topic: str, index: int, code: ErrorCode
+    inside: BrokerHarness, topic: str, index: int, code: ErrorCode
 ) -> None:
     await inside.topic("t")
 
@@ -82,7 +82,7 @@ async def test_a_refusal_has_a_code_and_a_sentence(
     assert entry.error_message
 
 
-async def test_an_offline_partition_is_a_storage_error(inside: Inside) -> None:
+async def test_an_offline_partition_is_a_storage_error(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     partition.go_offline("the disk broke")
 
@@ -90,7 +90,7 @@ async def test_an_offline_partition_is_a_storage_error(inside: Inside) -> None:
     assert entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_denied_topic_looks_the_same_whether_or_not_it_exists(inside: Inside) -> None:
+async def test_a_denied_topic_looks_the_same_whether_or_not_it_exists(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, producer_id=7, producer_epoch=0, base_sequence=0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.broker.apis.elect_leaders import ElectLeaders
 from penstock.broker.apis.unregister_broker import UnregisterBroker
-from penstock.broker.cluster.topic_creation import WantedTopic
+from penstock.broker.cluster.topic_creation import RequestedTopic
 from penstock.controller.brokers import drain
 from penstock.controller.elections import ElectionType
 from penstock.controller.elections import elect as elect_one
@@ -22,25 +22,25 @@ from penstock.protocol.messages.elect_leaders import (
 )
 from penstock.protocol.messages.unregister_broker import UNREGISTER_BROKER, UnregisterBrokerRequest
 from penstock.security.access import Authorizer
-from tests.unit.broker.support import ALLOW_EVERYTHING, DENY_EVERYTHING, Asker, running_cluster
+from tests.unit.broker.support import ALLOW_EVERYTHING, DENY_EVERYTHING, HandlerHarness, running_cluster
 
 PREFERRED, UNCLEAN = 0, 1
 
 
 @pytest.fixture
-async def asker() -> AsyncIterator[Asker]:
+async def harness() -> AsyncIterator[HandlerHarness]:
     """Topic t has two partitions, everywhere in sync; another than the leader is preferred for the first."""
-    async with running_cluster() as asker:
-        wanted = WantedTopic(TopicRequest(name="t", partitions=2, replication_factor=3), {})
-        await asker.creation.create([wanted])
-        first, *others = asker.cluster.image.topics["t"].partitions[0].replicas
+    async with running_cluster() as harness:
+        wanted = RequestedTopic(TopicRequest(name="t", partitions=2, replication_factor=3), {})
+        await harness.creation.create([wanted])
+        first, *others = harness.cluster.image.topics["t"].partitions[0].replicas
         turned = Reassignment("t", 0, (*others, first))
-        await asker.cluster.change(lambda image: reassign(image, turned))
-        yield asker
+        await harness.cluster.change(lambda image: reassign(image, turned))
+        yield harness
 
 
 async def elect(
-    asker: Asker,
+    harness: HandlerHarness,
     partitions: list[int] | None,
     kind: int = PREFERRED,
     *,
@@ -50,8 +50,8 @@ async def elect(
 ) -> ElectLeadersResponse:
     named = None if partitions is None else [TopicPartitions(topic, partitions)]
     request = ElectLeadersRequest(kind, named)
-    return await asker.ask(
-        ELECT_LEADERS, ElectLeaders(asker.cluster), request, version, authorizer=authorizer
+    return await harness.ask(
+        ELECT_LEADERS, ElectLeaders(harness.cluster), request, version, authorizer=authorizer
     )
 
 
@@ -63,71 +63,75 @@ def codes(reply: ElectLeadersResponse) -> dict[tuple[str, int], int]:
     }
 
 
-def leads(asker: Asker, index: int) -> bool:
-    state = asker.cluster.image.topics["t"].partitions[index]
+def leads(harness: HandlerHarness, index: int) -> bool:
+    state = harness.cluster.image.topics["t"].partitions[index]
     return state.leader == state.replicas[0]
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_the_preferred_one_leads_and_who_leads_already_is_told_so(asker: Asker, version: int) -> None:
-    assert not leads(asker, 0)
-    reply = await elect(asker, [0, 1, 0, 5], version=version)
+async def test_the_preferred_one_leads_and_who_leads_already_is_told_so(
+    harness: HandlerHarness, version: int
+) -> None:
+    assert not leads(harness, 0)
+    reply = await elect(harness, [0, 1, 0, 5], version=version)
     assert reply.error_code == ErrorCode.NONE
     assert codes(reply) == {
         ("t", 0): ErrorCode.NONE,
         ("t", 1): ErrorCode.ELECTION_NOT_NEEDED,
         ("t", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    assert leads(asker, 0)
+    assert leads(harness, 0)
 
 
-async def test_of_all_partitions_those_are_told_that_needed_it(asker: Asker) -> None:
-    assert codes(await elect(asker, None)) == {("t", 0): ErrorCode.NONE}
-    assert codes(await elect(asker, None)) == {}
-    assert codes(await elect(asker, None, UNCLEAN)) == {}
+async def test_of_all_partitions_those_are_told_that_needed_it(harness: HandlerHarness) -> None:
+    assert codes(await elect(harness, None)) == {("t", 0): ErrorCode.NONE}
+    assert codes(await elect(harness, None)) == {}
+    assert codes(await elect(harness, None, UNCLEAN)) == {}
 
 
-async def test_of_all_partitions_one_that_another_has_just_elected_is_not_told(asker: Asker) -> None:
-    decision = elect_one(asker.cluster.image, "t", 0, ElectionType.PREFERRED)
-    asker.store.interfere = decision.changes
-    assert codes(await elect(asker, None)) == {}
-    assert leads(asker, 0)
+async def test_of_all_partitions_one_that_another_has_just_elected_is_not_told(
+    harness: HandlerHarness,
+) -> None:
+    decision = elect_one(harness.cluster.image, "t", 0, ElectionType.PREFERRED)
+    harness.store.before_commit = decision.changes
+    assert codes(await elect(harness, None)) == {}
+    assert leads(harness, 0)
 
 
-async def test_a_preferred_one_that_is_being_drained_is_not_elected(asker: Asker) -> None:
-    preferred = asker.cluster.image.topics["t"].partitions[0].replicas[0]
-    await asker.cluster.change(lambda image: drain(image, preferred))
-    assert codes(await elect(asker, [0])) == {("t", 0): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
-    assert codes(await elect(asker, None)) == {("t", 0): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+async def test_a_preferred_one_that_is_being_drained_is_not_elected(harness: HandlerHarness) -> None:
+    preferred = harness.cluster.image.topics["t"].partitions[0].replicas[0]
+    await harness.cluster.change(lambda image: drain(image, preferred))
+    assert codes(await elect(harness, [0])) == {("t", 0): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    assert codes(await elect(harness, None)) == {("t", 0): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
 
 
-async def test_nobody_is_elected_uncleanly_where_somebody_leads(asker: Asker) -> None:
-    assert codes(await elect(asker, [0], UNCLEAN)) == {("t", 0): ErrorCode.ELECTION_NOT_NEEDED}
+async def test_nobody_is_elected_uncleanly_where_somebody_leads(harness: HandlerHarness) -> None:
+    assert codes(await elect(harness, [0], UNCLEAN)) == {("t", 0): ErrorCode.ELECTION_NOT_NEEDED}
 
 
-async def test_a_kind_that_does_not_exist_elects_nobody(asker: Asker) -> None:
-    reply = await elect(asker, [0], 7)
+async def test_a_kind_that_does_not_exist_elects_nobody(harness: HandlerHarness) -> None:
+    reply = await elect(harness, [0], 7)
     assert reply.error_code == ErrorCode.INVALID_REQUEST
     assert codes(reply) == {("t", 0): ErrorCode.INVALID_REQUEST}
-    assert not leads(asker, 0)
+    assert not leads(harness, 0)
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_who_may_not_alter_the_cluster_elects_nobody(asker: Asker, version: int) -> None:
-    reply = await elect(asker, [0], version=version, authorizer=DENY_EVERYTHING)
+async def test_who_may_not_alter_the_cluster_elects_nobody(harness: HandlerHarness, version: int) -> None:
+    reply = await elect(harness, [0], version=version, authorizer=DENY_EVERYTHING)
     assert codes(reply) == {("t", 0): ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
-    assert not leads(asker, 0)
+    assert not leads(harness, 0)
 
 
-async def test_without_time_nobody_is_elected(asker: Asker) -> None:
+async def test_without_time_nobody_is_elected(harness: HandlerHarness) -> None:
     request = ElectLeadersRequest(PREFERRED, [TopicPartitions("t", [0])], timeout_ms=0)
-    reply = await asker.ask(ELECT_LEADERS, ElectLeaders(asker.cluster), request)
+    reply = await harness.ask(ELECT_LEADERS, ElectLeaders(harness.cluster), request)
     assert reply.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert not leads(asker, 0)
+    assert not leads(harness, 0)
 
 
-async def test_too_many_elections_at_once_are_refused(asker: Asker) -> None:
-    reply = await elect(asker, list(range(PARTITIONS_CHANGED_MAX + 1)))
+async def test_too_many_elections_at_once_are_refused(harness: HandlerHarness) -> None:
+    reply = await elect(harness, list(range(PARTITIONS_CHANGED_MAX + 1)))
     assert reply.error_code == ErrorCode.POLICY_VIOLATION
 
 
@@ -136,12 +140,12 @@ async def test_too_many_elections_at_once_are_refused(asker: Asker) -> None:
     [(1, ErrorCode.INVALID_REQUEST), (9, ErrorCode.BROKER_ID_NOT_REGISTERED)],
 )
 async def test_a_broker_that_is_there_or_unknown_is_not_unregistered(
-    asker: Asker, broker_id: int, code: ErrorCode
+    harness: HandlerHarness, broker_id: int, code: ErrorCode
 ) -> None:
-    handler, request = UnregisterBroker(asker.cluster), UnregisterBrokerRequest(broker_id)
-    reply = await asker.ask(UNREGISTER_BROKER, handler, request)
+    handler, request = UnregisterBroker(harness.cluster), UnregisterBrokerRequest(broker_id)
+    reply = await harness.ask(UNREGISTER_BROKER, handler, request)
     assert reply.error_code == code
     assert reply.error_message
-    reply = await asker.ask(UNREGISTER_BROKER, handler, request, authorizer=DENY_EVERYTHING)
+    reply = await harness.ask(UNREGISTER_BROKER, handler, request, authorizer=DENY_EVERYTHING)
     assert reply.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert set(asker.cluster.image.brokers) == {1, 2, 3}
+    assert set(harness.cluster.image.brokers) == {1, 2, 3}

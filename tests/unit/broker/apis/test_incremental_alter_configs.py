@@ -14,7 +14,7 @@ from penstock.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from penstock.security.access import AllowEverything, Authorizer
-from tests.unit.broker.config_support import NODE_ID, Inside, deny_everything, running
+from tests.unit.broker.config_support import NODE_ID, BrokerHarness, deny_everything, running
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -23,13 +23,13 @@ Operations = list[tuple[str, int, str | None]]
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with running(tmp_path) as inside:
         yield inside
 
 
 async def altered(
-    inside: Inside,
+    inside: BrokerHarness,
     *asked: tuple[int, str, Operations],
     validate_only: bool = False,
     authorizer: Authorizer | None = None,
@@ -52,11 +52,11 @@ async def altered(
     return [entry.error_code for entry in reply.responses]
 
 
-def overrides_of(inside: Inside, topic: str) -> Mapping[str, str]:
+def overrides_of(inside: BrokerHarness, topic: str) -> Mapping[str, str]:
     return inside.cluster.image.topics[topic].overrides
 
 
-async def test_what_is_not_named_stays_as_it_is(inside: Inside) -> None:
+async def test_what_is_not_named_stays_as_it_is(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t", overrides={"retention.ms": "1000", "segment.ms": "9"})
 
     asked: Operations = [("segment.ms", DELETE, None), ("retention.bytes", SET, "77")]
@@ -77,7 +77,7 @@ async def test_what_is_not_named_stays_as_it_is(inside: Inside) -> None:
     ],
 )
 async def test_lists_grow_and_shrink_from_the_value_in_effect(
-    inside: Inside, before: dict[str, str], operation: int, value: str, after: str
+    inside: BrokerHarness, before: dict[str, str], operation: int, value: str, after: str
 ) -> None:
     await inside.topic("t", overrides=before)
 
@@ -88,7 +88,7 @@ async def test_lists_grow_and_shrink_from_the_value_in_effect(
 @pytest.mark.parametrize("value", [None, "1"])
 @pytest.mark.parametrize("name", ["segment.ms", "no.such.setting", "listeners", ""])
 async def test_deleting_what_is_not_set_works_whatever_it_is_called(
-    inside: Inside, name: str, value: str | None
+    inside: BrokerHarness, name: str, value: str | None
 ) -> None:
     await inside.topic("t", overrides={"retention.ms": "1000"})
 
@@ -122,7 +122,7 @@ async def test_deleting_what_is_not_set_works_whatever_it_is_called(
     ],
 )
 async def test_a_refused_topic_keeps_its_settings(
-    inside: Inside, name: str, operations: Operations, code: ErrorCode
+    inside: BrokerHarness, name: str, operations: Operations, code: ErrorCode
 ) -> None:
     await inside.topic("t", overrides={"retention.ms": "1000"})
 
@@ -131,7 +131,9 @@ async def test_a_refused_topic_keeps_its_settings(
 
 
 @pytest.mark.parametrize("operation", [(DELETE, None), (SET, "delete"), (APPEND, "delete")])
-async def test_the_topic_of_groups_stays_compacted(inside: Inside, operation: tuple[int, str | None]) -> None:
+async def test_the_topic_of_groups_stays_compacted(
+    inside: BrokerHarness, operation: tuple[int, str | None]
+) -> None:
     await inside.topic("__consumer_offsets", overrides={"cleanup.policy": "compact"})
 
     asked: Operations = [("cleanup.policy", *operation)]
@@ -140,7 +142,7 @@ async def test_the_topic_of_groups_stays_compacted(inside: Inside, operation: tu
     assert await altered(inside, (TOPIC, "__consumer_offsets", other)) == [0]
 
 
-async def test_validating_changes_nothing_and_refuses_all_the_same(inside: Inside) -> None:
+async def test_validating_changes_nothing_and_refuses_all_the_same(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     good: Operations = [("retention.ms", SET, "1")]
@@ -152,7 +154,7 @@ async def test_validating_changes_nothing_and_refuses_all_the_same(inside: Insid
     assert inside.cluster.image.broker_overrides == {}
 
 
-async def test_a_resource_named_twice_is_refused_twice(inside: Inside) -> None:
+async def test_a_resource_named_twice_is_refused_twice(inside: BrokerHarness) -> None:
     await inside.topic("t")
     await inside.topic("u")
 
@@ -162,7 +164,7 @@ async def test_a_resource_named_twice_is_refused_twice(inside: Inside) -> None:
     assert overrides_of(inside, "u") == {"retention.ms": "1"}
 
 
-async def test_a_broker_and_all_brokers_are_told_apart(inside: Inside) -> None:
+async def test_a_broker_and_all_brokers_are_told_apart(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     assert await altered(inside, (BROKER, "", [("log.retention.ms", SET, "4000")])) == [0]
     assert partition.config.retention_ms == 4000
@@ -188,14 +190,14 @@ async def test_a_broker_and_all_brokers_are_told_apart(inside: Inside) -> None:
     ],
 )
 async def test_a_brokers_settings_are_refused_as_an_invalid_request(
-    inside: Inside, name: str, operation: tuple[str, int, str | None]
+    inside: BrokerHarness, name: str, operation: tuple[str, int, str | None]
 ) -> None:
     assert await altered(inside, (BROKER, name, [operation])) == [ErrorCode.INVALID_REQUEST]
     assert inside.cluster.image.broker_overrides == {}
 
 
 @pytest.mark.parametrize("name", ["1", ""])
-async def test_a_broker_setting_that_nobody_knows_is_kept(inside: Inside, name: str) -> None:
+async def test_a_broker_setting_that_nobody_knows_is_kept(inside: BrokerHarness, name: str) -> None:
     assert await altered(inside, (BROKER, name, [("no.such", SET, "1")])) == [0]
     broker_id = int(name) if name else None
     assert inside.cluster.image.overrides_of_broker(broker_id).overrides == {"no.such": "1"}
@@ -204,11 +206,11 @@ async def test_a_broker_setting_that_nobody_knows_is_kept(inside: Inside, name: 
 
 
 @pytest.mark.parametrize("kind", [0, 3, 8, 16, 99, -1])
-async def test_other_kinds_of_resources_are_refused(inside: Inside, kind: int) -> None:
+async def test_other_kinds_of_resources_are_refused(inside: BrokerHarness, kind: int) -> None:
     assert await altered(inside, (kind, "1", [])) == [ErrorCode.INVALID_REQUEST]
 
 
-async def test_who_may_not_alter_learns_nothing_and_changes_nothing(inside: Inside) -> None:
+async def test_who_may_not_alter_learns_nothing_and_changes_nothing(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     one: Operations = [("retention.ms", SET, "1")]
@@ -218,7 +220,9 @@ async def test_who_may_not_alter_learns_nothing_and_changes_nothing(inside: Insi
 
 
 @pytest.mark.parametrize("name", ["1", ""])
-async def test_what_is_left_of_a_brokers_settings_must_hold_together(inside: Inside, name: str) -> None:
+async def test_what_is_left_of_a_brokers_settings_must_hold_together(
+    inside: BrokerHarness, name: str
+) -> None:
     together: Operations = [("log.flush.policy", SET, "interval"), ("log.flush.interval.ms", SET, "100")]
     assert await altered(inside, (BROKER, name, together)) == [0]
 

@@ -20,7 +20,7 @@ from penstock.protocol.messages.list_offsets import (
 from penstock.replication.partition import Partition
 from penstock.security.access import AllowEverything, Authorizer
 from penstock.types import Offset
-from tests.unit.broker.config_support import NOW_MS, Inside, append, deny_everything, running
+from tests.unit.broker.config_support import NOW_MS, BrokerHarness, append, deny_everything, running
 
 LATEST, EARLIEST, NEWEST, EARLIEST_LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
 NOTHING = (ErrorCode.NONE, -1, -1, -1)
@@ -30,13 +30,16 @@ Answer = tuple[int, int, int, int]
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with running(tmp_path) as inside:
         yield inside
 
 
 async def listed(
-    inside: Inside, request: ListOffsetsRequest, version: int = 11, authorizer: Authorizer | None = None
+    inside: BrokerHarness,
+    request: ListOffsetsRequest,
+    version: int = 11,
+    authorizer: Authorizer | None = None,
 ) -> list[Answer]:
     def failed(partition: Partition, problem: Exception) -> None:
         if isinstance(problem, CorruptData):
@@ -60,7 +63,7 @@ def asking(
     return ListOffsetsRequest(isolation_level=isolation, topics=[ListOffsetsTopic(topic, [asked])])
 
 
-async def test_an_empty_partition_begins_and_ends_at_zero_in_the_current_epoch(inside: Inside) -> None:
+async def test_an_empty_partition_begins_and_ends_at_zero_in_the_current_epoch(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     for timestamp in (LATEST, EARLIEST, EARLIEST_LOCAL):
@@ -69,7 +72,7 @@ async def test_an_empty_partition_begins_and_ends_at_zero_in_the_current_epoch(i
         assert await listed(inside, asking(timestamp)) == [NOTHING]
 
 
-async def test_latest_and_earliest_are_the_high_watermark_and_the_start(inside: Inside) -> None:
+async def test_latest_and_earliest_are_the_high_watermark_and_the_start(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20, 30)
     partition.delete_before(Offset(1))
@@ -98,7 +101,7 @@ async def test_latest_shows_nothing_that_is_not_flushed(tmp_path: Path) -> None:
     ("timestamp", "offset", "found_ms"), [(0, 0, 10), (10, 0, 10), (11, 1, 40), (41, 3, 50), (50, 3, 50)]
 )
 async def test_a_time_finds_the_first_record_in_offset_order_that_is_as_new(
-    inside: Inside, timestamp: int, offset: int, found_ms: int
+    inside: BrokerHarness, timestamp: int, offset: int, found_ms: int
 ) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 40, 20)
@@ -108,7 +111,9 @@ async def test_a_time_finds_the_first_record_in_offset_order_that_is_as_new(
     assert await listed(inside, asking(51)) == [NOTHING]
 
 
-async def test_the_newest_record_is_the_earliest_of_those_with_the_largest_time(inside: Inside) -> None:
+async def test_the_newest_record_is_the_earliest_of_those_with_the_largest_time(
+    inside: BrokerHarness,
+) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 50, 20)
     append(partition, 50)
@@ -116,7 +121,7 @@ async def test_the_newest_record_is_the_earliest_of_those_with_the_largest_time(
     assert await listed(inside, asking(NEWEST)) == [(0, 1, 50, 0)]
 
 
-async def test_each_offset_comes_with_the_epoch_it_was_written_in(inside: Inside) -> None:
+async def test_each_offset_comes_with_the_epoch_it_was_written_in(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
     partition = await inside.begin_new_epoch(partition)
@@ -134,7 +139,7 @@ async def test_each_offset_comes_with_the_epoch_it_was_written_in(inside: Inside
     ("timestamp", "first"), [(NEWEST, 7), (EARLIEST_LOCAL, 8), (TIERED, 9), (PENDING, 11)]
 )
 async def test_a_special_timestamp_is_refused_before_its_version(
-    inside: Inside, timestamp: int, first: int
+    inside: BrokerHarness, timestamp: int, first: int
 ) -> None:
     await inside.topic("t")
 
@@ -144,14 +149,16 @@ async def test_a_special_timestamp_is_refused_before_its_version(
 
 
 @pytest.mark.parametrize("timestamp", [-7, -100, -(2**63)])
-async def test_a_negative_timestamp_without_a_meaning_is_refused(inside: Inside, timestamp: int) -> None:
+async def test_a_negative_timestamp_without_a_meaning_is_refused(
+    inside: BrokerHarness, timestamp: int
+) -> None:
     await inside.topic("t")
 
     assert await listed(inside, asking(timestamp)) == [(ErrorCode.UNSUPPORTED_VERSION, -1, -1, -1)]
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("absent", 0), ("bad name", 0), ("t", 9), ("t", -1)])
-async def test_what_does_not_exist_is_unknown(inside: Inside, topic: str, partition: int) -> None:
+async def test_what_does_not_exist_is_unknown(inside: BrokerHarness, topic: str, partition: int) -> None:
     await inside.topic("t")
 
     [answer] = await listed(inside, asking(LATEST, topic=topic, partition=partition))
@@ -169,7 +176,7 @@ async def test_what_does_not_exist_is_unknown(inside: Inside, topic: str, partit
     ],
 )
 async def test_a_client_with_another_leader_epoch_is_fenced(
-    inside: Inside, epoch: int, code: ErrorCode
+    inside: BrokerHarness, epoch: int, code: ErrorCode
 ) -> None:
     [partition] = await inside.topic("t")
     partition = await inside.begin_new_epoch(partition)
@@ -180,7 +187,7 @@ async def test_a_client_with_another_leader_epoch_is_fenced(
 
 @pytest.mark.parametrize("isolation", [2, -1])
 async def test_an_isolation_level_that_does_not_exist_fails_every_partition(
-    inside: Inside, isolation: int
+    inside: BrokerHarness, isolation: int
 ) -> None:
     await inside.topic("t")
 
@@ -188,7 +195,7 @@ async def test_an_isolation_level_that_does_not_exist_fails_every_partition(
     assert answer == (ErrorCode.UNKNOWN_SERVER_ERROR, -1, -1, -1)
 
 
-async def test_a_partition_named_twice_is_answered_once_with_an_error(inside: Inside) -> None:
+async def test_a_partition_named_twice_is_answered_once_with_an_error(inside: BrokerHarness) -> None:
     await inside.topic("t", partitions=2)
     twice = ListOffsetsPartition(0, timestamp=LATEST)
     once = ListOffsetsPartition(1, timestamp=LATEST)
@@ -199,11 +206,11 @@ async def test_a_partition_named_twice_is_answered_once_with_an_error(inside: In
     assert await listed(inside, request) == [(ErrorCode.INVALID_REQUEST, -1, -1, -1), (0, 0, -1, 0)]
 
 
-async def test_no_topics_are_answered_with_none(inside: Inside) -> None:
+async def test_no_topics_are_answered_with_none(inside: BrokerHarness) -> None:
     assert await listed(inside, ListOffsetsRequest()) == []
 
 
-async def test_an_offline_partition_is_a_storage_error(inside: Inside) -> None:
+async def test_an_offline_partition_is_a_storage_error(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     partition.go_offline("the disk broke")
 
@@ -211,7 +218,7 @@ async def test_an_offline_partition_is_a_storage_error(inside: Inside) -> None:
         assert await listed(inside, asking(timestamp)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, -1)]
 
 
-async def test_damage_found_by_a_lookup_is_reported_as_that_of_a_fetch_is(inside: Inside) -> None:
+async def test_damage_found_by_a_lookup_is_reported_as_that_of_a_fetch_is(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
     _flip_last_byte(partition)
@@ -223,7 +230,7 @@ async def test_damage_found_by_a_lookup_is_reported_as_that_of_a_fetch_is(inside
     assert await listed(inside, asking(LATEST)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, -1)]
 
 
-async def test_a_segment_removed_during_a_lookup_is_an_error_to_try_again(inside: Inside) -> None:
+async def test_a_segment_removed_during_a_lookup_is_an_error_to_try_again(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10)
     inside.directory.disk.remove_folder(partition.log.folder)
@@ -232,7 +239,7 @@ async def test_a_segment_removed_during_a_lookup_is_an_error_to_try_again(inside
     assert partition.offline is None
 
 
-async def test_a_denied_topic_looks_the_same_whether_or_not_it_exists(inside: Inside) -> None:
+async def test_a_denied_topic_looks_the_same_whether_or_not_it_exists(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     for topic in ("t", "absent"):

@@ -21,7 +21,7 @@ from penstock.protocol.messages.metadata import (
     MetadataResponseTopic,
     ReadyMetadataTopic,
 )
-from penstock.protocol.schema import OPERATIONS_NOT_ASKED_FOR
+from penstock.protocol.schema import OPERATIONS_NOT_REQUESTED
 from penstock.security.access import Authorizer, Operation
 from penstock.types import NO_TOPIC_ID, TopicId
 from tests.unit.broker.support import (
@@ -30,8 +30,8 @@ from tests.unit.broker.support import (
     ALLOW_EVERYTHING,
     DENY_EVERYTHING,
     OTHER_LISTENER,
-    Allowing,
-    Asker,
+    CallbackAuthorizer,
+    HandlerHarness,
     denying,
     running_cluster,
 )
@@ -40,9 +40,9 @@ UNKNOWN_ID = TopicId(b"u" * 16)
 
 
 @pytest.fixture
-async def asker() -> AsyncIterator[Asker]:
-    async with running_cluster() as asker:
-        yield asker
+async def harness() -> AsyncIterator[HandlerHarness]:
+    async with running_cluster() as harness:
+        yield harness
 
 
 def named(*names: str, create: bool = False, operations: bool = False) -> MetadataRequest:
@@ -58,15 +58,15 @@ def identified(*ids: TopicId, name: str | None = None) -> MetadataRequest:
 
 
 async def ask(
-    asker: Asker,
+    harness: HandlerHarness,
     request: MetadataRequest,
     version: int = 13,
     authorizer: Authorizer = ALLOW_EVERYTHING,
     handler: Metadata | None = None,
 ) -> MetadataResponse:
     """The reply as the client reads it from the wire: topics may carry bytes that were made before."""
-    handler = handler or Metadata(asker.cluster, asker.creation)
-    reply = await asker.ask(METADATA, handler, request, version, authorizer=authorizer)
+    handler = handler or Metadata(harness.cluster, harness.creation)
+    reply = await harness.ask(METADATA, handler, request, version, authorizer=authorizer)
     return on_the_wire(reply, version)
 
 
@@ -76,17 +76,22 @@ def on_the_wire(reply: MetadataResponse, version: int) -> MetadataResponse:
 
 
 async def codes(
-    asker: Asker, request: MetadataRequest, version: int = 13, authorizer: Authorizer = ALLOW_EVERYTHING
+    harness: HandlerHarness,
+    request: MetadataRequest,
+    version: int = 13,
+    authorizer: Authorizer = ALLOW_EVERYTHING,
 ) -> list[tuple[str | None, int]]:
-    reply = await ask(asker, request, version, authorizer)
+    reply = await ask(harness, request, version, authorizer)
     return [(topic.name, topic.error_code) for topic in reply.topics]
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_the_brokers_are_named_as_the_clients_listener_reaches_them(asker: Asker, version: int) -> None:
-    handler = Metadata(asker.cluster, asker.creation)
-    await asker.topic("t")
-    reply = await asker.ask(METADATA, handler, named("t"), version, listener=OTHER_LISTENER)
+async def test_the_brokers_are_named_as_the_clients_listener_reaches_them(
+    harness: HandlerHarness, version: int
+) -> None:
+    handler = Metadata(harness.cluster, harness.creation)
+    await harness.topic("t")
+    reply = await harness.ask(METADATA, handler, named("t"), version, listener=OTHER_LISTENER)
 
     assert reply.brokers == [
         MetadataResponseBroker(number, f"tls{number}", 9100 + number, f"rack{number}") for number in (1, 2, 3)
@@ -97,14 +102,14 @@ async def test_the_brokers_are_named_as_the_clients_listener_reaches_them(asker:
 
 @pytest.mark.parametrize(("asked", "is_away", "named_by_it"), [(3, False, 3), (9, False, 1), (3, True, 1)])
 async def test_who_is_asked_takes_changes_if_it_can(asked: int, is_away: bool, named_by_it: int) -> None:
-    async with running_cluster({"node.id": str(asked)}) as asker:
-        asker.cluster.store_away_since = 0.0 if is_away else None
-        assert (await ask(asker, named())).controller_id == named_by_it
+    async with running_cluster({"node.id": str(asked)}) as harness:
+        harness.cluster.store_unavailable_since = 0.0 if is_away else None
+        assert (await ask(harness, named())).controller_id == named_by_it
 
 
-async def test_a_topic_is_described_with_all_its_partitions(asker: Asker) -> None:
-    topic = await asker.topic("t", partitions=3)
-    reply = await ask(asker, named("t"))
+async def test_a_topic_is_described_with_all_its_partitions(harness: HandlerHarness) -> None:
+    topic = await harness.topic("t", partitions=3)
+    reply = await ask(harness, named("t"))
 
     assert reply.topics == [
         MetadataResponseTopic(
@@ -125,21 +130,21 @@ async def test_a_topic_is_described_with_all_its_partitions(asker: Asker) -> Non
 
 
 async def test_all_topics_are_asked_for_by_null_and_in_the_first_version_by_an_empty_list(
-    asker: Asker,
+    harness: HandlerHarness,
 ) -> None:
-    await asker.topic("a")
-    await asker.topic("b")
+    await harness.topic("a")
+    await harness.topic("b")
 
-    assert await codes(asker, MetadataRequest(topics=None)) == [("a", 0), ("b", 0)]
-    assert await codes(asker, MetadataRequest(topics=[]), version=0) == [("a", 0), ("b", 0)]
-    assert await codes(asker, MetadataRequest(topics=[]), version=1) == []
+    assert await codes(harness, MetadataRequest(topics=None)) == [("a", 0), ("b", 0)]
+    assert await codes(harness, MetadataRequest(topics=[]), version=0) == [("a", 0), ("b", 0)]
+    assert await codes(harness, MetadataRequest(topics=[]), version=1) == []
 
 
-async def test_topics_that_are_there_come_first_and_each_once(asker: Asker) -> None:
-    await asker.topic("a")
-    await asker.topic("b")
+async def test_topics_that_are_there_come_first_and_each_once(harness: HandlerHarness) -> None:
+    await harness.topic("a")
+    await harness.topic("b")
 
-    assert await codes(asker, named("no", "b", "bad name", "b", "no", "a")) == [
+    assert await codes(harness, named("no", "b", "bad name", "b", "no", "a")) == [
         ("b", 0),
         ("a", 0),
         ("no", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -148,116 +153,116 @@ async def test_topics_that_are_there_come_first_and_each_once(asker: Asker) -> N
 
 
 @pytest.mark.parametrize("name", ["bad name", "", ".", "..", "x" * 250, "ä"])
-async def test_an_illegal_name_is_refused_and_never_created(asker: Asker, name: str) -> None:
+async def test_an_illegal_name_is_refused_and_never_created(harness: HandlerHarness, name: str) -> None:
     for create in (True, False):
-        reply = await ask(asker, named(name, create=create))
+        reply = await ask(harness, named(name, create=create))
         assert reply.topics == [MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name)]
-    assert not asker.cluster.image.topics
+    assert not harness.cluster.image.topics
 
 
-async def test_a_missing_topic_that_both_sides_want_is_created_and_answered(asker: Asker) -> None:
-    reply = await ask(asker, named("new", create=True))
+async def test_a_missing_topic_that_both_sides_want_is_created_and_answered(harness: HandlerHarness) -> None:
+    reply = await ask(harness, named("new", create=True))
 
-    topic = asker.cluster.image.topics["new"]
+    topic = harness.cluster.image.topics["new"]
     assert [(entry.error_code, entry.topic_id) for entry in reply.topics] == [(0, topic.id)]
     assert len(reply.topics[0].partitions) == 1
 
 
 @pytest.mark.parametrize("version", [0, 3])
-async def test_old_versions_always_want_a_missing_topic(asker: Asker, version: int) -> None:
+async def test_old_versions_always_want_a_missing_topic(harness: HandlerHarness, version: int) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
 
-    assert await codes(asker, request, version) == [("new", 0)]
+    assert await codes(harness, request, version) == [("new", 0)]
 
 
 async def test_a_missing_topic_is_not_created_against_the_wish_of_either_side() -> None:
-    async with running_cluster() as asker:
-        assert await codes(asker, named("new", create=False)) == [("new", 3)]
-        assert not asker.cluster.image.topics
-    async with running_cluster({"auto.create.topics.enable": "false"}) as asker:
-        assert await codes(asker, named("new", create=True)) == [("new", 3)]
-        assert not asker.cluster.image.topics
+    async with running_cluster() as harness:
+        assert await codes(harness, named("new", create=False)) == [("new", 3)]
+        assert not harness.cluster.image.topics
+    async with running_cluster({"auto.create.topics.enable": "false"}) as harness:
+        assert await codes(harness, named("new", create=True)) == [("new", 3)]
+        assert not harness.cluster.image.topics
 
 
 async def test_topics_are_created_as_the_broker_defaults_say() -> None:
-    async with running_cluster({"num.partitions": "4", "default.replication.factor": "2"}) as asker:
-        reply = await ask(asker, named("new", create=True))
+    async with running_cluster({"num.partitions": "4", "default.replication.factor": "2"}) as harness:
+        reply = await ask(harness, named("new", create=True))
 
         assert [len(part.replica_nodes) for part in reply.topics[0].partitions] == [2, 2, 2, 2]
 
 
-async def test_a_topic_that_cannot_be_created_says_why_and_the_others_are(asker: Asker) -> None:
-    await asker.topic("a.b")
+async def test_a_topic_that_cannot_be_created_says_why_and_the_others_are(harness: HandlerHarness) -> None:
+    await harness.topic("a.b")
 
-    assert await codes(asker, named("a_b", "fine", create=True)) == [
+    assert await codes(harness, named("a_b", "fine", create=True)) == [
         ("fine", 0),
         ("a_b", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ]
 
 
 async def test_one_request_does_not_create_more_than_it_may() -> None:
-    async with running_cluster({"num.partitions": str(PARTITIONS_PER_TOPIC_MAX // 2)}, [1]) as asker:
-        answers = await codes(asker, named("a", "b", "c", create=True))
+    async with running_cluster({"num.partitions": str(PARTITIONS_PER_TOPIC_MAX // 2)}, [1]) as harness:
+        answers = await codes(harness, named("a", "b", "c", create=True))
 
         assert answers == [("a", 0), ("b", 0), ("c", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
 
 
-async def test_a_topic_that_another_request_created_meanwhile_is_answered(asker: Asker) -> None:
-    handler = Metadata(asker.cluster, asker.creation)
-    slower = asker.answer(METADATA, handler, named("t", create=True), 13)
-    topic = await asker.topic("t")
+async def test_a_topic_that_another_request_created_meanwhile_is_answered(harness: HandlerHarness) -> None:
+    handler = Metadata(harness.cluster, harness.creation)
+    slower = harness.answer(METADATA, handler, named("t", create=True), 13)
+    topic = await harness.topic("t")
 
     reply = await slower
     assert [(entry.error_code, entry.topic_id) for entry in reply.topics] == [(0, topic.id)]
 
 
-async def test_a_full_disk_is_told_where_a_topic_was_to_be_created(asker: Asker) -> None:
-    asker.store.is_full = True
+async def test_a_full_disk_is_told_where_a_topic_was_to_be_created(harness: HandlerHarness) -> None:
+    harness.store.is_full = True
 
-    assert await codes(asker, named("new", create=True)) == [("new", ErrorCode.KAFKA_STORAGE_ERROR)]
+    assert await codes(harness, named("new", create=True)) == [("new", ErrorCode.KAFKA_STORAGE_ERROR)]
 
 
-async def test_internal_topics_are_shown_as_such_and_not_created_on_the_way(asker: Asker) -> None:
-    missing = await ask(asker, named("__consumer_offsets", create=True))
+async def test_internal_topics_are_shown_as_such_and_not_created_on_the_way(harness: HandlerHarness) -> None:
+    missing = await ask(harness, named("__consumer_offsets", create=True))
     assert missing.topics == [MetadataResponseTopic(3, "__consumer_offsets", is_internal=True)]
 
-    await asker.topic("__consumer_offsets")
-    assert (await ask(asker, named("__consumer_offsets"))).topics[0].is_internal
+    await harness.topic("__consumer_offsets")
+    assert (await ask(harness, named("__consumer_offsets"))).topics[0].is_internal
 
 
-async def test_nothing_is_awaited_when_nothing_is_created(asker: Asker) -> None:
-    await asker.topic("t")
-    answer = asker.answer(
-        METADATA, Metadata(asker.cluster, asker.creation), named("t", "bad name", create=True), 13
+async def test_nothing_is_awaited_when_nothing_is_created(harness: HandlerHarness) -> None:
+    await harness.topic("t")
+    answer = harness.answer(
+        METADATA, Metadata(harness.cluster, harness.creation), named("t", "bad name", create=True), 13
     )
 
     assert isinstance(answer, MetadataResponse)
 
 
-async def test_a_topic_is_found_by_its_id_whatever_name_is_beside_it(asker: Asker) -> None:
-    topic = await asker.topic("t")
+async def test_a_topic_is_found_by_its_id_whatever_name_is_beside_it(harness: HandlerHarness) -> None:
+    topic = await harness.topic("t")
 
     for name in (None, "wrong", "t"):
-        reply = await ask(asker, identified(topic.id, topic.id, name=name))
+        reply = await ask(harness, identified(topic.id, topic.id, name=name))
         assert [(entry.name, entry.topic_id, entry.error_code) for entry in reply.topics] == [
             ("t", topic.id, 0)
         ]
 
 
-async def test_an_unknown_id_is_echoed_without_a_name(asker: Asker) -> None:
-    reply = await ask(asker, identified(UNKNOWN_ID))
+async def test_an_unknown_id_is_echoed_without_a_name(harness: HandlerHarness) -> None:
+    reply = await ask(harness, identified(UNKNOWN_ID))
 
     assert reply.topics == [MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, UNKNOWN_ID)]
 
 
-async def test_beside_ids_plain_names_are_passed_over(asker: Asker) -> None:
-    topic = await asker.topic("t")
+async def test_beside_ids_plain_names_are_passed_over(harness: HandlerHarness) -> None:
+    topic = await harness.topic("t")
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name="new"), MetadataRequestTopic(topic.id, None)],
     )
 
-    assert await codes(asker, request) == [("t", 0)]
-    assert "new" not in asker.cluster.image.topics
+    assert await codes(harness, request) == [("t", 0)]
+    assert "new" not in harness.cluster.image.topics
 
 
 @pytest.mark.parametrize(
@@ -269,96 +274,100 @@ async def test_beside_ids_plain_names_are_passed_over(asker: Asker) -> None:
     ],
 )
 async def test_an_entry_without_sense_spoils_the_request(
-    asker: Asker, version: int, entry: MetadataRequestTopic, code: int
+    harness: HandlerHarness, version: int, entry: MetadataRequestTopic, code: int
 ) -> None:
-    reply = await ask(asker, MetadataRequest(topics=[entry]), version)
+    reply = await ask(harness, MetadataRequest(topics=[entry]), version)
 
     assert reply == MetadataResponse(topics=[MetadataResponseTopic(code, entry.name or "", entry.topic_id)])
 
 
-async def test_operations_are_filled_in_when_asked_for_also_for_a_missing_topic(asker: Asker) -> None:
-    await asker.topic("t")
-    handler = Metadata(asker.cluster, asker.creation)
-    for asked, expected in ((True, ALL_TOPIC_OPERATIONS), (False, OPERATIONS_NOT_ASKED_FOR)):
-        reply = await ask(asker, named("t", "missing", operations=asked), handler=handler)
+async def test_operations_are_filled_in_when_asked_for_also_for_a_missing_topic(
+    harness: HandlerHarness,
+) -> None:
+    await harness.topic("t")
+    handler = Metadata(harness.cluster, harness.creation)
+    for asked, expected in ((True, ALL_TOPIC_OPERATIONS), (False, OPERATIONS_NOT_REQUESTED)):
+        reply = await ask(harness, named("t", "missing", operations=asked), handler=handler)
         assert [topic.topic_authorized_operations for topic in reply.topics] == [expected, expected]
 
     request = MetadataRequest(topics=[], include_cluster_authorized_operations=True)
-    assert (await ask(asker, request, 10)).cluster_authorized_operations == ALL_CLUSTER_OPERATIONS
-    plain = await ask(asker, MetadataRequest(topics=[]), 10)
-    assert plain.cluster_authorized_operations == OPERATIONS_NOT_ASKED_FOR
+    assert (await ask(harness, request, 10)).cluster_authorized_operations == ALL_CLUSTER_OPERATIONS
+    plain = await ask(harness, MetadataRequest(topics=[]), 10)
+    assert plain.cluster_authorized_operations == OPERATIONS_NOT_REQUESTED
 
 
-async def test_who_may_do_nothing_learns_nothing(asker: Asker) -> None:
-    topic = await asker.topic("t")
+async def test_who_may_do_nothing_learns_nothing(harness: HandlerHarness) -> None:
+    topic = await harness.topic("t")
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-    by_name = await ask(asker, named("t", "missing", create=True, operations=True), 13, DENY_EVERYTHING)
-    by_id = await ask(asker, identified(topic.id), 13, DENY_EVERYTHING)
-    all_topics = await ask(asker, MetadataRequest(topics=None), 13, DENY_EVERYTHING)
+    by_name = await ask(harness, named("t", "missing", create=True, operations=True), 13, DENY_EVERYTHING)
+    by_id = await ask(harness, identified(topic.id), 13, DENY_EVERYTHING)
+    all_topics = await ask(harness, MetadataRequest(topics=None), 13, DENY_EVERYTHING)
 
     assert by_name.topics == [MetadataResponseTopic(denied, name) for name in ("t", "missing")]
     assert by_id.topics == [MetadataResponseTopic(denied, None, topic.id)]
     assert all_topics.topics == []
-    assert list(asker.cluster.image.topics) == ["t"]
+    assert list(harness.cluster.image.topics) == ["t"]
 
 
-async def test_a_harmless_name_beside_an_id_opens_no_denied_topic(asker: Asker) -> None:
-    secret = await asker.topic("secret")
-    reply = await ask(asker, identified(secret.id, name="harmless"), 13, denying("secret"))
+async def test_a_harmless_name_beside_an_id_opens_no_denied_topic(harness: HandlerHarness) -> None:
+    secret = await harness.topic("secret")
+    reply = await ask(harness, identified(secret.id, name="harmless"), 13, denying("secret"))
 
     assert reply.topics == [MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, secret.id)]
 
 
-async def test_only_who_may_create_a_topic_creates_it_by_asking(asker: Asker) -> None:
-    readers = Allowing(lambda operation, resource: operation != Operation.CREATE)
-    creators = Allowing(lambda operation, resource: operation != Operation.CREATE or resource.name == "new")
+async def test_only_who_may_create_a_topic_creates_it_by_asking(harness: HandlerHarness) -> None:
+    readers = CallbackAuthorizer(lambda operation, resource: operation != Operation.CREATE)
+    creators = CallbackAuthorizer(
+        lambda operation, resource: operation != Operation.CREATE or resource.name == "new"
+    )
 
-    assert await codes(asker, named("new", create=True), 13, readers) == [("new", 29)]
-    assert not asker.cluster.image.topics
-    assert await codes(asker, named("new", create=True), 13, creators) == [("new", 0)]
+    assert await codes(harness, named("new", create=True), 13, readers) == [("new", 29)]
+    assert not harness.cluster.image.topics
+    assert await codes(harness, named("new", create=True), 13, creators) == [("new", 0)]
 
 
-async def test_changes_of_a_topic_are_seen_at_once_by_who_asked_before(asker: Asker) -> None:
-    handler = Metadata(asker.cluster, asker.creation)
-    await asker.topic("t")
+async def test_changes_of_a_topic_are_seen_at_once_by_who_asked_before(harness: HandlerHarness) -> None:
+    handler = Metadata(harness.cluster, harness.creation)
+    await harness.topic("t")
 
     async def partitions() -> list[MetadataResponsePartition]:
-        return (await ask(asker, named("t"), handler=handler)).topics[0].partitions
+        return (await ask(harness, named("t"), handler=handler)).topics[0].partitions
 
     assert len(await partitions()) == 1
-    await asker.cluster.change(lambda image: grow_topic(image, "t", 2))
+    await harness.cluster.change(lambda image: grow_topic(image, "t", 2))
     assert len(await partitions()) == 2
-    await asker.cluster.change(bump_leader_epochs)
+    await harness.cluster.change(bump_leader_epochs)
     assert [partition.leader_epoch for partition in await partitions()] == [1, 1]
-    await asker.cluster.change(lambda image: delete_topic(image, name="t"))
-    again = await asker.topic("t")
-    assert (await ask(asker, named("t"), handler=handler)).topics[0].topic_id == again.id
+    await harness.cluster.change(lambda image: delete_topic(image, name="t"))
+    again = await harness.topic("t")
+    assert (await ask(harness, named("t"), handler=handler)).topics[0].topic_id == again.id
 
 
-async def test_a_broker_that_is_not_there_leads_nothing_until_it_comes(asker: Asker) -> None:
-    handler = Metadata(asker.cluster, asker.creation)
-    await asker.topic("t", partitions=3)
-    everybody = asker.cluster.image.brokers
-    await asker.cluster.change(
+async def test_a_broker_that_is_not_there_leads_nothing_until_it_comes(harness: HandlerHarness) -> None:
+    handler = Metadata(harness.cluster, harness.creation)
+    await harness.topic("t", partitions=3)
+    everybody = harness.cluster.image.brokers
+    await harness.cluster.change(
         lambda image: grow_topic(image, "t", 4, [(1,)])  # so that the last one is led by broker 1
     )
-    assert (await ask(asker, named("t"), handler=handler)).topics[0].partitions[3].error_code == 0
+    assert (await ask(harness, named("t"), handler=handler)).topics[0].partitions[3].error_code == 0
 
     without = {number: broker for number, broker in everybody.items() if number != 1}
-    asker.cluster.image = msgspec.structs.replace(asker.cluster.image, brokers=without)
-    gone = (await ask(asker, named("t"), handler=handler)).topics[0].partitions[3]
+    harness.cluster.image = msgspec.structs.replace(harness.cluster.image, brokers=without)
+    gone = (await ask(harness, named("t"), handler=handler)).topics[0].partitions[3]
     assert (gone.error_code, gone.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
     assert (gone.replica_nodes, gone.offline_replicas) == ([1], [1])
 
 
-async def test_asking_again_for_many_topics_costs_little(asker: Asker) -> None:
-    handler = Metadata(asker.cluster, asker.creation)
+async def test_asking_again_for_many_topics_costs_little(harness: HandlerHarness) -> None:
+    handler = Metadata(harness.cluster, harness.creation)
     for number in range(100):
-        await asker.topic(f"t{number}", partitions=10)
+        await harness.topic(f"t{number}", partitions=10)
     request = MetadataRequest(topics=None)
-    first = await asker.ask(METADATA, handler, request)
-    again = await asker.ask(METADATA, handler, request)
+    first = await harness.ask(METADATA, handler, request)
+    again = await harness.ask(METADATA, handler, request)
 
     assert len(again.topics) == 100
     assert all(isinstance(topic, ReadyMetadataTopic) for topic in again.topics)
@@ -366,12 +375,12 @@ async def test_asking_again_for_many_topics_costs_little(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_bytes_made_before_are_those_that_would_be_made(asker: Asker, version: int) -> None:
-    handler = Metadata(asker.cluster, asker.creation)
-    await asker.topic("t", partitions=3)
-    await asker.topic("u")
+async def test_bytes_made_before_are_those_that_would_be_made(harness: HandlerHarness, version: int) -> None:
+    handler = Metadata(harness.cluster, harness.creation)
+    await harness.topic("t", partitions=3)
+    await harness.topic("u")
     for request in (MetadataRequest(topics=None), named("t", "missing", "u")):
-        reply = await asker.ask(METADATA, handler, request, version)
+        reply = await harness.ask(METADATA, handler, request, version)
         plain = [
             MetadataResponseTopic(
                 *(getattr(topic, field) for field in MetadataResponseTopic.__struct_fields__)
@@ -384,38 +393,38 @@ async def test_bytes_made_before_are_those_that_would_be_made(asker: Asker, vers
         )
 
 
-async def test_bytes_are_kept_for_a_few_versions_only(asker: Asker) -> None:
-    handler = Metadata(asker.cluster, asker.creation)
-    await asker.topic("t")
+async def test_bytes_are_kept_for_a_few_versions_only(harness: HandlerHarness) -> None:
+    handler = Metadata(harness.cluster, harness.creation)
+    await harness.topic("t")
     for version in range(14):
-        assert [topic.name for topic in (await ask(asker, named("t"), version, handler=handler)).topics] == [
-            "t"
-        ]
-    assert len(handler._topics._ready) == VERSIONS_READY_MAX
+        assert [
+            topic.name for topic in (await ask(harness, named("t"), version, handler=handler)).topics
+        ] == ["t"]
+    assert len(handler._topics._encoded_entries) == VERSIONS_READY_MAX
 
 
-async def test_what_one_may_see_is_not_kept_for_another(asker: Asker) -> None:
-    handler = Metadata(asker.cluster, asker.creation)
-    await asker.topic("open")
-    await asker.topic("secret")
+async def test_what_one_may_see_is_not_kept_for_another(harness: HandlerHarness) -> None:
+    handler = Metadata(harness.cluster, harness.creation)
+    await harness.topic("open")
+    await harness.topic("secret")
     for authorizer, names in (
         (ALLOW_EVERYTHING, ["open", "secret"]),
         (denying("secret"), ["open"]),
         (ALLOW_EVERYTHING, ["open", "secret"]),
     ):
-        reply = await ask(asker, MetadataRequest(topics=None), 13, authorizer, handler)
+        reply = await ask(harness, MetadataRequest(topics=None), 13, authorizer, handler)
         assert [topic.name for topic in reply.topics] == names
 
 
-async def test_what_is_kept_ready_for_deleted_topics_is_dropped(asker: Asker) -> None:
-    handler = Metadata(asker.cluster, asker.creation)
-    await asker.topic("stays")
+async def test_what_is_kept_ready_for_deleted_topics_is_dropped(harness: HandlerHarness) -> None:
+    handler = Metadata(harness.cluster, harness.creation)
+    await harness.topic("stays")
     for number in range(10):
         name = f"t{number}"
-        await asker.topic(name)
-        await ask(asker, named(name), handler=handler)
-        await asker.cluster.change(lambda image, name=name: delete_topic(image, name=name))  # type: ignore[misc]
+        await harness.topic(name)
+        await ask(harness, named(name), handler=handler)
+        await harness.cluster.change(lambda image, name=name: delete_topic(image, name=name))  # type: ignore[misc]
 
-    await ask(asker, named("stays"), handler=handler)
+    await ask(harness, named("stays"), handler=handler)
     assert len(handler._topics._entries) <= 2
-    assert all(len(ready) <= 2 for ready in handler._topics._ready.values())
+    assert all(len(ready) <= 2 for ready in handler._topics._encoded_entries.values())

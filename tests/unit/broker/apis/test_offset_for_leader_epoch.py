@@ -15,7 +15,7 @@ from penstock.protocol.messages.offset_for_leader_epoch import (
 )
 from penstock.security.access import AllowEverything, Authorizer
 from penstock.types import Offset
-from tests.unit.broker.config_support import Inside, append, deny_everything, running
+from tests.unit.broker.config_support import BrokerHarness, append, deny_everything, running
 
 UNDEFINED = (ErrorCode.NONE, -1, -1)
 
@@ -24,13 +24,13 @@ Answer = tuple[int, int, int]
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with running(tmp_path) as inside:
         yield inside
 
 
 async def end_of(
-    inside: Inside,
+    inside: BrokerHarness,
     epoch: int,
     *,
     at: tuple[str, int] = ("t", 0),
@@ -50,20 +50,20 @@ async def end_of(
     return entry.error_code, entry.leader_epoch, entry.end_offset
 
 
-async def test_an_empty_partition_ends_its_epoch_at_zero(inside: Inside) -> None:
+async def test_an_empty_partition_ends_its_epoch_at_zero(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     assert await end_of(inside, 0) == (0, 0, 0)
 
 
-async def test_the_current_epoch_ends_where_the_log_ends(inside: Inside) -> None:
+async def test_the_current_epoch_ends_where_the_log_ends(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20, 30)
 
     assert await end_of(inside, 0) == (0, 0, 3)
 
 
-async def test_an_earlier_epoch_ends_where_the_next_began(inside: Inside) -> None:
+async def test_an_earlier_epoch_ends_where_the_next_began(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
     partition = await inside.begin_new_epoch(partition)
@@ -74,7 +74,7 @@ async def test_an_earlier_epoch_ends_where_the_next_began(inside: Inside) -> Non
     assert await end_of(inside, 1) == (0, 1, 3)
 
 
-async def test_an_epoch_that_wrote_nothing_is_answered_with_the_one_before_it(inside: Inside) -> None:
+async def test_an_epoch_that_wrote_nothing_is_answered_with_the_one_before_it(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
     partition = await inside.begin_new_epoch(partition)
@@ -84,7 +84,7 @@ async def test_an_epoch_that_wrote_nothing_is_answered_with_the_one_before_it(in
     assert await end_of(inside, 1) == (0, 0, 2)
 
 
-async def test_an_epoch_older_than_the_first_known_ends_at_the_start(inside: Inside) -> None:
+async def test_an_epoch_older_than_the_first_known_ends_at_the_start(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10, 20)
     partition = await inside.begin_new_epoch(partition)
@@ -96,7 +96,7 @@ async def test_an_epoch_older_than_the_first_known_ends_at_the_start(inside: Ins
 
 
 @pytest.mark.parametrize("epoch", [-1, 1, 1000])
-async def test_an_epoch_that_never_was_is_undefined(inside: Inside, epoch: int) -> None:
+async def test_an_epoch_that_never_was_is_undefined(inside: BrokerHarness, epoch: int) -> None:
     [partition] = await inside.topic("t")
     append(partition, 10)
 
@@ -113,7 +113,7 @@ async def test_an_epoch_that_never_was_is_undefined(inside: Inside, epoch: int) 
     ],
 )
 async def test_a_client_with_another_leader_epoch_is_fenced(
-    inside: Inside, current: int, code: ErrorCode
+    inside: BrokerHarness, current: int, code: ErrorCode
 ) -> None:
     [partition] = await inside.topic("t")
     partition = await inside.begin_new_epoch(partition)
@@ -123,20 +123,20 @@ async def test_a_client_with_another_leader_epoch_is_fenced(
 
 
 @pytest.mark.parametrize("at", [("absent", 0), ("t", 9), ("t", -1)])
-async def test_what_does_not_exist_is_unknown(inside: Inside, at: tuple[str, int]) -> None:
+async def test_what_does_not_exist_is_unknown(inside: BrokerHarness, at: tuple[str, int]) -> None:
     await inside.topic("t")
 
     assert await end_of(inside, 0, at=at) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
 
 
-async def test_an_offline_partition_is_a_storage_error(inside: Inside) -> None:
+async def test_an_offline_partition_is_a_storage_error(inside: BrokerHarness) -> None:
     [partition] = await inside.topic("t")
     partition.go_offline("the disk broke")
 
     assert await end_of(inside, 0) == (ErrorCode.KAFKA_STORAGE_ERROR, -1, -1)
 
 
-async def test_a_denied_topic_looks_the_same_whether_or_not_it_exists(inside: Inside) -> None:
+async def test_a_denied_topic_looks_the_same_whether_or_not_it_exists(inside: BrokerHarness) -> None:
     await inside.topic("t")
 
     for at in (("t", 0), ("t", 9), ("absent", 0)):

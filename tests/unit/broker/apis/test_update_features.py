@@ -13,24 +13,26 @@ from penstock.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from tests.unit.broker.support import DENY_EVERYTHING, Asker, running_cluster
+from tests.unit.broker.support import DENY_EVERYTHING, HandlerHarness, running_cluster
 
 
 @pytest.fixture
-async def asker() -> AsyncIterator[Asker]:
-    async with running_cluster() as asker:
-        yield asker
+async def harness() -> AsyncIterator[HandlerHarness]:
+    async with running_cluster() as harness:
+        yield harness
 
 
-async def update(asker: Asker, *updates: FeatureUpdateKey, version: int = 2) -> UpdateFeaturesResponse:
+async def update(
+    harness: HandlerHarness, *updates: FeatureUpdateKey, version: int = 2
+) -> UpdateFeaturesResponse:
     request = UpdateFeaturesRequest(feature_updates=list(updates))
-    return await asker.ask(UPDATE_FEATURES, UpdateFeatures(asker.cluster), request, version)
+    return await harness.ask(UPDATE_FEATURES, UpdateFeatures(harness.cluster), request, version)
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_the_level_that_is_reached_is_no_change(asker: Asker, version: int) -> None:
+async def test_the_level_that_is_reached_is_no_change(harness: HandlerHarness, version: int) -> None:
     wanted = FeatureUpdateKey(levels.FEATURE, 1), FeatureUpdateKey("metadata.version", 29)
-    reply = await update(asker, *wanted, version=version)
+    reply = await update(harness, *wanted, version=version)
     assert (reply.error_code, reply.error_message) == (ErrorCode.NONE, None)
     named = [result.feature for result in reply.results]
     assert named == ([] if version == 2 else [levels.FEATURE, "metadata.version"])
@@ -49,25 +51,25 @@ async def test_the_level_that_is_reached_is_no_change(asker: Asker, version: int
     ],
 )
 async def test_what_cannot_be_is_refused_with_a_reason(
-    asker: Asker, wanted: FeatureUpdateKey, words: str
+    harness: HandlerHarness, wanted: FeatureUpdateKey, words: str
 ) -> None:
-    reply = await update(asker, FeatureUpdateKey(levels.FEATURE, 1), wanted)
+    reply = await update(harness, FeatureUpdateKey(levels.FEATURE, 1), wanted)
     assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert reply.error_message is not None
     assert words in reply.error_message
 
 
-async def test_a_level_that_brokers_lack_is_not_raised(asker: Asker) -> None:
-    next_release = UpdateFeatures(asker.cluster, newest=2)
+async def test_a_level_that_brokers_lack_is_not_raised(harness: HandlerHarness) -> None:
+    next_release = UpdateFeatures(harness.cluster, newest=2)
     request = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(levels.FEATURE, 2)], validate_only=True)
-    reply = await asker.ask(UPDATE_FEATURES, next_release, request)
+    reply = await harness.ask(UPDATE_FEATURES, next_release, request)
     assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "Upgrade these first" in (reply.error_message or "")
-    assert asker.cluster.image.level == 1
+    assert harness.cluster.image.level == 1
 
 
-async def test_whoever_may_not_alter_the_cluster_is_refused(asker: Asker) -> None:
-    reply = await asker.ask(
-        UPDATE_FEATURES, UpdateFeatures(asker.cluster), UpdateFeaturesRequest(), authorizer=DENY_EVERYTHING
+async def test_whoever_may_not_alter_the_cluster_is_refused(harness: HandlerHarness) -> None:
+    reply = await harness.ask(
+        UPDATE_FEATURES, UpdateFeatures(harness.cluster), UpdateFeaturesRequest(), authorizer=DENY_EVERYTHING
     )
     assert reply.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

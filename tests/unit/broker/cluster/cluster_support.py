@@ -6,31 +6,37 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import NamedTuple
 
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
 from penstock.controller.decision import Decision
 from penstock.controller.topics import (
-    NewTopic,
+    NewTopicFacts,
     TopicDefaults,
     TopicRequest,
     create_topic,
     next_producer_id_block,
 )
 from penstock.host.metadata_store import Compare, Put
-from penstock.metadata.documents import BrokerValue, ControllerValue, GroupConfigValue, LiveValue, encode
+from penstock.metadata.documents import (
+    BrokerSessionValue,
+    BrokerValue,
+    ControllerValue,
+    GroupConfigValue,
+    encode,
+)
 from penstock.metadata.facts import ClusterImage
 from penstock.metadata.image import image_of
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 from penstock.sim.scheduler import VirtualTimeLoop
-from penstock.sim.store import SimClient, SimStore, StoreFaults
+from penstock.sim.store import SimStore, SimStoreClient, StoreFaults
 from penstock.types import TopicId
 
-KEYS = Keys("c")
+KEYS = ClusterKeys("c")
 
 
 class Node(NamedTuple):
-    cluster: Cluster
-    client: SimClient
+    cluster: MetadataService
+    client: SimStoreClient
     running: "asyncio.Task[None]"
 
 
@@ -55,7 +61,7 @@ async def nodes(store: SimStore, count: int) -> AsyncIterator[list[Node]]:
     started = []
     for _ in range(count):
         client = store.client()
-        cluster = Cluster(client, image_of(store.read(KEYS.prefix), "c"), BrokerConfig.of())
+        cluster = MetadataService(client, image_of(store.read(KEYS.prefix), "c"), BrokerConfig.of())
         started.append(Node(cluster, client, asyncio.ensure_future(cluster.run())))
     try:
         yield started
@@ -76,7 +82,7 @@ def group(image: ClusterImage, name: str, text: str = "1") -> Decision:
 
 
 def new_topic(image: ClusterImage, name: str, topic_id: TopicId) -> Decision:
-    request, new = TopicRequest(name=name, partitions=1), NewTopic(topic_id, 0)
+    request, new = TopicRequest(name=name, partitions=1), NewTopicFacts(topic_id, 0)
     return create_topic(image, request, new, defaults=TopicDefaults(1, 1), validate_overrides=lambda _: None)
 
 
@@ -88,6 +94,6 @@ def somebody_controls(store: SimStore) -> None:
 
 
 def admit(store: SimStore, broker_id: int) -> None:
-    store.transact([], [Put(KEYS.live(broker_id), encode(LiveValue("one", "disk")))])
+    store.transact([], [Put(KEYS.live(broker_id), encode(BrokerSessionValue("one", "disk")))])
     admitted = BrokerValue(None, {}, incarnation="one", admitted_epoch=store.revision)
     store.transact([], [Put(KEYS.broker(broker_id), encode(admitted))])

@@ -12,27 +12,27 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from penstock.broker.cluster.adoption import Adopted, adopt_directory, release_directory
 from penstock.errors import CommandFailed, ConfigError, CorruptData
-from penstock.host.disk import Stored
+from penstock.host.disk import SmallFile
 from penstock.host.folder_lock import FolderLock
 from penstock.host.metadata_store import (
     ABSENT,
-    Change,
-    Committed,
+    CommittedTransaction,
     Compare,
     Conflict,
     Delete,
     MetadataStore,
     Put,
     Snapshot,
-    StoreAway,
+    StoreChange,
+    StoreUnavailable,
 )
 from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import SystemRandomness
-from penstock.log.data_directory import Identity, identity_in, refuse_other_store
-from penstock.metadata.documents import BrokerValue, LiveValue, encode
+from penstock.log.data_directory import DirectoryIdentity, identity_in, reject_other_metadata_store
+from penstock.metadata.documents import BrokerSessionValue, BrokerValue, encode
 from penstock.metadata.facts import ClusterImage
 from penstock.metadata.image import image_of
-from penstock.metadata.keys import CLUSTER_ID_KEY, Keys
+from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
 from penstock.metadata.sqlite import MEMORY, SqliteStore
 from penstock.testing import broker
 
@@ -74,12 +74,16 @@ class SharedStore:
 
     async def read(self, prefix: str) -> Snapshot:
         if self.is_away:
-            raise StoreAway("nobody answers")
+            raise StoreUnavailable("nobody answers")
         return self._file.read(prefix)
 
-    async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
+    async def transact(
+        self, compares: Sequence[Compare], changes: Sequence[StoreChange]
+    ) -> CommittedTransaction | Conflict:
         assert max(len(compares), len(changes)) <= CHANGES_MAX
-        return cast(Committed | Conflict, self._steps.step(lambda: self._file.transact(compares, changes)))
+        return cast(
+            CommittedTransaction | Conflict, self._steps.step(lambda: self._file.transact(compares, changes))
+        )
 
 
 class Disk(OsDisk):
@@ -87,7 +91,7 @@ class Disk(OsDisk):
         super().__init__()
         self._steps = steps
 
-    def store(self, writes: Sequence[Stored]) -> None:
+    def store(self, writes: Sequence[SmallFile]) -> None:
         self._steps.step(lambda: super(Disk, self).store(writes))
 
 
@@ -126,7 +130,7 @@ async def adopt(folder: str, shared: SqliteStore, steps: Steps | None = None) ->
     return await adopt_directory(Disk(steps), folder, store, SystemRandomness())
 
 
-async def undo(folder: str, shared: SqliteStore, steps: Steps | None = None) -> Identity | None:
+async def undo(folder: str, shared: SqliteStore, steps: Steps | None = None) -> DirectoryIdentity | None:
     steps = steps or Steps()
     return await release_directory(Disk(steps), folder, cast(MetadataStore, SharedStore(shared, steps)))
 
@@ -135,7 +139,7 @@ def own_image(folder: str) -> ClusterImage:
     store = SqliteStore(f"{folder}/metadata.sqlite")
     try:
         cluster_id = identity_in(OsDisk(), folder).cluster_id
-        return image_of(store.read(Keys(cluster_id).prefix), cluster_id)
+        return image_of(store.read(ClusterKeys(cluster_id).prefix), cluster_id)
     finally:
         store.close()
 
@@ -143,7 +147,7 @@ def own_image(folder: str) -> ClusterImage:
 def shared_image(folder: str, shared: SqliteStore) -> ClusterImage:
     cluster_id = identity_in(OsDisk(), folder).cluster_id
     assert shared.read(CLUSTER_ID_KEY).entries[CLUSTER_ID_KEY].value == cluster_id.encode()
-    return image_of(shared.read(Keys(cluster_id).prefix), cluster_id)
+    return image_of(shared.read(ClusterKeys(cluster_id).prefix), cluster_id)
 
 
 def without_revisions(image: ClusterImage) -> object:
@@ -159,15 +163,15 @@ def require_adopted(folder: str, shared: SqliteStore) -> None:
     assert without_revisions(image) == without_revisions(own_image(folder))
     assert image.brokers[1].directory_id == identity_in(OsDisk(), folder).directory_id
     assert not image.brokers[1].is_embedded
-    refuse_other_store(OsDisk(), folder, alone=False)
+    reject_other_metadata_store(OsDisk(), folder, alone=False)
     with pytest.raises(CorruptData, match="start it with --metadata"):
-        refuse_other_store(OsDisk(), folder, alone=True)
+        reject_other_metadata_store(OsDisk(), folder, alone=True)
 
 
 def require_alone(folder: str) -> None:
-    refuse_other_store(OsDisk(), folder, alone=True)
+    reject_other_metadata_store(OsDisk(), folder, alone=True)
     with pytest.raises(CorruptData, match="penstock cluster adopt"):
-        refuse_other_store(OsDisk(), folder, alone=False)
+        reject_other_metadata_store(OsDisk(), folder, alone=False)
 
 
 async def test_all_that_a_broker_knows_is_in_the_shared_store(folder: str, shared: SqliteStore) -> None:
@@ -275,11 +279,11 @@ async def test_what_somebody_used_is_neither_overwritten_nor_undone(
     folder: str, shared: SqliteStore, user: str
 ) -> None:
     await adopt(folder, shared)
-    keys = Keys(identity_in(OsDisk(), folder).cluster_id)
+    keys = ClusterKeys(identity_in(OsDisk(), folder).cluster_id)
     puts = {
         "another broker": Put(keys.broker(2), encode(BrokerValue(None, {}, incarnation="i"))),
         "itself": Put(keys.broker(1), encode(BrokerValue(None, {}, incarnation="i", admitted_epoch=7))),
-        "a session": Put(keys.live(1), encode(LiveValue("i", "d"))),
+        "a session": Put(keys.live(1), encode(BrokerSessionValue("i", "d"))),
     }
     shared.transact([], [puts[user]])
     with pytest.raises(ConfigError, match="used it since"):
@@ -311,7 +315,7 @@ async def test_a_folder_that_is_none_of_a_broker_is_refused(tmp_path: Path, shar
 
 async def test_a_conflict_is_told(folder: str, shared: SqliteStore) -> None:
     class Busy(SharedStore):
-        async def transact(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Conflict:
+        async def transact(self, compares: Sequence[Compare], changes: Sequence[StoreChange]) -> Conflict:
             return Conflict(ABSENT)
 
     store = cast(MetadataStore, Busy(shared, Steps()))

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from penstock.broker.apis.delete_topics import DeleteTopics
-from penstock.broker.cluster.metadata_change import Changing
+from penstock.broker.cluster.metadata_change import MetadataChange
 from penstock.broker.cluster.metadata_service import Decide
 from penstock.broker.context import RequestContext
 from penstock.controller.decision import NOTHING_TO_DO, Decision
@@ -39,9 +39,9 @@ async def one_is_behind(store: SimStore) -> AsyncIterator[Node]:
     async with nodes(store, 2) as (behind, ahead):
         await ahead.cluster.change(lambda image: group(image, "g"))
         await asyncio.sleep(1)
-        behind.client.is_shown.clear()
+        behind.client.watch_events_flow.clear()
         await ahead.cluster.change(lambda _: Decision((), (Delete(KEYS.group_config("g")),)))
-        asyncio.get_running_loop().call_later(0.1, behind.client.is_shown.set)
+        asyncio.get_running_loop().call_later(0.1, behind.client.watch_events_flow.set)
         yield behind
 
 
@@ -59,7 +59,7 @@ def unless_there(image: ClusterImage) -> Decision:
 def test_nothing_is_refused_or_left_because_of_what_another_broker_has_changed_since(decide: Decide) -> None:
     async def scene(store: SimStore) -> None:
         async with one_is_behind(store) as behind:
-            image = await Changing(behind.cluster).make(decide)
+            image = await MetadataChange(behind.cluster).commit(decide)
             assert image.overrides_of_group("g").overrides == {"consumer.session.timeout.ms": "2"}
 
     play(scene)
@@ -73,7 +73,7 @@ def other_group(image: ClusterImage) -> Decision:
 def test_of_several_changes_none_is_refused_or_left_because_of_what_was_true_before(decide: Decide) -> None:
     async def scene(store: SimStore) -> None:
         async with one_is_behind(store) as behind:
-            outcomes = await Changing(behind.cluster).make_each([other_group, decide])
+            outcomes = await MetadataChange(behind.cluster).commit_each([other_group, decide])
             assert not refused(outcomes)
             assert behind.cluster.image.overrides_of_group("g").overrides
 
@@ -83,7 +83,7 @@ def test_of_several_changes_none_is_refused_or_left_because_of_what_was_true_bef
 def test_what_is_only_tried_is_tried_on_what_is_true() -> None:
     async def scene(store: SimStore) -> None:
         async with one_is_behind(store) as behind:
-            assert not refused(await Changing(behind.cluster).try_each([other_group, new_group]))
+            assert not refused(await MetadataChange(behind.cluster).validate_each([other_group, new_group]))
             assert not behind.cluster.image.overrides_of_group("other").overrides
 
     play(scene)
@@ -92,10 +92,10 @@ def test_what_is_only_tried_is_tried_on_what_is_true() -> None:
 def test_what_is_only_tried_is_refused_at_once_while_the_store_is_away() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1) as (node,):
-            store.go_away()
+            store.become_unavailable()
             await asyncio.sleep(20)
             began = asyncio.get_running_loop().time()
-            outcomes = await Changing(node.cluster).try_each([new_group, other_group])
+            outcomes = await MetadataChange(node.cluster).validate_each([new_group, other_group])
             assert [outcome.code for outcome in refused(outcomes)] == [ErrorCode.REQUEST_TIMED_OUT] * 2
             assert asyncio.get_running_loop().time() == began
 
@@ -105,8 +105,8 @@ def test_what_is_only_tried_is_refused_at_once_while_the_store_is_away() -> None
 def test_a_refusal_that_cannot_be_confirmed_is_not_told() -> None:
     async def scene(store: SimStore) -> None:
         async with one_is_behind(store) as behind:
-            store.go_away()
-            outcomes = await Changing(behind.cluster).make_each([other_group, new_group])
+            store.become_unavailable()
+            outcomes = await MetadataChange(behind.cluster).commit_each([other_group, new_group])
             assert [outcome.code for outcome in refused(outcomes)] == [ErrorCode.REQUEST_TIMED_OUT] * 2
 
     play(scene)
@@ -116,9 +116,9 @@ def test_one_request_asks_the_store_once_however_much_of_it_is_refused() -> None
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1) as (node,):
             await node.cluster.change(new_group)
-            reads, changing = count_reads(store), Changing(node.cluster)
+            reads, changing = count_reads(store), MetadataChange(node.cluster)
             for _ in range(3):
-                assert len(refused(await changing.make_each([new_group] * 200))) == 200
+                assert len(refused(await changing.commit_each([new_group] * 200))) == 200
             assert len(reads) == 1
 
     play(scene)
@@ -129,7 +129,9 @@ def test_many_refusals_ask_the_store_together_and_hold_up_nobody() -> None:
         async with nodes(store, 1) as (node,):
             await node.cluster.change(new_group)
             reads = count_reads(store)
-            refusals = [asyncio.ensure_future(Changing(node.cluster).make(new_group)) for _ in range(500)]
+            refusals = [
+                asyncio.ensure_future(MetadataChange(node.cluster).commit(new_group)) for _ in range(500)
+            ]
             await asyncio.sleep(0)
             began = asyncio.get_running_loop().time()
             await node.cluster.change(more_ids)
@@ -145,10 +147,10 @@ def test_a_topic_that_the_broker_learns_of_by_looking_again_is_deleted_only_if_i
         admit(store, 1)
         somebody_controls(store)
         async with nodes(store, 2) as (behind, ahead):
-            behind.client.is_shown.clear()
+            behind.client.watch_events_flow.clear()
             for number, name in enumerate(("free", "denied", "__consumer_offsets"), start=1):
                 await ahead.cluster.change(partial(new_topic, name=name, topic_id=topic_id(number)))
-            asyncio.get_running_loop().call_later(0.1, behind.client.is_shown.set)
+            asyncio.get_running_loop().call_later(0.1, behind.client.watch_events_flow.set)
             asked = [DeleteTopicState(None, topic_id(number)) for number in (1, 2, 3)]
             asked.append(DeleteTopicState("free", NO_TOPIC_ID))
             context = RequestContext(ANONYMOUS, "kafka", "peer", denying("denied"))
@@ -188,7 +190,7 @@ def test_a_refusal_that_is_true_is_told_also_where_others_share_the_store() -> N
             await node.cluster.change(new_group)
             store.revision += 7
             with pytest.raises(ApiError, match="TOPIC_ALREADY_EXISTS"):
-                await Changing(node.cluster).make(new_group)
+                await MetadataChange(node.cluster).commit(new_group)
             assert asyncio.get_running_loop().time() < 1
 
     play(scene)

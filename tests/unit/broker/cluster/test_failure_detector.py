@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from penstock.broker.cluster.failure_detector import Peers
+from penstock.broker.cluster.failure_detector import FailureDetector
 from penstock.config.listeners import Address
 from penstock.host.tasks import Tasks
 from penstock.sim.store import SimStore
@@ -18,7 +18,7 @@ LASTS_SECONDS = 1.0
 BOTH = frozenset({1, 2})
 
 
-class Watching(Peers):
+class Watching(FailureDetector):
     def __init__(self, node: Node, connect: Connect) -> None:
         self.failures: list[BaseException] = []
         self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
@@ -136,7 +136,7 @@ async def test_a_connection_is_over_when_the_other_side_ends_it_or_nobody_needs_
         writer.close()
 
     def until_over(is_over: asyncio.Event) -> Coroutine[Any, Any, None]:
-        return Peers._until_over(cast(Any, None), address, is_over)
+        return FailureDetector._until_over(cast(Any, None), address, is_over)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1])

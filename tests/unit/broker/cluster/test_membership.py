@@ -8,26 +8,33 @@ from random import Random
 
 import pytest
 
-from penstock.broker.cluster.controller_loop import Controlling
-from penstock.broker.cluster.membership import FoundOnDisk, Membership, agree_on_cluster, registration
-from penstock.broker.cluster.metadata_service import Cluster
+from penstock.broker.cluster.controller_loop import ControllerLoop
+from penstock.broker.cluster.membership import ClusterMembership, FoundOnDisk, agree_on_cluster, registration
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
-from penstock.controller.brokers import Registration, fence
+from penstock.controller.brokers import RegistrationRequest, fence
 from penstock.errors import ConfigError, CorruptData
-from penstock.host.metadata_store import Change, Committed, Compare, Conflict, SessionId, StoreRefuses
+from penstock.host.metadata_store import (
+    CommittedTransaction,
+    Compare,
+    Conflict,
+    SessionId,
+    StoreChange,
+    StoreRejected,
+)
 from penstock.limits import BROKER_JOIN_MS_MAX, BROKER_SESSION_MS, LOST_PARTITIONS_NAMED_MAX
-from penstock.log.data_directory import DataDirectory, Identity
+from penstock.log.data_directory import DataDirectory, DirectoryIdentity
 from penstock.metadata.facts import ClusterImage, Endpoint
 from penstock.metadata.image import image_of
-from penstock.metadata.keys import Keys, topic_id_text
-from penstock.observability.logs import Silence
+from penstock.metadata.keys import ClusterKeys, topic_id_text
+from penstock.observability.logs import NullLog
 from penstock.replication.roles import Admission
 from penstock.sim.scheduler import VirtualTimeLoop
-from penstock.sim.store import SimClient, SimStore, StoreFaults
+from penstock.sim.store import SimStore, SimStoreClient, StoreFaults
 from penstock.types import TopicId
 from tests.unit.log.log_support import new_disk
 
-KEYS = Keys("c")
+KEYS = ClusterKeys("c")
 SESSION_S = BROKER_SESSION_MS / 1000
 
 
@@ -44,7 +51,7 @@ def play(scene: Callable[[SimStore], Awaitable[None]], seed: int = 1) -> None:
         loop.close()
 
 
-class Warnings(Silence):
+class Warnings(NullLog):
     def __init__(self) -> None:
         self.warnings: list[str] = []
 
@@ -56,12 +63,12 @@ class Node:
     """What of a broker knows that it is in a cluster."""
 
     def __init__(self, store: SimStore, broker_id: int, directory: str = "") -> None:
-        self.client: SimClient = store.client()
-        self.cluster = Cluster(self.client, image_of(store.read(KEYS.prefix), "c"), BrokerConfig.of())
+        self.client: SimStoreClient = store.client()
+        self.cluster = MetadataService(self.client, image_of(store.read(KEYS.prefix), "c"), BrokerConfig.of())
         self.admission = Admission(broker_id)
         self.drawn = 0
         self.name = directory or f"disk-{broker_id}"
-        self.own = Registration(
+        self.own = RegistrationRequest(
             broker_id=broker_id,
             incarnation="",
             directory_id=self.name,
@@ -70,14 +77,14 @@ class Node:
             endpoints={"PLAINTEXT": Endpoint("host", 9092 + broker_id)},
         )
         self.log = Warnings()
-        self.membership = Membership(self.client, self.cluster, self.admission, self._draw, self.log)
-        self.controlling = Controlling(
+        self.membership = ClusterMembership(self.client, self.cluster, self.admission, self._draw, self.log)
+        self.controlling = ControllerLoop(
             self.cluster,
             broker_id,
             self._session,
             lambda: self.cluster.config.replication,
             self.client.changes_max,
-            Silence(),
+            NullLog(),
         )
         self.cluster.subscribe(self._follow)
         self.tasks = [asyncio.ensure_future(self.cluster.run())]
@@ -148,7 +155,7 @@ def test_one_of_them_becomes_the_controller_and_admits_all() -> None:
             assert image.admitted == {1, 2, 3}
             assert image.controller_id == 1
             assert [n.admission.epoch for n in (one, two, three)] == [
-                image.brokers[n].live_epoch for n in (1, 2, 3)
+                image.brokers[n].broker_epoch for n in (1, 2, 3)
             ]
             await one.die()
             await asyncio.sleep(SESSION_S + 1)
@@ -162,14 +169,14 @@ def test_one_of_them_becomes_the_controller_and_admits_all() -> None:
 def test_a_broker_that_slept_is_silent_until_it_has_seen_what_became_of_it() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1, 2) as (one, two):
-            assert two.membership.silence_ms() <= BROKER_SESSION_MS
+            assert two.membership.store_silence_ms() <= BROKER_SESSION_MS
             for task in two.tasks:
                 task.cancel()
             await asyncio.sleep(2 * SESSION_S)
             assert 2 not in one.cluster.image.admitted
             assert await two.membership._is_over()
             assert 2 in two.cluster.image.admitted  # as it was when it fell asleep
-            assert two.membership.silence_ms() > BROKER_SESSION_MS
+            assert two.membership.store_silence_ms() > BROKER_SESSION_MS
 
     play(scene)
 
@@ -179,7 +186,7 @@ def test_a_session_is_kept_for_as_long_as_the_broker_lives() -> None:
         async with nodes(store, 1) as (one,):
             epoch = one.membership.epoch
             await asyncio.sleep(10 * SESSION_S)
-            assert one.cluster.image.brokers[1].live_epoch == epoch
+            assert one.cluster.image.brokers[1].broker_epoch == epoch
             assert one.drawn == 1
 
     play(scene)
@@ -193,7 +200,7 @@ def test_a_broker_whose_session_was_lost_registers_with_a_new_epoch() -> None:
             store.end_session(session)
             await asyncio.sleep(1)
             again = one.cluster.image.brokers[2]
-            assert again.live_epoch == two.membership.epoch > epoch
+            assert again.broker_epoch == two.membership.epoch > epoch
             assert again.is_admitted
             assert again.live is not None
             assert again.live.clean_epoch == epoch, "a process that goes on has lost nothing"
@@ -217,11 +224,11 @@ def test_while_the_store_is_away_nothing_is_given_up() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1, 2) as (one, two):
             before = two.cluster.image.brokers
-            store.go_away()
+            store.become_unavailable()
             await asyncio.sleep(5 * SESSION_S)
             assert two.cluster.image.brokers is before
             assert two.membership.session is not None
-            store.come_back()
+            store.become_available()
             await asyncio.sleep(2 * SESSION_S)
             assert one.cluster.image.admitted == two.cluster.image.admitted == {1, 2}
 
@@ -261,8 +268,10 @@ def test_a_broker_that_cannot_register_tries_less_and_less_often() -> None:
             await asyncio.sleep(5)
             assert one.cluster.image.admitted == {1, 2}
 
-    def refusing(compares: Sequence[Compare], changes: Sequence[Change]) -> Committed | Conflict:
-        raise StoreRefuses("not today")
+    def refusing(
+        compares: Sequence[Compare], changes: Sequence[StoreChange]
+    ) -> CommittedTransaction | Conflict:
+        raise StoreRejected("not today")
 
     play(scene)
 
@@ -289,7 +298,7 @@ def test_the_process_before_this_one_is_not_waited_for() -> None:
             await again.join()
             assert asyncio.get_running_loop().time() - began < 1
             await asyncio.sleep(1)
-            assert one.cluster.image.brokers[2].live_epoch == again.membership.epoch
+            assert one.cluster.image.brokers[2].broker_epoch == again.membership.epoch
             assert one.cluster.image.admitted == {1, 2}
             await again.die()
 
@@ -341,7 +350,7 @@ def test_a_disk_that_does_not_know_who_was_admitted_last_is_an_older_copy() -> N
 
 def test_more_losses_than_can_be_named_count_as_a_lost_disk() -> None:
     config = BrokerConfig.of()
-    identity = Identity(format=1, cluster_id="c", node_id=1, directory_id="d")
+    identity = DirectoryIdentity(format=1, cluster_id="c", node_id=1, directory_id="d")
     directory = DataDirectory(new_disk(), "data", identity)
     few = {"one": [0, 1], "two": list(range(LOST_PARTITIONS_NAMED_MAX - 2))}
     own = registration(config, directory, (), FoundOnDisk(0, ("s",), few))

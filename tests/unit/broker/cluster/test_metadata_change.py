@@ -7,10 +7,10 @@ import pytest
 
 from penstock.broker.apis.alter_partition_reassignments import AlterPartitionReassignments
 from penstock.broker.apis.delete_topics import DeleteTopics
-from penstock.broker.cluster.metadata_change import Changing, refusal_of_all
+from penstock.broker.cluster.metadata_change import MetadataChange, no_controller_error
 from penstock.broker.cluster.topic_creation import TopicCreation
 from penstock.broker.context import RequestContext
-from penstock.controller.decision import Decision, NoController, term_of
+from penstock.controller.decision import Decision, NoController, compare_term
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import SystemClock
 from penstock.host.metadata_store import Delete
@@ -39,7 +39,7 @@ from tests.unit.broker.cluster.cluster_support import (
 
 
 def controlled(image: ClusterImage, name: str = "g") -> Decision:
-    return group(image, name)._replace(compares=term_of(image))
+    return group(image, name)._replace(compares=compare_term(image))
 
 
 def test_a_request_waits_for_the_next_controller_and_holds_up_nobody_who_needs_none() -> None:
@@ -50,9 +50,9 @@ def test_a_request_waits_for_the_next_controller_and_holds_up_nobody_who_needs_n
             store.transact([], [Delete(KEYS.controller)])
             await asyncio.sleep(1)
             both = [partial(controlled, name="one"), partial(controlled, name="two")]
-            one = asyncio.ensure_future(Changing(node.cluster).make(controlled))
-            several = asyncio.ensure_future(Changing(node.cluster).make_each(both))
-            trying = asyncio.ensure_future(Changing(node.cluster).try_each([controlled]))
+            one = asyncio.ensure_future(MetadataChange(node.cluster).commit(controlled))
+            several = asyncio.ensure_future(MetadataChange(node.cluster).commit_each(both))
+            trying = asyncio.ensure_future(MetadataChange(node.cluster).validate_each([controlled]))
             await node.cluster.change(more_ids)
             await asyncio.sleep(1)
             assert not any(asked.done() for asked in (one, several, trying))
@@ -73,9 +73,9 @@ def test_where_nobody_becomes_controller_it_is_said_after_one_wait_however_much_
         admit(store, 1)
         async with nodes(store, 1) as (node,):
             names = [partial(controlled, name=f"g{number}") for number in range(count)]
-            outcomes = await Changing(node.cluster).make_each(names)
+            outcomes = await MetadataChange(node.cluster).commit_each(names)
             assert len(outcomes) == count
-            assert isinstance(refusal_of_all(outcomes), NoController)
+            assert isinstance(no_controller_error(outcomes), NoController)
             took_ms = asyncio.get_running_loop().time() * 1000
             assert METADATA_CONTROLLER_MS_MAX <= took_ms < METADATA_CONTROLLER_MS_MAX + 2_000
 
@@ -91,7 +91,7 @@ def test_however_it_is_refused_it_is_waited_for_no_longer_than_once() -> None:
         somebody_controls(store)
         async with nodes(store, 1) as (node,):
             with pytest.raises(NoController):
-                await Changing(node.cluster).make(never)
+                await MetadataChange(node.cluster).commit(never)
 
     play(scene)
 
@@ -101,7 +101,7 @@ def test_who_does_not_wait_is_refused_at_once() -> None:
         admit(store, 1)
         async with nodes(store, 1) as (node,):
             with pytest.raises(NoController):
-                await Changing(node.cluster, waits=False).make(controlled)
+                await MetadataChange(node.cluster, waits_for_controller=False).commit(controlled)
             assert asyncio.get_running_loop().time() < 1
 
     play(scene)
@@ -114,10 +114,12 @@ def test_what_is_refused_for_itself_says_so_beside_what_needs_a_controller() -> 
     async def scene(store: SimStore) -> None:
         admit(store, 1)
         async with nodes(store, 1) as (node,):
-            outcomes = await Changing(node.cluster, waits=False).make_each([never, controlled])
+            outcomes = await MetadataChange(node.cluster, waits_for_controller=False).commit_each(
+                [never, controlled]
+            )
             codes = [outcome.code for outcome in outcomes if isinstance(outcome, ApiError)]
             assert codes == [ErrorCode.INVALID_CONFIG, ErrorCode.NOT_CONTROLLER]
-            assert refusal_of_all(outcomes) is None
+            assert no_controller_error(outcomes) is None
 
     play(scene)
 

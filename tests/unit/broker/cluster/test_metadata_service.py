@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from penstock.broker.cluster.metadata_service import Cluster, Decide
+from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.config.broker import BrokerConfig
 from penstock.controller.decision import Decision
 from penstock.controller.topics import (
-    NewTopic,
+    NewTopicFacts,
     TopicDefaults,
     TopicRequest,
     create_topic,
@@ -17,7 +17,7 @@ from penstock.controller.topics import (
     register_broker,
 )
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFull
-from penstock.host.metadata_store import ABSENT, Committed, Compare, Conflict, Delete
+from penstock.host.metadata_store import ABSENT, CommittedTransaction, Compare, Conflict, Delete
 from penstock.limits import PRODUCER_IDS_PER_BLOCK
 from penstock.metadata.facts import ClusterImage
 from penstock.metadata.image import image_of
@@ -94,7 +94,7 @@ def test_a_conflict_that_no_news_explains_is_settled_by_reading() -> None:
                 node.cluster.propose(group(node.cluster.image, "g", "2"))  # on what is no longer true
             )
             assert await changing == Conflict(None)
-            await node.cluster._learn_why(Conflict(None), node.cluster.image.revision)
+            await node.cluster._wait_for_conflict(Conflict(None), node.cluster.image.revision)
             assert node.cluster.image.overrides_of_group("g").revision == ABSENT
 
     play(scene)
@@ -111,7 +111,7 @@ def test_a_topic_larger_than_a_transaction_comes_into_being_at_one_moment() -> N
 
             other.cluster.subscribe(follow)
             request = TopicRequest(name="t", partitions=1_000)
-            new = NewTopic(TopicId(b"t" * 16), 0)
+            new = NewTopicFacts(TopicId(b"t" * 16), 0)
             await node.cluster.change(
                 lambda image: create_topic(
                     image, request, new, defaults=TopicDefaults(1, 1), validate_overrides=lambda _: None
@@ -137,7 +137,7 @@ def test_what_changes_nothing_is_answered_at_once() -> None:
             nothing = Decision((), (Delete(KEYS.group_config("absent")),))
             await node.cluster.change(lambda _: nothing)
             assert asyncio.get_running_loop().time() < 1
-            assert isinstance(await node.cluster.propose(nothing), Committed)
+            assert isinstance(await node.cluster.propose(nothing), CommittedTransaction)
 
     play(scene)
 
@@ -164,21 +164,21 @@ def test_while_the_store_is_away_it_is_said_at_once_and_when_it_is_back_all_goes
         async with nodes(store, 1) as (node,):
             image = await node.cluster.change(more_ids)
             went_at = loop.time()
-            store.go_away()
+            store.become_unavailable()
             with pytest.raises(ApiError) as refusal:
                 await node.cluster.change(more_ids)
             assert refusal.value.code == ErrorCode.REQUEST_TIMED_OUT
             await asyncio.sleep(20)
             assert node.cluster.image == image
-            assert node.cluster.store_away_since is not None
-            assert went_at <= node.cluster.store_away_since < went_at + 10
+            assert node.cluster.store_unavailable_since is not None
+            assert went_at <= node.cluster.store_unavailable_since < went_at + 10
             asked_at = loop.time()
             with pytest.raises(ApiError, match="cannot be used"):
                 await node.cluster.change(more_ids)
             assert loop.time() == asked_at
-            store.come_back()
+            store.become_available()
             await asyncio.sleep(10)
-            assert node.cluster.store_away_since is None
+            assert node.cluster.store_unavailable_since is None
             assert (await node.cluster.change(more_ids)).revision > image.revision
 
     play(scene)
@@ -187,12 +187,12 @@ def test_while_the_store_is_away_it_is_said_at_once_and_when_it_is_back_all_goes
 def test_a_broker_that_was_cut_off_reads_again_what_it_missed_when_history_is_gone() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 2) as (cut, other):
-            cut.client.is_cut = True
+            cut.client.is_disconnected = True
             for number in range(5):
                 await other.cluster.change(lambda image, number=number: group(image, f"g{number}"))  # type: ignore[misc]
             await asyncio.sleep(20)
             store.compact()
-            cut.client.is_cut = False
+            cut.client.is_disconnected = False
             await asyncio.sleep(10)
             assert cut.cluster.image == image_of(store.read(KEYS.prefix), "c")
 
@@ -225,12 +225,12 @@ def test_a_store_that_has_gone_back_ends_everything() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1) as (node,):
             await node.cluster.change(more_ids)
-            store.go_away()
+            store.become_unavailable()
             await asyncio.sleep(20)
             store.revision, store.entries = 1, {}
             store._history.clear()
             store._compacted_to = 1_000
-            store.come_back()
+            store.become_available()
             with pytest.raises(CorruptData, match="put back from an older copy"):
                 await node.running
             with pytest.raises(ApiError):
@@ -249,10 +249,10 @@ def test_a_store_put_back_from_an_older_copy_ends_everybody_who_has_seen_more() 
             for _ in range(20):
                 await started[0].cluster.change(more_ids)
             await asyncio.sleep(1)
-            store.go_away()
+            store.become_unavailable()
             await asyncio.sleep(20)
             store.entries, store._history, store.revision = copy, history, revision
-            store.come_back()
+            store.become_available()
             await asyncio.wait([node.running for node in started], timeout=20)
             assert all(node.running.done() for node in started)
             for node in started:
@@ -268,14 +268,14 @@ def test_a_store_that_was_put_back_and_has_come_as_far_again_is_noticed() -> Non
             await one.cluster.change(more_ids)
             copy, history, revision = dict(store.entries), list(store._history), store.revision
             await one.cluster.change(lambda image: group(image, "lost"))
-            two.client.is_cut = True
-            store.go_away()
+            two.client.is_disconnected = True
+            store.become_unavailable()
             await asyncio.sleep(20)
             store.entries, store._history, store.revision = copy, history, revision
             store.transact([], group(image_of(store.read(KEYS.prefix), "c"), "another").changes)
             store.transact([], group(image_of(store.read(KEYS.prefix), "c"), "and more").changes)
-            store.come_back()
-            two.client.is_cut = False
+            store.become_available()
+            two.client.is_disconnected = False
             for node in (one, two):
                 with pytest.raises(CorruptData, match="shows another change at revision"):
                     await asyncio.wait_for(node.running, 20)
@@ -335,7 +335,7 @@ def test_a_decision_that_fails_is_the_trouble_of_who_asked(mistaken: Decide, kin
         reported: list[BaseException] = []
         client = store.client()
         image = image_of(store.read(KEYS.prefix), "c")
-        cluster = Cluster(
+        cluster = MetadataService(
             client, image, BrokerConfig.of(), report=lambda name, mistake: reported.append(mistake)
         )
         running = asyncio.ensure_future(cluster.run())
@@ -398,7 +398,7 @@ def test_a_subscriber_that_fails_ends_everything_whoever_read_the_image() -> Non
 
             node.cluster.subscribe(fail)
             with pytest.raises(ValueError, match="a mistake of ours"):
-                await node.cluster.be_current()
+                await node.cluster.wait_until_current()
             with pytest.raises(ValueError, match="a mistake of ours"):
                 await node.running
 
@@ -420,7 +420,7 @@ def test_all_subscribers_follow_although_who_read_the_image_gives_up() -> None:
 
             node.cluster.subscribe(be_slow)
             node.cluster.subscribe(follow)
-            reading = asyncio.ensure_future(node.cluster.be_current())
+            reading = asyncio.ensure_future(node.cluster.wait_until_current())
             await is_told.wait()
             reading.cancel()
             await asyncio.sleep(2)
@@ -432,7 +432,7 @@ def test_all_subscribers_follow_although_who_read_the_image_gives_up() -> None:
 async def lag_behind(store: SimStore, node: Node) -> None:
     """Something is committed that the watch of this broker does not show."""
     await asyncio.sleep(0.1)
-    node.client.is_shown.clear()
+    node.client.watch_events_flow.clear()
     decision = group(node.cluster.image, "g")
     store.transact(decision.compares, decision.changes)
 
@@ -444,7 +444,7 @@ def test_a_proposal_is_tried_once_beside_the_changes_that_wait() -> None:
             waiting = [asyncio.ensure_future(node.cluster.change(more_ids)) for _ in range(10)]
             await asyncio.sleep(0)
             decision = group(node.cluster.image, "quick")
-            assert isinstance(await node.cluster.propose(decision), Committed)
+            assert isinstance(await node.cluster.propose(decision), CommittedTransaction)
             assert "quick" in node.cluster.image.group_overrides
             assert isinstance(await node.cluster.propose(decision), Conflict)
             assert sum(change.done() for change in waiting) < 5
@@ -483,13 +483,13 @@ def test_whatever_the_store_does_images_agree_and_no_block_of_ids_is_given_twice
     async def trouble(store: SimStore, brokers: list[Node]) -> None:
         for node in brokers:
             await asyncio.sleep(5)
-            node.client.is_cut = True
+            node.client.is_disconnected = True
             await asyncio.sleep(5)
             store.compact()
-            node.client.is_cut = False
-            store.go_away()
+            node.client.is_disconnected = False
+            store.become_unavailable()
             await asyncio.sleep(5)
-            store.come_back()
+            store.become_available()
 
     async def scene(store: SimStore) -> None:
         async with nodes(store, 3) as brokers:
@@ -498,7 +498,7 @@ def test_whatever_the_store_does_images_agree_and_no_block_of_ids_is_given_twice
             await asyncio.sleep(60)
             fresh = image_of(store.read(KEYS.prefix), "c")
             for node in brokers:
-                assert node.cluster.store_away_since is None
+                assert node.cluster.store_unavailable_since is None
                 assert node.cluster.image.producer_ids == fresh.producer_ids
 
     play(scene, faults, seed)

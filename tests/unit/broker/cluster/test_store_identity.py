@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from penstock.broker.cluster.store_identity import require_same_history, seen_of
+from penstock.broker.cluster.store_identity import require_same_history, store_progress_of
 from penstock.errors import ConfigError
-from penstock.host.metadata_store import Event, Put, StoreAway
-from penstock.log.data_directory import DataDirectory, Identity, SeenStore
+from penstock.host.metadata_store import Event, Put, StoreUnavailable
+from penstock.log.data_directory import DataDirectory, DirectoryIdentity, StoreProgress
 from penstock.sim.disk import SimDisk
 from penstock.sim.network import NetworkLoop
 from penstock.sim.store import SimStore, StoreFaults
@@ -21,10 +21,10 @@ def event(revision: int, *keys: str) -> Event:
 def directory_that_has_seen(latest: Event | None) -> DataDirectory:
     disk = SimDisk(Random(1)).mount()
     disk.make_folder("/data")
-    identity = Identity(format=1, cluster_id="c", node_id=1, directory_id="d", is_member=True)
+    identity = DirectoryIdentity(format=1, cluster_id="c", node_id=1, directory_id="d", is_member=True)
     directory = DataDirectory(disk, "/data", identity)
-    directory.seen = seen_of(latest, 0 if latest is None else latest.revision)
-    disk.store([directory.seen_file()])
+    directory.store_progress = store_progress_of(latest, 0 if latest is None else latest.revision)
+    disk.store([directory.store_progress_file()])
     return directory
 
 
@@ -73,9 +73,9 @@ def test_a_store_that_was_put_back_is_refused(store: SimStore, latest: Event, wh
 
 
 def test_another_history_that_changed_the_same_keys_is_refused(store: SimStore) -> None:
-    seen = Event(3, (Put("/b", b"1"), Put("/c", b"another value")))
+    store_progress = Event(3, (Put("/b", b"1"), Put("/c", b"another value")))
     with pytest.raises(ConfigError, match="shows another change at revision 3"):
-        start(store, directory_that_has_seen(seen))
+        start(store, directory_that_has_seen(store_progress))
 
 
 def test_a_store_that_says_nothing_of_what_was_seen_is_neither_taken_nor_called_another(
@@ -83,11 +83,11 @@ def test_a_store_that_says_nothing_of_what_was_seen_is_neither_taken_nor_called_
 ) -> None:
     store.transact([], [Put("/b", b"2")])
     store.revision = 9  # somebody who shares it
-    with pytest.raises(StoreAway, match=r"at revision 7.* slow, or it was put back"):
+    with pytest.raises(StoreUnavailable, match=r"at revision 7.* slow, or it was put back"):
         start(store, directory_that_has_seen(event(7, "/topic")))
 
 
 def test_what_was_read_whole_is_noted_without_what_was_changed_there() -> None:
-    assert seen_of(None, 7) == SeenStore(7)
-    assert seen_of(event(5, "/a"), 7) == SeenStore(7)
-    assert seen_of(event(7, "/a"), 7).digest
+    assert store_progress_of(None, 7) == StoreProgress(7)
+    assert store_progress_of(event(5, "/a"), 7) == StoreProgress(7)
+    assert store_progress_of(event(7, "/a"), 7).digest

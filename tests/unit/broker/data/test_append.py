@@ -14,9 +14,9 @@ from typing import Unpack
 
 import pytest
 
-from penstock.broker.broker import BROKER_LIMITS, BrokerLimits, RunningBroker, World, running_broker
+from penstock.broker.broker import BROKER_LIMITS, BrokerLimits, Environment, RunningBroker, running_broker
 from penstock.config.sources import load
-from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic, delete_topic
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import ErrorCode
 from penstock.limits import RECORDS_NAMED_MAX
 from penstock.protocol.batches import split_batches
@@ -96,7 +96,7 @@ class Wiring:
             lambda image: create_topic(
                 image,
                 request,
-                NewTopic(TopicId(name.encode().ljust(16, b"*")), NOW_MS),
+                NewTopicFacts(TopicId(name.encode().ljust(16, b"*")), NOW_MS),
                 defaults=TopicDefaults(1, 1),
                 validate_overrides=lambda _: None,
             )
@@ -112,7 +112,9 @@ class Wiring:
 
     def hold_inspections(self) -> None:
         """Nothing is looked into by the thread until `release` is set."""
-        self.broker.storage.inspections.add(self, 0, lambda: self.release.wait(SECONDS_MAX), lambda *_: None)
+        self.broker.storage.deep_validations.add(
+            self, 0, lambda: self.release.wait(SECONDS_MAX), lambda *_: None
+        )
 
     async def until(self, condition: Callable[[], bool]) -> None:
         await until(condition, seconds_max=SECONDS_MAX)
@@ -120,12 +122,12 @@ class Wiring:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, world: World | None = None, limits: BrokerLimits = BROKER_LIMITS
+    folder: Path, world: Environment | None = None, limits: BrokerLimits = BROKER_LIMITS
 ) -> AsyncIterator[Wiring]:
     config = load({"data_dir": str(folder / "data"), "kafka": "127.0.0.1:0"})
     clients: list[Client] = []
     try:
-        async with running_broker(config, world or World(), limits) as broker:
+        async with running_broker(config, world or Environment(), limits) as broker:
             wiring = Wiring(broker, clients)
             try:
                 yield wiring
@@ -275,7 +277,7 @@ async def test_a_topic_that_is_deleted_meanwhile_is_unknown(tmp_path: Path) -> N
 async def test_more_than_fits_is_refused_so_that_clients_try_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
-        wiring.broker.storage.inspections._bytes_max = 30_000
+        wiring.broker.storage.deep_validations._bytes_max = 30_000
         client = await wiring.client()
         wiring.hold_inspections()
         for _ in range(20):

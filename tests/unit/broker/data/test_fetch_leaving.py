@@ -8,9 +8,9 @@ from pathlib import Path
 
 from penstock.broker.apis.fetch import Fetch
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchReads
+from penstock.broker.data.fetch_reader import FetchReader
 from penstock.broker.data.fetch_sessions import FetchSessions
-from penstock.broker.router import Later
+from penstock.broker.router import DeferredReply
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.host.clock import SystemClock
 from penstock.host.randomness import SystemRandomness
@@ -20,7 +20,7 @@ from penstock.log.reading.cold_reading import ColdRead, ColdResult
 from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
-from tests.unit.broker.config_support import NOW_MS, Inside, append, running
+from tests.unit.broker.config_support import NOW_MS, BrokerHarness, append, running
 from tests.unit.broker.waiting import until
 
 VERSION = 12
@@ -30,18 +30,18 @@ SECONDS_MAX = 20
 class Wiring:
     """A partition of which everything is on the device, and one thread that reads when it may."""
 
-    def __init__(self, inside: Inside, partition: Partition) -> None:
+    def __init__(self, inside: BrokerHarness, partition: Partition) -> None:
         self.partition = partition
         self.begun: list[int] = []
         self.release = threading.Event()
         self.failed: list[BaseException] = []
         self.pool = inside.pool
         self.tasks = Tasks(lambda name, failure: self.failed.append(failure))
-        self.reads = FetchReads(inside.partitions, ColdReads(inside.pool, lambda partition, problem: None))
+        self.reads = FetchReader(inside.partitions, ColdReads(inside.pool, lambda partition, problem: None))
         sessions = FetchSessions(10, SystemClock(), SystemRandomness())
         self.fetch = Fetch(self.reads, sessions, self.tasks, 2**20, lambda: 2**20)
 
-    def begin(self, offset: int, *, wait_ms: int = 0) -> Later:
+    def begin(self, offset: int, *, wait_ms: int = 0) -> DeferredReply:
         wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1)
         request = FetchRequest(
             max_wait_ms=wait_ms,
@@ -52,7 +52,7 @@ class Wiring:
         )
         connection = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything())
         later = self.fetch(request, connection.for_request(VERSION, "tests", frozenset()))
-        assert isinstance(later, Later)
+        assert isinstance(later, DeferredReply)
         return later
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -82,13 +82,13 @@ async def cold(folder: Path, monkeypatch: object) -> AsyncIterator[Wiring]:
             await wiring.tasks.stop()
 
 
-def answered(later: Later) -> list[FetchResponse]:
+def answered(later: DeferredReply) -> list[FetchResponse]:
     replies: list[FetchResponse] = []
     later.then(replies.append)  # type: ignore[arg-type]
     return replies
 
 
-def leave(later: Later) -> None:
+def leave(later: DeferredReply) -> None:
     assert later.abandon is not None
     later.abandon()
 
@@ -149,7 +149,7 @@ async def test_memory_that_was_granted_to_one_that_left_is_given_back(
         before, after = wiring.begin(1), wiring.begin(2)
         await turns()
         leave(before)
-        budget.give(FETCH_BYTES_TOTAL_MAX)  # grants both, before the first was told that it is cancelled
+        budget.release(FETCH_BYTES_TOTAL_MAX)  # grants both, before the first was told that it is cancelled
         leave(after)
         await turns()
         assert budget.take(FETCH_BYTES_TOTAL_MAX), "all of it is there again"

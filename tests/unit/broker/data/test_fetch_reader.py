@@ -7,19 +7,19 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchReads, Gathered, Limits
-from penstock.broker.data.fetch_sessions import PartitionKey, Wanted
+from penstock.broker.data.fetch_reader import FetchLimits, FetchReader, FetchResult
+from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.errors import CorruptData, ErrorCode
 from penstock.limits import BATCH_BYTES_MAX
-from penstock.log.reading.cold_reading import ColdRead, ColdResult, Found, Loaded
+from penstock.log.reading.cold_reading import BatchesRead, ColdRead, ColdResult, LoadedIndexes
 from penstock.protocol.compiler import encode
 from penstock.protocol.messages.fetch import FETCH, FetchPartition, PartitionData, ReadyPartitionData
 from penstock.security.access import ANONYMOUS, AllowEverything
 from penstock.types import NO_TOPIC_ID, Offset, TopicPartition
 
 CONTEXT = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything())
-KEY = PartitionKey("t", NO_TOPIC_ID, 0)
+KEY = FetchPartitionKey("t", NO_TOPIC_ID, 0)
 DATA = b"a batch"
 
 
@@ -31,7 +31,7 @@ class ColdPartition:
     offline = None
     leader_epoch = 0
     following = None
-    at_end: ReadyPartitionData | None = None
+    cached_empty_reply: ReadyPartitionData | None = None
 
     is_truncating = False
 
@@ -45,7 +45,7 @@ class ColdPartition:
     def is_current(self, view: object) -> bool:
         return True
 
-    def keep_indexes(self, loaded: Sequence[Loaded]) -> None:
+    def keep_indexes(self, loaded: Sequence[LoadedIndexes]) -> None:
         pass
 
     def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> ColdRead:
@@ -63,7 +63,7 @@ class Device:
         return await self.under_way[-1]
 
     def answers(self, problem: Exception | None = None) -> None:
-        result = ColdResult(Found(DATA, Offset(10), 7), ())
+        result = ColdResult(BatchesRead(DATA, Offset(10), 7), ())
         self.under_way.pop(0).set_result([problem or result])
 
 
@@ -75,14 +75,16 @@ class Reading:
         cold_reads = ColdReads(
             cast(Any, self.device), lambda partition, problem: self.damaged.append(problem)
         )
-        self.reads = FetchReads(cast(Any, self), cold_reads, bytes_total_max=3 * BATCH_BYTES_MAX)
+        self.reads = FetchReader(cast(Any, self), cold_reads, bytes_total_max=3 * BATCH_BYTES_MAX)
 
     def find(self, topic: str, partition: int) -> ColdPartition:
         return self.partition
 
-    def begin(self, bytes_max: int) -> "asyncio.Task[Gathered]":
-        wanted = [Wanted(KEY, FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=bytes_max))]
-        return asyncio.create_task(self.reads.gather_cold(wanted, Limits(bytes_max, 0, -1), CONTEXT))
+    def begin(self, bytes_max: int) -> "asyncio.Task[FetchResult]":
+        wanted = [
+            FetchTarget(KEY, FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=bytes_max))
+        ]
+        return asyncio.create_task(self.reads.gather_cold(wanted, FetchLimits(bytes_max, 0, -1), CONTEXT))
 
 
 async def turn() -> None:
@@ -138,8 +140,8 @@ def test_what_is_said_at_the_end_of_a_partition_is_made_once_and_said_right(
     """Its bytes are those of the encoder, in every version that sends them."""
     reading.partition.log_start_offset = 4
     context = CONTEXT.for_request(version, "tests", frozenset())
-    wanted = [Wanted(KEY, FetchPartition(partition=0, fetch_offset=10, partition_max_bytes=100))]
-    limits = Limits(100, isolation_level, -1)
+    wanted = [FetchTarget(KEY, FetchPartition(partition=0, fetch_offset=10, partition_max_bytes=100))]
+    limits = FetchLimits(100, isolation_level, -1)
     first, again = (reading.reads.gather(wanted, limits, context).answers[0] for _ in range(2))
     expected = PartitionData(
         0, 0, 10, 10, 4, aborted_transactions=[] if isolation_level else None, records=b""
@@ -163,8 +165,8 @@ def test_what_was_said_is_not_said_when_it_is_no_longer_so(
     context = CONTEXT.for_request(16, "tests", frozenset())
 
     def told(offset: int, isolation_level: int) -> PartitionData:
-        wanted = Wanted(KEY, FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=100))
-        return reading.reads.gather([wanted], Limits(100, isolation_level, -1), context).answers[0]
+        wanted = FetchTarget(KEY, FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=100))
+        return reading.reads.gather([wanted], FetchLimits(100, isolation_level, -1), context).answers[0]
 
     told(10, 0)
     if change:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.data.fetch_request_cache import FetchMemory, FetchRepeats
-from penstock.broker.data.fetch_sessions import Fetching, FetchSessions, RecalledFetch
+from penstock.broker.data.fetch_request_cache import FetchCacheBudget, FetchRequestCache
+from penstock.broker.data.fetch_sessions import CachedFetchRequest, FetchSessions, ResolvedFetch
 from penstock.errors import ProtocolError
 from penstock.host.randomness import SystemRandomness
 from penstock.limits import (
@@ -18,7 +18,7 @@ from penstock.limits import (
     FETCH_REPEATS_PER_CONNECTION_MAX,
     FETCH_REPEATS_TOPIC_PARTITIONS,
 )
-from penstock.protocol.frames import RequestHeader, decode_request, encode_request, parse_header
+from penstock.protocol.frames import RequestHeader, decode_request, encode_request, parse_request_header
 from penstock.protocol.messages.fetch import (
     FETCH,
     FetchPartition,
@@ -69,19 +69,19 @@ def frame_of(
 
 
 def decoded(frame: bytes) -> tuple[RequestHeader, int, FetchRequest]:
-    header, position = parse_header(memoryview(frame))
+    header, position = parse_request_header(memoryview(frame))
     return header, position, decode_request(FETCH, header.api_version, memoryview(frame), position)
 
 
-def after(*frames: bytes, memory: FetchMemory | None = None) -> FetchRepeats:
+def after(*frames: bytes, memory: FetchCacheBudget | None = None) -> FetchRequestCache:
     """The memory of a connection on which these came."""
-    repeats = FetchRepeats(memory or FetchMemory())
+    repeats = FetchRequestCache(memory or FetchCacheBudget())
     for frame in frames:
         taken(repeats, frame)
     return repeats
 
 
-def taken(repeats: FetchRepeats, frame: bytes) -> RecalledFetch | None:
+def taken(repeats: FetchRequestCache, frame: bytes) -> CachedFetchRequest | None:
     """As a connection does it."""
     recalled = repeats.recall(memoryview(frame))
     if recalled is not None:
@@ -91,25 +91,25 @@ def taken(repeats: FetchRepeats, frame: bytes) -> RecalledFetch | None:
     return None
 
 
-def resolved(request: FetchRequest, version: int) -> Fetching:
+def resolved(request: FetchRequest, version: int) -> ResolvedFetch:
     fetching = FetchSessions(10, FixedClock(), SystemRandomness()).resolve(request, version)
-    assert isinstance(fetching, Fetching)
+    assert isinstance(fetching, ResolvedFetch)
     return fetching
 
 
-def assert_recalled(repeats: FetchRepeats, frame: bytes) -> None:
+def assert_recalled(repeats: FetchRequestCache, frame: bytes) -> None:
     found = repeats.recall(memoryview(frame))
     assert found is not None
     assert_same(found, frame)
 
 
-def assert_same(found: tuple[RequestHeader, RecalledFetch], frame: bytes) -> None:
+def assert_same(found: tuple[RequestHeader, CachedFetchRequest], frame: bytes) -> None:
     """As the decoder and the sessions would have it."""
     header, _, request = decoded(frame)
     assert found[0] == header
     recalled, expected = (resolved(each, header.api_version) for each in (found[1], request))
-    assert [(each.key, each.params) for each in recalled.wanted] == [
-        (each.key, each.params) for each in expected.wanted
+    assert [(each.key, each.params) for each in recalled.targets] == [
+        (each.key, each.params) for each in expected.targets
     ]
     assert recalled.runs is not None
     assert [tuple(run) for run in recalled.runs] == [
@@ -231,7 +231,7 @@ def test_a_row_that_goes_on_after_its_end_is_left_to_the_decoder() -> None:
     ids=("classic", "session", "ends session", "follower", "client", "rack", "name", "few", "many"),
 )
 def test_what_is_not_remembered_takes_no_memory(frame: bytes) -> None:
-    memory = FetchMemory()
+    memory = FetchCacheBudget()
     assert after(frame, memory=memory).recall(memoryview(frame)) is None
     assert memory.free == FETCH_REPEATS_PARTITIONS_MAX
 
@@ -243,15 +243,15 @@ def test_an_earlier_request_keeps_what_it_asked_for() -> None:
     earlier = taken(repeats, frame_of([topic(offsets)]))
     assert taken(repeats, frame_of([topic(dict.fromkeys(range(COUNT), 9))])) is not None
     assert earlier is not None
-    assert {entry.params.fetch_offset for entry in earlier.wanted} == {0}
+    assert {entry.params.fetch_offset for entry in earlier.targets} == {0}
 
 
 # Memory
 
 
 def test_each_partition_is_counted_once_and_given_back() -> None:
-    memory = FetchMemory()
-    repeats = FetchRepeats(memory)
+    memory = FetchCacheBudget()
+    repeats = FetchRequestCache(memory)
     for offset in range(20):
         taken(repeats, frame_of([topic(dict.fromkeys(range(COUNT), offset))]))
         assert memory.free == FETCH_REPEATS_PARTITIONS_MAX - COUNT - FETCH_REPEATS_TOPIC_PARTITIONS
@@ -260,7 +260,7 @@ def test_each_partition_is_counted_once_and_given_back() -> None:
 
 
 def test_who_finds_no_room_is_decoded_and_who_had_some_is_not_disturbed() -> None:
-    memory = FetchMemory(COUNT + 50)
+    memory = FetchCacheBudget(COUNT + 50)
     frame, larger = (frame_of([topic(dict.fromkeys(range(count), 0))]) for count in (COUNT, COUNT + 60))
     first, second = after(frame, memory=memory), after(frame, memory=memory)
     assert second.recall(memoryview(frame)) is None
@@ -273,7 +273,7 @@ def test_who_finds_no_room_is_decoded_and_who_had_some_is_not_disturbed() -> Non
 
 
 def test_what_is_no_longer_fetched_is_forgotten() -> None:
-    memory = FetchMemory()
+    memory = FetchCacheBudget()
     repeats = after(frame_of([topic(dict.fromkeys(range(COUNT), 0))]), memory=memory)
     few = frame_of([topic(dict.fromkeys(range(20), 0))])
     for _ in range(2):
@@ -299,8 +299,8 @@ def requests(draw: st.DrawFn) -> bytes:
 
 @given(st.lists(requests(), max_size=12))
 def test_whatever_a_client_fetches_is_understood_as_if_it_were_decoded(frames: Iterable[bytes]) -> None:
-    memory = FetchMemory()
-    repeats = FetchRepeats(memory)
+    memory = FetchCacheBudget()
+    repeats = FetchRequestCache(memory)
     for frame in frames:
         found = repeats.recall(memoryview(frame))
         if found is not None:

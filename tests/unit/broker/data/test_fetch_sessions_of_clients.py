@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.broker.data.fetch_sessions import Fetching, FetchSessions
+from penstock.broker.data.fetch_sessions import FetchSessions, ResolvedFetch
 from penstock.errors import ErrorCode
 from penstock.limits import (
     FETCH_SESSION_EVICTION_MS,
@@ -40,7 +40,7 @@ class Sessions:
         epoch: int = 0,
         forget: tuple[str, ...] = (),
         version: int = VERSION,
-    ) -> Fetching | ErrorCode:
+    ) -> ResolvedFetch | ErrorCode:
         request = FetchRequest(
             session_id=session,
             session_epoch=epoch,
@@ -52,13 +52,13 @@ class Sessions:
     def create(self, *topics: str) -> int:
         """The id of a new session; 0 if there is none."""
         fetching = self.ask(*topics)
-        assert isinstance(fetching, Fetching)
+        assert isinstance(fetching, ResolvedFetch)
         return fetching.session.id if fetching.session is not None else 0
 
 
-def named(fetching: Fetching | ErrorCode) -> list[str]:
-    assert isinstance(fetching, Fetching), fetching
-    return [entry.key.topic for entry in fetching.wanted]
+def named(fetching: ResolvedFetch | ErrorCode) -> list[str]:
+    assert isinstance(fetching, ResolvedFetch), fetching
+    return [entry.key.topic for entry in fetching.targets]
 
 
 def test_a_session_remembers_adds_and_forgets() -> None:
@@ -83,7 +83,7 @@ def test_the_epoch_after_the_last_is_the_first() -> None:
     sessions = Sessions()
     session = sessions.create("a")
     fetching = sessions.ask(session=session, epoch=1)
-    assert isinstance(fetching, Fetching)
+    assert isinstance(fetching, ResolvedFetch)
     assert fetching.session is not None
     fetching.session.epoch = INT_MAX
     assert named(sessions.ask(session=session, epoch=INT_MAX)) == ["a"]

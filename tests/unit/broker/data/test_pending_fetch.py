@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import Gathered, Limits
-from penstock.broker.data.fetch_sessions import Fetching, PartitionKey, Wanted
-from penstock.broker.data.pending_fetch import Asked, FetchInProgress
-from penstock.broker.router import Later
+from penstock.broker.data.fetch_reader import FetchLimits, FetchResult
+from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget, ResolvedFetch
+from penstock.broker.data.pending_fetch import FetchParams, PendingFetch
+from penstock.broker.router import DeferredReply
 from penstock.limits import FETCH_SESSION_PARTITIONS_MAX
 from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, PartitionData
 from penstock.replication.partition import Partition
@@ -25,11 +25,11 @@ class FakePartition:
         self.fetch_waits: dict[Any, int] = {}
         self.follower_waits = self.fetch_waits
         self.log_start = 0
-        self.shown_bytes = 0
+        self.committed_bytes = 0
         self.offline: object | None = None
 
     def shows(self, count: int) -> None:
-        self.shown_bytes += count
+        self.committed_bytes += count
         self.wake()
 
     def wake(self) -> None:
@@ -43,68 +43,68 @@ class FakeFetch:
     def __init__(self, partitions: int = 1, watched_max: int = FETCH_SESSION_PARTITIONS_MAX) -> None:
         self.watched_max = watched_max
         self.partitions = [FakePartition() for _ in range(partitions)]
-        self.has_room = True
+        self.has_reply_memory = True
         self.watched = 0
         self.reads = 0
         self.has_error = False
         self.moved: list[int] = []
 
-    def limits(self, asked: Asked) -> Limits:
-        return Limits(asked.bytes_max, asked.isolation_level, asked.replica_id)
+    def limits(self, params: FetchParams) -> FetchLimits:
+        return FetchLimits(params.bytes_max, params.isolation_level, params.replica_id)
 
-    def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
+    def gather(self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext) -> FetchResult:
         self.reads += 1
-        gathered = Gathered(limits)
+        gathered = FetchResult(limits)
         gathered.has_error = self.has_error or any(each.offline for each in self.partitions)
-        for entry, partition in zip(wanted, self.partitions, strict=True):
-            gathered.size += partition.shown_bytes
+        for entry, partition in zip(targets, self.partitions, strict=True):
+            gathered.size += partition.committed_bytes
             gathered.answers.append(self.answer(entry.key.partition))
         return gathered
 
     def gather_again(
-        self, wanted: list[Wanted], idle: Gathered, moved: Iterable[int], context: RequestContext
-    ) -> Gathered:
+        self, targets: list[FetchTarget], idle: FetchResult, moved: Iterable[int], context: RequestContext
+    ) -> FetchResult:
         """Only those that moved."""
         self.reads += 1
         self.moved = sorted(moved)
-        gathered = Gathered(idle.limits)
+        gathered = FetchResult(idle.limits)
         gathered.answers = idle.answers.copy()
         for number in self.moved:
             gathered.has_error |= self.partitions[number].offline is not None
-            gathered.size += self.partitions[number].shown_bytes
+            gathered.size += self.partitions[number].committed_bytes
             gathered.answers[number] = self.answer(number)
         return gathered
 
     def answer(self, number: int) -> PartitionData:
         partition = self.partitions[number]
-        return PartitionData(number, 0, 0, 0, partition.log_start, records=b"x" * partition.shown_bytes)
+        return PartitionData(number, 0, 0, 0, partition.log_start, records=b"x" * partition.committed_bytes)
 
-    def gather_cold(self, progress: FetchInProgress) -> None:
+    def gather_cold(self, progress: PendingFetch) -> None:
         raise AssertionError("nothing is cold here")
 
-    def partitions_of(self, wanted: list[Wanted]) -> list[Partition]:
+    def partitions_of(self, targets: list[FetchTarget]) -> list[Partition]:
         return cast(list[Partition], self.partitions)
 
     def begin(
         self, *, wait_ms: int = 60_000, bytes_min: int = 1, replica_id: int = -1
-    ) -> FetchResponse | Later:
-        wanted = [
-            Wanted(PartitionKey("t", NO_TOPIC_ID, number), FetchPartition(partition=number))
+    ) -> FetchResponse | DeferredReply:
+        targets = [
+            FetchTarget(FetchPartitionKey("t", NO_TOPIC_ID, number), FetchPartition(partition=number))
             for number in range(len(self.partitions))
         ]
-        for entry in wanted:
+        for entry in targets:
             entry.sent_log_start = 0
         request = FetchRequest(replica_id=replica_id, max_wait_ms=wait_ms, min_bytes=bytes_min)
-        fetching = Fetching(wanted, None, is_incremental=False)
-        return FetchInProgress(self, Asked.by(request, CONTEXT.version), fetching, CONTEXT).begin()
+        fetching = ResolvedFetch(targets, None, is_incremental=False)
+        return PendingFetch(self, FetchParams.by(request, CONTEXT.version), fetching, CONTEXT).begin()
 
     def is_let_go(self) -> bool:
         return self.watched == 0 and not any(partition.fetch_waits for partition in self.partitions)
 
 
-def waiting(answer: FetchResponse | Later) -> list[FetchResponse]:
+def waiting(answer: FetchResponse | DeferredReply) -> list[FetchResponse]:
     """Where the reply will be, once there is one."""
-    assert isinstance(answer, Later)
+    assert isinstance(answer, DeferredReply)
     replies: list[Any] = []
     answer.then(replies.append)
     return replies
@@ -117,14 +117,14 @@ async def turn() -> None:
 
 async def test_enough_is_answered_at_once() -> None:
     fetch = FakeFetch()
-    fetch.partitions[0].shown_bytes = 10
+    fetch.partitions[0].committed_bytes = 10
     assert isinstance(fetch.begin(bytes_min=10), FetchResponse)
     assert fetch.is_let_go()
 
 
 async def test_it_waits_until_there_is_enough_and_reads_once_for_it() -> None:
     fetch = FakeFetch()
-    fetch.partitions[0].shown_bytes = 100
+    fetch.partitions[0].committed_bytes = 100
     replies = waiting(fetch.begin(bytes_min=1000))
     for _ in range(80):
         fetch.partitions[0].shows(10)
@@ -199,7 +199,7 @@ async def test_a_partition_that_fails_answers_at_once() -> None:
 async def test_when_the_time_is_up_whatever_is_there_is_sent() -> None:
     fetch = FakeFetch()
     answer = fetch.begin(wait_ms=5, bytes_min=1000)
-    assert isinstance(answer, Later)
+    assert isinstance(answer, DeferredReply)
     fetch.partitions[0].shows(3)
     replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     answer.then(replied.set_result)
@@ -212,7 +212,7 @@ async def test_when_the_time_is_up_whatever_is_there_is_sent() -> None:
 async def test_a_client_that_left_is_no_longer_watched_for() -> None:
     fetch = FakeFetch(2)
     later = fetch.begin(bytes_min=5)
-    assert isinstance(later, Later)
+    assert isinstance(later, DeferredReply)
     assert fetch.watched == 2
     assert later.abandon is not None
     later.abandon()
@@ -224,11 +224,11 @@ async def test_a_client_that_left_is_no_longer_watched_for() -> None:
 
 async def test_while_replies_fill_the_memory_a_fetch_waits_without_reading() -> None:
     fetch = FakeFetch()
-    fetch.partitions[0].shown_bytes = 5000
-    fetch.has_room = False
+    fetch.partitions[0].committed_bytes = 5000
+    fetch.has_reply_memory = False
     replies = waiting(fetch.begin(bytes_min=1000))
     assert fetch.reads == 0
-    fetch.has_room = True
+    fetch.has_reply_memory = True
     fetch.partitions[0].shows(1)
     await turn()
     assert len(replies) == 1
@@ -241,9 +241,9 @@ async def test_beyond_what_all_may_watch_a_fetch_does_not_wait() -> None:
     fetch.partitions[0].shows(1)
     await turn()
     assert len(first) == 1
-    fetch.partitions[0].shown_bytes = 0
-    assert isinstance(fetch.begin(), Later), "what was let go is there for the next"
+    fetch.partitions[0].committed_bytes = 0
+    assert isinstance(fetch.begin(), DeferredReply), "what was let go is there for the next"
 
 
 async def test_a_wait_beyond_the_longest_is_the_longest() -> None:
-    assert Asked.by(FetchRequest(max_wait_ms=2**31 - 1), 17).wait_ms == 5 * 60 * 1000
+    assert FetchParams.by(FetchRequest(max_wait_ms=2**31 - 1), 17).wait_ms == 5 * 60 * 1000

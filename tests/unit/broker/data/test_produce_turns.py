@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.broker import BrokerLimits, World
-from penstock.broker.data.append import Turn
-from penstock.broker.data.pending_produce import ProduceInTurn, ProduceLimits, UnansweredProduce
+from penstock.broker.broker import BrokerLimits, Environment
+from penstock.broker.data.append import QueuedAppend
+from penstock.broker.data.pending_produce import ProduceLimits, ProduceWithoutAcks, QueuedProduce
 from penstock.broker.network.connection import ConnectionLimits
 from penstock.broker.network.memory_budget import MemoryLimits
 from penstock.broker.router import NoReply
@@ -84,7 +84,7 @@ async def test_who_leaves_takes_its_waiting_batches_along_and_the_others_keep_th
         assert [(await staying.receive())[1].base_offset for _ in range(3)] == [0, 1, 2]
         assert stored(partition) == [(0, 1), (1, 1), (2, 1)]
         assert charged_bytes(wiring) == 0
-        assert len(wiring.broker.storage.inspections) == 0
+        assert len(wiring.broker.storage.deep_validations) == 0
 
 
 async def test_a_request_that_is_half_appended_when_its_client_leaves_is_forgotten(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ async def test_a_request_that_is_half_appended_when_its_client_leaves_is_forgott
 async def test_what_was_appended_for_a_client_that_has_left_may_run_out_of_time(tmp_path: Path) -> None:
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
-        progress = ProduceInTurn([], [PartitionProduceResponse(0) for _ in range(2)], deadline=1.0)
+        progress = QueuedProduce([], [PartitionProduceResponse(0) for _ in range(2)], deadline=1.0)
         appended = Appended(Offset(0), Offset(5), -1)
-        turns = [(1, partition, Turn(partition))]
+        turns = [(1, partition, QueuedAppend(partition))]
         later = progress.begin(
             [(0, partition, appended)], turns, names_left=RECORDS_NAMED_MAX, wait_ms=10_000
         )
@@ -138,8 +138,8 @@ async def test_without_acks_what_was_sent_is_stored_although_the_client_has_left
 async def test_without_acks_a_request_is_over_when_its_batches_are_appended(tmp_path: Path) -> None:
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
-        turn = Turn(partition)
-        progress = UnansweredProduce([], [PartitionProduceResponse(0)], deadline=1.0)
+        turn = QueuedAppend(partition)
+        progress = ProduceWithoutAcks([], [PartitionProduceResponse(0)], deadline=1.0)
         later = progress.begin([], [(0, partition, turn)], names_left=RECORDS_NAMED_MAX, wait_ms=10_000)
         outcomes: list[object] = []
         later.then(outcomes.append)
@@ -276,7 +276,9 @@ async def test_small_batches_that_wait_are_counted_as_what_they_cost(tmp_path: P
     async with serving(tmp_path) as wiring:
         await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
-        wiring.broker.storage.inspections._bytes_max = 4 * 10 * INSPECTION_BYTES + 4 * len(batch_of(MANY))
+        wiring.broker.storage.deep_validations._bytes_max = 4 * 10 * INSPECTION_BYTES + 4 * len(
+            batch_of(MANY)
+        )
         wiring.hold_inspections()
         client.send("compacted", batch_of(MANY), *[batch_of(1)] * 50)
         await wiring.until(lambda: charged_bytes(wiring) > 0)
@@ -324,11 +326,11 @@ async def test_a_request_of_very_many_batches_closes_the_connection_and_stores_n
 async def test_a_stop_says_what_it_had_no_time_for(tmp_path: Path) -> None:
     heard = Heard()
     limits = BrokerLimits(shutdown_ms_max=2 * SOON_MS)
-    async with serving(tmp_path, World(log=heard), limits) as wiring:
+    async with serving(tmp_path, Environment(log=heard), limits) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
         slow = threading.Event()
-        wiring.broker.storage.inspections.add(wiring, 0, lambda: slow.wait(0.5), lambda *_: None)
+        wiring.broker.storage.deep_validations.add(wiring, 0, lambda: slow.wait(0.5), lambda *_: None)
         client.send("compacted", batch_of(MANY), acks=0)
         await wiring.until(lambda: partition.batches_waiting == 1)
     assert ("broker.batches_dropped", {"count": 2}) in heard.events

@@ -3,7 +3,7 @@
 from penstock.broker.apis.fetch import Fetch
 from penstock.broker.apis.produce import Produce
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_sessions import RecalledFetch
+from penstock.broker.data.fetch_sessions import CachedFetchRequest
 from penstock.broker.quotas import NoQuotas
 from penstock.broker.router import Route, Router
 from penstock.metadata.facts import ClusterImage
@@ -74,13 +74,13 @@ async def test_what_a_connection_remembers_of_its_fetches_is_given_back_when_it_
         return FetchResponse()
 
     world.shared.router = Router([Route(Fetch.api, handle)], AllowEverything(), NoQuotas(), lambda: image)
-    before = world.shared.fetches.free
+    before = world.shared.fetch_cache_budget.free
     client = Client(world)
     partitions = [FetchPartition(number) for number in range(50)]
     request = FetchRequest(topics=[FetchTopic("", TopicId(bytes(15) + b"7"), partitions)])
     for _ in range(3):
         client.receives(b"".join(encode_request(FETCH, 16, 1, "tests", request)))
-    assert [type(each) for each in asked] == [FetchRequest, RecalledFetch, RecalledFetch]
-    assert world.shared.fetches.free < before
+    assert [type(each) for each in asked] == [FetchRequest, CachedFetchRequest, CachedFetchRequest]
+    assert world.shared.fetch_cache_budget.free < before
     client.leaves()
-    assert world.shared.fetches.free == before
+    assert world.shared.fetch_cache_budget.free == before

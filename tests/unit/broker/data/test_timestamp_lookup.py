@@ -12,7 +12,7 @@ import pytest
 from penstock.broker.apis.list_offsets import ListOffsets
 from penstock.broker.context import RequestContext
 from penstock.broker.data.timestamp_lookup import Lookup, TimeLookups
-from penstock.broker.router import Later
+from penstock.broker.router import DeferredReply
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.errors import ErrorCode
 from penstock.host.clock import AdjustableClock
@@ -55,16 +55,16 @@ class Wiring:
         self.may_go_on = threading.Semaphore(0)
         self._handler = handler
 
-    def give_way(self) -> None:
+    def yield_gil(self) -> None:
         self.turns += 1
         assert self.may_go_on.acquire(timeout=SECONDS_MAX)
 
-    def begin(self, *, version: int = 11, timeout_ms: int = 0) -> tuple[Later, "asyncio.Future[Any]"]:
+    def begin(self, *, version: int = 11, timeout_ms: int = 0) -> tuple[DeferredReply, "asyncio.Future[Any]"]:
         asked = ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=NOW_MS)])
         request = ListOffsetsRequest(topics=[asked], timeout_ms=timeout_ms)
         connection = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything())
         later = self._handler(request, connection.for_request(version, "tests", frozenset()))
-        assert isinstance(later, Later)
+        assert isinstance(later, DeferredReply)
         finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         later.then(finished.set_result)
         return later, finished
@@ -83,7 +83,7 @@ async def wired(folder: Path) -> AsyncIterator[Wiring]:
         watch = Watch()
         reads = ColdReads(inside.pool, lambda partition, damage: None)
         limits = LookupLimits(records_per_turn=10)
-        lookups = TimeLookups(reads, tasks, watch, limits, lambda: wiring.give_way())
+        lookups = TimeLookups(reads, tasks, watch, limits, lambda: wiring.yield_gil())
         wiring = Wiring(ListOffsets(inside.partitions, lookups), lookups, partition, watch)
         try:
             yield wiring

@@ -13,10 +13,10 @@ from penstock.broker.apis.offset_commit import OffsetCommit
 from penstock.broker.apis.offset_delete import OffsetDelete
 from penstock.broker.apis.offset_fetch import OffsetFetch
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, answer_of
-from penstock.coordinator.outcome import Now, Pending
+from penstock.broker.groups.group_coordinator import GroupCoordinator, reply_of
+from penstock.coordinator.outcome import Now, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.groups import Groups
+from penstock.groups.groups import GroupStateMachine
 from penstock.limits import COMMITS_AT_ONCE, LONG_MAX, STATE_RECORDS_PER_TURN, TOMBSTONES_AT_ONCE
 from penstock.protocol.frames import encode_response
 from penstock.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -39,7 +39,7 @@ from penstock.protocol.messages.offset_fetch import (
 )
 from penstock.security.access import ANONYMOUS, AllowEverything
 from tests.unit.groups.consumer.consumer_support import topic
-from tests.unit.groups.test_groups_bounds import START, World, places
+from tests.unit.groups.test_groups_bounds import START, GroupsHarness, places
 
 MANY = 3 * COMMITS_AT_ONCE + 5
 ORDERS = topic("orders", 20_000)
@@ -48,8 +48,8 @@ ORDERS = topic("orders", 20_000)
 class Shards:
     """One shard whose log is safe one turn after it was written."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, harness: GroupsHarness) -> None:
+        self.harness = harness
         self.fails_at: int | None = None
         self.refuses_at: int | None = None
         self.records: list[int] = []
@@ -58,35 +58,37 @@ class Shards:
     def __len__(self) -> int:
         return 1
 
-    def execute(self, number: int, command: Callable[[Groups, Now], Any], pending: Pending) -> None:
+    def execute(
+        self, number: int, command: Callable[[GroupStateMachine, Now], Any], pending: WaitingRequest
+    ) -> None:
         if len(self.records) == self.refuses_at:
-            pending.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            pending.reject(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             return
         try:
-            outcome = command(self.world.groups, START)
-        except ApiError as refusal:
-            pending.refuse(refusal.code, refusal.detail)
+            outcome = command(self.harness.groups, START)
+        except ApiError as rejection:
+            pending.reject(rejection.code, rejection.detail)
             return
         self.records.append(len(outcome.records))
         loop = asyncio.get_running_loop()
         if len(self.records) - 1 == self.fails_at:
-            loop.call_soon(pending.refuse, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            loop.call_soon(pending.reject, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
-        self.world.take([outcome])
+        self.harness.take([outcome])
         for reply in outcome.replies:
-            loop.call_soon(reply.pending.answer, reply.content)
+            loop.call_soon(reply.pending.complete, reply.content)
 
 
 class Broker:
     def __init__(self) -> None:
-        self.world = World()
-        self.shards = Shards(self.world)
+        self.harness = GroupsHarness()
+        self.shards = Shards(self.harness)
         image = SimpleNamespace(
             topics={"orders": ORDERS},
             topics_by_id={ORDERS.id: ORDERS},
             partition=lambda name, index: ORDERS.partitions[index],
         )
-        config = SimpleNamespace(groups=self.world.settings)
+        config = SimpleNamespace(groups=self.harness.settings)
         cluster = cast(Any, SimpleNamespace(image=image, config=config))
         groups = GroupCoordinator(cast(Any, self.shards), cluster, cast(Any, None))
         clock = cast(Any, SimpleNamespace(wall_ms=lambda: START.wall_ms))
@@ -107,24 +109,24 @@ class Broker:
             retention_time_ms=kept_ms,
             topics=[OffsetCommitRequestTopic("orders", partitions=partitions)],
         )
-        return answer_of(cast(Any, self._commit(request, self.context(version))))
+        return reply_of(cast(Any, self._commit(request, self.context(version))))
 
     def delete(self, *names: str) -> Any:
-        return answer_of(
+        return reply_of(
             cast(Any, self._delete(DeleteGroupsRequest(groups_names=list(names)), self.context(2)))
         )
 
     def delete_offsets(self, count: int) -> Any:
         partitions = [OffsetDeleteRequestPartition(index) for index in range(count)]
         request = OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("orders", partitions)])
-        return answer_of(cast(Any, self._delete_offsets(request, self.context(0))))
+        return reply_of(cast(Any, self._delete_offsets(request, self.context(0))))
 
     async def fetch(self, *groups: OffsetFetchRequestGroup) -> Any:
         answer = cast(Any, self._fetch(OffsetFetchRequest(groups=list(groups)), self.context(9)))
-        return await (answer if asyncio.iscoroutine(answer) else answer_of(answer))
+        return await (answer if asyncio.iscoroutine(answer) else reply_of(answer))
 
     def offsets(self) -> set[int]:
-        return {committed.offset for _, committed in self.world.groups.offsets.partitions("g")}
+        return {committed.offset for _, committed in self.harness.groups.offsets.partitions("g")}
 
 
 def codes(response: OffsetCommitResponse) -> list[int]:
@@ -138,7 +140,7 @@ async def test_a_commit_of_very_many_partitions_is_kept_in_pieces() -> None:
     broker = Broker()
     assert codes(await broker.commit(5)) == [0] * MANY
     assert broker.shards.records == [*[COMMITS_AT_ONCE] * 3, 5]
-    assert len(list(broker.world.groups.offsets.partitions("g"))) == MANY
+    assert len(list(broker.harness.groups.offsets.partitions("g"))) == MANY
 
 
 async def test_commits_of_a_group_are_kept_in_the_order_in_which_they_came() -> None:
@@ -147,7 +149,7 @@ async def test_commits_of_a_group_are_kept_in_the_order_in_which_they_came() -> 
     last = broker.commit(8, 1)
     for response in await asyncio.gather(long, short, longer, last):
         assert set(codes(response)) == {0}
-    assert broker.world.groups.offsets.find("g", "orders", 0).offset == 8  # type: ignore[union-attr]
+    assert broker.harness.groups.offsets.find("g", "orders", 0).offset == 8  # type: ignore[union-attr]
     assert broker.offsets() == {7, 8}
 
 
@@ -171,7 +173,7 @@ async def test_a_long_commit_that_says_too_much_is_refused_before_any_of_it_is_k
 async def test_a_commit_that_is_to_be_kept_for_ever_is_kept() -> None:
     broker = Broker()
     assert codes(await broker.commit(5, 1, version=2, kept_ms=LONG_MAX)) == [0]
-    committed = broker.world.groups.offsets.find("g", "orders", 0)
+    committed = broker.harness.groups.offsets.find("g", "orders", 0)
     assert committed is not None
     assert committed.expire_timestamp_ms == LONG_MAX
 
@@ -181,18 +183,18 @@ async def test_a_commit_that_is_to_be_kept_for_ever_is_kept() -> None:
 
 async def test_others_get_a_turn_between_two_pieces() -> None:
     broker = Broker()
-    turns: list[int] = []
+    queue: list[int] = []
 
     async def watch() -> None:
         while True:
-            turns.append(sum(broker.shards.records))
+            queue.append(sum(broker.shards.records))
             await asyncio.sleep(0)
 
     watching = asyncio.get_running_loop().create_task(watch())
     await broker.commit(5)
     await broker.delete("g")
     watching.cancel()
-    steps = [after - before for before, after in pairwise(turns)]
+    steps = [after - before for before, after in pairwise(queue)]
     assert max(steps) <= STATE_RECORDS_PER_TURN + 1
     assert sum(steps) >= 2 * MANY
 
@@ -201,15 +203,15 @@ async def test_the_pieces_of_several_groups_share_the_turns() -> None:
     broker = Broker()
     names = [f"g-{number}" for number in range(10)]
     for name in names:
-        broker.world.replay_commits(name, places(STATE_RECORDS_PER_TURN - 1))
+        broker.harness.replay_commits(name, places(STATE_RECORDS_PER_TURN - 1))
     deleting = asyncio.ensure_future(broker.delete(*names))
-    turns = [0]
+    queue = [0]
     while not deleting.done():
         await asyncio.sleep(0)
-        turns.append(sum(broker.shards.records))
-    assert max(after - before for before, after in pairwise(turns)) < (2 * STATE_RECORDS_PER_TURN)
+        queue.append(sum(broker.shards.records))
+    assert max(after - before for before, after in pairwise(queue)) < (2 * STATE_RECORDS_PER_TURN)
     assert {result.error_code for result in (await deleting).results} == {0}
-    assert list(broker.world.groups.names()) == []
+    assert list(broker.harness.groups.names()) == []
 
 
 # Deletions
@@ -224,7 +226,7 @@ async def test_a_group_that_is_being_deleted_is_gone_for_whoever_asks_meanwhile(
     assert [result.error_code for result in deleted.results] == [0]
     assert codes(answer) == [0]
     assert broker.offsets() == {9}
-    assert len(list(broker.world.groups.offsets.partitions("g"))) == 1
+    assert len(list(broker.harness.groups.offsets.partitions("g"))) == 1
 
 
 async def test_a_deletion_that_was_refused_half_way_can_be_asked_for_again() -> None:
@@ -237,7 +239,7 @@ async def test_a_deletion_that_was_refused_half_way_can_be_asked_for_again() -> 
     broker.shards.refuses_at = None
     (result,) = (await broker.delete("g")).results
     assert result.error_code == 0
-    assert list(broker.world.groups.names()) == []
+    assert list(broker.harness.groups.names()) == []
 
 
 async def test_a_group_that_does_not_exist_is_not_deleted() -> None:
@@ -253,7 +255,7 @@ async def test_very_many_offsets_are_deleted_in_pieces() -> None:
     assert {partition.error_code for partition in response.topics[0].partitions} == {0}
     assert len(response.topics[0].partitions) == MANY - 1
     assert max(broker.shards.records) <= TOMBSTONES_AT_ONCE
-    assert len(list(broker.world.groups.offsets.partitions("g"))) == 1
+    assert len(list(broker.harness.groups.offsets.partitions("g"))) == 1
 
 
 # Reading

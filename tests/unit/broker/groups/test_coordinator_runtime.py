@@ -9,13 +9,13 @@ import pytest
 
 from penstock.broker.groups.coordinator_runtime import (
     COORDINATOR_LIMITS,
+    CoordinatorDependencies,
     CoordinatorLimits,
-    Means,
-    _Counts,
-    _Runner,
+    _ErrorCounts,
+    _ShardRunner,
 )
 from penstock.broker.storage.cold_reads import ColdReads
-from penstock.coordinator.outcome import Outcome, StateRecord
+from penstock.coordinator.outcome import CommandOutcome, StateRecord
 from penstock.coordinator.shard import Phase
 from penstock.errors import CorruptData, ErrorCode, StorageFull
 from penstock.host.clock import SystemClock
@@ -23,7 +23,7 @@ from penstock.host.disk import Space
 from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
 from penstock.limits import COORDINATOR_ROOM_BYTES
-from penstock.log.reading.cold_reading import ColdRead, ColdResult, Found
+from penstock.log.reading.cold_reading import BatchesRead, ColdRead, ColdResult
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.partition import Partition
 from penstock.types import NO_OFFSET, Offset
@@ -55,7 +55,7 @@ class Wrapped:
         self.inner = partition
         self.log: Any = partition.log
         self.is_full = False
-        self.read: Callable[..., Found | ColdRead] = partition.read
+        self.read: Callable[..., BatchesRead | ColdRead] = partition.read
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -68,7 +68,7 @@ class Wrapped:
 
 class Running:
     def __init__(
-        self, lines: Lines, partition: Wrapped, runner: _Runner[Counters], damaged: list[Exception]
+        self, lines: Lines, partition: Wrapped, runner: _ShardRunner[Counters], damaged: list[Exception]
     ) -> None:
         self.lines = lines
         self.damaged = damaged
@@ -118,7 +118,7 @@ async def running(
         damaged.append(damage)
         found_in.go_offline(str(damage))
 
-    means = Means(
+    dependencies = CoordinatorDependencies(
         partitions=cast(Any, None),
         pool=pool,
         cold_reads=ColdReads(pool, on_damage),
@@ -127,10 +127,10 @@ async def running(
         log=lines,
         on_full=lambda full: None,
         on_failed=lambda failed: None,
-        turn=asyncio.Lock(),
+        load_lock=asyncio.Lock(),
         limits=limits,
     )
-    runner = _Runner(cast(Partition, partition), new_state, means, _Counts())
+    runner = _ShardRunner(cast(Partition, partition), new_state, dependencies, _ErrorCounts())
     try:
         yield Running(lines, partition, runner, damaged)
     finally:
@@ -146,8 +146,8 @@ async def running(
 async def test_where_nothing_can_be_read_the_log_is_damaged_and_nobody_is_told_half_of_it() -> None:
     async with running() as it:
 
-        def read(offset: Offset, bytes_max: int, *, at_least_one: bool) -> Found | ColdRead:
-            return Found(b"", offset, 0)
+        def read(offset: Offset, bytes_max: int, *, at_least_one: bool) -> BatchesRead | ColdRead:
+            return BatchesRead(b"", offset, 0)
 
         it.partition.read = read
         it.runner.load()
@@ -170,9 +170,9 @@ async def test_damage_is_said_once_with_what_to_do_and_looked_at_less_and_less_o
     async with running() as it:
         is_damaged = True
 
-        def read(offset: Offset, bytes_max: int, *, at_least_one: bool) -> Found | ColdRead:
+        def read(offset: Offset, bytes_max: int, *, at_least_one: bool) -> BatchesRead | ColdRead:
             if is_damaged:
-                return Found(b"", offset, 0)
+                return BatchesRead(b"", offset, 0)
             return it.partition.inner.read(offset, bytes_max, at_least_one=at_least_one)
 
         it.partition.read = read
@@ -262,7 +262,7 @@ class Gauge:
 
 
 async def test_a_full_disk_is_noticed_once_and_so_is_the_room_that_comes_back() -> None:
-    async with running(limits=CoordinatorLimits(room_check_ms=1)) as it:
+    async with running(limits=CoordinatorLimits(space_check_ms=1)) as it:
         gauge = it.partition.log = Gauge(it.partition.inner.log)
         it.runner.load()
         await it.loaded()
@@ -283,7 +283,7 @@ async def test_a_full_disk_is_noticed_once_and_so_is_the_room_that_comes_back() 
 
 async def test_space_that_is_no_room_costs_the_state_no_more_often_than_it_is_looked_at() -> None:
     """As with a quota, or where no more files can be opened."""
-    async with running(limits=CoordinatorLimits(room_check_ms=20, reload_ms=1)) as it:
+    async with running(limits=CoordinatorLimits(space_check_ms=20, reload_ms=1)) as it:
         gauge = it.partition.log = Gauge(it.partition.inner.log)
         gauge.usable_bytes = 10**9
         it.runner.load()
@@ -300,13 +300,15 @@ async def test_space_that_is_no_room_costs_the_state_no_more_often_than_it_is_lo
 
 
 async def test_room_is_what_there_was_no_room_for() -> None:
-    async with running(limits=CoordinatorLimits(room_check_ms=1)) as it:
+    async with running(limits=CoordinatorLimits(space_check_ms=1)) as it:
         gauge = it.partition.log = Gauge(it.partition.inner.log)
         gauge.usable_bytes = COORDINATOR_ROOM_BYTES
         it.runner.load()
         await it.loaded()
         it.partition.is_full = True
-        large = Outcome([StateRecord(b"k", bytes(COORDINATOR_ROOM_BYTES // 80))] * 50, is_divisible=True)
+        large = CommandOutcome(
+            [StateRecord(b"k", bytes(COORDINATOR_ROOM_BYTES // 80))] * 50, is_divisible=True
+        )
         it.shard.execute(lambda state, now: large, Client().pending)
         looks = gauge.looks
         await until(lambda: gauge.looks > looks + 2, seconds_max=5)
@@ -319,15 +321,15 @@ async def test_room_that_was_none_is_looked_for_less_often_until_something_is_wr
     async with running() as it:
         waits = []
         for _ in range(7):
-            it.runner._note_full()
-            waits.append(it.runner._room_check_ms)
-            it.runner._end_at_room = it.partition.log.log_end_offset
+            it.runner._back_off_if_still_full()
+            waits.append(it.runner._space_check_ms)
+            it.runner._end_at_last_space = it.partition.log.log_end_offset
         assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
         it.runner.load()
         await it.loaded()
         it.put(b"c")
-        it.runner._note_full()
-        assert it.runner._room_check_ms == 1_000
+        it.runner._back_off_if_still_full()
+        assert it.runner._space_check_ms == 1_000
 
 
 async def test_troubles_are_counted() -> None:

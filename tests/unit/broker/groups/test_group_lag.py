@@ -10,23 +10,23 @@ import pytest
 
 from penstock.broker.apis.group_reports import GroupReports as GroupReportsHandler
 from penstock.broker.apis.log_positions import LogPositions as LogPositionsHandler
-from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.broker import Environment, RunningBroker, running_broker
 from penstock.broker.cluster.peer_requests import PeerUnavailable
-from penstock.broker.cluster.topic_creation import TopicCreation, WantedTopic
+from penstock.broker.cluster.topic_creation import RequestedTopic, TopicCreation
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.cluster_groups import decoded
 from penstock.broker.groups.group_lag import GroupReport, PartitionReport
 from penstock.config.sources import load
 from penstock.controller.topics import TopicRequest, delete_topic
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
 from penstock.errors import ErrorCode
-from penstock.groups.groups import Groups
+from penstock.groups.groups import GroupStateMachine
 from penstock.groups.offsets.commit import NO_GENERATION, CommitRequest
-from penstock.groups.offsets.committed_offsets import Commit, Committed
-from penstock.groups.offsets.lag import Standing
+from penstock.groups.offsets.committed_offsets import OffsetAndMetadata, PartitionCommit
+from penstock.groups.offsets.lag import LagStatus
 from penstock.host.clock import AdjustableClock
 from penstock.host.randomness import SystemRandomness
-from penstock.log.reading.first_record import FirstRecordRead, FirstTime
+from penstock.log.reading.first_record import FirstRecordRead, FirstRecordTime
 from penstock.protocol.batches import parse_header
 from penstock.protocol.messages.group_reports import GroupReportsRequest
 from penstock.protocol.messages.log_positions import LogPositionsRequest, WantedPosition
@@ -48,7 +48,7 @@ class Living:
 
     async def topic(self, name: str, partitions: int = 1) -> None:
         creation = TopicCreation(self.broker.cluster, self.clock, SystemRandomness())
-        await creation.create([WantedTopic(TopicRequest(name=name, partitions=partitions), {})])
+        await creation.create([RequestedTopic(TopicRequest(name=name, partitions=partitions), {})])
 
     async def produce(self, topic: str, count: int, partition: int = 0) -> None:
         found = self.broker.storage.partitions.find(topic, partition)
@@ -65,12 +65,14 @@ class Living:
         for partition, offset in offsets.items():
             topic_id = self.broker.cluster.image.topics[partition.topic].id
             commits.append(
-                Commit(partition, Committed(Offset(offset), NO_EPOCH, "", now_ms, topic_id=topic_id))
+                PartitionCommit(
+                    partition, OffsetAndMetadata(Offset(offset), NO_EPOCH, "", now_ms, topic_id=topic_id)
+                )
             )
         request = CommitRequest(group, "", None, NO_GENERATION, 9, commits)
 
-        def command(state: Groups, pending: Pending, now: Now) -> Outcome:
-            return Outcome(state.commit(request, now), (Reply(pending, ErrorCode.NONE),))
+        def command(state: GroupStateMachine, pending: WaitingRequest, now: Now) -> CommandOutcome:
+            return CommandOutcome(state.commit(request, now), (Reply(pending, ErrorCode.NONE),))
 
         for _ in range(ATTEMPTS_MAX):  # the coordinator may still be loading
             if await self._done(group, command) is ErrorCode.NONE:
@@ -78,7 +80,7 @@ class Living:
             await asyncio.sleep(0.001)
         pytest.fail("the coordinator was never ready")
 
-    async def _done(self, group: str, command: Callable[..., Outcome]) -> Any:
+    async def _done(self, group: str, command: Callable[..., CommandOutcome]) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._coordinator.execute(group, command, lambda code, _: code).then(answer.set_result)
         return await answer
@@ -97,7 +99,7 @@ class Living:
 async def living(folder: Path) -> AsyncIterator[Living]:
     settings = ["listeners=PLAINTEXT://127.0.0.1:0", "offsets.topic.num.partitions=3"]
     clock = AdjustableClock()
-    async with running_broker(load({"data_dir": str(folder)}, settings), World(clock=clock)) as broker:
+    async with running_broker(load({"data_dir": str(folder)}, settings), Environment(clock=clock)) as broker:
         yield Living(broker, clock)
 
 
@@ -130,7 +132,7 @@ async def test_a_group_that_only_has_offsets_is_told_how_far_it_is(alive: Living
     report = await alive.one("g")
     (partition,) = report.partitions
     assert (report.status.type, report.status.state, report.status.members) == ("classic", "Empty", [])
-    assert (partition.lag.standing, partition.lag.behind) == (Standing.OK, 16)
+    assert (partition.lag.standing, partition.lag.behind) == (LagStatus.OK, 16)
     assert 65_000 <= (partition.lag.age_ms or 0) < 70_000
     assert report.totals.behind == 16
 
@@ -156,7 +158,7 @@ async def test_the_log_is_read_once_for_an_offset(alive: Living, monkeypatch: py
 
     run = FirstRecordRead.run
 
-    def counted(read: FirstRecordRead) -> FirstTime:
+    def counted(read: FirstRecordRead) -> FirstRecordTime:
         reads.append(read)
         return run(read)
 
@@ -197,7 +199,7 @@ async def test_a_group_whose_records_were_deleted_unread_is_told(alive: Living) 
     assert found is not None
     found.delete_before(Offset(7))
     lag = (await alive.partition("g")).lag
-    assert (lag.standing, lag.lost, lag.behind) == (Standing.RECORDS_LOST, 5, 3)
+    assert (lag.standing, lag.lost, lag.behind) == (LagStatus.RECORDS_LOST, 5, 3)
     assert lag.age_ms is not None
 
 
@@ -209,7 +211,7 @@ async def test_a_partition_that_went_offline_is_not_guessed_at(alive: Living) ->
     assert found is not None
     found.go_offline("it is damaged")
     report = await alive.one("g")
-    assert report.partitions[0].lag.standing is Standing.OFFLINE
+    assert report.partitions[0].lag.standing is LagStatus.OFFLINE
     assert report.partitions[0].lag.behind is None
 
 
@@ -273,7 +275,7 @@ async def test_what_one_broker_tells_another_is_the_whole_report(alive: Living) 
     report = await alive.one("g")
     assert told is not None
     assert told.partitions[0].lag.behind == report.partitions[0].lag.behind == 6
-    assert told.partitions[0].lag.standing is Standing.OK
+    assert told.partitions[0].lag.standing is LagStatus.OK
     assert told.partitions[0].partition == ORDERS
     assert told.totals.behind == report.totals.behind
     assert told.status._replace(positions=()) == report.status._replace(positions=())

@@ -7,12 +7,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.broker.cluster.peer_requests import PeerQuestions, PeerUnavailable
-from penstock.broker.groups.log_positions import OFFLINE, UNKNOWN, LogPosition, LogPositions, PositionQuestion
-from penstock.broker.replication.replica_fetchers import Way
+from penstock.broker.cluster.peer_requests import PeerRequests, PeerUnavailable
+from penstock.broker.groups.log_positions import (
+    OFFLINE,
+    UNKNOWN,
+    LogPosition,
+    LogPositionLookup,
+    PositionQuery,
+)
+from penstock.broker.replication.replica_fetchers import InterBrokerLink
 from penstock.errors import ErrorCode
 from penstock.groups.offsets.lag import LogSpan
-from penstock.metadata.facts import Broker, ClusterImage, Endpoint, Live, PartitionState, Topic
+from penstock.metadata.facts import (
+    BrokerRegistration,
+    BrokerSession,
+    ClusterImage,
+    Endpoint,
+    PartitionState,
+    Topic,
+)
 from penstock.protocol.messages.log_positions import (
     LOG_POSITIONS,
     FoundPosition,
@@ -32,7 +45,7 @@ def led_by(*leaders: int) -> ClusterImage:
     return ClusterImage(cluster_id="c", topics={"t": topic}, topics_by_id={TOPIC: topic})
 
 
-class Answering:
+class CannedReplies:
     """Other brokers, as far as they answer."""
 
     def __init__(self, silent: set[int] = frozenset(), without_times_after: int = 100) -> None:  # type: ignore[assignment]
@@ -53,29 +66,29 @@ class Answering:
         return LogPositionsResponse(partitions=[answer] * len(request.partitions))
 
 
-def positions(image: ClusterImage, peers: Answering) -> LogPositions:
-    return LogPositions(1, lambda: image, None, None, peers)  # type: ignore[arg-type]
+def positions(image: ClusterImage, peers: CannedReplies) -> LogPositionLookup:
+    return LogPositionLookup(1, lambda: image, None, None, peers)  # type: ignore[arg-type]
 
 
 async def test_each_leader_is_asked_for_what_it_leads() -> None:
-    peers = Answering()
-    wanted = [PositionQuestion(TOPIC, index, Offset(5)) for index in (0, 1, 2)]
+    peers = CannedReplies()
+    wanted = [PositionQuery(TOPIC, index, Offset(5)) for index in (0, 1, 2)]
     found = await positions(led_by(2, 3, 2), peers).find(wanted)
     assert found == [LogPosition(LogSpan(Offset(3), Offset(9)), 77)] * 3
     assert sorted(peers.asked) == [(2, 2), (3, 1)]
 
 
 async def test_what_a_silent_leader_leads_is_unknown_and_the_rest_is_not() -> None:
-    wanted = [PositionQuestion(TOPIC, index, Offset(5)) for index in (0, 1, 2)]
-    found = await positions(led_by(2, 3, 2), Answering(silent={2})).find(wanted)
+    wanted = [PositionQuery(TOPIC, index, Offset(5)) for index in (0, 1, 2)]
+    found = await positions(led_by(2, 3, 2), CannedReplies(silent={2})).find(wanted)
     assert [found[0], found[2]] == [UNKNOWN, UNKNOWN]
     assert found[1].span == LogSpan(Offset(3), Offset(9))
 
 
 async def test_a_partition_without_a_leader_is_offline_and_nobody_is_asked() -> None:
-    peers = Answering()
-    assert await positions(led_by(-1), peers).find([PositionQuestion(TOPIC, 0)]) == [OFFLINE]
-    assert await positions(led_by(2), peers).find([PositionQuestion(TOPIC, 9)]) == [OFFLINE]
+    peers = CannedReplies()
+    assert await positions(led_by(-1), peers).find([PositionQuery(TOPIC, 0)]) == [OFFLINE]
+    assert await positions(led_by(2), peers).find([PositionQuery(TOPIC, 9)]) == [OFFLINE]
     assert peers.asked == []
 
 
@@ -84,32 +97,32 @@ async def test_a_partition_without_a_leader_is_offline_and_nobody_is_asked() -> 
     [(ErrorCode.KAFKA_STORAGE_ERROR, OFFLINE), (ErrorCode.NOT_LEADER_OR_FOLLOWER, UNKNOWN)],
 )
 async def test_a_leader_may_not_know_either(code: ErrorCode, expected: LogPosition) -> None:
-    peers = Answering()
+    peers = CannedReplies()
     peers.answer = FoundPosition(code)
-    assert await positions(led_by(2), peers).find([PositionQuestion(TOPIC, 0)]) == [expected]
+    assert await positions(led_by(2), peers).find([PositionQuery(TOPIC, 0)]) == [expected]
 
 
 async def test_many_partitions_are_asked_for_in_several_questions() -> None:
-    peers = Answering()
+    peers = CannedReplies()
     image = led_by(*[2] * 2_500)
-    found = await positions(image, peers).find([PositionQuestion(TOPIC, index) for index in range(2_500)])
+    found = await positions(image, peers).find([PositionQuery(TOPIC, index) for index in range(2_500)])
     assert len(found) == 2_500
     assert peers.asked == [(2, 1_000), (2, 1_000), (2, 500)]
 
 
 async def test_of_many_partitions_the_ends_are_known_though_times_come_late() -> None:
-    peers = Answering(without_times_after=4)
+    peers = CannedReplies(without_times_after=4)
     image = led_by(*[2] * 2_500)
-    wanted = [PositionQuestion(TOPIC, index, Offset(5)) for index in range(2_500)]
+    wanted = [PositionQuery(TOPIC, index, Offset(5)) for index in range(2_500)]
     found = await positions(image, peers).find(wanted)
     assert [each.span for each in found] == [LogSpan(Offset(3), Offset(9))] * 2_500
     assert [each.timestamp_ms for each in found] == [77] * 1_000 + [None] * 1_500
 
 
 async def test_times_are_only_asked_for_where_records_wait() -> None:
-    peers = Answering()
+    peers = CannedReplies()
     image = led_by(*[2] * 2_500)
-    wanted = [PositionQuestion(TOPIC, index, Offset(5 if index < 3 else 9)) for index in range(2_500)]
+    wanted = [PositionQuery(TOPIC, index, Offset(5 if index < 3 else 9)) for index in range(2_500)]
     await positions(image, peers).find(wanted)
     assert peers.asked == [(2, 1_000), (2, 1_000), (2, 500), (2, 3)]
 
@@ -125,7 +138,9 @@ class Known:
 
     def become(self, port: int, epoch: int) -> None:
         endpoints = {"PLAINTEXT": Endpoint("127.0.0.1", port)}
-        broker = Broker(2, None, endpoints, 1, incarnation="i", live=Live(epoch, "i", "d"))
+        broker = BrokerRegistration(
+            2, None, endpoints, 1, incarnation="i", live=BrokerSession(epoch, "i", "d")
+        )
         self.image = ClusterImage(cluster_id="c", brokers={2: broker})
 
 
@@ -142,7 +157,7 @@ async def silent_port() -> AsyncIterator[int]:
 
 async def test_a_silent_broker_is_waited_for_once_and_asked_again_when_it_is_new(silent_port: int) -> None:
     cluster = Known(silent_port)
-    peers = PeerQuestions(cluster, Way("PLAINTEXT"))  # type: ignore[arg-type]
+    peers = PeerRequests(cluster, InterBrokerLink("PLAINTEXT"))  # type: ignore[arg-type]
     loop, durations = asyncio.get_running_loop(), []
     for epoch in (5, 5, 6):
         cluster.become(silent_port, epoch)
@@ -156,11 +171,11 @@ async def test_a_silent_broker_is_waited_for_once_and_asked_again_when_it_is_new
 
 
 async def test_a_silent_leader_holds_up_one_page_and_not_the_next(silent_port: int) -> None:
-    peers: Any = PeerQuestions(Known(silent_port), Way("PLAINTEXT"))  # type: ignore[arg-type]
+    peers: Any = PeerRequests(Known(silent_port), InterBrokerLink("PLAINTEXT"))  # type: ignore[arg-type]
     found, loop, durations = positions(led_by(2), peers), asyncio.get_running_loop(), []
     for _ in range(3):
         began = loop.time()
-        assert await found.find([PositionQuestion(TOPIC, 0)]) == [UNKNOWN]
+        assert await found.find([PositionQuery(TOPIC, 0)]) == [UNKNOWN]
         durations.append(loop.time() - began)
     assert durations[0] >= 1.0
     assert max(durations[1:]) < 0.5
@@ -168,7 +183,7 @@ async def test_a_silent_leader_holds_up_one_page_and_not_the_next(silent_port: i
 
 async def test_a_broker_that_is_not_registered_or_not_there_is_not_asked() -> None:
     cluster = Known(1)
-    peers = PeerQuestions(cluster, Way("ELSEWHERE"))  # type: ignore[arg-type]
+    peers = PeerRequests(cluster, InterBrokerLink("ELSEWHERE"))  # type: ignore[arg-type]
     for node in (2, 9):
         with pytest.raises(PeerUnavailable, match="not running"):
             await peers.ask(node, LOG_POSITIONS, LogPositionsRequest(), 200)

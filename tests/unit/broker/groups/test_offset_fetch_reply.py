@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from penstock.broker.groups.group_coordinator import Answer, Gathering
-from penstock.broker.groups.offset_fetch_reply import Found, Places, Telling
-from penstock.broker.groups.reply_budget import ReplyRoom
+from penstock.broker.groups.group_coordinator import CombinedReply, GroupReply
+from penstock.broker.groups.offset_fetch_reply import GroupOffsetsFound, OffsetFetchReplyBuilder, TopicOffsets
+from penstock.broker.groups.reply_budget import ReplyBudget
 from penstock.errors import ErrorCode, ProtocolError
 from penstock.limits import OFFSETS_PER_TURN
 from penstock.protocol.messages.offset_fetch import OffsetFetchRequestGroup
@@ -31,34 +31,34 @@ def refused(name: str, code: ErrorCode, detail: str) -> str:
     return f"{name} {code.name}"
 
 
-def gathering(*names: str) -> Gathering:
-    return Gathering([partial(refused, name) for name in names], list)
+def combined(*names: str) -> CombinedReply:
+    return CombinedReply([partial(refused, name) for name in names], list)
 
 
 def test_answers_come_in_the_order_asked_whenever_they_are_given() -> None:
-    both = gathering("a", "b")
+    both = combined("a", "b")
     connection = Connection()
     both.later.then(connection.tell)
-    first, second = both.clients()
-    second.answer(2)
+    first, second = both.pending_requests()
+    second.complete(2)
     assert connection.told == []
-    first.answer(1)
+    first.complete(1)
     assert connection.told == [[1, 2]]
 
 
 def test_nothing_asked_is_answered_at_once() -> None:
     connection = Connection()
-    gathering().later.then(connection.tell)
+    combined().later.then(connection.tell)
     assert connection.told == [[]]
 
 
 def test_if_one_of_them_cannot_be_told_all_are_refused_whoever_was_last() -> None:
     partition = partition_on(new_disk())
     shard, shell = active(partition)
-    both, connection, writer = gathering("a", "b"), Connection({b"k": b"1"}), Client()
+    both, connection, writer = combined("a", "b"), Connection({b"k": b"1"}), Client()
     both.later.then(connection.tell)
     first, second = Client(), Client()
-    first.pending, second.pending = both.clients()
+    first.pending, second.pending = both.pending_requests()
     put(shard, b"k", b"1", writer)
     look(shard, first)
     look(shard, second)
@@ -70,13 +70,13 @@ def test_if_one_of_them_cannot_be_told_all_are_refused_whoever_was_last() -> Non
 def test_a_client_to_whom_nothing_can_be_told_is_disconnected() -> None:
     partition = partition_on(new_disk())
     shard, shell = active(partition)
-    one, writer = gathering("a"), Client()
+    one, writer = combined("a"), Client()
     connection = Connection({b"k": b"1"}, f"a {ErrorCode.UNKNOWN_SERVER_ERROR.name}")
     one.later.then(connection.tell)
-    asker = Client()
-    (asker.pending,) = one.clients()
+    harness = Client()
+    (harness.pending,) = one.pending_requests()
     put(shard, b"k", b"1", writer)
-    look(shard, asker)
+    look(shard, harness)
     sync(partition)
     (ending,) = connection.told
     assert isinstance(ending, ProtocolError)
@@ -84,18 +84,20 @@ def test_a_client_to_whom_nothing_can_be_told_is_disconnected() -> None:
 
 
 def test_an_answer_that_did_not_arrive_can_be_followed_by_another() -> None:
-    answer, connection = Answer(), Connection("too much")
-    answer.then(connection.tell)
+    complete, connection = GroupReply(), Connection("too much")
+    complete.then(connection.tell)
     try:
-        answer.finish("too much")
+        complete.finish("too much")
     except OverflowError:
-        answer.finish("less")
+        complete.finish("less")
     assert connection.told == ["less"]
 
 
 def test_a_long_answer_about_offsets_is_made_in_turns_with_others() -> None:
     places = [(index, None, ErrorCode.NONE) for index in range(2 * OFFSETS_PER_TURN + 1)]
-    found = Found(OffsetFetchRequestGroup("g"), ErrorCode.NONE, [Places("t", NO_TOPIC_ID, places)])
-    telling = Telling(found, ReplyRoom(), 9)
-    assert len(list(telling.turns())) == 2
-    assert len(telling.answer.topics[0].partitions) == len(places)
+    found = GroupOffsetsFound(
+        OffsetFetchRequestGroup("g"), ErrorCode.NONE, [TopicOffsets("t", NO_TOPIC_ID, places)]
+    )
+    builder = OffsetFetchReplyBuilder(found, ReplyBudget(), 9)
+    assert len(list(builder.chunks())) == 2
+    assert len(builder.answer.topics[0].partitions) == len(places)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.groups.record_timestamps import RecordTimes, RecordTimesLimits, Wanted
+from penstock.broker.groups.record_timestamps import RecordTimestamps, RecordTimestampsLimits, TimestampQuery
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.host.clock import SystemClock
 from penstock.replication.partition import Partition
@@ -35,8 +35,10 @@ async def test_a_time_that_made_room_for_others_is_still_told_to_whoever_asked_f
         partition = await make(broker, "t")
         await fill(broker, partition, 1, time_ms=77)
         pool: Any = SlowPool()
-        times = RecordTimes(ColdReads(pool, no_damage), SystemClock(), RecordTimesLimits(kept_max=1))
-        kept, missing, another = (Wanted(partition, Offset(offset)) for offset in (1, 20, 40))
+        times = RecordTimestamps(
+            ColdReads(pool, no_damage), SystemClock(), RecordTimestampsLimits(cache_entries_max=1)
+        )
+        kept, missing, another = (TimestampQuery(partition, Offset(offset)) for offset in (1, 20, 40))
         pool.may_read.set()
         assert await times.find([kept]) == [77]
         pool.may_read.clear()
@@ -47,13 +49,13 @@ async def test_a_time_that_made_room_for_others_is_still_told_to_whoever_asked_f
 
 
 async def test_times_that_are_not_read_in_time_are_unknown_and_the_others_are_kept(tmp_path: Path) -> None:
-    limits = RecordTimesLimits(wait_ms_max=100, read_at_once=1)
+    limits = RecordTimestampsLimits(wait_ms_max=100, read_at_once=1)
     async with broker_with(tmp_path) as broker:
         partition = await make(broker, "t")
         await fill(broker, partition, 1, time_ms=77)
         pool: Any = SlowPool()
-        times = RecordTimes(ColdReads(pool, no_damage), SystemClock(), limits)
-        first, second = (Wanted(partition, Offset(offset)) for offset in (1, 20))
+        times = RecordTimestamps(ColdReads(pool, no_damage), SystemClock(), limits)
+        first, second = (TimestampQuery(partition, Offset(offset)) for offset in (1, 20))
         pool.may_read.set()
         assert await times.find([first]) == [77]
         pool.may_read.clear()

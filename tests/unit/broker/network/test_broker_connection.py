@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from penstock.broker.apis.metadata import Metadata
 from penstock.broker.context import RequestContext
-from penstock.broker.network.connection import Connection, ConnectionLimits, Shared
+from penstock.broker.network.connection import Connection, ConnectionLimits, ConnectionResources
 from penstock.broker.network.memory_budget import MEMORY_LIMITS, MemoryLimits
 from penstock.broker.quotas import NoQuotas
-from penstock.broker.router import Later, NoReply, Route, Router
+from penstock.broker.router import DeferredReply, NoReply, Route, Router
 from penstock.errors import ProtocolError
 from penstock.host.tasks import Tasks
 from penstock.limits import (
@@ -99,7 +99,7 @@ class Client:
             world.shared,
             lambda transport: RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything()),
             lambda connection: True,
-            lambda connection, complaint: self.complaints.append(complaint),
+            lambda connection, close_reason: self.complaints.append(close_reason),
         )
         self.connection.connection_made(cast(asyncio.Transport, self.transport))
         self._shared_buffer = world.buffer
@@ -137,7 +137,7 @@ class Wiring:
     ) -> None:
         self.buffer = bytearray(SHARED_BYTES)
         self.bugs: list[str] = []
-        self.waiting: dict[str, Later] = {}
+        self.waiting: dict[str, DeferredReply] = {}
         self.abandoned: list[str] = []
         self.reply_of: Callable[[str], MetadataResponse] = echo
         router = Router(
@@ -146,7 +146,7 @@ class Wiring:
             NoQuotas(),
             lambda: ClusterImage(cluster_id="c"),
         )
-        self.shared = Shared(
+        self.shared = ConnectionResources(
             router,
             Tasks(lambda name, failure: self.bugs.append(f"{name}: {failure!r}")),
             self.buffer,
@@ -162,7 +162,7 @@ class Wiring:
         assert topics is not None
         name = topics[0].name or ""
         if name.startswith("later"):
-            self.waiting[name] = Later(lambda: self.abandoned.append(name))
+            self.waiting[name] = DeferredReply(lambda: self.abandoned.append(name))
             return self.waiting[name]
         if name.startswith("bug"):
             raise KeyError("a mistake of ours")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.broker import BROKER_LIMITS, BrokerLimits, RunningBroker, World, running_broker
+from penstock.broker.broker import BROKER_LIMITS, BrokerLimits, Environment, RunningBroker, running_broker
 from penstock.broker.storage.checkpoints import CheckpointLimits
 from penstock.broker.storage.storage import StorageLimits
 from penstock.config.sources import load
@@ -49,7 +49,7 @@ async def broker_on(
     disk: OsDisk, tmp_path: Path, *settings: str, limits: BrokerLimits = BROKER_LIMITS
 ) -> AsyncIterator[RunningBroker]:
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}, settings)
-    async with running_broker(config, World(disk=disk), limits) as broker:
+    async with running_broker(config, Environment(disk=disk), limits) as broker:
         await make_topic(broker, PARTITIONS)
         yield broker
 
@@ -93,7 +93,7 @@ async def test_checkpoints_go_on_when_others_have_taken_the_descriptors(tmp_path
     """Files of logs that are on disk are closed for them."""
     disk, lines = FewFiles(), LinesKept()
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World(disk=disk, log=lines), checkpoints_every(10)) as broker:
+    async with running_broker(config, Environment(disk=disk, log=lines), checkpoints_every(10)) as broker:
         await make_topic(broker, LOG_FILES // 2)
         partitions = list(broker.storage.partitions)
         disk.limit = LOG_FILES

@@ -40,13 +40,13 @@ async def test_a_large_request_that_loses_its_turn_to_another_stays_where_it_is(
     held = large.free_bytes
     assert held < TOTAL
     for _ in range(3):
-        decoded.give(decoded.total_bytes - decoded.free_bytes)  # its turn has come
+        decoded.release(decoded.total_bytes - decoded.free_bytes)  # its turn has come
         decoded.overdraw(decoded.free_bytes + 10_000)  # and somebody else was faster
         await turn()
         assert client.replies() == []
         assert large.free_bytes == held
         assert world.shared.small_frames.free_bytes >= TOTAL - FRAME_FIRST_BYTES
-    decoded.give(decoded.total_bytes - decoded.free_bytes)
+    decoded.release(decoded.total_bytes - decoded.free_bytes)
     await turn()
     assert len(client.replies()) == 1
     assert (large.free_bytes, world.shared.small_frames.free_bytes) == (TOTAL, TOTAL)

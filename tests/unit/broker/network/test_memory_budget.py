@@ -32,9 +32,9 @@ def test_who_waits_is_called_once_there_is_enough_and_it_is_theirs() -> None:
     budget, told = MemoryBudget(100), []
     budget.take(100)
     budget.wait(50, lambda: told.append("a"))
-    budget.give(49)
+    budget.release(49)
     assert told == []
-    budget.give(1)
+    budget.release(1)
     assert told == ["a"]
     assert not budget.take(1), "what was granted is taken"
 
@@ -44,9 +44,9 @@ def test_one_gift_serves_everybody_it_is_enough_for_in_the_order_of_asking() -> 
     budget.take(100)
     for name, need in (("a", 30), ("b", 30), ("c", 50), ("d", 10)):
         budget.wait(need, lambda name=name: told.append(name))  # type: ignore[misc]
-    budget.give(100)
+    budget.release(100)
     assert told == ["a", "b"], "d must not pass c for ever"
-    budget.give(60)
+    budget.release(60)
     assert told == ["a", "b", "c", "d"]
 
 
@@ -61,7 +61,7 @@ def test_who_left_is_not_called() -> None:
     budget.wait(10, lambda: told.append("second"))
     budget.forget(first)
     budget.forget(first)
-    budget.give(100)
+    budget.release(100)
     assert told == ["second"]
 
 
@@ -69,7 +69,7 @@ def test_giving_back_more_than_was_taken_is_a_mistake() -> None:
     budget = MemoryBudget(100)
     budget.take(10)
     with pytest.raises(AssertionError, match="more was given back"):
-        budget.give(11)
+        budget.release(11)
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.booleans()), max_size=60))
@@ -85,7 +85,7 @@ def test_grants_never_exceed_the_total_and_nobody_is_forgotten(steps: list[tuple
 
     for need, gives_back in steps:
         if gives_back and held:
-            budget.give(held.pop())
+            budget.release(held.pop())
         elif budget.take(need):
             held.append(need)
         else:
@@ -93,5 +93,5 @@ def test_grants_never_exceed_the_total_and_nobody_is_forgotten(steps: list[tuple
             budget.wait(need, lambda need=need: granted(need))  # type: ignore[misc]
         assert sum(held) <= 100
     while held:
-        budget.give(held.pop())
+        budget.release(held.pop())
     assert waiting == 0

@@ -17,7 +17,7 @@ from penstock.limits import (
     FRAME_STEP_BYTES,
     MEMORY_GRACE_MS,
 )
-from penstock.observability.logs import Silence
+from penstock.observability.logs import NullLog
 from penstock.security.access import AllowEverything
 from tests.unit.broker.network.test_broker_connection import (
     IN_FLIGHT_BYTES_MAX,
@@ -40,7 +40,7 @@ class Hall:
 
     def __init__(self, memory: MemoryLimits = MEMORY_LIMITS) -> None:
         self.world = Wiring(memory=memory)
-        self.server = Server(self.world.shared, BrokerConfig.of().network, AllowEverything(), Silence())
+        self.server = Server(self.world.shared, BrokerConfig.of().network, AllowEverything(), NullLog())
         self.clients: list[Client] = []
 
     def client(self) -> Client:
@@ -52,7 +52,7 @@ class Hall:
     def relieve(self, budget: MemoryBudget, later_ms: int = 0) -> list[Client]:
         """What a relief at that time ends; the transports then say goodbye."""
         now = asyncio.get_running_loop().time() + later_ms / 1000
-        self.server._relieve_one(budget, budget.wanted_bytes, now)
+        self.server._relieve_one(budget, budget.missing_bytes, now)
         ended = [client for client in self.clients if client.transport.ending == "aborted"]
         for client in ended:
             self.clients.remove(client)
@@ -158,7 +158,7 @@ async def test_a_refused_connection_gives_back_what_it_held_although_its_replies
     client.transport.takes_everything = False
     client.receives(ask("now") + half_of(REQUEST_BYTES_MAX))
     assert world.shared.small_frames.free_bytes < SMALL_TOTAL
-    client.connection.refuse("for a test")
+    client.connection.close_rejected("for a test")
     assert world.shared.small_frames.free_bytes == SMALL_TOTAL
     client.connection.check(asyncio.get_running_loop().time() + 3600, -1)
     assert client.transport.ending == "aborted", "who takes no replies is not waited for for ever"
@@ -267,12 +267,12 @@ async def test_nobody_is_ended_for_who_added_a_request_and_has_gone(ends: str) -
     world.shared.decoded.overdraw(TEN_REQUESTS_BYTES + 1)
     client = Client(world)
     client.receives(ask("later"))
-    assert world.shared.decoded.wanted_bytes > 0
+    assert world.shared.decoded.missing_bytes > 0
     if ends == "leaves":
         client.leaves()
     else:
-        client.connection.refuse("for a test")
-    assert world.shared.decoded.wanted_bytes == 0
+        client.connection.close_rejected("for a test")
+    assert world.shared.decoded.missing_bytes == 0
 
 
 async def test_who_leaves_while_it_waits_for_its_turn_is_not_waited_for() -> None:
@@ -339,7 +339,7 @@ async def test_work_that_has_not_begun_when_its_client_leaves_never_begins() -> 
 
 async def test_what_tls_hands_on_after_the_end_is_not_looked_at() -> None:
     client = Client(Wiring())
-    client.connection.refuse("for a test")
+    client.connection.close_rejected("for a test")
     client.transport.ending = None
     client.receives(ask("now"))
     assert client.replies() == []

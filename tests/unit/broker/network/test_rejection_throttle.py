@@ -1,6 +1,6 @@
 """When a connection that repeats rejected requests has to wait."""
 
-from penstock.broker.network.rejection_throttle import RejectionPauses
+from penstock.broker.network.rejection_throttle import RejectionThrottle
 from penstock.errors import ErrorCode
 from penstock.limits import REJECTION_PAUSE_MS_MAX, REJECTIONS_BEFORE_PAUSE, REJECTIONS_PER_SECOND
 from penstock.protocol.messages.heartbeat import HEARTBEAT, HeartbeatResponse
@@ -23,9 +23,9 @@ class Time:
         return self.now
 
 
-def after_rejections(count: int) -> tuple[RejectionPauses, Time]:
+def after_rejections(count: int) -> tuple[RejectionThrottle, Time]:
     time = Time()
-    pauses = RejectionPauses(time)
+    pauses = RejectionThrottle(time)
     for number in range(count):
         pauses.wait_s(frame(HEARTBEAT.key, correlation_id=number))
         pauses.note(HEARTBEAT.key, REJECTED)

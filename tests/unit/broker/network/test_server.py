@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.broker.network.connection import Shared
+from penstock.broker.network.connection import ConnectionResources
 from penstock.broker.network.server import SERVER_LIMITS, Server, ServerLimits
 from penstock.broker.quotas import NoQuotas
 from penstock.broker.router import Router
 from penstock.config.sources import load
 from penstock.errors import ConfigError
 from penstock.host.tasks import Tasks
-from penstock.limits import COMPLAINTS_PER_SECOND_MAX
+from penstock.limits import REJECTIONS_LOGGED_PER_SECOND_MAX
 from penstock.metadata.facts import ClusterImage
 from penstock.security.access import AllowEverything
 from tests.unit.broker.waiting import until
@@ -54,7 +54,9 @@ async def serving(
     router = Router((), AllowEverything(), NoQuotas(), lambda: image)
     failures: list[str] = []
     tasks = Tasks(lambda name, failure: failures.append(name))
-    shared = Shared(router, tasks, bytearray(4096), 1000, 100_000, lambda name, bug: failures.append(name))
+    shared = ConnectionResources(
+        router, tasks, bytearray(4096), 1000, 100_000, lambda name, bug: failures.append(name)
+    )
     lines = Lines()
     server = Server(shared, config.network, AllowEverything(), lines, limits)
     (listener,) = config.listeners
@@ -100,7 +102,7 @@ async def test_more_connections_than_allowed_are_closed_and_their_place_is_given
 
 
 async def test_a_flood_of_nonsense_is_said_a_few_times_and_then_counted() -> None:
-    flood = 5 * COMPLAINTS_PER_SECOND_MAX
+    flood = 5 * REJECTIONS_LOGGED_PER_SECOND_MAX
     async with serving(limits=ServerLimits(connection_sweep_ms=400)) as world:
         clients = [await world.connect() for _ in range(flood)]
         for reader, writer in clients:
@@ -115,7 +117,7 @@ async def test_a_flood_of_nonsense_is_said_a_few_times_and_then_counted() -> Non
             for event, fields in world.lines.said
             if event == "connection.refused_more"
         ]
-        assert said.count("connection.refused") <= 2 * COMPLAINTS_PER_SECOND_MAX
+        assert said.count("connection.refused") <= 2 * REJECTIONS_LOGGED_PER_SECOND_MAX
         assert said.count("connection.refused") + sum(counted) <= flood
 
 
@@ -134,7 +136,7 @@ async def test_a_host_that_nobody_knows_is_named_as_such() -> None:
 
 
 async def test_a_stop_waits_for_who_takes_its_answers_and_ends_who_does_not() -> None:
-    async with serving(limits=ServerLimits(last_answers_ms_max=200)) as served:
+    async with serving(limits=ServerLimits(last_replies_ms_max=200)) as served:
         (reader, writer), (_, deaf) = await served.connect(), await served.connect()
         await served.until_there_are(2)
         answer = bytes(20_000_000)

@@ -11,18 +11,24 @@ from penstock.broker.replication.damaged_replicas import DamagedReplicas
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.broker.storage.storage import Storage
 from penstock.controller.elections import ElectionType, elect
-from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
+from penstock.controller.topics import (
+    NewTopicFacts,
+    ReplicaAssignment,
+    TopicDefaults,
+    TopicRequest,
+    create_topic,
+)
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.disk import TooManyOpenFiles
 from penstock.host.tasks import Tasks
 from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
-from penstock.log.damaged_copies import GivenUp, RoomForCopies
+from penstock.log.damaged_copies import CopySpaceNeeds, DiscardedCopy
 from penstock.log.data_directory import DataDirectory
 from penstock.log.reading.cold_reading import ColdResult
 from penstock.metadata.facts import ClusterImage, PartitionState
-from penstock.observability.logs import Silence
+from penstock.observability.logs import NullLog
 from penstock.replication.fetch_plan import Replica
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.sim.disk import Mount
 from penstock.sim.scheduler import VirtualTimeLoop
@@ -41,7 +47,7 @@ NOTE = "data/logs/orders-0/damaged"
 DAMAGE = CorruptData("the checksum of the batch at offset 0 does not match")
 
 
-class Events(Silence):
+class Events(NullLog):
     def __init__(self) -> None:
         self.said: list[str] = []
         self.fields: list[dict[str, object]] = []
@@ -77,7 +83,7 @@ class Damaged:
             lambda name, _: SimWorker(loop, lambda: 0.01),
         )
         self.storage.partitions.may_lead = one.admission
-        self.storage.partitions.others_may_have_it = True
+        self.storage.partitions.is_in_cluster = True
         self.storage.open(one.cluster.image)
         one.cluster.subscribe(self.storage.follow)
         self.looked_at: list[Replica] = []
@@ -98,13 +104,13 @@ class Damaged:
     async def create(self, *replicas: int) -> None:
         """Two partitions, led by the first and the second of these. The first partition is written to."""
         others_first = (*replicas[1:], *replicas[:1])
-        assignments = [Assignment(0, replicas), Assignment(1, others_first)]
+        assignments = [ReplicaAssignment(0, replicas), ReplicaAssignment(1, others_first)]
         request = TopicRequest(name="orders", assignments=assignments)
         await self.node.cluster.change(
             lambda image: create_topic(
                 image,
                 request,
-                NewTopic(TOPIC_ID, NOW_MS),
+                NewTopicFacts(TOPIC_ID, NOW_MS),
                 defaults=TopicDefaults(1, 1),
                 validate_overrides=lambda overrides: None,
             )
@@ -186,13 +192,13 @@ def test_a_damaged_follower_leaves_the_in_sync_replicas_under_a_new_epoch() -> N
 
 def test_a_damaged_replica_keeps_trying_while_the_store_is_unavailable() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        store.go_away()
+        store.become_unavailable()
         broker.storage.damage(broker.partition, DAMAGE)
         await asyncio.sleep(30)
         assert 1 in broker.state.isr
         assert broker.partition.is_damaged
         assert not broker.disk.exists("data/strays"), "the cluster still counts on it"
-        store.come_back()
+        store.become_available()
         await asyncio.sleep(15)
         assert 1 not in broker.state.isr
         broker.require_copied_anew()
@@ -227,10 +233,10 @@ def test_the_last_copy_is_kept_until_another_that_has_it_is_there() -> None:
 def test_leadership_that_comes_to_a_damaged_copy_is_handed_over() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         broker.storage.damage(broker.partition, StorageFailed("a truncation that could not be completed"))
-        store.go_away()  # before it could leave the in-sync replicas
+        store.become_unavailable()  # before it could leave the in-sync replicas
         await others[0].die()
         await asyncio.sleep(1)
-        store.come_back()
+        store.become_available()
         await asyncio.sleep(15)
         assert (broker.state.leader, broker.state.isr) == (3, (3,))
         broker.require_copied_anew()
@@ -241,14 +247,14 @@ def test_leadership_that_comes_to_a_damaged_copy_is_handed_over() -> None:
 def test_a_copy_that_cannot_be_set_aside_yet_is_tried_again() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         refusals = [StorageFull("no room for the folder"), StorageFailed("cannot rename it")] * 3
-        give_up = broker.directory.give_up_damaged
+        give_up = broker.directory.discard_damaged
 
-        def refusing(partition: TopicPartition, mark: str, room: RoomForCopies) -> GivenUp:
+        def refusing(partition: TopicPartition, mark: str, room: CopySpaceNeeds) -> DiscardedCopy:
             if refusals:
                 raise refusals.pop()
             return give_up(partition, mark, room)
 
-        broker.directory.give_up_damaged = refusing  # type: ignore[method-assign]
+        broker.directory.discard_damaged = refusing  # type: ignore[method-assign]
         broker.storage.damage(broker.partition, DAMAGE)
         await asyncio.sleep(0.2)
         assert (broker.state.isr, broker.partition.is_damaged) == ((2, 3), True)
@@ -273,10 +279,10 @@ def test_a_process_that_was_replaced_withdraws_nothing_of_its_successor() -> Non
 
 def test_a_withdrawn_copy_that_is_elected_uncleanly_stays_offline_and_is_kept() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        def refusing(partition: TopicPartition, mark: str, room: RoomForCopies) -> GivenUp:
+        def refusing(partition: TopicPartition, mark: str, room: CopySpaceNeeds) -> DiscardedCopy:
             raise StorageFailed("cannot rename it")
 
-        broker.directory.give_up_damaged = refusing  # type: ignore[method-assign]
+        broker.directory.discard_damaged = refusing  # type: ignore[method-assign]
         broker.storage.damage(broker.partition, DAMAGE)
         await asyncio.sleep(1)
         assert broker.state.isr == (2, 3)
@@ -334,7 +340,7 @@ def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is
 
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         steps: list[str] = []
-        note, set_aside = broker.directory.note_damage, broker.directory.set_aside_damaged
+        note, set_aside = broker.directory.record_damage, broker.directory.move_damaged_to_strays
 
         def noting(partition: TopicPartition, reason: str) -> None:
             note(partition, reason)
@@ -344,8 +350,8 @@ def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is
             steps.append("set aside")
             return set_aside(partition)
 
-        broker.directory.note_damage = noting  # type: ignore[method-assign]
-        broker.directory.set_aside_damaged = setting_aside  # type: ignore[method-assign]
+        broker.directory.record_damage = noting  # type: ignore[method-assign]
+        broker.directory.move_damaged_to_strays = setting_aside  # type: ignore[method-assign]
         broker.job_seconds = 20
         broker.storage.damage(broker.partition, DAMAGE)
         await asyncio.sleep(5)
@@ -485,7 +491,7 @@ def test_each_further_renewal_of_a_partition_waits_longer() -> None:
 def test_damage_found_by_reading_is_remembered_over_a_restart() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         before = broker.node.cluster.image
-        store.go_away()
+        store.become_unavailable()
         broker.storage.damage(broker.partition, DAMAGE)
         await asyncio.sleep(1)
         assert broker.disk.read_file(NOTE).decode() == str(DAMAGE)
@@ -495,13 +501,13 @@ def test_damage_found_by_reading_is_remembered_over_a_restart() -> None:
         found = again.find("orders", 0)
         assert found is not None
         assert (found.is_damaged, found.log.log_end_offset) == (False, 0)
-        store.come_back()
+        store.become_available()
 
     play(scene)
 
 
-def reopened(disk: Mount, image: ClusterImage) -> Partitions:
-    partitions = Partitions(directory_on(disk), CONFIG, lambda partition: None)
-    partitions.others_may_have_it = True
+def reopened(disk: Mount, image: ClusterImage) -> ReplicaManager:
+    partitions = ReplicaManager(directory_on(disk), CONFIG, lambda partition: None)
+    partitions.is_in_cluster = True
     list(partitions.open_all(image))
     return partitions

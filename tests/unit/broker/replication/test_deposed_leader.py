@@ -10,21 +10,21 @@ from random import Random
 
 import pytest
 
-from penstock.broker.cluster.peer_lease_check import Witnesses
-from penstock.broker.data.fetch_reader import Limits
-from penstock.broker.replication.replica_fetchers import Way
+from penstock.broker.cluster.peer_lease_check import PeerLeaseCheck
+from penstock.broker.data.fetch_reader import FetchLimits
+from penstock.broker.replication.replica_fetchers import InterBrokerLink
 from penstock.config.broker import BrokerConfig
-from penstock.config.layers import Given
-from penstock.host.metadata_store import Change, Put, SessionId, StoreAway
+from penstock.config.layers import GivenSettings
+from penstock.host.metadata_store import Put, SessionId, StoreChange, StoreUnavailable
 from penstock.limits import ETCD_QUESTION_MS_MAX
 from penstock.metadata.documents import PartitionValue, decode
 from penstock.metadata.facts import ClusterImage
-from penstock.observability.logs import Silence
+from penstock.observability.logs import NullLog
 from penstock.protocol.messages.fetch import FetchPartition, PartitionData
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.sim.scheduler import VirtualTimeLoop
-from penstock.sim.store import Fate, SimStore, StoreFaults
+from penstock.sim.store import RequestFault, SimStore, StoreFaults
 from tests.unit.broker.cluster.test_membership import KEYS, Node, nodes
 from tests.unit.broker.replication.test_isr_updates import Leader, LoopClock, fall_behind
 from tests.unit.log.log_support import new_disk, read
@@ -32,7 +32,7 @@ from tests.unit.replication.replica_support import sync
 from tests.unit.replication.test_manager import directory_on
 
 LATE_SECONDS = 4.2
-SECOND_BROKER = BrokerConfig.of(Given({"node.id": "2"}))
+SECOND_BROKER = BrokerConfig.of(GivenSettings({"node.id": "2"}))
 
 
 class Replica:
@@ -40,7 +40,7 @@ class Replica:
 
     def __init__(self, node: Node, leader: Leader) -> None:
         self._node, self._leader = node, leader
-        self._partitions = Partitions(
+        self._partitions = ReplicaManager(
             directory_on(new_disk()), SECOND_BROKER, lambda partition: None, None, LoopClock().monotonic
         )
         self._partitions.may_lead = node.admission
@@ -59,16 +59,22 @@ class Replica:
     def fetch(self) -> None:
         """Fetch what the leader has, store it, and acknowledge it with the next fetch."""
         for _ in range(2):
-            ask, leader = self.partition.ask(), self._leader.partition
-            assert ask is not None
+            fetch_position, leader = self.partition.fetch_position(), self._leader.partition
+            assert fetch_position is not None
             params = FetchPartition(
-                0, ask.leader_epoch, ask.offset, ask.last_fetched_epoch, ask.log_start_offset
+                0,
+                fetch_position.leader_epoch,
+                fetch_position.offset,
+                fetch_position.last_fetched_epoch,
+                fetch_position.log_start_offset,
             )
-            limits = Limits(1, 0, 2, self._node.membership.epoch)
+            limits = FetchLimits(1, 0, 2, self._node.membership.epoch)
             assert self._leader.followers.fetched(leader, params, limits) is None
-            records = bytes(read(leader.log, ask.offset).data)
+            records = bytes(read(leader.log, fetch_position.offset).data)
             high, start = leader.high_watermark, leader.log.log_start_offset
-            self.partition.answered(ask, PartitionData(0, 0, high, high, start, records=records))
+            self.partition.handle_fetch_response(
+                fetch_position, PartitionData(0, 0, high, high, start, records=records)
+            )
             sync(self.partition)
 
 
@@ -78,39 +84,44 @@ class Scene:
     def __init__(self, store: SimStore, leader: Leader, replica: Replica) -> None:
         self.store, self.leader, self.replica = store, leader, replica
         node = leader.node
-        self.witnesses = Witnesses(
-            node.cluster, node.membership, node.admission, leader.partitions, Way("PLAINTEXT"), Silence()
+        self.witnesses = PeerLeaseCheck(
+            node.cluster,
+            node.membership,
+            node.admission,
+            leader.partitions,
+            InterBrokerLink("PLAINTEXT"),
+            NullLog(),
         )
 
     async def lose_the_answer(self) -> None:
         """The change arrives late, its answer is lost, and the watch of broker 1 shows nothing meanwhile."""
 
-        def ambush(changes: Sequence[Change]) -> Fate | None:
+        def ambush(changes: Sequence[StoreChange]) -> RequestFault | None:
             if not any(isinstance(change, Put) and b'"isr"' in change.value for change in changes):
                 return None
             self.store.ambush = None
-            return Fate(LATE_SECONDS, loses_reply=True)
+            return RequestFault(LATE_SECONDS, loses_reply=True)
 
         self.store.ambush = ambush
         self.replica.fetch()
         leading = self.leader.partition.leading
         assert leading is not None
         assert leading.maximal_isr == {1, 2}
-        self.leader.node.client.is_shown.clear()
+        self.leader.node.client.watch_events_flow.clear()
 
     async def depose(self) -> None:
         """Answers to keep-alives are lost, and another broker takes the session for ended."""
         node = self.leader.node
-        keep, is_lost = node.client.keep_session, True
+        keep, is_lost = node.client.renew_session, True
 
-        async def keep_session(session: SessionId) -> bool:
+        async def renew_session(session: SessionId) -> bool:
             if not is_lost:
                 return await keep(session)
-            self.store.keep_session(session)
+            self.store.renew_session(session)
             await asyncio.sleep(ETCD_QUESTION_MS_MAX / 1000)
-            raise StoreAway("no answer in time")
+            raise StoreUnavailable("no answer in time")
 
-        node.client.keep_session = keep_session  # type: ignore[method-assign]
+        node.client.renew_session = renew_session  # type: ignore[method-assign]
         self.leader.tasks.start(self.witnesses.run(1), "witnesses")
         await until(lambda: node.admission.is_deposed)
         is_lost = False
@@ -137,10 +148,10 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[Scene], Awaitable[None]]) -> None:
-    async def refused(self: Witnesses, broker_id: int, node_id: int) -> bool:
+    async def refused(self: PeerLeaseCheck, broker_id: int, node_id: int) -> bool:
         return True
 
-    monkeypatch.setattr(Witnesses, "_asked", refused)
+    monkeypatch.setattr(PeerLeaseCheck, "_is_rejected_by", refused)
     loop = VirtualTimeLoop(Random(3))
     faults = StoreFaults(delay_seconds=(0.001, 0.01))
     store = SimStore(loop, Random(3), faults, timeout_seconds=ETCD_QUESTION_MS_MAX / 1000)
@@ -195,7 +206,7 @@ def test_a_reinstated_leader_learns_what_became_of_its_proposal(monkeypatch: pyt
         await until(lambda: leader.partition.leading is not None)
         leader.write()
         assert leader.partition.high_watermark == 2, "broker 2 may be in sync, and has not got it"
-        leader.node.client.is_shown.set()
+        leader.node.client.watch_events_flow.set()
         await until(lambda: leader.isr() == (1, 2))
         leading = leader.partition.leading
         assert leading is not None
@@ -215,11 +226,11 @@ def test_a_proposal_is_settled_while_its_leader_is_deposed(monkeypatch: pytest.M
         scene.witnesses._depose(1)
         leader.partitions.may_lead = lambda image: False
         assert leader.partition.leading is None
-        leader.node.client.is_shown.set()
+        leader.node.client.watch_events_flow.set()
         await until(lambda: leading.proposal is None)
         assert leading.isr == (1, 2)
         leader.partitions.may_lead = lambda image: True
-        leader.partitions.look_again()
+        leader.partitions.recheck_leadership()
         assert leader.partition.leading is leading
 
     play(monkeypatch, scene)

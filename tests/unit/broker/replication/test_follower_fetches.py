@@ -7,13 +7,13 @@ import pytest
 
 from penstock.broker.apis.fetch import Fetch
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchReads, Gathered, Limits
-from penstock.broker.data.fetch_sessions import Fetching, FetchSessions, PartitionKey, Wanted
-from penstock.broker.data.pending_fetch import Asked, FetchInProgress
+from penstock.broker.data.fetch_reader import FetchLimits, FetchReader, FetchResult
+from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchSessions, FetchTarget, ResolvedFetch
+from penstock.broker.data.pending_fetch import FetchParams, PendingFetch
 from penstock.broker.replication.follower_fetches import require_session
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.facts import NO_NODE, Broker, ClusterImage, Live
+from penstock.metadata.facts import NO_NODE, BrokerRegistration, BrokerSession, ClusterImage
 from penstock.protocol.messages.fetch import (
     EpochEndOffset,
     FetchPartition,
@@ -22,7 +22,7 @@ from penstock.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from penstock.replication.leading import Fetched
+from penstock.replication.leading import FollowerFetchState
 from penstock.replication.partition import Partition
 from penstock.security.access import (
     ANONYMOUS,
@@ -38,7 +38,7 @@ from tests.unit.replication.replica_support import FOLLOWER, follower_on, leader
 MIB = 1 << 20
 EPOCH = 70
 CONTEXT = RequestContext(ANONYMOUS, "PLAINTEXT", "here", AllowEverything()).for_request(17, None, frozenset())
-KEY = PartitionKey("orders", NO_TOPIC_ID, 0)
+KEY = FetchPartitionKey("orders", NO_TOPIC_ID, 0)
 NEAR = "the rack of the follower"
 
 
@@ -47,11 +47,11 @@ class Followers:
 
     is_rack_aware = True
 
-    def __init__(self, *, is_certain: bool = True) -> None:
-        self._is_certain = is_certain
+    def __init__(self, *, leadership_confirmed: bool = True) -> None:
+        self._leadership_confirmed = leadership_confirmed
 
-    def is_certain(self, partition: Partition, claim: str) -> bool:
-        return self._is_certain
+    def leadership_confirmed(self, partition: Partition, claim: str) -> bool:
+        return self._leadership_confirmed
 
     def require_session(self, broker_id: int, broker_epoch: int) -> None:
         pass
@@ -59,8 +59,12 @@ class Followers:
     def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:
         return FOLLOWER if rack == NEAR else NO_NODE
 
-    def fetched(self, partition: Partition, params: FetchPartition, limits: Limits) -> EpochEndOffset | None:
-        fetched = Fetched(limits.replica_id, limits.replica_epoch, Offset(params.fetch_offset), EPOCH)
+    def fetched(
+        self, partition: Partition, params: FetchPartition, limits: FetchLimits
+    ) -> EpochEndOffset | None:
+        fetched = FollowerFetchState(
+            limits.replica_id, limits.replica_epoch, Offset(params.fetch_offset), EPOCH
+        )
         return partition.follower_fetched(params, fetched, 1.0).diverging
 
 
@@ -80,23 +84,23 @@ class OnePartition:
     def find(self, topic: str, index: int) -> Partition | None:
         return self.partition
 
-    def not_here(self, topic: str, topic_id: bytes, index: int) -> ApiError:
+    def missing_partition_error(self, topic: str, topic_id: bytes, index: int) -> ApiError:
         return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def reads_of(partition: Partition | None, followers: Followers | None = None) -> FetchReads:
+def reads_of(partition: Partition | None, followers: Followers | None = None) -> FetchReader:
     def damaged(_: Partition, problem: Exception) -> None:
         raise AssertionError(problem)
 
     cold_reads = ColdReads(cast(Any, None), damaged)
-    return FetchReads(cast(Any, OnePartition(partition)), cold_reads, followers or Followers())
+    return FetchReader(cast(Any, OnePartition(partition)), cold_reads, followers or Followers())
 
 
 def fetch(
-    reads: FetchReads, offset: int, *, replica: int = FOLLOWER, epoch: int = 1, last_epoch: int = -1
+    reads: FetchReader, offset: int, *, replica: int = FOLLOWER, epoch: int = 1, last_epoch: int = -1
 ) -> PartitionData:
-    wanted = Wanted(KEY, FetchPartition(0, epoch, offset, last_epoch, 0, MIB))
-    (answer,) = reads.gather([wanted], Limits(MIB, 0, replica, EPOCH), CONTEXT).answers
+    wanted = FetchTarget(KEY, FetchPartition(0, epoch, offset, last_epoch, 0, MIB))
+    (answer,) = reads.gather([wanted], FetchLimits(MIB, 0, replica, EPOCH), CONTEXT).answers
     return answer
 
 
@@ -134,7 +138,7 @@ def test_who_may_no_longer_lead_sends_nobody_to_the_beginning() -> None:
     sync(leader)
     answer = fetch(reads_of(leader), 9, replica=-1)
     assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    unsure = reads_of(leader, Followers(is_certain=False))
+    unsure = reads_of(leader, Followers(leadership_confirmed=False))
     assert fetch(unsure, 9, replica=-1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     leader.log.advance_start(Offset(2))
     assert fetch(unsure, 1, replica=-1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE  # gone for everybody
@@ -168,15 +172,17 @@ def test_a_broker_without_a_replica_gets_nothing_that_is_not_shown() -> None:
     ("live", "code"),
     [
         (None, ErrorCode.STALE_BROKER_EPOCH),
-        (Live(EPOCH - 1, "an older image", "disk"), ErrorCode.STALE_BROKER_EPOCH),
-        (Live(EPOCH + 1, "who has its place", "disk"), ErrorCode.STALE_BROKER_EPOCH),
-        (Live(EPOCH, "itself", "disk"), None),
+        (BrokerSession(EPOCH - 1, "an older image", "disk"), ErrorCode.STALE_BROKER_EPOCH),
+        (BrokerSession(EPOCH + 1, "who has its place", "disk"), ErrorCode.STALE_BROKER_EPOCH),
+        (BrokerSession(EPOCH, "itself", "disk"), None),
     ],
 )
 def test_a_fetch_counts_only_from_the_process_that_has_the_session(
-    live: Live | None, code: ErrorCode | None
+    live: BrokerSession | None, code: ErrorCode | None
 ) -> None:
-    image = ClusterImage(cluster_id="c", brokers={FOLLOWER: Broker(FOLLOWER, None, {}, 1, "x", live=live)})
+    image = ClusterImage(
+        cluster_id="c", brokers={FOLLOWER: BrokerRegistration(FOLLOWER, None, {}, 1, "x", live=live)}
+    )
     if code is None:
         require_session(image, FOLLOWER, EPOCH)
         return
@@ -189,19 +195,19 @@ def test_a_fetch_counts_only_from_the_process_that_has_the_session(
 
 
 def consumed(
-    partition: Partition, *, may_follow: bool = True, rack: str = "", offset: int = 0
+    partition: Partition, *, may_read_from_follower: bool = True, rack: str = "", offset: int = 0
 ) -> PartitionData:
-    wanted = Wanted(KEY, FetchPartition(0, 1, offset, -1, 0, MIB))
-    limits = Limits(MIB, 0, -1, may_follow=may_follow, rack=rack)
+    wanted = FetchTarget(KEY, FetchPartition(0, 1, offset, -1, 0, MIB))
+    limits = FetchLimits(MIB, 0, -1, may_read_from_follower=may_read_from_follower, rack=rack)
     (answer,) = reads_of(partition).gather([wanted], limits, CONTEXT).answers
     return answer
 
 
 def test_a_follower_answers_consumers_who_know_that_it_can_what_it_knows_to_be_safe() -> None:
     follower = follower_on(new_log())
-    assert consumed(follower, may_follow=False).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert consumed(follower, may_read_from_follower=False).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (consumed(follower).error_code, consumed(follower).records) == (0, b"")
-    assert consumed(follower, may_follow=False).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert consumed(follower, may_read_from_follower=False).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_follower_that_has_less_sends_consumers_to_the_leader() -> None:
@@ -213,39 +219,41 @@ def test_a_follower_that_has_less_sends_consumers_to_the_leader() -> None:
 
 def test_a_consumer_next_to_another_replica_is_sent_there_at_once() -> None:
     leader = leader_on(new_log())
-    wanted = Wanted(KEY, FetchPartition(0, 1, 0, -1, 0, MIB))
-    gathered = reads_of(leader).gather([wanted], Limits(MIB, 0, -1, may_follow=True, rack=NEAR), CONTEXT)
+    wanted = FetchTarget(KEY, FetchPartition(0, 1, 0, -1, 0, MIB))
+    gathered = reads_of(leader).gather(
+        [wanted], FetchLimits(MIB, 0, -1, may_read_from_follower=True, rack=NEAR), CONTEXT
+    )
     assert gathered.answers[0].preferred_read_replica == FOLLOWER
-    assert gathered.has_parted, "it is not kept waiting for records"
+    assert gathered.has_diverged, "it is not kept waiting for records"
     assert consumed(leader, rack="elsewhere").preferred_read_replica == -1
     assert consumed(leader).preferred_read_replica == -1
 
 
 def test_a_broker_that_is_alone_has_no_followers() -> None:
-    alone = FetchReads(cast(Any, OnePartition(leader_on(new_log()))), cast(Any, None))
+    alone = FetchReader(cast(Any, OnePartition(leader_on(new_log()))), cast(Any, None))
     assert fetch(alone, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class Handler:
     """What a fetch in progress asks of the handler."""
 
-    has_room = True
+    has_reply_memory = True
     watched = 0
     watched_max = 100
 
-    def __init__(self, reads: FetchReads) -> None:
+    def __init__(self, reads: FetchReader) -> None:
         self._reads = reads
 
-    def limits(self, asked: Asked) -> Limits:
-        return Limits(asked.bytes_max, asked.isolation_level, asked.replica_id, asked.replica_epoch)
+    def limits(self, params: FetchParams) -> FetchLimits:
+        return FetchLimits(params.bytes_max, params.isolation_level, params.replica_id, params.replica_epoch)
 
-    def gather(self, wanted: list[Wanted], limits: Limits, context: RequestContext) -> Gathered:
+    def gather(self, wanted: list[FetchTarget], limits: FetchLimits, context: RequestContext) -> FetchResult:
         return self._reads.gather(wanted, limits, context)
 
-    def gather_again(self, *arguments: Any) -> Gathered:
+    def gather_again(self, *arguments: Any) -> FetchResult:
         return self._reads.gather_again(*arguments)
 
-    def partitions_of(self, wanted: list[Wanted]) -> list[Partition]:
+    def partitions_of(self, wanted: list[FetchTarget]) -> list[Partition]:
         return [entry.partition for entry in wanted if entry.partition is not None]
 
 
@@ -254,10 +262,10 @@ def test_a_follower_that_waits_is_woken_by_an_append() -> None:
         leader = leader_on(new_log())
         state = ReplicaState(FOLLOWER, EPOCH)
         request = FetchRequest(replica_state=state, max_wait_ms=60_000, min_bytes=1, max_bytes=MIB)
-        wanted = [Wanted(KEY, FetchPartition(0, 1, 0, -1, 0, MIB))]
-        fetching = Fetching(wanted, None, is_incremental=False)
-        progress = FetchInProgress(
-            cast(Any, Handler(reads_of(leader))), Asked.by(request, CONTEXT.version), fetching, CONTEXT
+        wanted = [FetchTarget(KEY, FetchPartition(0, 1, 0, -1, 0, MIB))]
+        fetching = ResolvedFetch(wanted, None, is_incremental=False)
+        progress = PendingFetch(
+            cast(Any, Handler(reads_of(leader))), FetchParams.by(request, CONTEXT.version), fetching, CONTEXT
         )
         later = cast(Any, progress.begin())
         answers: list[FetchResponse] = []
@@ -280,15 +288,17 @@ def test_a_follower_that_waits_is_woken_by_a_deletion() -> None:
         leader = leader_on(new_log())
         produce(leader)
         sync(leader)
-        fetched = Fetched(FOLLOWER, EPOCH, Offset(1), EPOCH)
+        fetched = FollowerFetchState(FOLLOWER, EPOCH, Offset(1), EPOCH)
         leader.follower_fetched(FetchPartition(0, 1, 1, 1, 0, MIB), fetched, 1.0)
         assert leader.high_watermark == 1
         state = ReplicaState(FOLLOWER, EPOCH)
         request = FetchRequest(replica_state=state, max_wait_ms=60_000, min_bytes=1, max_bytes=MIB)
-        fetching = Fetching([Wanted(KEY, FetchPartition(0, 1, 1, 1, 0, MIB))], None, is_incremental=False)
+        fetching = ResolvedFetch(
+            [FetchTarget(KEY, FetchPartition(0, 1, 1, 1, 0, MIB))], None, is_incremental=False
+        )
         handler = cast(Any, Handler(reads_of(leader)))
         later = cast(
-            Any, FetchInProgress(handler, Asked.by(request, CONTEXT.version), fetching, CONTEXT).begin()
+            Any, PendingFetch(handler, FetchParams.by(request, CONTEXT.version), fetching, CONTEXT).begin()
         )
         answers: list[FetchResponse] = []
         later.then(answers.append)
@@ -307,10 +317,12 @@ def test_a_follower_that_waits_is_told_when_the_leadership_is_over() -> None:
         leader = leader_on(new_log())
         state = ReplicaState(FOLLOWER, EPOCH)
         request = FetchRequest(replica_state=state, max_wait_ms=60_000, min_bytes=1, max_bytes=MIB)
-        fetching = Fetching([Wanted(KEY, FetchPartition(0, 1, 0, -1, 0, MIB))], None, is_incremental=False)
+        fetching = ResolvedFetch(
+            [FetchTarget(KEY, FetchPartition(0, 1, 0, -1, 0, MIB))], None, is_incremental=False
+        )
         handler = cast(Any, Handler(reads_of(leader)))
         later = cast(
-            Any, FetchInProgress(handler, Asked.by(request, CONTEXT.version), fetching, CONTEXT).begin()
+            Any, PendingFetch(handler, FetchParams.by(request, CONTEXT.version), fetching, CONTEXT).begin()
         )
         answers: list[FetchResponse] = []
         later.then(answers.append)

@@ -6,18 +6,24 @@ from random import Random
 
 import pytest
 
-from penstock.broker.data.fetch_reader import Limits
+from penstock.broker.data.fetch_reader import FetchLimits
 from penstock.broker.replication.follower_fetches import ClusterFollowers
 from penstock.config.broker import BrokerConfig
 from penstock.controller.brokers import drain
-from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
+from penstock.controller.topics import (
+    NewTopicFacts,
+    ReplicaAssignment,
+    TopicDefaults,
+    TopicRequest,
+    create_topic,
+)
 from penstock.host.metadata_store import Put
 from penstock.host.tasks import Tasks
 from penstock.limits import REPLICA_LAG_MS_MAX
 from penstock.metadata.facts import ClusterImage, PartitionState
-from penstock.observability.logs import Silence
+from penstock.observability.logs import NullLog
 from penstock.protocol.messages.fetch import FetchPartition
-from penstock.replication.manager import Partitions
+from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.sim.scheduler import VirtualTimeLoop
 from penstock.sim.store import SimStore, StoreFaults
@@ -44,7 +50,7 @@ class Leader:
     def __init__(self, one: Node, two: Node) -> None:
         self.node, self.two = one, two
         clock = LoopClock()
-        self.partitions = Partitions(
+        self.partitions = ReplicaManager(
             directory_on(new_disk()), CONFIG, lambda partition: None, None, clock.monotonic
         )
         self.failures: list[BaseException] = []
@@ -55,7 +61,7 @@ class Leader:
             lambda: one.membership.epoch,
             self.tasks,
             clock,
-            Silence(),
+            NullLog(),
         )
         assert list(self.partitions.open_all(one.cluster.image)) == []
         one.cluster.subscribe(self._follow)
@@ -68,13 +74,13 @@ class Leader:
         """Every other one is led by broker 2, or the controller would see to it."""
         sides = ((1, 2), (2, 1))
         request = TopicRequest(
-            name=name, assignments=[Assignment(index, sides[index % 2]) for index in range(partitions)]
+            name=name, assignments=[ReplicaAssignment(index, sides[index % 2]) for index in range(partitions)]
         )
         await self.node.cluster.change(
             lambda image: create_topic(
                 image,
                 request,
-                NewTopic(TopicId(name.ljust(16, "-").encode()), NOW_MS),
+                NewTopicFacts(TopicId(name.ljust(16, "-").encode()), NOW_MS),
                 defaults=TopicDefaults(1, 1),
                 validate_overrides=lambda overrides: None,
             )
@@ -98,7 +104,7 @@ class Leader:
 
     def fetched(self, offset: int, of: Partition | None = None) -> None:
         partition = of or self.partition
-        limits = Limits(1, 0, 2, self.two.membership.epoch)
+        limits = FetchLimits(1, 0, 2, self.two.membership.epoch)
         params = FetchPartition(partition.name.partition, partition.leader_epoch, offset)
         assert self.followers.fetched(partition, params, limits) is None
 
@@ -167,11 +173,11 @@ def test_a_change_that_met_a_full_store_is_made_when_there_is_room() -> None:
 
 def test_while_the_store_is_away_nobody_leaves() -> None:
     async def scene(store: SimStore, leader: Leader) -> None:
-        store.go_away()
+        store.become_unavailable()
         await fall_behind(leader)
         assert leader.partition.high_watermark == 1
         assert leader.isr() == (1, 2)
-        store.come_back()
+        store.become_available()
         await asyncio.sleep(20)
         assert leader.isr() == (1,)
         assert leader.partition.high_watermark == 2
@@ -186,11 +192,11 @@ def test_an_answer_that_is_lost_is_asked_for_until_it_is_known(seed: int) -> Non
         assert leader.isr() == (1,)
         leader.fetched(2)  # the proposal is on its way
         await asyncio.sleep(0.002 * seed)
-        store.go_away()
+        store.become_unavailable()
         leader.write()
         await asyncio.sleep(10)
         assert leader.partition.high_watermark == 2, "it may have joined"
-        store.come_back()
+        store.become_available()
         await asyncio.sleep(10)
         assert leader.partition.leading is not None
         assert leader.partition.leading.proposal is None

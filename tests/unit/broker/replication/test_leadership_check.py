@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.host.metadata_store import Put
-from penstock.limits import DOUBT_MS_MAX, DOUBTS_MAX
+from penstock.limits import LEADERSHIP_CLAIM_MS_MAX, LEADERSHIP_CLAIMS_MAX
 from penstock.metadata.documents import PartitionValue, decode, encode
 from penstock.sim.store import SimStore
 from tests.unit.broker.cluster.test_membership import KEYS
@@ -25,12 +25,12 @@ def elect_another(store: SimStore, leader: Leader, *, epoch: int) -> None:
 
 def test_a_leader_is_certain_when_the_store_has_confirmed_it_since() -> None:
     async def scene(store: SimStore, leader: Leader) -> None:
-        is_certain = leader.followers.is_certain
-        assert not is_certain(leader.partition, CLAIM)
+        leadership_confirmed = leader.followers.leadership_confirmed
+        assert not leadership_confirmed(leader.partition, CLAIM)
         await asyncio.sleep(0.1)
-        assert not is_certain(leader.partition, "another claim, which came later")
-        assert is_certain(leader.partition, CLAIM)
-        assert not is_certain(leader.partition, CLAIM)  # it is made anew
+        assert not leadership_confirmed(leader.partition, "another claim, which came later")
+        assert leadership_confirmed(leader.partition, CLAIM)
+        assert not leadership_confirmed(leader.partition, CLAIM)  # it is made anew
 
     play(scene)
 
@@ -40,7 +40,7 @@ def test_who_has_not_heard_that_another_was_elected_is_never_certain(epoch: int)
     async def scene(store: SimStore, leader: Leader) -> None:
         elect_another(store, leader, epoch=epoch)
         for _ in range(20):
-            assert not leader.followers.is_certain(leader.partition, CLAIM)
+            assert not leader.followers.leadership_confirmed(leader.partition, CLAIM)
             await asyncio.sleep(0.2)
         assert leader.partition.leading is not None
 
@@ -49,22 +49,26 @@ def test_who_has_not_heard_that_another_was_elected_is_never_certain(epoch: int)
 
 def test_what_was_confirmed_before_a_claim_says_nothing_of_it() -> None:
     async def scene(store: SimStore, leader: Leader) -> None:
-        leader.followers.is_certain(leader.partition, CLAIM)
+        leader.followers.leadership_confirmed(leader.partition, CLAIM)
         await asyncio.sleep(0.1)
         elect_another(store, leader, epoch=1)
-        assert not leader.followers.is_certain(leader.partition, "of a client that the other has answered")
+        assert not leader.followers.leadership_confirmed(
+            leader.partition, "of a client that the other has answered"
+        )
         await asyncio.sleep(0.1)
-        assert not leader.followers.is_certain(leader.partition, "of a client that the other has answered")
+        assert not leader.followers.leadership_confirmed(
+            leader.partition, "of a client that the other has answered"
+        )
 
     play(scene)
 
 
 def test_whoever_comes_late_is_doubted_anew() -> None:
     async def scene(store: SimStore, leader: Leader) -> None:
-        assert not leader.followers.is_certain(leader.partition, CLAIM)
-        await asyncio.sleep(DOUBT_MS_MAX / 1000 + 0.1)
+        assert not leader.followers.leadership_confirmed(leader.partition, CLAIM)
+        await asyncio.sleep(LEADERSHIP_CLAIM_MS_MAX / 1000 + 0.1)
         elect_another(store, leader, epoch=1)
-        assert not leader.followers.is_certain(leader.partition, CLAIM)
+        assert not leader.followers.leadership_confirmed(leader.partition, CLAIM)
 
     play(scene)
 
@@ -73,9 +77,11 @@ def test_a_crowd_is_told_all_the_same() -> None:
     """More than are remembered ask again and again."""
 
     async def scene(store: SimStore, leader: Leader) -> None:
-        waiting = {f"claim {number}" for number in range(2 * DOUBTS_MAX)}
+        waiting = {f"claim {number}" for number in range(2 * LEADERSHIP_CLAIMS_MAX)}
         for _ in range(10):
-            waiting -= {claim for claim in waiting if leader.followers.is_certain(leader.partition, claim)}
+            waiting -= {
+                claim for claim in waiting if leader.followers.leadership_confirmed(leader.partition, claim)
+            }
             await asyncio.sleep(0.5)
         assert not waiting
 

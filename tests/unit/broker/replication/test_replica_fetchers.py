@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from penstock.broker.replication.replica_fetchers import _Fetcher, _Session
+from penstock.broker.replication.replica_fetchers import _FetcherKey, _LeaderFetcher
 from penstock.log.partition_log import PartitionLog
-from penstock.observability.logs import Silence
+from penstock.observability.logs import NullLog
 from penstock.protocol.messages.fetch import FetchableTopicResponse, FetchResponse
 from penstock.replication.fetch_plan import Replica
 from penstock.replication.partition import Partition
@@ -39,22 +39,22 @@ class Follower:
         )
         fetchers = SimpleNamespace(
             storage=storage,
-            log=Silence(),
+            log=NullLog(),
             allow=lambda replica, now: Allowance(now),
             copied=lambda replica, count: None,
         )
-        self.fetcher = _Fetcher(_Session(LEADER, is_idle=False), cast(Any, fetchers))
+        self.fetcher = _LeaderFetcher(_FetcherKey(LEADER, is_idle=False), cast(Any, fetchers))
         self.fetcher.follow(REPLICA)
 
     async def _flush_to(self, unflushed: list[tuple[Partition, Offset]]) -> None:
         sync(self.partition)
 
     async def fetch_from(self, leader: Partition) -> None:
-        ask = self.partition.ask()
-        assert ask is not None
+        fetch_position = self.partition.fetch_position()
+        assert fetch_position is not None
         assert self.fetcher._plan.request(FOLLOWER, EPOCH, 0.0) is not None
-        topic = FetchableTopicResponse("", REPLICA.topic_id, [answer_to(leader, ask)])
-        await self.fetcher._take(FetchResponse(session_id=5, responses=[topic]))
+        topic = FetchableTopicResponse("", REPLICA.topic_id, [answer_to(leader, fetch_position)])
+        await self.fetcher._process_response(FetchResponse(session_id=5, responses=[topic]))
 
 
 async def test_a_follower_stores_a_new_start_soon() -> None:

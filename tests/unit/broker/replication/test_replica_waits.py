@@ -7,9 +7,9 @@ import pytest
 
 from penstock.broker.apis.produce import Produce
 from penstock.broker.context import RequestContext
-from penstock.broker.data.append import Appending
-from penstock.broker.data.pending_produce import ACKS_ALL, ACKS_LEADER, ProduceInProgress
-from penstock.broker.router import Later
+from penstock.broker.data.append import BatchAppender
+from penstock.broker.data.pending_produce import ACKS_ALL, ACKS_LEADER, PendingProduce
+from penstock.broker.router import DeferredReply
 from penstock.broker.storage.flusher import Flusher
 from penstock.config.topic import FlushPolicy
 from penstock.errors import ApiError, ErrorCode
@@ -31,7 +31,7 @@ def answered(partition: Partition, acks: int) -> PartitionProduceResponse:
     """The answer to a produce of one batch, which changes when it is given."""
     end = produce(partition)
     answer = PartitionProduceResponse(0, 0, end - 1)
-    progress = ProduceInProgress([], [answer], deadline=10.0, acks=acks)
+    progress = PendingProduce([], [answer], deadline=10.0, acks=acks)
     progress.wait([(0, partition, Appended(partition.log.log_start_offset, end, -1))])
     return answer
 
@@ -70,13 +70,13 @@ class OnePartition:
 @pytest.mark.parametrize("is_cut_off", [False, True])
 def test_without_the_metadata_store_the_leader_alone_is_not_enough(is_cut_off: bool) -> None:
     leader, follower = leader_on(new_log()), follower_on(new_log())
-    appending = Appending(lambda full: None, lambda failure: None, lambda partition, claim: True)
+    appending = BatchAppender(lambda full: None, lambda failure: None, lambda partition, claim: True)
     handle = Produce(cast(Any, OnePartition(leader)), appending, SystemClock(), lambda: is_cut_off)
     batch = memoryview(bytearray(batch_of([b"x"])))
     data = TopicProduceData("", leader.topic_id, [PartitionProduceData(0, batch)])
     context = RequestContext(ANONYMOUS, "PLAINTEXT", "here", AllowEverything()).undenied(13, None)
     later = handle(ProduceRequest(None, ACKS_LEADER, 1_000, [data]), context)
-    assert isinstance(later, Later)
+    assert isinstance(later, DeferredReply)
     answers: list[object] = []
     later.then(answers.append)
     sync(leader)
@@ -85,10 +85,12 @@ def test_without_the_metadata_store_the_leader_alone_is_not_enough(is_cut_off: b
     assert len(answers) == 1
 
 
-@pytest.mark.parametrize("is_certain", [False, True])
-def test_who_may_not_lead_calls_no_producer_out_of_order(is_certain: bool) -> None:
+@pytest.mark.parametrize("leadership_confirmed", [False, True])
+def test_who_may_not_lead_calls_no_producer_out_of_order(leadership_confirmed: bool) -> None:
     leader = leader_on(new_log())
-    appending = Appending(lambda full: None, lambda failure: None, lambda partition, claim: is_certain)
+    appending = BatchAppender(
+        lambda full: None, lambda failure: None, lambda partition, claim: leadership_confirmed
+    )
     context = RequestContext(ANONYMOUS, "PLAINTEXT", "here", AllowEverything()).undenied(13, None)
     request = ProduceRequest(None, ACKS_ALL, 1_000, [])
     first, gap = (
@@ -98,7 +100,9 @@ def test_who_may_not_lead_calls_no_producer_out_of_order(is_certain: bool) -> No
     appending.append(leader, first, request, context, NOW_MS)
     with pytest.raises(ApiError) as refusal:
         appending.append(leader, gap, request, context, NOW_MS)
-    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if is_certain else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    code = (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if leadership_confirmed else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
     assert refusal.value.code is code
 
 

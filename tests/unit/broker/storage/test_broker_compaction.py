@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.broker import RunningBroker, World, running_broker
+from penstock.broker.broker import Environment, RunningBroker, running_broker
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchReads, Limits
-from penstock.broker.data.fetch_sessions import PartitionKey, Wanted
+from penstock.broker.data.fetch_reader import FetchLimits, FetchReader
+from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.config.sources import load
-from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic, delete_topic
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import ConfigError, CorruptData, ErrorCode, StorageFull
 from penstock.host.child_process import ChildDied
 from penstock.host.clock import AdjustableClock
 from penstock.limits import MIB
-from penstock.log.compaction.cleanable import Dirt
+from penstock.log.compaction.cleanable import LogToClean
 from penstock.log.compaction.cleaner import clean
-from penstock.log.compaction.cleaning_job import Cleaned, CleaningBroke, Job, Step
+from penstock.log.compaction.cleaning_job import CleanerFailed, CleaningJob, CleaningResult, CleaningStep
 from penstock.log.truncation import truncate_to
 from penstock.observability.logs import StreamLog
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, split_batches
@@ -61,35 +61,35 @@ class InlineCleaner:
 
     def __init__(self, broker: RunningBroker) -> None:
         self._disk = next(iter(broker.storage.partitions)).log.disk
-        self.meanwhile: Callable[[Job], Awaitable[None]] | None = None
-        self.jobs: list[Job] = []
+        self.meanwhile: Callable[[CleaningJob], Awaitable[None]] | None = None
+        self.jobs: list[CleaningJob] = []
         self.given_up = 0
-        self._steps: Iterator[Step] = iter(())
+        self._steps: Iterator[CleaningStep] = iter(())
 
-    async def begin(self, job: Job) -> Step:
+    async def begin(self, job: CleaningJob) -> CleaningStep:
         self.jobs.append(job)
         if self.meanwhile is not None:
             await self.meanwhile(job)
         self._steps = clean(self._disk, job)
         return next(self._steps)
 
-    async def go_on(self) -> Step:
+    async def go_on(self) -> CleaningStep:
         return next(self._steps)
 
     async def abandon(self) -> None:
         self._steps = iter(())
 
-    def give_up(self) -> None:
+    def interrupt(self) -> None:
         self.given_up += 1
 
-    async def rest(self) -> None:
+    async def shut_down(self) -> None:
         pass
 
 
 @asynccontextmanager
-async def broker_with(path: Path, world: World | None = None) -> AsyncIterator[RunningBroker]:
+async def broker_with(path: Path, world: Environment | None = None) -> AsyncIterator[RunningBroker]:
     flags = {"data_dir": str(path / "data"), "kafka": "127.0.0.1:0"}
-    async with running_broker(load(flags), world or World()) as broker:
+    async with running_broker(load(flags), world or Environment()) as broker:
         yield broker
 
 
@@ -101,7 +101,7 @@ async def make(
         lambda image: create_topic(
             image,
             TopicRequest(name=name, partitions=1, overrides=settings),
-            NewTopic(topic_id or TopicId(name.encode().ljust(16)), 0),
+            NewTopicFacts(topic_id or TopicId(name.encode().ljust(16)), 0),
             defaults=TopicDefaults(1, 1),
             validate_overrides=lambda overrides: None,
         )
@@ -166,7 +166,7 @@ async def failing(broker: RunningBroker, failure: Exception) -> InlineCleaner:
     cleaner = InlineCleaner(broker)
     broker.compaction.cleaner = cleaner
 
-    async def fail(job: Job) -> None:
+    async def fail(job: CleaningJob) -> None:
         if job.folder.endswith("bad-0"):
             raise failure
 
@@ -180,13 +180,13 @@ def begun(cleaner: InlineCleaner, topic: str) -> int:
 
 @pytest.mark.parametrize(
     "failure",
-    [ChildDied("killed"), StorageFull("no space"), ConfigError("too small"), CleaningBroke("KeyError: 1")],
+    [ChildDied("killed"), StorageFull("no space"), ConfigError("too small"), CleanerFailed("KeyError: 1")],
 )
 async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and_ever_more_rarely(
     tmp_path: Path, failure: Exception
 ) -> None:
     clock, said = HandClock(), StringIO()
-    async with broker_with(tmp_path, World(clock=clock, log=StreamLog(clock, said))) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock, log=StreamLog(clock, said))) as broker:
         bad, good = await make(broker, "bad"), await make(broker, "good")
         await fill(broker, bad, 4)
         await fill(broker, good, 3)
@@ -201,21 +201,21 @@ async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and
             assert await broker.compaction.clean_dirtiest() == bad.name
             assert begun(cleaner, "bad") == before + 1
         assert (broker.compaction.failures, broker.compaction.cleanings) == (9, 1)
-        assert broker.compaction.setbacks[bad].reason == str(failure)
+        assert broker.compaction.postponed_cleanings[bad].reason == str(failure)
         assert said.getvalue().count("compaction.postponed") == 1
         cleaner.meanwhile = None
         clock.pass_time(600_000)
         assert await broker.compaction.clean_dirtiest() == bad.name
         assert bad.log.size_bytes < 2 * MIB
-        assert broker.compaction.setbacks == {}
+        assert broker.compaction.postponed_cleanings == {}
         assert broker.compaction.uncleanable == {}
 
 
 async def test_a_setback_for_another_reason_is_said_too(tmp_path: Path) -> None:
     clock, said = HandClock(), StringIO()
-    async with broker_with(tmp_path, World(clock=clock, log=StreamLog(clock, said))) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock, log=StreamLog(clock, said))) as broker:
         await fill(broker, await make(broker, "bad"), 3)
-        for failure in (StorageFull("no space"), CleaningBroke("KeyError: 1"), CleaningBroke("KeyError: 1")):
+        for failure in (StorageFull("no space"), CleanerFailed("KeyError: 1"), CleanerFailed("KeyError: 1")):
             await failing(broker, failure)
             await broker.compaction.clean_dirtiest()
             clock.pass_time(600_000)
@@ -244,7 +244,7 @@ async def test_each_log_is_looked_at_a_few_times_however_many_are_cleaned(tmp_pa
         broker.compaction.cleaner = InlineCleaner(broker)
         look, looks = broker.compaction._dirt_of, 0
 
-        async def counted(partition: Partition) -> Dirt | None:
+        async def counted(partition: Partition) -> LogToClean | None:
             nonlocal looks
             looks += 1
             return await look(partition)
@@ -259,7 +259,7 @@ async def test_a_log_that_becomes_overdue_while_others_are_cleaned_does_not_wait
     tmp_path: Path,
 ) -> None:
     clock = HandClock()
-    async with broker_with(tmp_path, World(clock=clock)) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock)) as broker:
         logs = await small_logs(broker, 4)
         late = await make(broker, "late", max_compaction_lag_ms="60000")
         batch = build_batch([Record(Offset(0), clock.wall_ms() - 50_000, b"key", b"")])
@@ -287,7 +287,7 @@ async def test_a_log_that_is_clean_or_gone_when_its_turn_comes_is_passed_over(tm
 
 async def test_a_batch_that_cannot_be_opened_is_spoken_of_once(tmp_path: Path) -> None:
     clock, said = HandClock(), StringIO()
-    async with broker_with(tmp_path, World(clock=clock, log=StreamLog(clock, said))) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock, log=StreamLog(clock, said))) as broker:
         partition = await make(broker, "t")
         broker.compaction.cleaner = InlineCleaner(broker)
         batch = bytearray(build_batch([Record(Offset(0), 1, b"key", b"y" * 20)]))
@@ -307,14 +307,14 @@ async def test_a_batch_that_cannot_be_opened_is_spoken_of_once(tmp_path: Path) -
 
 async def test_a_disk_that_fills_up_in_the_middle_keeps_what_was_cleaned_so_far(tmp_path: Path) -> None:
     clock = HandClock()
-    async with broker_with(tmp_path, World(clock=clock)) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock)) as broker:
         partition = await make(broker, "t")
         await fill(broker, partition, 4)
         before, segments = values(partition), len(partition.log.segments)
         real = InlineCleaner(broker)
 
         class FillsUp(InlineCleaner):
-            async def go_on(self) -> Step:
+            async def go_on(self) -> CleaningStep:
                 raise StorageFull("no space")
 
         broker.compaction.cleaner = FillsUp(broker)
@@ -351,19 +351,19 @@ async def test_a_topic_made_anew_is_dirty_whatever_the_old_one_left(tmp_path: Pa
 async def test_another_copy_of_a_log_is_not_believed_to_be_clean(tmp_path: Path) -> None:
     """A copy that was cleaned goes, and one that was not comes: fetched anew, or from a backup."""
     clock, folder, backup = HandClock(), tmp_path / LOGS / "t-0", tmp_path / "backup"
-    async with broker_with(tmp_path, World(clock=clock)) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock)) as broker:
         partition = await make(broker, "t", delete_retention_ms="1000")
         for value in (b"deleted long ago", None):
             batch = build_batch([Record(Offset(0), clock.wall_ms(), b"K", value)])
             partition.append(memoryview(bytearray(batch)), clock.wall_ms())
         await fill(broker, partition, 2, clock.wall_ms())
     shutil.copytree(folder, backup)
-    async with broker_with(tmp_path, World(clock=clock)) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock)) as broker:
         assert await broker.compaction.clean_dirtiest() is not None
         assert found(broker, "t").log.clean_to is not None
     shutil.rmtree(folder)
     shutil.move(backup, folder)
-    async with broker_with(tmp_path, World(clock=clock)) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock)) as broker:
         partition = found(broker, "t")
         for _ in range(3):
             await fill(broker, partition, 2, clock.wall_ms())
@@ -392,9 +392,9 @@ async def test_a_log_truncated_while_its_cleaning_ends_is_not_called_clean(tmp_p
         await fill(broker, partition, 3)
 
         class Truncates(InlineCleaner):
-            async def go_on(self) -> Step:
+            async def go_on(self) -> CleaningStep:
                 step = await super().go_on()
-                if isinstance(step, Cleaned):
+                if isinstance(step, CleaningResult):
                     truncate_to(partition.log, Offset(partition.log.log_end_offset - 1))
                 return step
 
@@ -419,7 +419,7 @@ async def test_a_log_that_lost_its_records_is_dirty(tmp_path: Path) -> None:
 
 async def test_a_clock_that_leaps_ahead_does_not_end_the_life_of_tombstones(tmp_path: Path) -> None:
     clock = HandClock()
-    async with broker_with(tmp_path, World(clock=clock)) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock)) as broker:
         partition = await make(broker, "t", delete_retention_ms="3600000")
         broker.compaction.cleaner = InlineCleaner(broker)
         batch = bytearray(build_batch([Record(Offset(0), clock.wall_ms(), b"gone", None)]))
@@ -447,7 +447,7 @@ async def test_a_topic_deleted_during_its_cleaning_is_simply_gone(tmp_path: Path
         cleaner = InlineCleaner(broker)
         broker.compaction.cleaner = cleaner
 
-        async def delete(_: Job) -> None:
+        async def delete(_: CleaningJob) -> None:
             await broker.cluster.change(lambda image: delete_topic(image, name="goes"))
 
         cleaner.meanwhile = delete
@@ -464,13 +464,13 @@ async def test_a_topic_deleted_during_its_cleaning_is_simply_gone(tmp_path: Path
 
 async def test_retention_that_removes_what_is_being_cleaned_wins(tmp_path: Path) -> None:
     clock = AdjustableClock()
-    async with broker_with(tmp_path, World(clock=clock)) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock)) as broker:
         partition = await make(broker, "t", cleanup_policy="compact,delete", retention_ms="1000")
         await fill(broker, partition, 3, time_ms=clock.wall_ms())
         cleaner = InlineCleaner(broker)
         broker.compaction.cleaner = cleaner
 
-        async def expire(_: Job) -> None:
+        async def expire(_: CleaningJob) -> None:
             clock.advance(5_000)
             await broker.storage.retention.enforce(partition)
 
@@ -483,17 +483,17 @@ async def test_retention_that_removes_what_is_being_cleaned_wins(tmp_path: Path)
 
 async def test_retention_that_removes_what_was_found_dirty_leaves_nothing_to_ask_for(tmp_path: Path) -> None:
     clock = AdjustableClock()
-    async with broker_with(tmp_path, World(clock=clock)) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock)) as broker:
         partition = await make(broker, "t", cleanup_policy="compact,delete", retention_ms="1000")
         await fill(broker, partition, 3, time_ms=clock.wall_ms())
         broker.compaction.cleaner = cleaner = InlineCleaner(broker)
         look = broker.compaction._dirt_of
 
-        async def expire_then(partition: Partition) -> Dirt | None:
-            dirt = await look(partition)
+        async def expire_then(partition: Partition) -> LogToClean | None:
+            log_to_clean = await look(partition)
             clock.advance(5_000)
             await broker.storage.retention.enforce(partition)
-            return dirt
+            return log_to_clean
 
         broker.compaction._dirt_of = expire_then  # type: ignore[method-assign]
         await broker.compaction.clean_dirtiest()
@@ -505,7 +505,7 @@ async def test_a_record_that_waited_too_long_is_cleaned_out_of_the_segment_being
     tmp_path: Path,
 ) -> None:
     clock = AdjustableClock()
-    async with broker_with(tmp_path, World(clock=clock)) as broker:
+    async with broker_with(tmp_path, Environment(clock=clock)) as broker:
         partition = await make(broker, "t", max_compaction_lag_ms="60000")
         for value in (b"old", b"new"):
             batch = bytearray(build_batch([Record(Offset(0), clock.wall_ms(), b"key", value)]))
@@ -533,19 +533,19 @@ async def test_a_read_that_a_swap_overtakes_is_answered_from_what_is_there_now(t
                 return [outcome]
 
         pool: Any = OvertakenPool()
-        reads = FetchReads(
+        reads = FetchReader(
             broker.storage.partitions, ColdReads(pool, lambda _, damage: damages.append(damage))
         )
         context = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything())
         offset = partition.log.segments[2].base_offset + 50
-        wanted = Wanted(
-            PartitionKey("t", partition.topic_id, 0),
+        wanted = FetchTarget(
+            FetchPartitionKey("t", partition.topic_id, 0),
             FetchPartition(
                 partition=0, fetch_offset=offset, partition_max_bytes=MIB, current_leader_epoch=-1
             ),
         )
         wanted.partition = partition
-        gathered = await reads.gather_cold([wanted], Limits(MIB, 0, -1), context)
+        gathered = await reads.gather_cold([wanted], FetchLimits(MIB, 0, -1), context)
         (data,) = gathered.answers
         assert outcomes == ["refused", "read"]
         assert damages == []
@@ -557,14 +557,14 @@ async def test_a_read_that_a_swap_overtakes_is_answered_from_what_is_there_now(t
 async def test_the_task_cleans_unless_it_is_switched_off(tmp_path: Path, is_enabled: bool) -> None:
     flags = {"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}
     settings = ["log.cleaner.backoff.ms=10", f"log.cleaner.enable={str(is_enabled).lower()}"]
-    async with running_broker(load(flags, settings), World()) as broker:
+    async with running_broker(load(flags, settings), Environment()) as broker:
         partition = await make(broker, "t")
         cleaner = InlineCleaner(broker)
         broker.compaction.cleaner = cleaner
         await fill(broker, partition, 3)
         asked = asyncio.Event()
 
-        async def note(_: Job) -> None:
+        async def note(_: CleaningJob) -> None:
             asked.set()
 
         cleaner.meanwhile = note

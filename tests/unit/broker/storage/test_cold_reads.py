@@ -9,15 +9,14 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.apis.list_offsets import ListOffsets
-from penstock.broker.broker import RunningBroker, World
+from penstock.broker.broker import Environment, RunningBroker
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchReads, Limits
-from penstock.broker.data.fetch_sessions import PartitionKey, Wanted
+from penstock.broker.data.fetch_reader import FetchLimits, FetchReader
+from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
 from penstock.broker.data.timestamp_lookup import TimeLookups
-from penstock.broker.groups.record_timestamps import RecordTimes
-from penstock.broker.groups.record_timestamps import Wanted as WantedTime
-from penstock.broker.router import Later
-from penstock.broker.storage.cold_reads import ColdReads, Outdated
+from penstock.broker.groups.record_timestamps import RecordTimestamps, TimestampQuery
+from penstock.broker.router import DeferredReply
+from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed
 from penstock.host.clock import SystemClock
 from penstock.host.os_disk import OsDisk, OsFile
@@ -27,7 +26,7 @@ from penstock.limits import MIB, READ_FAILURES_APART_MS
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.recovery import open_log
-from penstock.log.truncation import BeginningAnew, Truncation
+from penstock.log.truncation import FullTruncation, Truncation
 from penstock.observability.logs import StreamLog
 from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
 from penstock.protocol.messages.list_offsets import (
@@ -76,16 +75,16 @@ class Following:
         for _ in range(5):
             append(self.log, [b"never committed" * 20])
         flush(self.log)
-        self.partition = follower_on(self.log, 2, shown=COMMITTED, index_interval_bytes=200)
+        self.partition = follower_on(self.log, 2, high_watermark_before=COMMITTED, index_interval_bytes=200)
         self.damaged: list[Exception] = []
-        self.truncation: Truncation | BeginningAnew | None = None
+        self.truncation: Truncation | FullTruncation | None = None
 
     def truncate(self, offset: int) -> Meanwhile:
         def run() -> None:
             answer = PartitionData(0, 0, 20, 20, 0, diverging_epoch=EpochEndOffset(1, offset))
-            ask = self.partition.ask()
-            assert ask is not None
-            step = self.partition.answered(ask, answer)
+            fetch_position = self.partition.fetch_position()
+            assert fetch_position is not None
+            step = self.partition.handle_fetch_response(fetch_position, answer)
             assert isinstance(step, Truncation)
             step.run()  # the event loop has not ended it yet
             self.truncation = step
@@ -99,10 +98,14 @@ class Following:
         return ColdReads(cast(Any, Thread(meanwhile)), lambda _, damage: self.damaged.append(damage))
 
     async def fetch(self, meanwhile: Meanwhile) -> PartitionData:
-        reads = FetchReads(cast(Any, self), self.reads(meanwhile))
-        wanted = Wanted(PartitionKey("orders", NO_TOPIC_ID, 0), FetchPartition(0, -1, 12, 0, 0, MIB))
+        reads = FetchReader(cast(Any, self), self.reads(meanwhile))
+        wanted = FetchTarget(
+            FetchPartitionKey("orders", NO_TOPIC_ID, 0), FetchPartition(0, -1, 12, 0, 0, MIB)
+        )
         wanted.params.last_fetched_epoch = -1
-        gathered = await reads.gather_cold([wanted], Limits(MIB, 0, -1, may_follow=True), CONTEXT)
+        gathered = await reads.gather_cold(
+            [wanted], FetchLimits(MIB, 0, -1, may_read_from_follower=True), CONTEXT
+        )
         return gathered.answers[0]
 
 
@@ -116,9 +119,9 @@ async def test_records_below_the_high_watermark_are_read_beside_a_truncation() -
     assert (answer.error_code, answer.records, it.damaged) == (ErrorCode.NONE, expected.records, [])
     assert it.truncation is not None
     it.truncation.end()
-    it.partition.cut()
+    it.partition.truncated()
     assert it.partition.offline is None
-    assert it.partition.ask() is not None, "it goes on following"
+    assert it.partition.fetch_position() is not None, "it goes on following"
 
 
 async def test_a_read_of_what_is_being_truncated_sends_the_client_to_the_leader() -> None:
@@ -133,7 +136,7 @@ async def test_a_read_beside_a_log_that_begins_anew_is_no_damage() -> None:
     it = Following()
 
     def begin_anew() -> None:
-        it.truncation = BeginningAnew(it.log, Offset(100))
+        it.truncation = FullTruncation(it.log, Offset(100))
         it.truncation.run()
 
     answer = await it.fetch(begin_anew)
@@ -173,7 +176,7 @@ async def test_a_read_is_planned_again_when_its_segment_was_removed() -> None:
         for path in it.log.drop_segments(1):
             it.log.disk.remove(path)
 
-    with pytest.raises(Outdated):
+    with pytest.raises(SegmentsChanged):
         await it.reads(removed).run(it.partition, read)
     assert it.damaged == []
 
@@ -214,9 +217,11 @@ async def by_fetch(
     reads: ColdReads,
     expected: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR,
 ) -> None:
-    fetches = FetchReads(broker.storage.partitions, reads)
-    wanted = Wanted(PartitionKey("t", NO_TOPIC_ID, 0), FetchPartition(partition=0, partition_max_bytes=MIB))
-    gathered = await fetches.gather_cold([wanted], Limits(MIB, 0, -1), CONTEXT)
+    fetches = FetchReader(broker.storage.partitions, reads)
+    wanted = FetchTarget(
+        FetchPartitionKey("t", NO_TOPIC_ID, 0), FetchPartition(partition=0, partition_max_bytes=MIB)
+    )
+    gathered = await fetches.gather_cold([wanted], FetchLimits(MIB, 0, -1), CONTEXT)
     assert gathered.answers[0].error_code == expected
 
 
@@ -225,7 +230,7 @@ async def by_lookup(broker: RunningBroker, partition: Partition, reads: ColdRead
     tasks = Tasks(lambda name, failure: pytest.fail(f"{name}: {failure}"))
     handler = ListOffsets(broker.storage.partitions, TimeLookups(reads, tasks, SystemClock()))
     later = handler(ListOffsetsRequest(topics=[asked]), CONTEXT.for_request(11, "tests", frozenset()))
-    assert isinstance(later, Later)
+    assert isinstance(later, DeferredReply)
     finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     later.then(finished.set_result)
     entry = (await finished).topics[0].partitions[0]
@@ -238,7 +243,7 @@ async def test_whoever_finds_damage_it_is_logged_and_handed_over(tmp_path: Path,
         await fill(broker, await make(broker, "t"), 1, time_ms=77)
     flip_a_byte(tmp_path / "data/logs/t-0" / f"{0:020d}.log")
     lines = StringIO()
-    async with broker_with(tmp_path, World(log=StreamLog(SystemClock(), lines))) as broker:
+    async with broker_with(tmp_path, Environment(log=StreamLog(SystemClock(), lines))) as broker:
         told, partition = recording(broker), found(broker, "t")
         pool = WorkerPool("test", 1, asyncio.get_running_loop())
         try:
@@ -282,7 +287,7 @@ async def test_a_lone_broker_serves_a_partition_again_when_its_disk_reads_again(
     tmp_path: Path, is_worse: bool
 ) -> None:
     disk, lines = Aging(), StringIO()
-    async with broker_with(tmp_path, World(log=StreamLog(SystemClock(), lines), disk=disk)) as broker:
+    async with broker_with(tmp_path, Environment(log=StreamLog(SystemClock(), lines), disk=disk)) as broker:
         await fill(broker, await make(broker, "t"), 1, time_ms=77)
         told, partition = recording(broker), found(broker, "t")
         for segment in partition.log.segments:
@@ -314,7 +319,7 @@ async def test_damage_that_a_coordinator_finds_is_logged_and_handed_over(tmp_pat
     )
     flip_a_byte(log)
     lines = StringIO()
-    async with broker_with(tmp_path, World(log=StreamLog(SystemClock(), lines))) as broker:
+    async with broker_with(tmp_path, Environment(log=StreamLog(SystemClock(), lines))) as broker:
         await until(lambda: "coordinator.not_loaded" in lines.getvalue(), seconds_max=SECONDS_MAX)
         index = int(log.parent.name.rpartition("-")[2])
         partition = broker.storage.partitions.find("__consumer_offsets", index)
@@ -332,9 +337,9 @@ async def test_an_index_that_a_group_page_had_to_rebuild_is_written_to_disk(tmp_
     lost.unlink()
     async with broker_with(tmp_path) as broker:
         pool = WorkerPool("test", 1, asyncio.get_running_loop())
-        times = RecordTimes(ColdReads(pool, broker.storage.read_failed), SystemClock())
+        times = RecordTimestamps(ColdReads(pool, broker.storage.read_failed), SystemClock())
         try:
-            assert await times.find([WantedTime(found(broker, "t"), Offset(3))]) == [77]
+            assert await times.find([TimestampQuery(found(broker, "t"), Offset(3))]) == [77]
         finally:
             pool.stop()
         await broker.storage.checkpoints.run_due(float("inf"))

@@ -8,7 +8,7 @@ import pytest
 from penstock.broker.broker import RunningBroker
 from penstock.errors import CorruptData
 from penstock.limits import MIB
-from penstock.log.compaction.cleaning_job import Job
+from penstock.log.compaction.cleaning_job import CleaningJob
 from penstock.log.segment import Segment
 from penstock.replication.partition import Partition
 from tests.unit.broker.storage.test_broker_compaction import (
@@ -58,7 +58,7 @@ async def test_what_the_cleaner_meets_in_a_log_that_is_being_cut_is_no_damage(tm
         await fill(broker, partition, 3)
         broker.compaction.cleaner = cleaner = InlineCleaner(broker)
 
-        async def cut(_: Job) -> None:
+        async def cut(_: CleaningJob) -> None:
             partition.log.is_truncating = True
             raise CorruptData("a batch of which half is there")
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from penstock.broker.broker import BrokerLimits, RunningBroker, World, running_broker
+from penstock.broker.broker import BrokerLimits, Environment, RunningBroker, running_broker
 from penstock.broker.storage.checkpoints import CheckpointLimits
 from penstock.broker.storage.storage import StorageLimits
 from penstock.config.sources import load
 from penstock.errors import ErrorCode
-from penstock.host.disk import File, Stored
+from penstock.host.disk import File, SmallFile
 from penstock.host.os_disk import OsDisk
 from penstock.replication.partition import Partition
 from penstock.replication.waiting import ProduceWait
@@ -40,7 +40,7 @@ class HangingDisk(OsDisk):
         self.syncs_go_on.wait(SECONDS_MAX)
         super().sync(files, folders)
 
-    def store(self, writes: Sequence[Stored]) -> None:
+    def store(self, writes: Sequence[SmallFile]) -> None:
         self.stores_begun.set()
         self.stores_go_on.wait(SECONDS_MAX)
         super().store(writes)
@@ -51,7 +51,7 @@ async def broker_on(
     disk: HangingDisk, tmp_path: Path, *settings: str
 ) -> AsyncIterator[tuple[RunningBroker, Partition]]:
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}, settings)
-    async with running_broker(config, World(disk=disk), DUE_AT_ONCE) as broker:
+    async with running_broker(config, Environment(disk=disk), DUE_AT_ONCE) as broker:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
         try:

@@ -5,17 +5,17 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.broker.broker import RunningBroker, World, running_broker
-from penstock.broker.storage.log_start_writer import LogStarts, NewStart
+from penstock.broker.broker import Environment, RunningBroker, running_broker
+from penstock.broker.storage.log_start_writer import LogStartWriter, NewStart
 from penstock.config.sources import load
 from penstock.controller.topics import delete_topic
 from penstock.errors import StorageFailed, StorageFull
-from penstock.host.disk import File, Stored
+from penstock.host.disk import File, SmallFile
 from penstock.host.os_disk import OsDisk
 from penstock.log.data_directory import RESERVE_FILE
 from penstock.log.partition_log import PartitionLog
 from penstock.log.recovery import open_log
-from penstock.observability.logs import Silence
+from penstock.observability.logs import NullLog
 from penstock.replication.partition import Partition
 from penstock.types import Offset
 from tests.unit.broker.storage.test_storage import NOW_MS, batch, make_topic
@@ -33,9 +33,9 @@ class Disk:
         self.calls: list[int] = []
         self.logs: list[PartitionLog] = []
         self.failures: list[StorageFailed] = []
-        self.starts = LogStarts(self._store, asyncio.Lock(), self.failures.append, Silence())
+        self.starts = LogStartWriter(self._store, asyncio.Lock(), self.failures.append, NullLog())
 
-    async def _store(self, writes: Sequence[Stored]) -> None:
+    async def _store(self, writes: Sequence[SmallFile]) -> None:
         await self.may_store.wait()
         self.calls.append(len(writes))
         if self.is_full:
@@ -142,7 +142,7 @@ class SlowDisk(OsDisk):
             assert self.may_go_on.wait(20)
         super().sync(files, folders)
 
-    def store(self, writes: Sequence[Stored]) -> None:
+    def store(self, writes: Sequence[SmallFile]) -> None:
         if self.is_held and any(write.path.endswith(".snapshot") for write in writes):
             self.snapshots += 1
             if self.snapshots > 1:
@@ -162,7 +162,7 @@ async def written(broker: RunningBroker) -> Partition:
 async def test_a_checkpoint_planned_before_a_deletion_does_not_undo_it(tmp_path: Path) -> None:
     disk = SlowDisk()
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World(disk=disk)) as broker:
+    async with running_broker(config, Environment(disk=disk)) as broker:
         partition, storage = await written(broker), broker.storage
         log = partition.log
         log.advance_start(Offset(2))  # as retention and a leader's answer move it
@@ -181,7 +181,7 @@ async def test_a_checkpoint_planned_before_a_deletion_does_not_undo_it(tmp_path:
 
 async def test_a_deletion_of_what_retention_removed_is_stored(tmp_path: Path) -> None:
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, Environment()) as broker:
         partition = await written(broker)
         partition.log.advance_start(Offset(6))
         await broker.storage.delete_before(partition, Offset(3))
@@ -199,7 +199,7 @@ class FullOnce(OsDisk):
         self.holds = threading.Event()
         self.may_go_on = threading.Event()
 
-    def store(self, writes: Sequence[Stored]) -> None:
+    def store(self, writes: Sequence[SmallFile]) -> None:
         if self.is_full and any(write.path.endswith("log-start-checkpoint") for write in writes):
             self.is_full = False
             self.holds.set()
@@ -213,7 +213,7 @@ async def test_a_start_that_needs_the_reserve_is_not_stored_after_its_folder_was
 ) -> None:
     disk = FullOnce()
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World(disk=disk)) as broker:
+    async with running_broker(config, Environment(disk=disk)) as broker:
         partition, storage = await written(broker), broker.storage
         reserve = tmp_path / "data" / RESERVE_FILE
         reserve.touch()

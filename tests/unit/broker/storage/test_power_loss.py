@@ -17,7 +17,7 @@ from penstock.config.topic import FlushPolicy
 from penstock.host.worker import Worker
 from penstock.log.data_directory import DataDirectory, open_directory
 from penstock.metadata.facts import ClusterImage, PartitionState, Topic
-from penstock.observability.logs import Silence
+from penstock.observability.logs import NullLog
 from penstock.replication.partition import Partition
 from penstock.sim.disk import Mount, SimDisk
 from penstock.types import NodeId, TopicId
@@ -77,7 +77,7 @@ async def process(disk: SimDisk) -> AsyncIterator[tuple[Storage, list[Partition]
     mount = disk.mount()
     workers = tuple(Worker(name, asyncio.get_running_loop()) for name in ("flush", "storage"))
     try:
-        storage = Storage(opened(mount), configured, (workers[0], workers[1]), FixedClock(), Silence())
+        storage = Storage(opened(mount), configured, (workers[0], workers[1]), FixedClock(), NullLog())
         storage.open(one_topic())
         yield storage, storage.partitions.of_topic("orders")
     finally:
@@ -127,8 +127,8 @@ async def test_after_a_power_failure_retention_still_knows_how_old_records_are(s
 def test_the_mark_of_a_clean_stop_does_not_come_back_after_a_power_failure(seed: int) -> None:
     """It would hide that there was no clean stop, and the leader epoch would not be raised."""
     disk = new_disk(seed)
-    opened(disk.mount()).leave_clean_mark()
+    opened(disk.mount()).write_clean_shutdown_mark()
     disk.lose_power()
-    assert opened(disk.mount()).take_clean_mark()
+    assert opened(disk.mount()).consume_clean_shutdown_mark()
     disk.lose_power()
-    assert not opened(disk.mount()).take_clean_mark()
+    assert not opened(disk.mount()).consume_clean_shutdown_mark()

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.broker import World, running_broker
+from penstock.broker.broker import Environment, running_broker
 from penstock.broker.storage.cleaner_process import ProcessCleaner
 from penstock.config.sources import load
 from penstock.host.child_process import ChildDied
-from penstock.log.compaction.cleanable import GroupLimits
-from penstock.log.compaction.cleaning_job import CleaningBroke, Job
+from penstock.log.compaction.cleanable import SegmentGroupLimits
+from penstock.log.compaction.cleaning_job import CleanerFailed, CleaningJob
 from penstock.types import Offset
 from tests.unit.broker.storage.test_broker_compaction import fill, make, values
 from tests.unit.broker.waiting import until
 
-JOB = Job(
+JOB = CleaningJob(
     folder="nowhere",
     segments=[],
     first_dirty_offset=Offset(0),
@@ -29,7 +29,7 @@ JOB = Job(
     trusted_ms=0,
     delete_retention_ms=0,
     memory_bytes=1,
-    limits=GroupLimits(1, 1, 1, 1),
+    limits=SegmentGroupLimits(1, 1, 1, 1),
 )
 SECONDS_MAX = 10
 
@@ -65,7 +65,7 @@ async def test_one_that_is_being_started_when_the_cleaning_is_cancelled_is_ended
     assert process.returncode is not None
     assert cleaner.child.pid is None
     async with asyncio.timeout(SECONDS_MAX):
-        await cleaner.rest()
+        await cleaner.shut_down()
 
 
 async def test_one_that_was_given_up_while_it_was_being_started_is_ended(
@@ -74,13 +74,13 @@ async def test_one_that_was_given_up_while_it_was_being_started_is_ended(
     slow, cleaner = SlowStart(monkeypatch), ProcessCleaner()
     cleaning = asyncio.create_task(cleaner.begin(JOB))
     assert await asyncio.to_thread(slow.is_starting.wait, SECONDS_MAX)
-    cleaner.give_up()
+    cleaner.interrupt()
     with pytest.raises(ChildDied):
         async with asyncio.timeout(SECONDS_MAX):
             await cleaning
     (process,) = slow.started
     assert process.returncode is not None
-    await cleaner.rest()
+    await cleaner.shut_down()
 
 
 @pytest.mark.parametrize("cancels", [True, False])
@@ -90,45 +90,45 @@ async def test_none_is_started_for_a_question_that_is_over_before_its_turn(
     slow, cleaner = SlowStart(monkeypatch), ProcessCleaner()
     cleaning = asyncio.create_task(cleaner.begin(JOB))
     turn = threading.Event()
-    real_ask = cleaner.child.ask
+    real_ask = cleaner.child.send_request
 
     def ask_later(*arguments: Any) -> bytes:
         turn.wait(SECONDS_MAX)
         return real_ask(*arguments)
 
-    monkeypatch.setattr(cleaner.child, "ask", ask_later)
+    monkeypatch.setattr(cleaner.child, "send_request", ask_later)
     await until(lambda: cleaner._asking is not None, seconds_max=SECONDS_MAX)
     if cancels:
         cleaning.cancel()
     else:
-        cleaner.give_up()
+        cleaner.interrupt()
     await asyncio.sleep(0)
     turn.set()
     with pytest.raises(asyncio.CancelledError if cancels else ChildDied):
         async with asyncio.timeout(SECONDS_MAX):
             await cleaning
     assert slow.started == []
-    await cleaner.rest()
+    await cleaner.shut_down()
 
 
 async def test_a_mistake_of_the_process_is_named_and_does_not_end_it() -> None:
     cleaner = ProcessCleaner()
     async with asyncio.timeout(SECONDS_MAX):
-        with pytest.raises(CleaningBroke, match=r"^IndexError: list index out of range\n") as broke:
+        with pytest.raises(CleanerFailed, match=r"^IndexError: list index out of range\n") as broke:
             await cleaner.begin(JOB)  # of no segments, which nobody asks for
         assert "log/compaction/cleaner.py" in str(broke.value), "it says where"
         pid = cleaner.child.pid
-        with pytest.raises(CleaningBroke):
+        with pytest.raises(CleanerFailed):
             await cleaner.begin(JOB)
         assert cleaner.child.pid == pid is not None
-        await cleaner.rest()
+        await cleaner.shut_down()
 
 
 async def test_a_cleaning_that_is_cancelled_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     flags = {"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}
     # Slow enough to be caught in the middle of its second pass.
     slowly = ["log.cleaner.io.max.bytes.per.second=20000000", "log.cleaner.enable=false"]
-    async with running_broker(load(flags, slowly), World()) as broker:
+    async with running_broker(load(flags, slowly), Environment()) as broker:
         partition = await make(broker, "t")
         await fill(broker, partition, 8)
         before, size = values(partition), partition.log.size_bytes

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.broker import BrokerLimits, RunningBroker, World, running_broker
+from penstock.broker.broker import BrokerLimits, Environment, RunningBroker, running_broker
 from penstock.broker.storage.partition_inventory import InventoryKeeper
 from penstock.broker.storage.storage import THREADS_THAT_SYNC, StorageLimits
 from penstock.config.sources import load
-from penstock.controller.topics import NewTopic, TopicDefaults, TopicRequest, create_topic, delete_topic
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import SystemClock
-from penstock.host.disk import File, Stored
+from penstock.host.disk import File, SmallFile
 from penstock.host.os_disk import OsDisk, OsFile
 from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE
 from penstock.log import checkpoint_plan
-from penstock.log.data_directory import DataDirectory, Identity, SeenStore
+from penstock.log.data_directory import DataDirectory, DirectoryIdentity, StoreProgress
 from penstock.log.producers import Producer, ProducerLimits, render_snapshot
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.reading.time_lookup import look_up
-from penstock.observability.logs import Silence, StreamLog
+from penstock.observability.logs import NullLog, StreamLog
 from penstock.protocol.batches import HEADER_BYTES, seal_in_place
 from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset, TopicId
@@ -65,7 +65,7 @@ async def make_topic(broker: RunningBroker, partitions: int) -> None:
         lambda image: create_topic(
             image,
             request,
-            NewTopic(TOPIC_ID, NOW_MS),
+            NewTopicFacts(TOPIC_ID, NOW_MS),
             defaults=TopicDefaults(1, 1),
             validate_overrides=lambda overrides: None,
         )
@@ -88,7 +88,7 @@ class FailingDisk(OsDisk):
             raise StorageFailed("cannot sync logs: input/output error")
         super().sync(files, folders)
 
-    def store(self, writes: Sequence[Stored]) -> None:
+    def store(self, writes: Sequence[SmallFile]) -> None:
         if self.is_full:
             self.is_full = False
             raise StorageFull("no room")
@@ -98,7 +98,7 @@ class FailingDisk(OsDisk):
 async def test_a_disk_that_does_not_keep_the_names_of_removed_partitions_has_failed(tmp_path: Path) -> None:
     disk = FailingDisk()
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World(disk=disk)) as broker:
+    async with running_broker(config, Environment(disk=disk)) as broker:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
         partition.append(memoryview(batch(b"x")), NOW_MS)
@@ -111,29 +111,29 @@ async def test_a_disk_that_does_not_keep_the_names_of_removed_partitions_has_fai
 async def test_the_reserve_of_a_full_disk_is_not_spent_on_notes(tmp_path: Path) -> None:
     disk = FailingDisk()
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World(disk=disk)) as broker:
-        identity = Identity(format=1, cluster_id="c", node_id=1, directory_id="d", is_member=True)
+    async with running_broker(config, Environment(disk=disk)) as broker:
+        identity = DirectoryIdentity(format=1, cluster_id="c", node_id=1, directory_id="d", is_member=True)
         directory = DataDirectory(disk, str(tmp_path / "data"), identity)
-        directory.keep_reserve()
+        directory.refill_reserve()
         directory.broker_epoch = 5
-        keeper = InventoryKeeper(directory, broker.storage, Silence())
-        await keeper._note()
-        directory.seen, disk.is_full = SeenStore(7, "x"), True
+        keeper = InventoryKeeper(directory, broker.storage, NullLog())
+        await keeper._write_inventory()
+        directory.store_progress, disk.is_full = StoreProgress(7, "x"), True
         with pytest.raises(StorageFull):
-            await keeper._note()
+            await keeper._write_inventory()
         assert directory.release_reserve()
-        await keeper._note()
-        assert directory.seen_before() == SeenStore(7, "x")
+        await keeper._write_inventory()
+        assert directory.load_store_progress() == StoreProgress(7, "x")
 
 
 async def test_a_start_opens_few_files_at_a_time_however_many_partitions_there_are(tmp_path: Path) -> None:
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, Environment()) as broker:
         await make_topic(broker, PARTITIONS)
         for partition in broker.storage.partitions:
             partition.append(memoryview(batch(b"x")), NOW_MS)
     disk = CountingDisk()
-    async with running_broker(config, World(disk=disk)) as broker:
+    async with running_broker(config, Environment(disk=disk)) as broker:
         ends = [partition.log.log_end_offset for partition in broker.storage.partitions]
     assert ends == [1] * PARTITIONS
     assert disk.open_most <= 4 * CHECKPOINT_PARTITIONS_AT_ONCE
@@ -142,7 +142,7 @@ async def test_a_start_opens_few_files_at_a_time_however_many_partitions_there_a
 async def test_a_batch_that_cannot_be_opened_is_its_producers_fault_and_no_damage(tmp_path: Path) -> None:
     """Batches are not opened when they come. One that holds nonsense must not cost the partition."""
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, Environment()) as broker:
         await make_topic(broker, 1)
         partition = broker.storage.partitions.find("t", 0)
         assert partition is not None
@@ -161,18 +161,18 @@ async def test_a_batch_that_cannot_be_opened_is_its_producers_fault_and_no_damag
 
 async def test_a_lost_metadata_file_is_not_taken_for_an_empty_cluster(tmp_path: Path) -> None:
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, Environment()) as broker:
         await make_topic(broker, 1)
         for partition in broker.storage.partitions:
             partition.append(memoryview(batch(b"x")), NOW_MS)
     (tmp_path / "data" / "metadata.sqlite").unlink()
     with pytest.raises(CorruptData, match="restore it from a backup"):
-        async with running_broker(config, World()):
+        async with running_broker(config, Environment()):
             pass
     assert (tmp_path / "data" / "logs" / "t-0").is_dir()
 
 
-class LinesKept(Silence):
+class LinesKept(NullLog):
     def __init__(self) -> None:
         self.warnings: list[tuple[str, dict[str, object]]] = []
 
@@ -188,7 +188,7 @@ class FullDisk(OsDisk):
 
     has_no_room_for = ("nothing",)
 
-    def store(self, writes: Sequence[Stored]) -> None:
+    def store(self, writes: Sequence[SmallFile]) -> None:
         for write in writes:
             if write.path.endswith(self.has_no_room_for):
                 raise StorageFull(f"cannot write {write.path}: no space is left")
@@ -207,7 +207,7 @@ async def test_a_stop_on_a_full_disk_is_not_called_clean(
 ) -> None:
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
     disk, lines = FullDisk(), LinesKept()
-    async with running_broker(config, World(disk=disk, log=lines)) as broker:
+    async with running_broker(config, Environment(disk=disk, log=lines)) as broker:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
         partition.append(memoryview(batch(b"x")), NOW_MS)
@@ -215,7 +215,7 @@ async def test_a_stop_on_a_full_disk_is_not_called_clean(
     assert not (tmp_path / "data" / "clean-shutdown").exists()
     (said,) = lines.reasons("storage.no_clean_mark")
     assert reason in said
-    async with running_broker(config, World(log=lines)) as broker:
+    async with running_broker(config, Environment(log=lines)) as broker:
         (partition,) = broker.storage.partitions
         assert partition.high_watermark == 1, "nothing was lost"
         assert partition.leader_epoch == 1, "but the start was one after an unclean stop"
@@ -226,7 +226,7 @@ async def test_a_stop_on_a_full_disk_is_not_called_clean(
 async def test_a_lost_index_is_written_again_after_somebody_read_there(tmp_path: Path) -> None:
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
     lost = tmp_path / "data" / "logs" / "t-0" / f"{0:020d}.index"
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, Environment()) as broker:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
         for _ in range(20):
@@ -236,7 +236,7 @@ async def test_a_lost_index_is_written_again_after_somebody_read_there(tmp_path:
     expected = lost.read_bytes()
     assert expected
     lost.unlink()
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, Environment()) as broker:
         (partition,) = broker.storage.partitions
         read = partition.read(Offset(3), 100, at_least_one=True)
         assert isinstance(read, ColdRead)
@@ -257,7 +257,7 @@ async def test_snapshots_are_rendered_where_they_are_written_and_not_on_the_loop
 
     monkeypatch.setattr(checkpoint_plan, "render_snapshot", render)
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, Environment()) as broker:
         await make_topic(broker, 3)
         for partition in broker.storage.partitions:
             partition.append(memoryview(batch(b"x")), NOW_MS)
@@ -268,7 +268,7 @@ async def test_snapshots_are_rendered_where_they_are_written_and_not_on_the_loop
 async def test_a_checkpoint_that_is_cut_short_is_made_up_for(tmp_path: Path) -> None:
     """Its task is cancelled when the broker stops; what it was about to store is stored at the end."""
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World()) as broker:
+    async with running_broker(config, Environment()) as broker:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
         partition.append(memoryview(batch(b"x")), NOW_MS)
@@ -285,7 +285,7 @@ async def test_a_checkpoint_that_is_cut_short_is_made_up_for(tmp_path: Path) -> 
 async def test_producers_of_all_partitions_together_are_bounded(tmp_path: Path) -> None:
     limits = BrokerLimits(storage=StorageLimits(producers=ProducerLimits(total_max=10)))
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
-    async with running_broker(config, World(), limits) as broker:
+    async with running_broker(config, Environment(), limits) as broker:
         await make_topic(broker, 5)
         partitions = list(broker.storage.partitions)
         for producer_id in range(40):
@@ -294,16 +294,16 @@ async def test_producers_of_all_partitions_together_are_bounded(tmp_path: Path) 
             partitions[producer_id % 5].append(memoryview(bytearray(made)), NOW_MS)
         kept = [producer_id for each in partitions for producer_id, _ in each.log.producers.items()]
         assert sorted(kept) == list(range(30, 40))
-        assert broker.storage.partitions.producer_roll.evicted == 30
-    async with running_broker(config, World(), limits) as broker:
+        assert broker.storage.partitions.producer_registry.evicted == 30
+    async with running_broker(config, Environment(), limits) as broker:
         assert sum(len(each.log.producers) for each in broker.storage.partitions) == 10
-        assert broker.storage.partitions.producer_roll.evicted == 0, "none was forgotten since the start"
+        assert broker.storage.partitions.producer_registry.evicted == 0, "none was forgotten since the start"
 
 
 async def test_producers_that_are_forgotten_early_are_logged_now_and_then(tmp_path: Path) -> None:
     limits = BrokerLimits(storage=StorageLimits(producers=ProducerLimits(per_partition_max=3)))
     config, lines = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}), StringIO()
-    async with running_broker(config, World(log=StreamLog(SystemClock(), lines)), limits) as broker:
+    async with running_broker(config, Environment(log=StreamLog(SystemClock(), lines)), limits) as broker:
         await make_topic(broker, 2)
         partition = list(broker.storage.partitions)[1]
 
@@ -314,7 +314,7 @@ async def test_producers_that_are_forgotten_early_are_logged_now_and_then(tmp_pa
                 partition.append(memoryview(bytearray(made)), NOW_MS)
 
         def said(seconds: float) -> list[str]:
-            broker.storage._say_evictions(seconds)
+            broker.storage._log_evictions(seconds)
             return [line for line in lines.getvalue().splitlines() if "producers.evicted" in line]
 
         write(range(3))
@@ -336,6 +336,6 @@ async def test_a_stopped_broker_holds_no_descriptor_of_its_folder(tmp_path: Path
         links = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
         return [str(link.readlink()) for link in links if link.is_symlink()].count(str(tmp_path / "data"))
 
-    async with running_broker(config, World()):
+    async with running_broker(config, Environment()):
         assert held() == THREADS_THAT_SYNC
     assert held() == 0

@@ -15,7 +15,7 @@ from penstock.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tests.unit.cli.answering import Answering, as_broker
+from tests.unit.cli.answering import CannedReplies, as_broker
 
 COMMANDS = ["status", "drain", "undrain", "reassign", "balance", "elect", "unregister"]
 
@@ -84,7 +84,7 @@ def test_a_plan_that_is_none_is_told_from_one_that_cannot_be_read(
 
 def test_leaders_are_elected_of_every_partition_that_was_named() -> None:
     partitions = [MetadataResponsePartition(partition_index=number) for number in range(3)]
-    broker = Answering(
+    broker = CannedReplies(
         Metadata=MetadataResponse(topics=[MetadataResponseTopic(name="orders", partitions=partitions)]),
         ElectLeaders=ElectLeadersResponse(),
     )
@@ -141,13 +141,13 @@ def test_a_sound_cluster_is_told_in_a_few_lines(capsys: pytest.CaptureFixture[st
 
 
 def test_troubles_are_told_and_long_lists_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    moving = partition(adding=[3], removing=[1], records_left={"3": 1200})
+    moves_under_way = partition(adding=[3], removing=[1], records_left={"3": 1200})
     print_status(
         document(
             controller=None,
             metadata_away="no answer",
             offline={"count": 30, "partitions": [partition()] * 30},
-            reassigning={"count": 1, "partitions": [moving]},
+            reassigning={"count": 1, "partitions": [moves_under_way]},
             damaged_here={"count": 1, "partitions": [{"topic": "k", "partition": 0, "reason": "rot"}]},
             topics_at_risk=[{"topic": "alone", "reason": "one replica"}],
         )

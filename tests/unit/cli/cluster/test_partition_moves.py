@@ -7,10 +7,10 @@ import pytest
 from penstock.cli import http_client
 from penstock.cli.cluster import balance as cluster_balance
 from penstock.cli.cluster import reassign as cluster_reassign
-from penstock.cli.cluster.balance import held_text
-from penstock.cli.cluster.partition_moves import Moving, hindrances
-from penstock.cli.cluster.reassign import NothingToCopyFrom, wait_until_moved
-from penstock.cli.connection import Broker
+from penstock.cli.cluster.balance import remaining_replicas_text
+from penstock.cli.cluster.partition_moves import PartitionMove, blocked_moves
+from penstock.cli.cluster.reassign import NoLeaderToCopyFrom, wait_until_moved
+from penstock.cli.connection import BrokerConnector
 from penstock.errors import CommandFailed
 from penstock.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
@@ -29,7 +29,7 @@ from penstock.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from penstock.types import TopicPartition
-from tests.unit.cli.answering import Answering, as_broker
+from tests.unit.cli.answering import CannedReplies, as_broker
 
 SINGLE = TopicPartition("single", 0)
 ORDERS = TopicPartition("orders", 0)
@@ -37,7 +37,9 @@ LEADERLESS = "partition single-0 has no leader to copy from: bring broker 4 back
 NOBODY = -1
 
 
-def answering(*, brokers: list[int], topics: dict[TopicPartition, Any], refusal: str | None = None) -> Broker:
+def answering(
+    *, brokers: list[int], topics: dict[TopicPartition, Any], refusal: str | None = None
+) -> BrokerConnector:
     """`topics`: leader, replicas, in-sync replicas, those added."""
     metadata = MetadataResponse(
         brokers=[MetadataResponseBroker(node, "127.0.0.1", 1) for node in brokers],
@@ -67,7 +69,7 @@ def answering(*, brokers: list[int], topics: dict[TopicPartition, Any], refusal:
         ]
     )
     return as_broker(
-        Answering(Metadata=metadata, ListPartitionReassignments=moves, AlterPartitionReassignments=taken)
+        CannedReplies(Metadata=metadata, ListPartitionReassignments=moves, AlterPartitionReassignments=taken)
     )
 
 
@@ -81,23 +83,23 @@ def test_a_partition_without_a_leader_and_a_broker_that_is_away_are_told_from_wh
             other: (1, (1, 2), (1,), (2,)),
         },
     )
-    moves = [Moving(SINGLE, [1], [4]), Moving(ORDERS, [3], []), Moving(other, [2], [])]
-    found = hindrances(broker, moves)
+    moves = [PartitionMove(SINGLE, [1], [4]), PartitionMove(ORDERS, [3], []), PartitionMove(other, [2], [])]
+    found = blocked_moves(broker, moves)
 
     assert found[SINGLE].sentence == LEADERLESS
-    assert found[ORDERS].in_short == "waits for broker 3 to come back"
+    assert found[ORDERS].summary == "waits for broker 3 to come back"
     assert "reassign --topic orders --cancel" in found[ORDERS].sentence
     assert other not in found
 
 
 def test_nobody_waits_for_ever_for_a_partition_that_nobody_leads(capsys: pytest.CaptureFixture[str]) -> None:
     broker = answering(brokers=[1], topics={SINGLE: (NOBODY, (1, 4), (4,), (1,))})
-    with pytest.raises(NothingToCopyFrom) as ended:
+    with pytest.raises(NoLeaderToCopyFrom) as ended:
         wait_until_moved(broker, [SINGLE])
     assert str(ended.value) == LEADERLESS
 
 
-def reassigned(broker: Broker, *to: str) -> None:
+def reassigned(broker: BrokerConnector, *to: str) -> None:
     cluster_reassign.reassign.__wrapped__(  # type: ignore[attr-defined]
         broker,
         topic="orders",
@@ -134,20 +136,20 @@ def test_of_a_move_that_was_refused_only_that_is_said(capsys: pytest.CaptureFixt
 
 
 def document(holds: int, moved: int) -> dict[str, Any]:
-    moving = [{"topic": "t", "partition": number, "removing": [4]} for number in range(moved)]
+    moves_under_way = [{"topic": "t", "partition": number, "removing": [4]} for number in range(moved)]
     return {"brokers": [{"id": 4, "holds": holds}, {"id": 1, "holds": 9}],
-            "reassigning": {"count": moved, "partitions": moving}}  # fmt: skip
+            "reassigning": {"count": moved, "partitions": moves_under_way}}  # fmt: skip
 
 
 def test_what_a_broker_still_holds_is_told_with_the_reason() -> None:
-    assert not held_text(document(0, 0), 4)
-    assert held_text(document(2, 2), 4) == "broker 4 still holds 2 replicas: 2 being moved."
-    stays = held_text(document(3, 0), 4)
+    assert not remaining_replicas_text(document(0, 0), 4)
+    assert remaining_replicas_text(document(2, 2), 4) == "broker 4 still holds 2 replicas: 2 being moved."
+    stays = remaining_replicas_text(document(3, 0), 4)
     assert stays.startswith("broker 4 still holds 3 replicas: 3 that no other broker can take")
-    assert "1 being moved, and 55 that no other broker" in held_text(document(56, 1), 4)
+    assert "1 being moved, and 55 that no other broker" in remaining_replicas_text(document(56, 1), 4)
 
 
-def balanced(broker: Broker, *, wait: bool) -> None:
+def balanced(broker: BrokerConnector, *, wait: bool) -> None:
     cluster_balance.balance.__wrapped__(  # type: ignore[attr-defined]
         broker, dry_run=False, away_from=4, wait=wait, url="http://127.0.0.1:1", as_json=False
     )

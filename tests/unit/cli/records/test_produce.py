@@ -6,14 +6,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.cli.connection import Broker
-from penstock.cli.records.produce import Acks, Compression, Sender
-from penstock.cli.records.record_input import ANY_PARTITION, Outgoing
+from penstock.cli.connection import BrokerConnector
+from penstock.cli.records.produce import Acks, RecordCompression, Sender
+from penstock.cli.records.record_input import ANY_PARTITION, OutgoingRecord
 from penstock.config.listeners import parse_address
 from penstock.errors import CommandFailed
 from penstock.testing import broker
 
-RECORD = Outgoing(b"x", None, (), ANY_PARTITION)
+RECORD = OutgoingRecord(b"x", None, (), ANY_PARTITION)
 TIMEOUT_S = 2.0
 QUEUED_MAX = 100_000
 """Records that librdkafka takes at once. Each of them has the whole time-out."""
@@ -24,7 +24,7 @@ def test_a_broker_that_is_gone_ends_it_after_one_time_out_whatever_else_would_be
 ) -> None:
     given = 0
 
-    def records() -> Iterator[Outgoing]:
+    def records() -> Iterator[OutgoingRecord]:
         nonlocal given
         for _ in range(QUEUED_MAX * 4):
             given += 1
@@ -35,7 +35,7 @@ def test_a_broker_that_is_gone_ends_it_after_one_time_out_whatever_else_would_be
     with ExitStack() as served:
         address = parse_address(served.enter_context(broker(**{"num.partitions": 2})).bootstrap)
         assert address is not None
-        sender = sender_to(Broker((address,), TIMEOUT_S), "orders")
+        sender = sender_to(BrokerConnector((address,), TIMEOUT_S), "orders")
         with pytest.raises(CommandFailed) as failed:
             sender.send(records())
 
@@ -48,8 +48,8 @@ def test_a_broker_that_is_gone_ends_it_after_one_time_out_whatever_else_would_be
     assert capsys.readouterr().err.startswith(f"{sender.records} record")
 
 
-def sender_to(reached: Broker, topic: str) -> Sender:
-    from penstock.cli.topic_state import find_or_make_topic
+def sender_to(reached: BrokerConnector, topic: str) -> Sender:
+    from penstock.cli.topic_state import find_or_create_topic
 
-    find_or_make_topic(reached, topic)
-    return Sender(reached, topic, Compression.NONE, Acks.ALL)
+    find_or_create_topic(reached, topic)
+    return Sender(reached, topic, RecordCompression.NONE, Acks.ALL)

@@ -11,24 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli.records.record_input import (
-    Outgoing,
+    OutgoingRecord,
     json_records,
     numbered_lines,
     plain_records,
     record_of_json,
 )
-from penstock.cli.records.record_output import Form, Forms, Incoming, formatter
+from penstock.cli.records.record_output import BytesFormat, BytesFormats, IncomingRecord, formatter
 from penstock.errors import CommandFailed
 
-NOTHING = Outgoing(None)
+NOTHING = OutgoingRecord(None)
 
 
-def incoming(**changes: Any) -> Incoming:
-    record = Incoming("orders", 2, 41, 1_700_000_000_123, b"k", b"v", (("a", b"1"), ("a", None)))
+def incoming(**changes: Any) -> IncomingRecord:
+    record = IncomingRecord("orders", 2, 41, 1_700_000_000_123, b"k", b"v", (("a", b"1"), ("a", None)))
     return record._replace(**changes)
 
 
-def shown(format_: str, record: Incoming, forms: Forms = Forms()) -> bytes:  # noqa: B008
+def shown(format_: str, record: IncomingRecord, forms: BytesFormats = BytesFormats()) -> bytes:  # noqa: B008
     return formatter(format_, forms)(record)
 
 
@@ -58,15 +58,15 @@ def test_a_line_that_never_ends_is_refused() -> None:
 def test_json_says_everything_of_a_record() -> None:
     line = b'{"key":"k","value":null,"headers":{"a":"1"},"partition":3,"timestamp":5}\n\n'
 
-    assert list(json_records(io.BytesIO(line), NOTHING)) == [Outgoing(None, b"k", (("a", b"1"),), 3, 5)]
+    assert list(json_records(io.BytesIO(line), NOTHING)) == [OutgoingRecord(None, b"k", (("a", b"1"),), 3, 5)]
 
 
 def test_json_leaves_the_rest_to_the_options() -> None:
-    pattern = Outgoing(None, b"shared", (("all", b"x"),), 7)
+    pattern = OutgoingRecord(None, b"shared", (("all", b"x"),), 7)
 
     (record,) = json_records(io.BytesIO(b'{"value_base64":"/w=="}'), pattern)
 
-    assert record == Outgoing(b"\xff", b"shared", (("all", b"x"),), 7)
+    assert record == OutgoingRecord(b"\xff", b"shared", (("all", b"x"),), 7)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_an_input_that_fails_is_told_in_a_sentence() -> None:
 def test_raw_is_the_value_and_nothing_else() -> None:
     assert shown("raw", incoming(value=b"\xff\x00")) == b"\xff\x00\n"
     assert shown("raw", incoming(value=None)) == b"\n"
-    assert shown("raw", incoming(value=b"\xff"), Forms(value=Form.HEX)) == b"ff\n"
+    assert shown("raw", incoming(value=b"\xff"), BytesFormats(value=BytesFormat.HEX)) == b"ff\n"
 
 
 def test_a_template_is_filled() -> None:
@@ -144,7 +144,7 @@ def test_a_template_ends_its_line_once() -> None:
 @pytest.mark.parametrize("template", ["%q", "%v %", "text"])
 def test_a_template_that_means_nothing_is_refused(template: str) -> None:
     with pytest.raises(ValueError, match=r"means nothing|names nothing"):
-        formatter(template, Forms())
+        formatter(template, BytesFormats())
 
 
 CONTENT = st.none() | st.binary(max_size=20)
@@ -154,17 +154,17 @@ CONTENT = st.none() | st.binary(max_size=20)
     key=CONTENT,
     value=CONTENT,
     headers=st.lists(st.tuples(st.text(max_size=5), CONTENT), max_size=3),
-    form=st.sampled_from(Form),
+    form=st.sampled_from(BytesFormat),
 )
 def test_what_is_printed_as_json_can_be_sent_again(
-    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]], form: Form
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]], form: BytesFormat
 ) -> None:
     record = incoming(key=key, value=value, headers=tuple(headers))
-    line = shown("json", record, Forms(form, form))
+    line = shown("json", record, BytesFormats(form, form))
 
     (again,) = json_records(io.BytesIO(line), NOTHING)
 
-    assert again == Outgoing(value, key, tuple(headers), record.partition, record.timestamp)
+    assert again == OutgoingRecord(value, key, tuple(headers), record.partition, record.timestamp)
 
 
 def test_json_shows_text_as_text_and_bytes_as_base64() -> None:

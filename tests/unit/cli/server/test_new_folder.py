@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.server.new_folder import new_folder_only_if_used
+from penstock.cli.server.new_folder import remove_unused_new_folder
 from penstock.errors import ConfigError
 from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import SystemRandomness
@@ -13,7 +13,7 @@ from penstock.types import NodeId
 
 
 def refused_start(path: Path, *, partition: str = "") -> None:
-    with pytest.raises(ConfigError), new_folder_only_if_used(str(path)):
+    with pytest.raises(ConfigError), remove_unused_new_folder(str(path)):
         start(path, partition)
 
 

@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.config.groups import ClassicConfig, ConsumerConfig, GroupConfig, OffsetsConfig
-from penstock.coordinator.outcome import Now, Outcome, Pending, Reply, StateRecord
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, StateRecord, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
-from penstock.groups.classic.classic_timers import expire, loaded
+from penstock.groups.classic.classic_timers import expire, on_loaded
 from penstock.groups.classic.heartbeat import heartbeat
-from penstock.groups.classic.join import Asking, join
+from penstock.groups.classic.join import ClassicCaller, join
 from penstock.groups.classic.leave import leave
 from penstock.groups.classic.rebalance import CLASSIC_TIMERS, NEW_MEMBER_MS_MAX
 from penstock.groups.classic.sync import sync
-from penstock.groups.group_context import Client, Surroundings, Topics
+from penstock.groups.group_context import ClientInfo, GroupContext, TopicsImage
 from penstock.groups.records import GroupMetadataKey, decode_key, decode_value
 from penstock.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from penstock.protocol.messages.join_group import (
@@ -48,46 +48,46 @@ def config(members_max: int = 100, initial_delay_ms: int = INITIAL_DELAY_MS) -> 
     )
 
 
-class Asked:
+class PendingRequest:
     """One request and, as soon as there is one, its answer."""
 
     def __init__(self, refused: Callable[[ErrorCode], Any], member_id: str = "") -> None:
         self.reply: Any = None
         self.member_id = member_id
-        self.pending = Pending(self._finish, lambda code, detail: refused(code))
+        self.pending = WaitingRequest(self._finish, lambda code, detail: refused(code))
 
     def _finish(self, reply: Any) -> None:
         self.reply = reply
 
     @property
     def is_waiting(self) -> bool:
-        return not self.pending.is_answered
+        return not self.pending.is_completed
 
     @property
     def code(self) -> ErrorCode:
-        assert self.pending.is_answered, "there is no answer yet"
+        assert self.pending.is_completed, "there is no answer yet"
         return ErrorCode(self.reply.error_code)
 
 
-class World:
-    """What `Groups` and a `Shard` do around the group, without waiting for a disk."""
+class ClassicGroupHarness:
+    """What `GroupStateMachine` and a `Shard` do around the group, without waiting for a disk."""
 
     def __init__(self, members_max: int = 100, initial_delay_ms: int = INITIAL_DELAY_MS) -> None:
         self.config = config(members_max, initial_delay_ms)
         self.monotonic = 1_000.0
-        self.drawn = 0
+        self.ids_drawn = 0
         self.log: list[StateRecord] = []
-        self.shadow = ClassicGroup(GROUP)
+        self.replayed_group = ClassicGroup(GROUP)
         """What the log says, kept up to date: rebuilding it for each check would take long."""
-        self.surroundings = self._new_surroundings()
+        self.context = self._new_surroundings()
         self.group = ClassicGroup.new(GROUP, self.now)
 
-    def _new_surroundings(self) -> Surroundings:
-        return Surroundings(lambda: self.config, lambda: Topics({}, {}), self._draw)
+    def _new_surroundings(self) -> GroupContext:
+        return GroupContext(lambda: self.config, lambda: TopicsImage({}, {}), self._new_id)
 
-    def _draw(self) -> str:
-        self.drawn += 1
-        return f"{self.drawn:04}"
+    def _new_id(self) -> str:
+        self.ids_drawn += 1
+        return f"{self.ids_drawn:04}"
 
     @property
     def now(self) -> Now:
@@ -103,7 +103,7 @@ class World:
         protocols: Sequence[tuple[str, bytes]] = RANGE,
         version: int = 9,
         **fields: Any,
-    ) -> Asked:
+    ) -> PendingRequest:
         request = JoinGroupRequest(
             group_id=fields.pop("group_id", GROUP),
             session_timeout_ms=fields.pop("session_ms", SESSION_MS),
@@ -114,9 +114,11 @@ class World:
             protocols=[JoinGroupRequestProtocol(*each) for each in protocols],
             **fields,
         )
-        asked = Asked(lambda code: JoinGroupResponse(error_code=code, member_id=member_id), member_id)
-        asking = Asking(version, Client(client, f"/{client}"), asked.pending)
-        self.run(asked, lambda: join(self.surroundings, self.group, request, asking, self.now))
+        asked = PendingRequest(
+            lambda code: JoinGroupResponse(error_code=code, member_id=member_id), member_id
+        )
+        caller = ClassicCaller(version, ClientInfo(client, f"/{client}"), asked.pending)
+        self.run(asked, lambda: join(self.context, self.group, request, caller, self.now))
         return asked
 
     def sync(
@@ -125,12 +127,12 @@ class World:
         generation: int | None = None,
         assignments: dict[str, bytes] | None = None,
         **fields: Any,
-    ) -> Asked:
+    ) -> PendingRequest:
         given = [SyncGroupRequestAssignment(*each) for each in (assignments or {}).items()]
         generation = self.group.generation if generation is None else generation
         request = SyncGroupRequest(GROUP, generation, member_id, assignments=given, **fields)
-        asked = Asked(lambda code: SyncGroupResponse(error_code=code), member_id)
-        self.run(asked, lambda: sync(self.surroundings, self.group, request, asked.pending, self.now))
+        asked = PendingRequest(lambda code: SyncGroupResponse(error_code=code), member_id)
+        self.run(asked, lambda: sync(self.context, self.group, request, asked.pending, self.now))
         return asked
 
     def heartbeat(
@@ -138,8 +140,8 @@ class World:
     ) -> ErrorCode:
         generation = self.group.generation if generation is None else generation
         request = HeartbeatRequest(GROUP, generation, member_id, instance_id)
-        asked = Asked(lambda code: HeartbeatResponse(error_code=code), member_id)
-        self.run(asked, lambda: heartbeat(self.surroundings, self.group, request, asked.pending, self.now))
+        asked = PendingRequest(lambda code: HeartbeatResponse(error_code=code), member_id)
+        self.run(asked, lambda: heartbeat(self.context, self.group, request, asked.pending, self.now))
         return asked.code
 
     def leave(self, *members: str | MemberIdentity, version: int = 5) -> LeaveGroupResponse:
@@ -147,30 +149,30 @@ class World:
         request = LeaveGroupRequest(GROUP, members=identities)
         if version < 3:
             request = LeaveGroupRequest(GROUP, identities[0].member_id)
-        asked = Asked(lambda code: LeaveGroupResponse(error_code=code))
-        asking = Asking(version, Client("c", "/c"), asked.pending)
-        self.run(asked, lambda: leave(self.surroundings, self.group, request, asking, self.now))
+        asked = PendingRequest(lambda code: LeaveGroupResponse(error_code=code))
+        caller = ClassicCaller(version, ClientInfo("c", "/c"), asked.pending)
+        self.run(asked, lambda: leave(self.context, self.group, request, caller, self.now))
         assert isinstance(asked.reply, LeaveGroupResponse)
         return asked.reply
 
     # What a shard does
 
-    def run(self, asked: Asked, command: Callable[[], Outcome]) -> None:
+    def run(self, asked: PendingRequest, command: Callable[[], CommandOutcome]) -> None:
         before = self.durable_and_volatile()
         try:
             outcome = command()
-        except ApiError as refusal:
+        except ApiError as rejection:
             assert self.durable_and_volatile() == before, "a refusal changes nothing"
-            outcome = Outcome(replies=(asked.pending.refusal(refusal.code, refusal.detail),))
+            outcome = CommandOutcome(replies=(asked.pending.rejection(rejection.code, rejection.detail),))
         self.take(outcome)
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: CommandOutcome) -> None:
         for record in outcome.records:
             self.log.append(record)
-            self.replay(self.shadow, record)
+            self.replay(self.replayed_group, record)
             self.replay(self.group, record)
         for pending, content in _once(outcome.replies):
-            pending.answer(content)
+            pending.complete(content)
         check(self)
 
     @staticmethod
@@ -185,19 +187,19 @@ class World:
     def advance(self, seconds: float) -> None:
         """Time passes, and each timer goes off at its time."""
         end = self.monotonic + seconds
-        timers = self.surroundings.timers
-        while (due := timers.due()) is not None and due <= end:
-            self.monotonic = max(self.monotonic, due)
+        timers = self.context.timers
+        while (next_deadline := timers.next_deadline()) is not None and next_deadline <= end:
+            self.monotonic = max(self.monotonic, next_deadline)
             self.expire()
         self.monotonic = end
         self.expire()
 
     def expire(self) -> None:
         """All that are due are taken together, and what they do is taken together, as a tick does."""
-        outcome = Outcome()
-        for key in self.surroundings.timers.take_expired(self.monotonic):
+        outcome = CommandOutcome()
+        for key in self.context.timers.pop_expired(self.monotonic):
             assert key.kind in CLASSIC_TIMERS
-            outcome += expire(self.surroundings, self.group, key, self.now)
+            outcome += expire(self.context, self.group, key, self.now)
         self.take(outcome)
 
     def rebuilt(self) -> ClassicGroup:
@@ -208,20 +210,20 @@ class World:
 
     def crash(self) -> None:
         """All that is not in the log is gone; clients that wait get no answer."""
-        self.surroundings = self._new_surroundings()
+        self.context = self._new_surroundings()
         self.group = self.rebuilt()
-        self.take(loaded(self.surroundings, self.group, self.now))
+        self.take(on_loaded(self.context, self.group, self.now))
 
     # Short cuts
 
-    def admit(self, client: str, **fields: Any) -> Asked:
+    def admit(self, client: str, **fields: Any) -> PendingRequest:
         """Both steps of a newcomer's joining."""
         first = self.join(client, **fields)
         if first.is_waiting or first.code is not ErrorCode.MEMBER_ID_REQUIRED:
             return first
         return self.join(client, first.reply.member_id, **fields)
 
-    def gather(self, *clients: str, **fields: Any) -> list[str]:
+    def start_rebalance(self, *clients: str, **fields: Any) -> list[str]:
         """Members of a new generation that has no assignment yet; the first leads."""
         joined = [self.admit(client, **fields) for client in clients]
         while joined[0].is_waiting:
@@ -230,7 +232,7 @@ class World:
 
     def stable(self, *clients: str) -> list[str]:
         """A group of these members at rest, each with its name as its assignment; the first leads."""
-        ids = self.gather(*clients)
+        ids = self.start_rebalance(*clients)
         self.settle(dict(zip(ids, (client.encode() for client in clients), strict=True)))
         return ids
 
@@ -248,13 +250,13 @@ class World:
             dict(group.syncing),
             set(group.pending_members),
             set(group.pending_syncs),
-            group.weight_bytes,
+            group.metadata_bytes,
             group.rebalances.count,
             self.timers(),
         )
 
     def timers(self) -> dict[Any, float]:
-        return dict(self.surroundings.timers._deadlines)
+        return dict(self.context.timers._deadlines)
 
 
 def _once(replies: Sequence[Reply]) -> Sequence[Reply]:
@@ -262,12 +264,12 @@ def _once(replies: Sequence[Reply]) -> Sequence[Reply]:
     return replies
 
 
-def check(world: World) -> None:
+def check(harness: ClassicGroupHarness) -> None:
     """What holds of a group at any time."""
-    group = world.group
+    group = harness.group
     members = group.members
     if group.state is ClassicState.DEAD:
-        assert (list(group.parked()), world.timers()) == ([], {})
+        assert (list(group.parked()), harness.timers()) == ([], {})
         return
     assert set(group.joining) <= set(members)
     assert set(group.syncing) <= set(members)
@@ -276,21 +278,21 @@ def check(world: World) -> None:
     assert group.static_members == {m.instance_id: i for i, m in members.items() if m.instance_id is not None}
     assert all(member_id == member.member_id for member_id, member in members.items())
     assert (group.leader in members) == bool(members)
-    weight = sum(member.weight_bytes for member in members.values()) + sum(map(len, group.pending_members))
-    assert group.weight_bytes == weight
-    assert group.member_bytes == sum(member.kept_bytes for member in members.values())
-    assert group.held_bytes == sum(len(member.held) for member in members.values())
-    support: dict[str, int] = {}
+    weight = sum(member.metadata_bytes for member in members.values()) + sum(map(len, group.pending_members))
+    assert group.metadata_bytes == weight
+    assert group.member_bytes == sum(member.memory_bytes for member in members.values())
+    assert group.assignment_bytes == sum(len(member.last_assigned) for member in members.values())
+    supported_protocols: dict[str, int] = {}
     for member in members.values():
         for name in member.names():
-            support[name] = support.get(name, 0) + 1
-    assert group.support == support
-    assert not any(pending.is_answered for pending in group.parked())
+            supported_protocols[name] = supported_protocols.get(name, 0) + 1
+    assert group.supported_protocols == supported_protocols
+    assert not any(pending.is_completed for pending in group.parked())
     _check_state(group)
-    _check_timers(world)
+    _check_timers(harness)
     if group.state in (ClassicState.STABLE, ClassicState.EMPTY) and group.generation:
-        assert world.shadow.snapshot() == group.snapshot()
-        assert world.shadow.state is group.state
+        assert harness.replayed_group.snapshot() == group.snapshot()
+        assert harness.replayed_group.state is group.state
 
 
 def _check_state(group: ClassicGroup) -> None:
@@ -306,8 +308,8 @@ def _check_state(group: ClassicGroup) -> None:
     assert group.rebalances.is_under_way == (group.state in (ClassicState.PREPARING, ClassicState.COMPLETING))
 
 
-def _check_timers(world: World) -> None:
-    group, timers = world.group, world.timers()
+def _check_timers(harness: ClassicGroupHarness) -> None:
+    group, timers = harness.group, harness.timers()
     timed = {key.member_id for key in timers if key.kind == "classic session"}
     parked = set(group.joining) | set(group.syncing)
     assert timed <= set(group.members) | group.pending_members, "no timer is left of who is gone"

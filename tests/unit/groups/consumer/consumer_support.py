@@ -4,23 +4,23 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.config.groups import ClassicConfig, ConsumerConfig, GroupConfig, OffsetsConfig
-from penstock.coordinator.outcome import Now, Outcome, Pending, StateRecord
+from penstock.coordinator.outcome import CommandOutcome, Now, StateRecord, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic import classic_timers
 from penstock.groups.classic import heartbeat as classic_heartbeat
 from penstock.groups.classic import join as classic_join
 from penstock.groups.classic import sync as classic_sync
 from penstock.groups.classic.classic_group import ClassicGroup
-from penstock.groups.classic.join import Asking
+from penstock.groups.classic.join import ClassicCaller
 from penstock.groups.classic.rebalance import CLASSIC_TIMERS
 from penstock.groups.consumer import classic_members
-from penstock.groups.consumer.assignment import EMPTY, Assignment, is_within, joined, read
+from penstock.groups.consumer.assignment import EMPTY, Assignment, is_subset, parse_assignment, union
 from penstock.groups.consumer.consumer_group import _HELD_TOPIC_BYTES, CONSUMER_KEYS, ConsumerGroup
-from penstock.groups.consumer.consumer_heartbeat import Caller, heartbeat
+from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller, heartbeat
 from penstock.groups.consumer.consumer_leave import expire
-from penstock.groups.consumer.consumer_timers import CONSUMER_TIMERS, SESSION, loaded, topics_changed
-from penstock.groups.group_context import Client, Surroundings, TimerKey, Topics
-from penstock.groups.migration import Group, Settled
+from penstock.groups.consumer.consumer_timers import CONSUMER_TIMERS, SESSION, on_loaded, topics_changed
+from penstock.groups.group_context import ClientInfo, GroupContext, TimerKey, TopicsImage
+from penstock.groups.migration import Group, GroupTransition
 from penstock.groups.records import GroupMetadataKey, UnknownKey, decode_key, decode_value
 from penstock.metadata.facts import PartitionState, Topic
 from penstock.protocol.messages.consumer_group_heartbeat import (
@@ -70,12 +70,12 @@ def topic(name: str, partitions: int, version: int = 0) -> Topic:
     return Topic(name, topic_id(name, version), False, 0, {}, states, 0)
 
 
-class Place:
+class GroupSlot:
     """Where the group of this id stands, as in the books of a shard."""
 
-    def __init__(self, is_living: bool) -> None:
+    def __init__(self, is_active: bool) -> None:
         self.group: Group | None = None
-        self.is_living = is_living
+        self.is_active = is_active
 
     def replay(self, record: StateRecord, timestamp_ms: int) -> None:
         key = decode_key(record.key)
@@ -100,34 +100,34 @@ class Place:
             return
         if not isinstance(self.group, ClassicGroup):
             self.group = ClassicGroup(GROUP)
-            self.group.is_living = self.is_living
+            self.group.is_active = self.is_active
         self.group.restore(value)
 
 
-class World:
-    """What `Groups` and a `Shard` do around the group, without waiting for a disk."""
+class ConsumerGroupHarness:
+    """What `GroupStateMachine` and a `Shard` do around the group, without waiting for a disk."""
 
     def __init__(self, *topics: Topic, **consumer: Any) -> None:
         self.config = config(**consumer)
-        self.topics = Topics({each.name: each for each in topics}, {each.id: each for each in topics})
+        self.topics = TopicsImage({each.name: each for each in topics}, {each.id: each for each in topics})
         self.overrides: dict[str, str] = {}
         """The settings of the group."""
         self.monotonic = 1_000.0
-        self.drawn = 0
+        self.ids_drawn = 0
         self.log: list[tuple[StateRecord, int]] = []
-        self.place = Place(True)
-        self.shadow = Place(False)
+        self.place = GroupSlot(True)
+        self.replayed_group = GroupSlot(False)
         """What the log says, kept up to date: rebuilding it for each check would take long."""
-        self.surroundings = self._new_surroundings()
+        self.context = self._new_surroundings()
 
-    def _new_surroundings(self) -> Surroundings:
-        surroundings = Surroundings(lambda: self.config, lambda: self.topics, self._draw)
-        surroundings.overrides_of = lambda group_id: self.overrides if group_id == GROUP else {}
-        return surroundings
+    def _new_surroundings(self) -> GroupContext:
+        context = GroupContext(lambda: self.config, lambda: self.topics, self._new_id)
+        context.group_overrides = lambda group_id: self.overrides if group_id == GROUP else {}
+        return context
 
-    def _draw(self) -> str:
-        self.drawn += 1
-        return f"drawn-{self.drawn:04}"
+    def _new_id(self) -> str:
+        self.ids_drawn += 1
+        return f"drawn-{self.ids_drawn:04}"
 
     @property
     def now(self) -> Now:
@@ -144,20 +144,22 @@ class World:
         return self.place.group
 
     def set_topics(self, *topics: Topic) -> None:
-        self.topics = Topics({each.name: each for each in topics}, {each.id: each for each in topics})
+        self.topics = TopicsImage({each.name: each for each in topics}, {each.id: each for each in topics})
         if isinstance(self.place.group, ConsumerGroup):
             topics_changed(self.place.group)
 
     # Requests
 
     def ask(self, request: ConsumerGroupHeartbeatRequest, version: int = 1, **caller: Any) -> Any:
-        def command(pending: Pending) -> Settled:
-            who = Caller(version, Client("c", "/c"), pending, **caller)
-            return heartbeat(self.surroundings, self.place.group, request, who, self.now)
+        def command(pending: WaitingRequest) -> GroupTransition:
+            who = ConsumerCaller(version, ClientInfo("c", "/c"), pending, **caller)
+            return heartbeat(self.context, self.place.group, request, who, self.now)
 
         return self.run(command, lambda code: ConsumerGroupHeartbeatResponse(error_code=code))
 
-    def join_classic(self, name: str, member_id: str = "", version: int = 9, **fields: Any) -> "Asked":
+    def join_classic(
+        self, name: str, member_id: str = "", version: int = 9, **fields: Any
+    ) -> "PendingRequest":
         protocols = fields.pop("protocols", None) or [JoinGroupRequestProtocol("range", b"")]
         request = JoinGroupRequest(
             group_id=GROUP,
@@ -168,43 +170,45 @@ class World:
             protocols=protocols,
             **fields,
         )
-        asked = Asked(lambda code: JoinGroupResponse(error_code=code))
-        asking = Asking(version, Client(name, f"/{name}"), asked.pending)
+        asked = PendingRequest(lambda code: JoinGroupResponse(error_code=code))
+        caller = ClassicCaller(version, ClientInfo(name, f"/{name}"), asked.pending)
 
-        def command(pending: Pending) -> Settled:
+        def command(pending: WaitingRequest) -> GroupTransition:
             group = self.place.group or ClassicGroup.new(GROUP, self.now)
             if isinstance(group, ConsumerGroup):
-                return classic_members.join(self.surroundings, group, request, asking, self.now)
-            return Settled(group, classic_join.join(self.surroundings, group, request, asking, self.now))
+                return classic_members.join(self.context, group, request, caller, self.now)
+            return GroupTransition(group, classic_join.join(self.context, group, request, caller, self.now))
 
         return self.run_parked(asked, command)
 
-    def sync_classic(self, member_id: str, generation: int, given: dict[str, bytes] | None = None) -> "Asked":
+    def sync_classic(
+        self, member_id: str, generation: int, given: dict[str, bytes] | None = None
+    ) -> "PendingRequest":
         assignments = [SyncGroupRequestAssignment(*each) for each in (given or {}).items()]
         request = SyncGroupRequest(GROUP, generation, member_id, assignments=assignments)
-        asked = Asked(lambda code: SyncGroupResponse(error_code=code))
-        asking = Asking(5, Client("c", "/c"), asked.pending)
+        asked = PendingRequest(lambda code: SyncGroupResponse(error_code=code))
+        caller = ClassicCaller(5, ClientInfo("c", "/c"), asked.pending)
 
-        def command(pending: Pending) -> Settled:
+        def command(pending: WaitingRequest) -> GroupTransition:
             group = self.place.group
             if isinstance(group, ConsumerGroup):
-                return classic_members.sync(self.surroundings, group, request, asking, self.now)
+                return classic_members.sync(self.context, group, request, caller, self.now)
             assert group is not None
-            return Settled(group, classic_sync.sync(self.surroundings, group, request, pending, self.now))
+            return GroupTransition(group, classic_sync.sync(self.context, group, request, pending, self.now))
 
         return self.run_parked(asked, command)
 
     def beat_classic(self, member_id: str, generation: int) -> ErrorCode:
         request = HeartbeatRequest(GROUP, generation, member_id)
 
-        def command(pending: Pending) -> Settled:
+        def command(pending: WaitingRequest) -> GroupTransition:
             group = self.place.group
-            asking = Asking(4, Client("c", "/c"), pending)
+            caller = ClassicCaller(4, ClientInfo("c", "/c"), pending)
             if isinstance(group, ConsumerGroup):
-                return classic_members.heartbeat(self.surroundings, group, request, asking, self.now)
+                return classic_members.heartbeat(self.context, group, request, caller, self.now)
             assert group is not None
-            outcome = classic_heartbeat.heartbeat(self.surroundings, group, request, pending, self.now)
-            return Settled(group, outcome)
+            outcome = classic_heartbeat.heartbeat(self.context, group, request, pending, self.now)
+            return GroupTransition(group, outcome)
 
         return ErrorCode(self.run(command, lambda code: HeartbeatResponse(error_code=code)).error_code)
 
@@ -213,9 +217,9 @@ class World:
         if version < 3:
             request = LeaveGroupRequest(GROUP, identities[0].member_id)
 
-        def command(pending: Pending) -> Settled:
-            asking = Asking(version, Client("c", "/c"), pending)
-            return classic_members.leave(self.surroundings, self.group, request, asking, self.now)
+        def command(pending: WaitingRequest) -> GroupTransition:
+            caller = ClassicCaller(version, ClientInfo("c", "/c"), pending)
+            return classic_members.leave(self.context, self.group, request, caller, self.now)
 
         reply = self.run(command, lambda code: LeaveGroupResponse(error_code=code))
         assert isinstance(reply, LeaveGroupResponse)
@@ -223,40 +227,44 @@ class World:
 
     # What a shard does
 
-    def run(self, command: Callable[[Pending], Settled], refused: Callable[[ErrorCode], Any]) -> Any:
-        asked = Asked(refused)
+    def run(
+        self, command: Callable[[WaitingRequest], GroupTransition], refused: Callable[[ErrorCode], Any]
+    ) -> Any:
+        asked = PendingRequest(refused)
         self.run_parked(asked, command)
-        assert asked.pending.is_answered
+        assert asked.pending.is_completed
         return asked.reply
 
-    def run_parked(self, asked: "Asked", command: Callable[[Pending], Settled]) -> "Asked":
-        timers = self.surroundings.timers
+    def run_parked(
+        self, asked: "PendingRequest", command: Callable[[WaitingRequest], GroupTransition]
+    ) -> "PendingRequest":
+        timers = self.context.timers
         before = _image(self.place.group), dict(timers._deadlines)
         try:
-            settled = command(asked.pending)
-        except ApiError as refusal:
+            transition = command(asked.pending)
+        except ApiError as rejection:
             assert (_image(self.place.group), dict(timers._deadlines)) == before, "a refusal changes nothing"
-            asked.detail = refusal.detail
-            asked.pending.refuse(refusal.code, refusal.detail)
+            asked.detail = rejection.detail
+            asked.pending.reject(rejection.code, rejection.detail)
         else:
-            self.take(settled)
+            self.take(transition)
         return asked
 
-    def take(self, settled: Settled) -> None:
-        self.place.group = settled.group
-        self.take_outcome(settled.outcome)
+    def take(self, transition: GroupTransition) -> None:
+        self.place.group = transition.group
+        self.take_outcome(transition.outcome)
 
-    def take_outcome(self, outcome: Outcome) -> None:
+    def take_outcome(self, outcome: CommandOutcome) -> None:
         for record in outcome.records:
             self.log.append((record, self.now.wall_ms))
             self.place.replay(record, self.now.wall_ms)
-            self.shadow.replay(record, self.now.wall_ms)
+            self.replayed_group.replay(record, self.now.wall_ms)
         for pending, content in outcome.replies:
-            pending.answer(content)
+            pending.complete(content)
         check(self)
 
     def rebuilt(self) -> Group | None:
-        place = Place(False)
+        place = GroupSlot(False)
         for record, timestamp_ms in self.log:
             place.replay(record, timestamp_ms)
         return place.group
@@ -264,48 +272,48 @@ class World:
     def advance(self, seconds: float) -> None:
         """Time passes, and each timer goes off at its time."""
         end = self.monotonic + seconds
-        timers = self.surroundings.timers
-        while (due := timers.due()) is not None and due <= end:
-            self.monotonic = max(self.monotonic, due)
+        timers = self.context.timers
+        while (next_deadline := timers.next_deadline()) is not None and next_deadline <= end:
+            self.monotonic = max(self.monotonic, next_deadline)
             self.expire()
         self.monotonic = end
         self.expire()
 
     def expire(self) -> None:
-        keys = self.surroundings.timers.take_expired(self.monotonic)
+        keys = self.context.timers.pop_expired(self.monotonic)
         ours = [key for key in keys if key.kind in CONSUMER_TIMERS]
         if ours and isinstance(self.place.group, ConsumerGroup):
-            self.take(expire(self.surroundings, self.place.group, ours, self.now))
+            self.take(expire(self.context, self.place.group, ours, self.now))
         for key in keys:
             if key.kind in CLASSIC_TIMERS and isinstance(self.place.group, ClassicGroup):
-                self.take_outcome(classic_timers.expire(self.surroundings, self.place.group, key, self.now))
+                self.take_outcome(classic_timers.expire(self.context, self.place.group, key, self.now))
 
     def restart(self) -> None:
         """Everything that is not in the log is lost."""
         group = self.rebuilt()
         self.place.group = group
-        self.surroundings = self._new_surroundings()
+        self.context = self._new_surroundings()
         if isinstance(group, ConsumerGroup):
-            loaded(self.surroundings, group, self.now)
+            on_loaded(self.context, group, self.now)
         elif group is not None:
-            self.take_outcome(classic_timers.loaded(self.surroundings, group, self.now))
+            self.take_outcome(classic_timers.on_loaded(self.context, group, self.now))
         check(self)
 
 
-class Asked:
+class PendingRequest:
     """One request and, as soon as there is one, its answer."""
 
     def __init__(self, refused: Callable[[ErrorCode], Any]) -> None:
         self.reply: Any = None
         self.detail = ""
-        self.pending = Pending(self._finish, lambda code, detail: refused(code))
+        self.pending = WaitingRequest(self._finish, lambda code, detail: refused(code))
 
     def _finish(self, reply: Any) -> None:
         self.reply = reply
 
     @property
     def code(self) -> ErrorCode:
-        assert self.pending.is_answered, "there is no answer yet"
+        assert self.pending.is_completed, "there is no answer yet"
         return ErrorCode(self.reply.error_code)
 
 
@@ -323,17 +331,17 @@ def _copied(value: Any) -> Any:
 # What always holds
 
 
-def check(world: World) -> None:
-    group = world.place.group
-    timers = {key for key in world.surroundings.timers._deadlines if key.kind in CONSUMER_TIMERS}
-    rebuilt = world.shadow.group
+def check(harness: ConsumerGroupHarness) -> None:
+    group = harness.place.group
+    timers = {key for key in harness.context.timers._deadlines if key.kind in CONSUMER_TIMERS}
+    rebuilt = harness.replayed_group.group
     is_consumer = isinstance(group, ConsumerGroup)
     assert isinstance(rebuilt, ConsumerGroup) == is_consumer, "the log says what kind of group it is"
     if not isinstance(group, ConsumerGroup):
         assert not timers, "a group that is no consumer group has no timers of one"
         return
     assert isinstance(rebuilt, ConsumerGroup)
-    kinds = {key.kind for key in world.surroundings.timers._deadlines}
+    kinds = {key.kind for key in harness.context.timers._deadlines}
     assert not kinds & CLASSIC_TIMERS, "nothing is left of the classic group that it was"
     assert rebuilt.durable() == group.durable(), "the log says what the group is"
     assert {key.member_id for key in timers} <= group.members.keys(), "no timer outlives its member"
@@ -345,14 +353,16 @@ def check(world: World) -> None:
 
 def check_sums(group: ConsumerGroup) -> None:
     """What is kept as a sum is what it would be if it were added up now."""
-    about = [member.about for member in group.members.values()]
-    assert group.member_bytes == sum(member.about.kept_bytes(name) for name, member in group.members.items())
+    metadata = [member.metadata for member in group.members.values()]
+    assert group.member_bytes == sum(
+        member.metadata.memory_bytes(name) for name, member in group.members.items()
+    )
     everybody = {**group.members, **group.target}
-    assert group.assignment_bytes == sum(map(group._weigh, everybody))
+    assert group.assignment_bytes == sum(map(group._assignment_memory, everybody))
     holders = sum(_HELD_TOPIC_BYTES + each.__sizeof__() for each in group.holders.values())
     assert group.holder_bytes == holders
-    topics = {name for each in about for name in each.subscription.names}
-    used = {each.subscription.regex for each in about}
+    topics = {name for each in metadata for name in each.subscription.names}
+    used = {each.subscription.regex for each in metadata}
     topics.update(*(known.topics for regex, known in group.regexes.items() if regex in used))
     assert group.subscribed_topics == topics
 
@@ -360,10 +370,10 @@ def check_sums(group: ConsumerGroup) -> None:
 def check_held_once(group: ConsumerGroup) -> None:
     held: Assignment = EMPTY
     for member in group.members.values():
-        for part in (member.position.assigned, member.position.revoking):
+        for part in (member.current_assignment.assigned, member.current_assignment.revoking):
             for each, partitions in part.items():
                 assert partitions.isdisjoint(held.get(each, frozenset())), "a partition has one holder"
-            held = joined(held, part)
+            held = union(held, part)
     by_holder = {each: frozenset(partitions) for each, partitions in group.holders.items()}
     assert by_holder == held, "holders are those who hold"
 
@@ -374,12 +384,17 @@ def check_held_once(group: ConsumerGroup) -> None:
 class Member:
     """A consumer that does what Kafka's clients do."""
 
-    def __init__(self, world: World, member_id: str, instance_id: str | None = None, **about: Any) -> None:
-        self.world = world
+    def __init__(
+        self, harness: ConsumerGroupHarness, member_id: str, instance_id: str | None = None, **metadata: Any
+    ) -> None:
+        self.harness = harness
         self.member_id = member_id
         self.instance_id = instance_id
-        self.about: dict[str, Any] = {"subscribed_topic_names": ["a"], "rebalance_timeout_ms": REBALANCE_MS}
-        self.about.update(about)
+        self.metadata: dict[str, Any] = {
+            "subscribed_topic_names": ["a"],
+            "rebalance_timeout_ms": REBALANCE_MS,
+        }
+        self.metadata.update(metadata)
         self.epoch = 0
         self.owned: Assignment = EMPTY
         self.assignment: Assignment = EMPTY
@@ -387,28 +402,28 @@ class Member:
         """It does not finish what it is at, and so keeps what it is to give up."""
         self.interval_ms = 0
         self.code = ErrorCode.NONE
-        self.must_say_all = False
+        self.sends_full_heartbeat = False
         self.is_replaced = False
         """Another has its instance id: it stops, as clients do."""
 
     def beat(self, *, is_lost: bool = False, **fields: Any) -> ErrorCode:
         """Report, and act upon the answer, unless that is lost."""
-        reply = self.world.ask(self.request(**fields))
+        reply = self.harness.ask(self.request(**fields))
         if is_lost:
-            self.must_say_all = True
+            self.sends_full_heartbeat = True
             return ErrorCode.NONE
-        self.must_say_all = False
+        self.sends_full_heartbeat = False
         self.take(reply)
         return self.code
 
     def request(self, **fields: Any) -> ConsumerGroupHeartbeatRequest:
         fields.setdefault("topic_partitions", _said(self.owned) if self.epoch else [])
-        about = self.about if self.epoch == 0 or self.must_say_all else {}
+        metadata = self.metadata if self.epoch == 0 or self.sends_full_heartbeat else {}
         return ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=self.member_id,
             instance_id=self.instance_id,
-            **{"member_epoch": self.epoch, **about, **fields},
+            **{"member_epoch": self.epoch, **metadata, **fields},
         )
 
     def take(self, reply: ConsumerGroupHeartbeatResponse) -> None:
@@ -426,11 +441,11 @@ class Member:
         self.epoch = reply.member_epoch
         self.interval_ms = reply.heartbeat_interval_ms
         if reply.assignment is not None:
-            self.assignment = read(reply.assignment.topic_partitions)
+            self.assignment = parse_assignment(reply.assignment.topic_partitions)
             self.reconcile()
 
     def reconcile(self) -> None:
-        if self.is_slow and not is_within(self.owned, self.assignment):
+        if self.is_slow and not is_subset(self.owned, self.assignment):
             return
         self.owned = self.assignment
 
@@ -439,11 +454,11 @@ class Member:
         self.reconcile()
 
     def subscribe(self, *names: str, **fields: Any) -> ErrorCode:
-        self.about["subscribed_topic_names"] = list(names)
+        self.metadata["subscribed_topic_names"] = list(names)
         return self.beat(subscribed_topic_names=list(names), **fields)
 
     def leave(self, epoch: int = -1) -> ErrorCode:
-        reply = self.world.ask(self.request(member_epoch=epoch))
+        reply = self.harness.ask(self.request(member_epoch=epoch))
         self.epoch = 0
         self.owned = self.assignment = EMPTY
         return ErrorCode(reply.error_code)

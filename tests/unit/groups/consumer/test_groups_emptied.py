@@ -1,11 +1,11 @@
 """A group that changes its protocol while it is empty keeps its offsets as long as if it had not."""
 
-from penstock.coordinator.outcome import Now, Outcome, Pending, StateRecord
-from penstock.groups.classic.join import Asking
-from penstock.groups.consumer.consumer_heartbeat import Caller
-from penstock.groups.group_context import Client, Surroundings, Topics
-from penstock.groups.groups import Groups
-from penstock.groups.offsets.committed_offsets import Commit, Committed, commit_records
+from penstock.coordinator.outcome import CommandOutcome, Now, StateRecord, WaitingRequest
+from penstock.groups.classic.join import ClassicCaller
+from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller
+from penstock.groups.group_context import ClientInfo, GroupContext, TopicsImage
+from penstock.groups.groups import GroupStateMachine
+from penstock.groups.offsets.committed_offsets import OffsetAndMetadata, PartitionCommit, commit_records
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from penstock.types import NO_EPOCH, Offset, TopicPartition
@@ -23,22 +23,22 @@ class Shard:
         self.now = Now(1_700_000_000_000, 0.0)
         self.groups = self._new_groups()
 
-    def _new_groups(self) -> Groups:
-        topics = Topics({READ.name: READ}, {READ.id: READ})
+    def _new_groups(self) -> GroupStateMachine:
+        topics = TopicsImage({READ.name: READ}, {READ.id: READ})
         settings = config()
-        groups = Groups(Surroundings(lambda: settings, lambda: topics, lambda: "drawn"))
+        groups = GroupStateMachine(GroupContext(lambda: settings, lambda: topics, lambda: "drawn"))
         for record, timestamp_ms in self.log:
             groups.replay(record, timestamp_ms)
-        for outcome in groups.loaded(self.now):
+        for outcome in groups.on_loaded(self.now):
             assert not outcome.records
         return groups
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: CommandOutcome) -> None:
         for record in outcome.records:
             self.log.append((record, self.now.wall_ms))
             self.groups.replay(record, self.now.wall_ms)
         for pending, content in outcome.replies:
-            pending.answer(content)
+            pending.complete(content)
 
     def wait(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -54,7 +54,9 @@ class Shard:
         if not epoch:
             request.rebalance_timeout_ms = REBALANCE_MS
             request.subscribed_topic_names, request.topic_partitions = [READ.name], []
-        caller = Caller(1, Client("c", "/c"), Pending(lambda reply: None, lambda code, detail: code))
+        caller = ConsumerCaller(
+            1, ClientInfo("c", "/c"), WaitingRequest(lambda reply: None, lambda code, detail: code)
+        )
         self.take(self.groups.consumer_heartbeat(request, caller, self.now))
 
     def ask_for_an_id(self) -> None:
@@ -63,12 +65,16 @@ class Shard:
         request = JoinGroupRequest(
             GROUP, CLASSIC_SESSION_MS, REBALANCE_MS, protocol_type="consumer", protocols=protocols
         )
-        asking = Asking(9, Client("c", "/c"), Pending(lambda reply: None, lambda code, detail: code))
-        self.take(self.groups.join(request, asking, self.now))
+        caller = ClassicCaller(
+            9, ClientInfo("c", "/c"), WaitingRequest(lambda reply: None, lambda code, detail: code)
+        )
+        self.take(self.groups.join(request, caller, self.now))
 
     def commit(self) -> None:
-        committed = Committed(Offset(7), NO_EPOCH, "", self.now.wall_ms)
-        self.take(Outcome(commit_records(GROUP, [Commit(TopicPartition(READ.name, 0), committed)])))
+        committed = OffsetAndMetadata(Offset(7), NO_EPOCH, "", self.now.wall_ms)
+        self.take(
+            CommandOutcome(commit_records(GROUP, [PartitionCommit(TopicPartition(READ.name, 0), committed)]))
+        )
 
     @property
     def has_offset(self) -> bool:

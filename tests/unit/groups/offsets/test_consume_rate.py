@@ -1,27 +1,27 @@
 """How fast groups read, from their commits."""
 
-from penstock.groups.offsets.committed_offsets import Committed
-from penstock.groups.offsets.consume_rate import RateKey, Rates
+from penstock.groups.offsets.committed_offsets import OffsetAndMetadata
+from penstock.groups.offsets.consume_rate import ConsumeRates, RateKey
 from penstock.types import LeaderEpoch, Offset
 
 WINDOW_MS = 60_000
 KEY = RateKey("g", "t", 0)
 
 
-def committed(offset: int, at_ms: int) -> Committed:
-    return Committed(Offset(offset), LeaderEpoch(-1), "", at_ms)
+def committed(offset: int, at_ms: int) -> OffsetAndMetadata:
+    return OffsetAndMetadata(Offset(offset), LeaderEpoch(-1), "", at_ms)
 
 
 class Reading:
     """A group that commits again and again, as the coordinator sees it."""
 
-    def __init__(self, rates: Rates, key: RateKey = KEY) -> None:
+    def __init__(self, rates: ConsumeRates, key: RateKey = KEY) -> None:
         self._rates = rates
         self._key = key
-        self._before: Committed | None = None
+        self._before: OffsetAndMetadata | None = None
 
     def commit(self, offset: int, at_ms: int) -> None:
-        self._rates.note(self._key, self._before, Offset(offset), at_ms)
+        self._rates.record_commit(self._key, self._before, Offset(offset), at_ms)
         self._before = committed(offset, at_ms)
 
     def rate(self, now_ms: int) -> float:
@@ -29,7 +29,7 @@ class Reading:
 
 
 def reading() -> Reading:
-    return Reading(Rates(WINDOW_MS, 100))
+    return Reading(ConsumeRates(WINDOW_MS, 100))
 
 
 def test_a_steady_reader_has_a_steady_rate() -> None:
@@ -89,7 +89,7 @@ def test_a_replay_is_not_reading() -> None:
 
 
 def test_committing_the_same_place_again_counts_as_nothing_read() -> None:
-    rates = Rates(WINDOW_MS, 100)
+    rates = ConsumeRates(WINDOW_MS, 100)
     group = Reading(rates)
     for second in range(0, 30, 5):
         group.commit(7, second * 1000)
@@ -108,7 +108,7 @@ def test_a_clock_that_goes_back_does_no_harm() -> None:
 
 
 def test_what_is_kept_is_bounded_and_the_latest_movers_stay() -> None:
-    rates = Rates(WINDOW_MS, 10)
+    rates = ConsumeRates(WINDOW_MS, 10)
     groups = [Reading(rates, RateKey(f"g{number}", "t", 0)) for number in range(25)]
     for group in groups:
         group.commit(0, 0)
@@ -119,7 +119,7 @@ def test_what_is_kept_is_bounded_and_the_latest_movers_stay() -> None:
 
 
 def test_what_stands_still_makes_room_by_itself() -> None:
-    rates = Rates(WINDOW_MS, 10)
+    rates = ConsumeRates(WINDOW_MS, 10)
     for number in range(5):
         group = Reading(rates, RateKey(f"old{number}", "t", 0))
         group.commit(0, 0)

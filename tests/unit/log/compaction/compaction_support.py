@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
-from penstock.log.compaction.cleanable import CleaningPolicy, Dirt, measure_dirt
+from penstock.log.compaction.cleanable import CleaningPolicy, LogToClean, measure_log_to_clean
 from penstock.log.compaction.cleaner import clean
-from penstock.log.compaction.cleaning_job import Cleaned, Job, Replacement
+from penstock.log.compaction.cleaning_job import CleaningJob, CleaningResult, Replacement
 from penstock.log.compaction.cleaning_plan import CleaningSetup, job_for, safe_end, segment_ages
-from penstock.log.compaction.swap import decide, replaced_segments, take_over, tidy
+from penstock.log.compaction.swap import commit_swap, complete_swap, replaced_segments, swap_in
 from penstock.log.partition_log import PartitionLog
 from penstock.protocol import records
 from penstock.protocol.batches import parse_header
@@ -44,10 +44,10 @@ def read_records(batch: bytes) -> list[Record]:
     return list(records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
 
 
-def dirt_of(log: PartitionLog, clean_to: int | None = None) -> Dirt:
+def dirt_of(log: PartitionLog, clean_to: int | None = None) -> LogToClean:
     checkpoint = None if clean_to is None else Offset(clean_to)
     ages = segment_ages(log, ALWAYS)
-    return measure_dirt(ages, checkpoint, safe_end(log, log.log_end_offset), ALWAYS, NOW_MS)
+    return measure_log_to_clean(ages, checkpoint, safe_end(log, log.log_end_offset), ALWAYS, NOW_MS)
 
 
 def job_of(
@@ -58,16 +58,16 @@ def job_of(
     trusted_ms: int | None = None,
     delete_retention_ms: int = 0,
     memory_bytes: int = PLENTY_BYTES,
-) -> Job:
+) -> CleaningJob:
     trusted = now_ms if trusted_ms is None else trusted_ms
     setup = CleaningSetup(now_ms, trusted, delete_retention_ms, memory_bytes)
     return job_for(log, dirt_of(log, clean_to), setup)
 
 
-def compact(log: PartitionLog, job: Job) -> Cleaned:
+def compact(log: PartitionLog, job: CleaningJob) -> CleaningResult:
     """One cleaning and all of its swaps."""
     for step in clean(log.disk, job):
-        if isinstance(step, Cleaned):
+        if isinstance(step, CleaningResult):
             return step
         swap(log, step)
     raise AssertionError("a cleaning says when it is done")
@@ -75,5 +75,5 @@ def compact(log: PartitionLog, job: Job) -> Cleaned:
 
 def swap(log: PartitionLog, replacement: Replacement) -> None:
     assert replaced_segments(log, replacement)
-    decide(log.disk, log.folder, replacement)
-    tidy(log.disk, take_over(log, replacement))
+    commit_swap(log.disk, log.folder, replacement)
+    complete_swap(log.disk, swap_in(log, replacement))

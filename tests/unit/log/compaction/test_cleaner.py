@@ -5,7 +5,7 @@ import pytest
 from penstock.errors import ConfigError, CorruptData
 from penstock.limits import LONG_MAX
 from penstock.log.compaction.cleaner import clean
-from penstock.log.compaction.cleaning_job import Cleaned
+from penstock.log.compaction.cleaning_job import CleaningResult
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.protocol.batches import DELETE_HORIZON_BIT, HEADER, HEADER_BYTES, parse_header, seal_in_place
@@ -70,7 +70,7 @@ def test_batches_of_which_nothing_goes_are_the_same_bytes(log: PartitionLog) -> 
 def test_a_log_without_anything_to_remove_is_not_rewritten(log: PartitionLog) -> None:
     settled(log, [Put(b"a", b"1")], [Put(b"b", b"2")])
     (step,) = clean(log.disk, job_of(log))
-    assert isinstance(step, Cleaned)
+    assert isinstance(step, CleaningResult)
 
 
 def test_gaps_become_one_empty_batch_and_stay_one(log: PartitionLog) -> None:

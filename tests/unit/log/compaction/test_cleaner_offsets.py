@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.host.disk import Stored
-from penstock.log.compaction.cleaner_offsets import FILE_NAME, clean_file
+from penstock.host.disk import SmallFile
+from penstock.log.compaction.cleaner_offsets import FILE_NAME, cleaner_offset_file
 from penstock.log.partition_log import PartitionLog
-from penstock.log.truncation import begin_anew, truncate_to
+from penstock.log.truncation import truncate_fully_and_start_at, truncate_to
 from penstock.sim.disk import Mount
 from penstock.types import Offset
 from tests.unit.log.log_support import FOLDER, append, checkpoint, new_disk, new_log, reopened
@@ -21,7 +21,7 @@ def cleaned() -> tuple[Mount, PartitionLog]:
     for number in range(END):
         append(log, [b"%d" % number])
     checkpoint(log)
-    disk.store([clean_file(FOLDER, Offset(CLEAN_TO))])
+    disk.store([cleaner_offset_file(FOLDER, Offset(CLEAN_TO))])
     log = reopened(disk).log
     assert log.clean_to == CLEAN_TO
     return disk, log
@@ -35,7 +35,7 @@ def grown(log: PartitionLog) -> PartitionLog:
 
 
 def test_the_note_has_kafkas_form_and_one_row() -> None:
-    assert clean_file(FOLDER, Offset(1200)) == (PATH, b"0\n1\n1200\n")
+    assert cleaner_offset_file(FOLDER, Offset(1200)) == (PATH, b"0\n1\n1200\n")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_truncation_below_the_note_removes_it(offset: int, expected: int | Non
 @pytest.mark.parametrize("offset", [5, END, 100])
 def test_a_log_that_begins_anew_is_not_clean(offset: int) -> None:
     disk, log = cleaned()
-    begin_anew(log, Offset(offset))
+    truncate_fully_and_start_at(log, Offset(offset))
     assert log.clean_to is None
     assert not disk.exists(PATH)
     grown(log)
@@ -82,7 +82,7 @@ def test_a_start_that_finds_less_than_the_note_says_removes_it() -> None:
 )
 def test_a_note_that_makes_no_sense_is_removed_and_costs_only_time(text: bytes) -> None:
     disk, _ = cleaned()
-    disk.store([Stored(PATH, text)])
+    disk.store([SmallFile(PATH, text)])
     log = reopened(disk).log
     assert (log.clean_to, log.log_end_offset) == (None, END)
     assert not disk.exists(PATH)

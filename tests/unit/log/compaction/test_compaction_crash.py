@@ -15,8 +15,8 @@ from msgspec import structs
 from penstock.errors import StorageFailed, StorageFull
 from penstock.log.compaction.cleanable import group_segments
 from penstock.log.compaction.cleaner import clean
-from penstock.log.compaction.cleaning_job import Cleaned, Job, Replacement
-from penstock.log.compaction.swap import decide, discard
+from penstock.log.compaction.cleaning_job import CleaningJob, CleaningResult, Replacement
+from penstock.log.compaction.swap import commit_swap, discard_cleaned
 from penstock.log.partition_log import PartitionLog
 from penstock.protocol.records import Record
 from penstock.sim.device import FileNode, FolderNode
@@ -44,7 +44,7 @@ def written(seed: int) -> tuple[SimDisk, PartitionLog, list[Record]]:
     return disk, log, history
 
 
-def merging_job(log: PartitionLog) -> Job:
+def merging_job(log: PartitionLog) -> CleaningJob:
     """Several segments become one."""
     job = job_of(log, delete_retention_ms=10**9)
     return structs.replace(job, limits=job.limits._replace(segment_bytes=1_500))
@@ -97,7 +97,7 @@ def test_a_crash_during_any_disk_operation_loses_no_key(seed: int) -> None:
 def swaps(log: PartitionLog) -> Iterator[None]:
     """A cleaning; stops after every swap."""
     for step in clean(log.disk, merging_job(log)):
-        if not isinstance(step, Cleaned):
+        if not isinstance(step, CleaningResult):
             swap(log, step)
             yield
 
@@ -107,7 +107,7 @@ def mixtures(disk: SimDisk) -> Iterator[SimDisk]:
     folder = log_folder(disk)
     for kept in range(1 << folder.changes_unsynced):
         left = deepcopy(disk)
-        log_folder(left).keep_any(kept)
+        log_folder(left).keep_changes(kept)
         left.lose_power()
         yield left
 
@@ -133,7 +133,7 @@ def reopened_with_crashes(disk: SimDisk, random: Random) -> PartitionLog:
         try:
             log = reopened(disk.mount(), **SETTINGS).log
         except PowerLost:
-            log_folder(disk).keep_any(random.getrandbits(30))
+            log_folder(disk).keep_changes(random.getrandbits(30))
             disk.lose_power()
             continue
         disk.power_fails_at = None
@@ -198,8 +198,8 @@ def test_what_was_decided_is_not_discarded() -> None:
     disk, log, _ = written(0)
     replacement = next(clean(log.disk, merging_job(log)))
     assert isinstance(replacement, Replacement)
-    decide(log.disk, log.folder, replacement)
-    discard(log.disk, log.folder)
+    commit_swap(log.disk, log.folder, replacement)
+    discard_cleaned(log.disk, log.folder)
     log.close()
     assert records_of(reopened(disk.mount(), **SETTINGS).log) == records_of(uncleaned)
 
@@ -248,7 +248,7 @@ def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     disk.room_bytes = 10
     with pytest.raises(StorageFull):
         compact(log, merging_job(log))
-    discard(log.disk, log.folder)
+    discard_cleaned(log.disk, log.folder)
     assert leftovers(log) == []
     assert records_of(log) == before
 

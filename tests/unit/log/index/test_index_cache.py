@@ -1,6 +1,6 @@
 """Indexes in memory stay within their size, whoever reads."""
 
-from penstock.log.index.index_cache import IndexShelf
+from penstock.log.index.index_cache import IndexCache
 from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
@@ -27,28 +27,28 @@ def sealed(number: int) -> Segment:
 
 
 def test_the_longest_unused_indexes_go_when_there_are_too_many() -> None:
-    shelf = IndexShelf(2 * SEGMENT_INDEX_BYTES)
+    cache = IndexCache(2 * SEGMENT_INDEX_BYTES)
     first, second, third = sealed(1), sealed(2), sealed(3)
     for segment in (first, second, first, third):
-        shelf.keep(segment)
+        cache.keep(segment)
     assert [segment.has_index for segment in (first, second, third)] == [True, False, True]
-    assert len(shelf) == 2
+    assert len(cache) == 2
 
 
 def test_a_removed_segment_makes_room() -> None:
-    shelf = IndexShelf(2 * SEGMENT_INDEX_BYTES)
+    cache = IndexCache(2 * SEGMENT_INDEX_BYTES)
     first, second, third = sealed(1), sealed(2), sealed(3)
-    shelf.keep(first)
-    shelf.keep(second)
-    shelf.drop(first)
-    shelf.keep(third)
+    cache.keep(first)
+    cache.keep(second)
+    cache.drop(first)
+    cache.keep(third)
     assert (second.has_index, third.has_index) == (True, True)
 
 
 def test_indexes_that_are_not_on_disk_are_never_forgotten() -> None:
-    shelf = IndexShelf(1)
+    cache = IndexCache(1)
     unstored, other = sealed(1), sealed(2)
     unstored.index.add(Offset(199), 99)
-    shelf.keep(unstored)
-    shelf.keep(other)
+    cache.keep(unstored)
+    cache.keep(other)
     assert unstored.has_index

@@ -202,13 +202,13 @@ def test_a_lookup_gives_way_while_it_examines_records() -> None:
     append_claiming(log, LATER, [b"old"] * 100)
     turns: list[int] = []
 
-    def give_way() -> None:
+    def yield_gil() -> None:
         turns.append(1)
         if len(turns) == 4:
             raise Gone
 
     with pytest.raises(Gone):
-        TimeSearch(lookup_in(log), LATER, give_way, limits=LookupLimits(records_per_turn=10)).run()
+        TimeSearch(lookup_in(log), LATER, yield_gil, limits=LookupLimits(records_per_turn=10)).run()
     assert len(turns) == 4
 
 

@@ -6,29 +6,29 @@ from typing import Any
 
 import pytest
 
-from penstock.host.http_endpoints import Answer, HttpEndpoints, NoAnswer
-from penstock.host.metadata_store import StoreAway, StoreFull, StoreRefuses
+from penstock.host.http_endpoints import HttpEndpoints, HttpReply, HttpUnavailable
+from penstock.host.metadata_store import StoreFull, StoreRejected, StoreUnavailable
 from penstock.metadata.etcd.client import EtcdClient
 
 ONE, TWO = "http://one", "http://two"
-DONE = Answer(200, b"done")
-NOT_SENT = NoAnswer("refused", may_be_received=False)
-SILENT = NoAnswer("silence", may_be_received=True)
+DONE = HttpReply(200, b"done")
+NOT_SENT = HttpUnavailable("refused", may_be_received=False)
+SILENT = HttpUnavailable("silence", may_be_received=True)
 
 
-def failure(status: int, code: int, text: str) -> Answer:
-    return Answer(status, json.dumps({"code": code, "message": text}).encode())
+def failure(status: int, code: int, text: str) -> HttpReply:
+    return HttpReply(status, json.dumps({"code": code, "message": text}).encode())
 
 
 NO_LEADER = failure(503, 14, "etcdserver: no leader")
 TIMED_OUT = failure(503, 14, "etcdserver: request timed out")
-STRANGER = failure(401, 16, "etcdserver: invalid auth token")
+UNAUTHENTICATED = failure(401, 16, "etcdserver: invalid auth token")
 
 
 class FakeEndpoints(HttpEndpoints):
     """Says what it is told to, in turn, and remembers what it was asked. Waiting takes no time."""
 
-    def __init__(self, *says: Answer | NoAnswer) -> None:
+    def __init__(self, *says: HttpReply | HttpUnavailable) -> None:
         self._urls = (ONE, TWO)
         self._current = 0
         self._says = list(says)
@@ -45,40 +45,42 @@ class FakeEndpoints(HttpEndpoints):
 
     async def post(
         self, url: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
-    ) -> Answer:
+    ) -> HttpReply:
         if path == "/v3/auth/authenticate":
             self._tokens_given += 1
-            return Answer(200, b'{"token":"t%d"}' % self._tokens_given)
+            return HttpReply(200, b'{"token":"t%d"}' % self._tokens_given)
         self.asked.append((url, path))
         self.tokens.append(headers.get("Authorization"))
         said = self._says.pop(0) if len(self._says) > 1 else self._says[0]
-        if isinstance(said, NoAnswer):
+        if isinstance(said, HttpUnavailable):
             raise said
         return said
 
 
 async def outcome(
-    says: Sequence[Answer | NoAnswer], *, repeatable: bool, user: str | None = None
+    says: Sequence[HttpReply | HttpUnavailable], *, repeatable: bool, user: str | None = None
 ) -> tuple[Any, FakeEndpoints]:
     endpoints = FakeEndpoints(*says)
     client = EtcdClient(endpoints, user, "password")
     try:
-        result: Any = await (client.ask if repeatable else client.transact)("/path", b"")
-    except (StoreAway, StoreRefuses) as problem:
+        result: Any = await (client.send_idempotent if repeatable else client.transact)("/path", b"")
+    except (StoreUnavailable, StoreRejected) as problem:
         result = type(problem)
     return result, endpoints
 
 
-@pytest.mark.parametrize("unknown", [SILENT, TIMED_OUT, Answer(502, b"<html>")])
-async def test_a_transaction_whose_fate_is_unknown_is_never_sent_again(unknown: Answer | NoAnswer) -> None:
+@pytest.mark.parametrize("unknown", [SILENT, TIMED_OUT, HttpReply(502, b"<html>")])
+async def test_a_transaction_whose_fate_is_unknown_is_never_sent_again(
+    unknown: HttpReply | HttpUnavailable,
+) -> None:
     result, endpoints = await outcome([unknown, DONE], repeatable=False)
-    assert result is StoreAway
+    assert result is StoreUnavailable
     assert [url for url, _ in endpoints.asked] == [ONE]
     assert endpoints.current == TWO
 
 
 @pytest.mark.parametrize("unknown", [SILENT, TIMED_OUT, NOT_SENT, NO_LEADER])
-async def test_a_question_goes_to_the_next_member(unknown: Answer | NoAnswer) -> None:
+async def test_a_question_goes_to_the_next_member(unknown: HttpReply | HttpUnavailable) -> None:
     result, endpoints = await outcome([unknown, DONE], repeatable=True)
     assert result == b"done"
     assert [url for url, _ in endpoints.asked] == [ONE, TWO]
@@ -86,7 +88,9 @@ async def test_a_question_goes_to_the_next_member(unknown: Answer | NoAnswer) ->
 
 
 @pytest.mark.parametrize("not_done", [NOT_SENT, NO_LEADER])
-async def test_a_transaction_that_was_not_done_goes_to_the_next_member(not_done: Answer | NoAnswer) -> None:
+async def test_a_transaction_that_was_not_done_goes_to_the_next_member(
+    not_done: HttpReply | HttpUnavailable,
+) -> None:
     result, endpoints = await outcome([not_done, DONE], repeatable=False)
     assert result == b"done"
     assert [url for url, _ in endpoints.asked] == [ONE, TWO]
@@ -94,14 +98,14 @@ async def test_a_transaction_that_was_not_done_goes_to_the_next_member(not_done:
 
 async def test_patience_ends() -> None:
     result, endpoints = await outcome([NO_LEADER], repeatable=True)
-    assert result is StoreAway
+    assert result is StoreUnavailable
     assert {url for url, _ in endpoints.asked} == {ONE, TWO}
     assert endpoints.now() == pytest.approx(5.0, abs=0.2)
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
 async def test_a_token_that_is_no_longer_good_is_renewed(repeatable: bool) -> None:
-    result, endpoints = await outcome([STRANGER, DONE], repeatable=repeatable, user="user")
+    result, endpoints = await outcome([UNAUTHENTICATED, DONE], repeatable=repeatable, user="user")
     assert result == b"done"
     assert endpoints.tokens == ["t1", "t2"]
     assert endpoints.current == ONE
@@ -110,9 +114,9 @@ async def test_a_token_that_is_no_longer_good_is_renewed(repeatable: bool) -> No
 async def test_a_late_refusal_does_not_spoil_a_new_token() -> None:
     endpoints = FakeEndpoints(DONE)
     client = EtcdClient(endpoints, "user", "password")
-    await client.ask("/path", b"")
-    client._forget({"Authorization": "an older one"})
-    await client.ask("/path", b"")
+    await client.send_idempotent("/path", b"")
+    client._discard_token({"Authorization": "an older one"})
+    await client.send_idempotent("/path", b"")
     assert endpoints.tokens == ["t1", "t1"]
 
 
@@ -120,11 +124,11 @@ async def test_a_late_refusal_does_not_spoil_a_new_token() -> None:
     ("said", "expected"),
     [
         (failure(429, 8, "etcdserver: mvcc: database space exceeded"), StoreFull),
-        (failure(400, 3, "etcdserver: request is too large"), StoreRefuses),
-        (failure(403, 7, "etcdserver: permission denied"), StoreRefuses),
+        (failure(400, 3, "etcdserver: request is too large"), StoreRejected),
+        (failure(403, 7, "etcdserver: permission denied"), StoreRejected),
     ],
 )
-async def test_what_no_member_will_do_is_asked_once(said: Answer, expected: type[Exception]) -> None:
+async def test_what_no_member_will_do_is_asked_once(said: HttpReply, expected: type[Exception]) -> None:
     for repeatable in (True, False):
         result, endpoints = await outcome([said, DONE], repeatable=repeatable)
         assert result is expected
@@ -133,6 +137,6 @@ async def test_what_no_member_will_do_is_asked_once(said: Answer, expected: type
 
 def test_two_who_find_a_member_silent_leave_it_once() -> None:
     endpoints = FakeEndpoints(DONE)
-    endpoints.leave(ONE)
-    endpoints.leave(ONE)
+    endpoints.fail_over_from(ONE)
+    endpoints.fail_over_from(ONE)
     assert endpoints.current == TWO

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.host.metadata_store import Delete, Event, HistoryGone, Put, SessionId, StoreAway, StoreRefuses
-from penstock.metadata.etcd.messages import Failure, Trouble, Unreadable, trouble_of
-from penstock.metadata.etcd.watch import WatchReading
+from penstock.host.metadata_store import (
+    Delete,
+    Event,
+    HistoryCompacted,
+    Put,
+    SessionId,
+    StoreRejected,
+    StoreUnavailable,
+)
+from penstock.metadata.etcd.messages import EtcdError, FailureKind, MalformedAnswer, failure_kind
+from penstock.metadata.etcd.watch import WatchParser
 
 
 def line(*events: dict[str, Any], **more: Any) -> bytes:
@@ -37,7 +45,7 @@ def delete(key: str, revision: int) -> dict[str, Any]:
 
 
 def read(*lines: bytes, root: str = "") -> list[Event]:
-    reading = WatchReading(root)
+    reading = WatchParser(root)
     return [event for each in lines for event in reading.take(each)]
 
 
@@ -77,12 +85,12 @@ def test_a_sign_of_life_is_no_event() -> None:
 @pytest.mark.parametrize(
     ("said", "exception"),
     [
-        (line(canceled=True, compact_revision="7"), HistoryGone),
-        (line(canceled=True, cancel_reason="etcdserver: no leader"), StoreAway),
-        (line(canceled=True), StoreAway),
-        (line(canceled=True, cancel_reason="etcdserver: permission denied"), StoreRefuses),
-        (b'{"error":{"grpc_code":14,"message":"no leader"}}', StoreAway),
-        (b"<html>", Unreadable),
+        (line(canceled=True, compact_revision="7"), HistoryCompacted),
+        (line(canceled=True, cancel_reason="etcdserver: no leader"), StoreUnavailable),
+        (line(canceled=True), StoreUnavailable),
+        (line(canceled=True, cancel_reason="etcdserver: permission denied"), StoreRejected),
+        (b'{"error":{"grpc_code":14,"message":"no leader"}}', StoreUnavailable),
+        (b"<html>", MalformedAnswer),
     ],
 )
 def test_how_a_watch_ends(said: bytes, exception: type[Exception]) -> None:
@@ -93,21 +101,21 @@ def test_how_a_watch_ends(said: bytes, exception: type[Exception]) -> None:
 @pytest.mark.parametrize(
     ("status", "code", "text", "trouble"),
     [
-        (503, 14, "etcdserver: no leader", Trouble.NOT_DONE),
-        (503, 14, "etcdserver: leader changed", Trouble.UNKNOWN),
-        (503, 14, "etcdserver: request timed out", Trouble.UNKNOWN),
-        (504, 4, "context deadline exceeded", Trouble.UNKNOWN),
-        (502, 0, "HTTP status 502", Trouble.UNKNOWN),
-        (429, 8, "etcdserver: too many requests", Trouble.NOT_DONE),
-        (429, 8, "etcdserver: mvcc: database space exceeded", Trouble.FULL),
-        (401, 16, "etcdserver: invalid auth token", Trouble.STRANGER),
-        (400, 3, "etcdserver: revision of auth store is old", Trouble.STRANGER),
-        (400, 11, "etcdserver: mvcc: required revision has been compacted", Trouble.COMPACTED),
-        (404, 5, "etcdserver: requested lease not found", Trouble.NO_SESSION),
-        (400, 3, "etcdserver: too many operations in txn request", Trouble.REFUSED),
-        (403, 7, "etcdserver: permission denied", Trouble.REFUSED),
-        (404, 0, "HTTP status 404", Trouble.REFUSED),
+        (503, 14, "etcdserver: no leader", FailureKind.NOT_DONE),
+        (503, 14, "etcdserver: leader changed", FailureKind.UNKNOWN),
+        (503, 14, "etcdserver: request timed out", FailureKind.UNKNOWN),
+        (504, 4, "context deadline exceeded", FailureKind.UNKNOWN),
+        (502, 0, "HTTP status 502", FailureKind.UNKNOWN),
+        (429, 8, "etcdserver: too many requests", FailureKind.NOT_DONE),
+        (429, 8, "etcdserver: mvcc: database space exceeded", FailureKind.FULL),
+        (401, 16, "etcdserver: invalid auth token", FailureKind.UNAUTHENTICATED),
+        (400, 3, "etcdserver: revision of auth store is old", FailureKind.UNAUTHENTICATED),
+        (400, 11, "etcdserver: mvcc: required revision has been compacted", FailureKind.COMPACTED),
+        (404, 5, "etcdserver: requested lease not found", FailureKind.NO_SESSION),
+        (400, 3, "etcdserver: too many operations in txn request", FailureKind.REFUSED),
+        (403, 7, "etcdserver: permission denied", FailureKind.REFUSED),
+        (404, 0, "HTTP status 404", FailureKind.REFUSED),
     ],
 )
-def test_what_a_failure_means(status: int, code: int, text: str, trouble: Trouble) -> None:
-    assert trouble_of(status, Failure(code, text)) is trouble
+def test_what_a_failure_means(status: int, code: int, text: str, trouble: FailureKind) -> None:
+    assert failure_kind(status, EtcdError(code, text)) is trouble

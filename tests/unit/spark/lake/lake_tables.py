@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.spark.lake.description import DATA_FOLDER, Description, make_table, table_of
-from penstock.spark.lake.files import Shape, TaskFiles
+from penstock.spark.lake.files import FileLayout, TaskFiles
 from penstock.spark.lake.parquet_table import ParquetTable, staging_folder
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import Batch, LakeTable
+from penstock.spark.lake.table import LakeBatch, LakeTable
 
 DAY_US = 86_400_000_000
 NOON_US = 1_794_744_000_000_000  # 2026-11-15, twelve o'clock
@@ -49,13 +49,13 @@ class TestTable:
         self.folder = folder
         self.form = form
         self.description = Description(form, by)
-        self.shape = Shape(by)
+        self.shape = FileLayout(by)
         make_table(folder, self.description)
 
     def open(self) -> LakeTable:
         return table_of(self.folder, self.description)
 
-    def write(self, version: int, *rows: pa.RecordBatch, app: str = "query") -> Batch:
+    def write(self, version: int, *rows: pa.RecordBatch, app: str = "query") -> LakeBatch:
         """What the tasks of a batch do, up to its commit."""
         is_flat = self.form == "parquet"
         data = DATA_FOLDER[self.form]
@@ -66,9 +66,9 @@ class TestTable:
         done = files.close()
         assert files.schema is not None
         named = tuple(file._replace(folder=f"{data}/{file.folder}".strip("/")) for file in done)
-        return Batch(app, version, named, files.spans, files.schema)
+        return LakeBatch(app, version, named, files.spans, files.schema)
 
-    def commit(self, batch: Batch) -> bool:
+    def commit(self, batch: LakeBatch) -> bool:
         table = self.open()
         try:
             return table.commit(batch)
@@ -93,7 +93,7 @@ class TestTable:
         return set(self.folder.rglob("*.parquet"))
 
 
-class OftenSummedUp(TestTable):
+class OftenSnapshotted(TestTable):
     """One of plain Parquet whose log has a snapshot after so many commits."""
 
     def __init__(self, folder: Path, *, snapshot_every: int) -> None:

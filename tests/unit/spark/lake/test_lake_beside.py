@@ -15,7 +15,7 @@ from penstock.spark.lake import disk, iceberg_table
 from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.iceberg_table import IcebergLakeTable
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import Compacted, Span
+from penstock.spark.lake.table import Compacted, OffsetSpan
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import TestTable, records
 
@@ -152,7 +152,7 @@ def test_a_compaction_goes_on_beside_batches_that_are_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_of_three(tmp_path / "orders", "iceberg")
-    real, versions = IcebergLakeTable._exchange_in, iter((3, 4))
+    real, versions = IcebergLakeTable._replace_files_in, iter((3, 4))
 
     def exchange(self: IcebergLakeTable, *given: Any) -> None:
         version = next(versions, None)
@@ -160,7 +160,7 @@ def test_a_compaction_goes_on_beside_batches_that_are_committed(
             assert table.append(version, records(version * 10, version * 10 + 10))
         real(self, *given)
 
-    monkeypatch.setattr(IcebergLakeTable, "_exchange_in", exchange)
+    monkeypatch.setattr(IcebergLakeTable, "_replace_files_in", exchange)
     with open_table(table.folder) as opened:
         assert opened.compact(1 << 20) == Compacted(3, 1)
     assert next(versions, None) is None
@@ -174,7 +174,7 @@ def test_a_batch_without_rows_does_not_set_a_table_back(
     """It changes properties alone: neither it nor a batch beside it makes a snapshot that could tell."""
     table = table_of_three(tmp_path / "orders", "iceberg")
     markers = table.write(3, records(30, 40))._replace(files=())
-    more = markers._replace(version=4, spans={ORDERS: Span(40, 50)})
+    more = markers._replace(version=4, spans={ORDERS: OffsetSpan(40, 50)})
     real, outcomes = IcebergLakeTable._append, list[bool]()
 
     def append(self: IcebergLakeTable, *given: Any) -> None:
@@ -213,7 +213,7 @@ def test_a_commit_that_fails_leaves_no_metadata(tmp_path: Path, monkeypatch: pyt
 
 
 OURS_TO_SET = (
-    *iceberg_table.FEW_FILES,
+    *iceberg_table.METADATA_CLEANUP,
     *iceberg_table.NO_RETRIES,
     iceberg_table.SNAPSHOT_AGE,
     iceberg_table.SNAPSHOTS_MAX,

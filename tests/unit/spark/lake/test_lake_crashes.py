@@ -17,7 +17,7 @@ import pytest
 from penstock.errors import CorruptData
 from penstock.spark.lake.description import open_table
 from penstock.spark.lake.manifest import Manifest
-from tests.unit.spark.lake.lake_tables import OftenSummedUp, TestTable, records
+from tests.unit.spark.lake.lake_tables import OftenSnapshotted, TestTable, records
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the dead close no files
 STEPS = ("fsync", "link", "rename", "replace", "unlink", "mkdir", "utime")
@@ -106,7 +106,7 @@ def test_a_compaction_loses_nothing_wherever_it_dies(
 
 
 def test_commits_that_a_snapshot_stands_for_are_removed_in_time(tmp_path: Path) -> None:
-    table = OftenSummedUp(tmp_path / "orders", snapshot_every=4)
+    table = OftenSnapshotted(tmp_path / "orders", snapshot_every=4)
     for version in range(10):
         table.append(version, records(version, version + 1))
     before = Manifest(table.folder).read()

@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.compaction import Target, merged
+from penstock.spark.lake.compaction import CompactionTarget, merge_files
 from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS
-from penstock.spark.lake.files import Shape, TaskFiles, is_ours
+from penstock.spark.lake.files import FileLayout, TaskFiles, is_penstock_file
 from penstock.spark.lake.manifest import Manifest
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeRefused
+from penstock.spark.lake.table import LakeTableError
 from tests.unit.spark.lake.lake_tables import TestTable, records
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -42,7 +42,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Path]]:
 
 
 def test_files_of_a_task_and_their_names_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = TaskFiles(tmp_path / "table", Shape(), batch=0, task=0, flat=False)
+    files = TaskFiles(tmp_path / "table", FileLayout(), batch=0, task=0, flat=False)
     files.write(records(0, 10))
     files.write(records(10, 20, day=1))
     files._write_group(next(iter(files._gathered)))  # so that its folder is made before we look
@@ -177,7 +177,7 @@ def test_files_that_do_not_hold_what_they_are_said_to_are_not_put_together(tmp_p
     batch = table.write(0, records(0, 10))
     parts = [table.folder / "_penstock" / "staging" / file.name for file in batch.files]
     with pytest.raises(CorruptData, match="1 files that are said to hold 11 rows hold 10"):
-        merged(parts, 11, Target(tmp_path / "made", "", batch.schema))
+        merge_files(parts, 11, CompactionTarget(tmp_path / "made", "", batch.schema))
     assert list((tmp_path / "made").iterdir()) == []
 
 
@@ -202,7 +202,7 @@ def test_a_disk_without_links_is_said_to_be_one(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(LakeRefused, match="does not allow hard links"):
+    with pytest.raises(LakeTableError, match="does not allow hard links"):
         disk.create_once(tmp_path / "file", b"content")
     assert list(tmp_path.iterdir()) == []
 
@@ -262,5 +262,5 @@ def test_names_of_files_that_were_put_together_are_ours(tmp_path: Path, form: st
     (path,) = opened.files()
     opened.close()
     # Delta gives names that are not ours alone; its log says which files it has replaced.
-    assert is_ours(Path(path).name) == (form != "delta")
-    assert not is_ours("part-0.parquet")
+    assert is_penstock_file(Path(path).name) == (form != "delta")
+    assert not is_penstock_file("part-0.parquet")

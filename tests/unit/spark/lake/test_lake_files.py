@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.lake.compaction import merges
-from penstock.spark.lake.files import FileLimits, Shape, TaskFiles, spans_of, written
-from penstock.spark.lake.partitioning import PartitionBy, folder_of, pieces, values_of
-from penstock.spark.lake.table import DataFile, Span
+from penstock.spark.lake.compaction import merge_groups
+from penstock.spark.lake.files import FileLayout, FileLimits, TaskFiles, spans_of, write_all
+from penstock.spark.lake.partitioning import PartitionBy, folder_of, partition_values, pieces
+from penstock.spark.lake.table import DataFile, OffsetSpan
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import offsets_in, records
 
@@ -46,14 +46,14 @@ def test_a_day_and_an_hour_have_a_folder(unit: int, by: PartitionBy, folder: str
 
 
 def test_a_folder_says_its_values() -> None:
-    assert values_of("date=2026-11-15/hour=7") == {"date": "2026-11-15", "hour": "7"}
-    assert values_of("data/date=__HIVE_DEFAULT_PARTITION__") == {"date": None}
-    assert values_of("") == {}
+    assert partition_values("date=2026-11-15/hour=7") == {"date": "2026-11-15", "hour": "7"}
+    assert partition_values("data/date=__HIVE_DEFAULT_PARTITION__") == {"date": None}
+    assert partition_values("") == {}
 
 
 def test_rows_of_many_days_take_bounded_memory_and_few_open_files(tmp_path: Path) -> None:
     limits = FileLimits(gathered_bytes_max=2_000, open_files_max=3)
-    files = TaskFiles(tmp_path, Shape(), batch=7, task=1, flat=False, limits=limits)
+    files = TaskFiles(tmp_path, FileLayout(), batch=7, task=1, flat=False, limits=limits)
     for number in range(40):
         files.write(records(number * 10, number * 10 + 10, day=number % 8))
         assert len(files._open) <= 3
@@ -61,13 +61,13 @@ def test_rows_of_many_days_take_bounded_memory_and_few_open_files(tmp_path: Path
     done = files.close()
     assert sorted(offsets_in([tmp_path / file.path for file in done])) == list(range(400))
     assert sum(file.rows for file in done) == 400
-    assert files.spans == {TopicPartition("orders", 0): Span(0, 400)}
+    assert files.spans == {TopicPartition("orders", 0): OffsetSpan(0, 400)}
 
 
 def test_two_attempts_never_share_a_name(tmp_path: Path) -> None:
     names = set()
     for _ in range(2):
-        files = TaskFiles(tmp_path, Shape(), batch=7, task=1, flat=True)
+        files = TaskFiles(tmp_path, FileLayout(), batch=7, task=1, flat=True)
         files.write(records(0, 10))
         names |= {file.name for file in files.close()}
     assert len(names) == 2
@@ -78,14 +78,14 @@ def test_a_task_that_fails_leaves_no_files(tmp_path: Path) -> None:
         yield records(0, 10)
         raise ConnectionError("the broker is gone")
 
-    files = TaskFiles(tmp_path, Shape(), batch=7, task=1, flat=False)
+    files = TaskFiles(tmp_path, FileLayout(), batch=7, task=1, flat=False)
     with pytest.raises(ConnectionError):
-        written(rows(), files)  # type: ignore[arg-type]
+        write_all(rows(), files)  # type: ignore[arg-type]
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
 def test_the_number_of_the_batch_becomes_a_column(tmp_path: Path) -> None:
-    files = TaskFiles(tmp_path, Shape(batch_column="ingestBatch"), batch=7, task=1, flat=True)
+    files = TaskFiles(tmp_path, FileLayout(batch_column="ingestBatch"), batch=7, task=1, flat=True)
     files.write(records(0, 3))
     (file,) = files.close()
     read = pq.ParquetFile(tmp_path / file.name).read()
@@ -107,24 +107,24 @@ def names(groups: list[list[DataFile]]) -> list[list[str]]:
 
 def test_small_files_of_a_folder_are_put_together_up_to_the_target() -> None:
     small = [file(str(number), 40) for number in range(5)]
-    assert names(merges(small, 100)) == [["0", "1"], ["2", "3"]]
+    assert names(merge_groups(small, 100)) == [["0", "1"], ["2", "3"]]
 
 
 def test_large_files_and_lonely_ones_are_left() -> None:
-    assert merges([file("a", 60), file("b", 60), file("c", 1)], 100) == []
-    assert merges([file("a", 1), file("b", 1, "date=2026-11-16")], 100) == []
+    assert merge_groups([file("a", 60), file("b", 60), file("c", 1)], 100) == []
+    assert merge_groups([file("a", 1), file("b", 1, "date=2026-11-16")], 100) == []
 
 
 @given(st.lists(st.integers(1, 120), max_size=40))
 def test_what_is_put_together_fits_and_comes_to_an_end(sizes: list[int]) -> None:
     live = [file(str(number), size) for number, size in enumerate(sizes)]
     for _ in range(len(sizes) + 1):
-        groups = merges(live, 100)
+        groups = merge_groups(live, 100)
         assert all(len(group) > 1 and sum(each.bytes for each in group) <= 100 for group in groups)
         if not groups:
             break
         gone = {each.name for group in groups for each in group}
         live = [each for each in live if each.name not in gone]
         live += [file("+".join(names([group])[0]), sum(each.bytes for each in group)) for group in groups]
-    assert merges(live, 100) == []
+    assert merge_groups(live, 100) == []
     assert sum(each.bytes for each in live) == sum(sizes)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.spark.lake import manifest as manifest_file
-from penstock.spark.lake.iceberg_table import FEW_FILES, SNAPSHOT_AGE, IcebergLakeTable
-from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Entry, Manifest, State, replay
+from penstock.spark.lake.iceberg_table import METADATA_CLEANUP, SNAPSHOT_AGE, IcebergLakeTable
+from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Manifest, TableCommit, TableState, replay
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import DataFile
 from tests.unit.spark.lake.lake_tables import TestTable, records
@@ -18,12 +18,12 @@ FILES_EACH = 4
 ICEBERG_COMMITS = 130
 
 
-def added(number: int) -> Entry:
+def added(number: int) -> TableCommit:
     files = tuple(
         DataFile("date=2026-11-15", f"{number:08d}-{task:05d}.parquet", 10, 1_000)
         for task in range(FILES_EACH)
     )
-    return Entry("append", number, files)
+    return TableCommit("append", number, files)
 
 
 def commit(log: Manifest, count: int) -> None:
@@ -67,7 +67,7 @@ def test_reading_a_log_copies_the_files_of_the_table_once(
     commit(log, SNAPSHOT_EVERY - 1)
     calls = 0
 
-    def counted(state: State, entries: list[Entry]) -> State:
+    def counted(state: TableState, entries: list[TableCommit]) -> TableState:
         nonlocal calls
         calls += 1
         return replay(state, entries)
@@ -79,7 +79,7 @@ def test_reading_a_log_copies_the_files_of_the_table_once(
 
 def test_metadata_of_an_iceberg_table_stays_within_bounds(tmp_path: Path) -> None:
     """Without --compact and without anybody who tidies up."""
-    properties = {**FEW_FILES, SNAPSHOT_AGE: "0", "commit.manifest.min-count-to-merge": "10"}
+    properties = {**METADATA_CLEANUP, SNAPSHOT_AGE: "0", "commit.manifest.min-count-to-merge": "10"}
     table = TestTable(tmp_path / "orders", "iceberg")
     opened = IcebergLakeTable(
         table.folder, PartitionBy.DAY, "timestamp", properties=properties, expired_at_once=20

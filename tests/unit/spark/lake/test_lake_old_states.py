@@ -10,11 +10,11 @@ import pytest
 
 from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS, open_table
-from penstock.spark.lake.manifest import Entry, Manifest
-from penstock.spark.lake.sink import Held, LakeWriter, Written
-from penstock.spark.lake.table import Batch, LakeRefused, Recorded, Span, holds
+from penstock.spark.lake.manifest import Manifest, TableCommit
+from penstock.spark.lake.sink import AlreadyCommitted, LakeWriter, WrittenFiles
+from penstock.spark.lake.table import LakeBatch, LakeTableError, OffsetSpan, QueryRecord, is_already_committed
 from penstock.types import TopicPartition
-from tests.unit.spark.lake.lake_tables import OftenSummedUp, TestTable, records
+from tests.unit.spark.lake.lake_tables import OftenSnapshotted, TestTable, records
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 FIRST = TopicPartition("orders", 0)
@@ -29,12 +29,12 @@ def test_a_known_number_with_more_rows_is_refused(table: TestTable) -> None:
     table.append(0, records(0, 10))
     table.append(1, records(10, 20))
     with pytest.raises(
-        LakeRefused,
+        LakeTableError,
         match=r"holds batch 1, and orders/0 up to offset 20; now that batch goes up to offset 30. The check"
         r"point is older than the table",
     ):
         table.append(1, records(10, 30))
-    with pytest.raises(LakeRefused, match="holds batch 0"):
+    with pytest.raises(LakeTableError, match="holds batch 0"):
         table.append(0, records(0, 10), records(0, 5, partition=1))
     assert not table.append(1, records(10, 20))
     assert not table.append(0, records(0, 10))
@@ -43,10 +43,12 @@ def test_a_known_number_with_more_rows_is_refused(table: TestTable) -> None:
 
 
 def test_rows_that_are_no_records_come_again_only_with_the_newest_number() -> None:
-    assert not holds(Recorded(3), 4, {}, {})
-    assert holds(Recorded(3), 3, {}, {})
-    with pytest.raises(LakeRefused, match="batch 2 was to be written, and the table holds batches up to 3"):
-        holds(Recorded(3), 2, {}, {})
+    assert not is_already_committed(QueryRecord(3), 4, {}, {})
+    assert is_already_committed(QueryRecord(3), 3, {}, {})
+    with pytest.raises(
+        LakeTableError, match="batch 2 was to be written, and the table holds batches up to 3"
+    ):
+        is_already_committed(QueryRecord(3), 2, {}, {})
 
 
 def writer_of(table: TestTable, **options: str) -> LakeWriter:
@@ -58,19 +60,24 @@ def test_what_tasks_did_not_write_is_compared_with_what_the_table_holds(table: T
     table.append(0, records(0, 10))
     writer = writer_of(table)
     told = writer.spans(iter([records(0, 4), records(4, 10)]))
-    assert told == {FIRST: Span(0, 10)}
-    writer.commit([Held("query", told)], 0)
+    assert told == {FIRST: OffsetSpan(0, 10)}
+    writer.commit([AlreadyCommitted("query", told)], 0)
     # A second task reads on where the table ends: the checkpoint is an old one.
-    with pytest.raises(LakeRefused, match="older than the table"):
-        writer.commit([Held("query", told), Held("query", {FIRST: Span(10, 12)})], 0)
-    with pytest.raises(LakeRefused, match="held batch 1 and no longer does"):
-        writer.commit([Held("query", {FIRST: Span(10, 12)})], 1)
+    with pytest.raises(LakeTableError, match="older than the table"):
+        writer.commit(
+            [AlreadyCommitted("query", told), AlreadyCommitted("query", {FIRST: OffsetSpan(10, 12)})], 0
+        )
+    with pytest.raises(LakeTableError, match="held batch 1 and no longer does"):
+        writer.commit([AlreadyCommitted("query", {FIRST: OffsetSpan(10, 12)})], 1)
 
 
 def test_a_batch_of_which_a_part_was_found_in_the_table_is_not_committed_in_part(table: TestTable) -> None:
     table.append(0, records(0, 10))
     again = table.write(0, records(5, 10))
-    told = [Held("query", {FIRST: Span(0, 5)}), Written("query", again.files, again.spans, again.schema)]
+    told = [
+        AlreadyCommitted("query", {FIRST: OffsetSpan(0, 5)}),
+        WrittenFiles("query", again.files, again.spans, again.schema),
+    ]
     before = table.parquet_files()
     writer_of(table).commit(list(told), 0)
     assert table.offsets() == list(range(10))
@@ -82,23 +89,23 @@ def test_the_record_of_a_row_may_be_told_by_a_column_that_is_not_written(table: 
     rows = pa.record_batch([pa.array([1, 2]), place], names=["amount", "_record"])
     options = {"recordTopic": "stage", "recordColumn": "_record", "partitionBy": "none"}
     writer = LakeWriter({"path": str(table.folder) + "-2", "lakeFormat": table.form, **options}, ["amount"])
-    expected = {TopicPartition("stage", 0): Span(7, 8), TopicPartition("stage", 2): Span(3, 4)}
+    expected = {TopicPartition("stage", 0): OffsetSpan(7, 8), TopicPartition("stage", 2): OffsetSpan(3, 4)}
     assert writer.spans(iter([rows])) == expected
 
     class Files:
-        spans: dict[TopicPartition, Span] = {}  # noqa: RUF012 (of one test)
+        spans: dict[TopicPartition, OffsetSpan] = {}  # noqa: RUF012 (of one test)
 
     (written,) = writer.rows(iter([rows]), Files())  # type: ignore[arg-type]
     assert written.schema.names == ["amount"]
     assert Files.spans == expected
-    with pytest.raises(LakeRefused, match="go together"):
+    with pytest.raises(LakeTableError, match="go together"):
         writer_of(table, recordTopic="stage")
 
 
 def test_a_batch_without_files_is_recorded_with_what_was_lost(table: TestTable) -> None:
     table.append(0, records(0, 10))
     batch = table.write(1, records(10, 11))
-    assert table.commit(Batch("query", 1, (), {FIRST: Span(10, 50)}, batch.schema, lost=40))
+    assert table.commit(LakeBatch("query", 1, (), {FIRST: OffsetSpan(10, 50)}, batch.schema, lost=40))
     with open_table(table.folder) as opened:
         recorded = opened.recorded("query")
         assert opened.ends([FIRST]) == {FIRST: 50}
@@ -148,7 +155,7 @@ def test_files_that_the_driver_does_not_see_as_written_are_not_committed(
     batch = table.write(1, records(10, 20))
     (path,) = table.folder.rglob(batch.files[0].name)
     damage(path)
-    with pytest.raises(LakeRefused, match=message):
+    with pytest.raises(LakeTableError, match=message):
         table.commit(batch)
     assert table.offsets() == list(range(10))
 
@@ -156,12 +163,12 @@ def test_files_that_the_driver_does_not_see_as_written_are_not_committed(
 def test_a_commit_that_slept_while_its_number_was_given_and_forgotten_comes_after_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = OftenSummedUp(tmp_path / "orders", snapshot_every=4)
+    table = OftenSnapshotted(tmp_path / "orders", snapshot_every=4)
     table.append(0, records(0, 1))
     slow = table.write(0, records(0, 5, partition=1), app="slow")
     real, slept = Manifest._create, list[bool]()
 
-    def create(self: Manifest, number: int, entry: Entry) -> bool:
+    def create(self: Manifest, number: int, entry: TableCommit) -> bool:
         if entry.app == "slow" and not slept:
             slept.append(True)
             for version in range(1, 9):

@@ -19,7 +19,7 @@ from penstock.spark.lake.iceberg_table import (
     _data_files,
 )
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeRefused
+from penstock.spark.lake.table import LakeTableError
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import TestTable, offsets_in, records
 
@@ -94,7 +94,7 @@ def test_positions_and_rows_outlive_the_snapshots_that_brought_them(tmp_path: Pa
         }
         assert there.recorded("query").version == COMMITS - 1
         assert not there.commit(once), "its snapshot is long gone"
-        with pytest.raises(LakeRefused, match=f"holds orders/0 up to offset {COMMITS * ROWS}"):
+        with pytest.raises(LakeTableError, match=f"holds orders/0 up to offset {COMMITS * ROWS}"):
             there.commit(table.write(0, records(0, ROWS), app="a new checkpoint"))
     assert table.offsets() == sorted([*range(ROWS), *range(COMMITS * ROWS)])
 

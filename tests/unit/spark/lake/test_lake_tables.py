@@ -13,7 +13,7 @@ import pytest
 from penstock.spark.lake.description import FORMATS, Description, check_folder, make_table, open_table
 from penstock.spark.lake.parquet_table import ParquetTable
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeRefused, Recorded
+from penstock.spark.lake.table import LakeTableError, QueryRecord
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import TestTable, records
 
@@ -84,7 +84,7 @@ def test_queries_that_commit_at_the_same_time_all_succeed(table: TestTable) -> N
 def test_rows_that_are_there_are_refused_from_another_query(table: TestTable) -> None:
     table.append(0, records(0, 100))
     with pytest.raises(
-        LakeRefused, match="holds orders/0 up to offset 100 and was given rows from offset 50"
+        LakeTableError, match="holds orders/0 up to offset 100 and was given rows from offset 50"
     ):
         table.append(0, records(50, 150), app="another")
     assert table.append(0, records(100, 150), app="another")
@@ -156,7 +156,9 @@ def test_a_column_cannot_become_another_type(table: TestTable) -> None:
     table.append(0, records(0, 10))
     rows = records(10, 20)
     changed = rows.set_column(4, "value", pa.array(range(10), pa.int64()))
-    with pytest.raises(LakeRefused, match=r"column value of the table is .*binary and cannot become int64"):
+    with pytest.raises(
+        LakeTableError, match=r"column value of the table is .*binary and cannot become int64"
+    ):
         table.append(1, changed)
     assert table.offsets() == list(range(10))
 
@@ -185,17 +187,17 @@ def test_a_folder_that_is_not_this_table_is_refused(tmp_path: Path) -> None:
     wanted = Description("parquet", PartitionBy.DAY)
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(LakeRefused, match="is a file: name a folder"):
+    with pytest.raises(LakeTableError, match="is a file: name a folder"):
         check_folder(file, wanted)
-    with pytest.raises(LakeRefused, match=r"holds no table of ours but other files \(file\)"):
+    with pytest.raises(LakeTableError, match=r"holds no table of ours but other files \(file\)"):
         check_folder(tmp_path, wanted)
     make_table(tmp_path / "lake", wanted)
     assert check_folder(tmp_path / "lake", wanted)
-    with pytest.raises(LakeRefused, match="holds a table in the format parquet, not delta"):
+    with pytest.raises(LakeTableError, match="holds a table in the format parquet, not delta"):
         make_table(tmp_path / "lake", wanted._replace(format="delta"))
-    with pytest.raises(LakeRefused, match="is partitioned by day of timestamp, not by hour"):
+    with pytest.raises(LakeTableError, match="is partitioned by day of timestamp, not by hour"):
         make_table(tmp_path / "lake", wanted._replace(partition_by=PartitionBy.HOUR))
-    with pytest.raises(LakeRefused, match="no table is in"), open_table(tmp_path / "elsewhere"):
+    with pytest.raises(LakeTableError, match="no table is in"), open_table(tmp_path / "elsewhere"):
         pass
 
 
@@ -235,7 +237,7 @@ def test_a_plain_folder_reads_as_parquet(tmp_path: Path) -> None:
 
 def test_a_table_that_nothing_was_written_to_is_empty(table: TestTable) -> None:
     with open_table(table.folder) as opened:
-        assert opened.recorded("query") == Recorded()
+        assert opened.recorded("query") == QueryRecord()
         assert opened.ends([FIRST]) == {}
         assert opened.files() == []
         assert opened.compact(1 << 20) == (0, 0)

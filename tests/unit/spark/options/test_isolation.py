@@ -12,7 +12,7 @@ from penstock.spark.pipelines.archive.archive import ArchiveSettings
 from penstock.spark.pipelines.audit.audit import AuditSettings
 from penstock.spark.pipelines.detect.detect import DetectSettings
 from penstock.spark.pipelines.detect.rules import read_rules
-from penstock.spark.pipelines.etl.spec_file import SpecWrong, read_spec
+from penstock.spark.pipelines.etl.spec_file import InvalidSpec, read_spec
 from penstock.spark.pipelines.etl.stages import EtlSettings
 from penstock.spark.pipelines.insights.insights import InsightsSettings, _read_options
 
@@ -89,7 +89,7 @@ def test_what_is_given_to_the_command_wins_over_the_file(
 
 
 def test_a_level_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecWrong, match="isolation: is 'serializable' and must be one of read_committed"):
+    with pytest.raises(InvalidSpec, match="isolation: is 'serializable' and must be one of read_committed"):
         etl(tmp_path, "serializable")
     with pytest.raises(Exception, match="isolation is 'serializable': give one of read_committed"):
         detect(tmp_path, "serializable")

@@ -7,24 +7,24 @@ import pytest
 from penstock.config.listeners import Address
 from penstock.errors import ConfigError
 from penstock.protocol.compression import Codec
-from penstock.spark.options.names import READ
+from penstock.spark.options.names import READ_OPTIONS
 from penstock.spark.options.options import (
-    AtOffsets,
-    AtTime,
-    AtTimes,
-    Everywhere,
-    Limits,
-    Partitions,
-    Pattern,
+    AssignedPartitions,
+    EarliestOrLatest,
+    GlobalTimestamp,
+    NamedTopics,
     ReadSettings,
-    Topics,
+    SpecificOffsets,
+    SpecificTimestamps,
+    TopicPattern,
+    TriggerLimits,
     batch_read_settings,
     stream_read_settings,
     write_settings,
 )
 from penstock.types import TopicPartition
 
-EARLIEST, LATEST = Everywhere(-2), Everywhere(-1)
+EARLIEST, LATEST = EarliestOrLatest(-2), EarliestOrLatest(-1)
 NEEDED = {"kafka.bootstrap.servers": "one:9092", "subscribe": "orders"}
 
 
@@ -43,7 +43,7 @@ def kafka(name: str, value: str) -> dict[str, str]:
 def test_a_batch_reads_everything_there_is_unless_told_otherwise() -> None:
     settings = batch()
     assert (settings.start, settings.end) == (EARLIEST, LATEST)
-    assert settings.subscription == Topics(("orders",))
+    assert settings.subscription == NamedTopics(("orders",))
     assert settings.access.bootstrap == (Address("one", 9092),)
     assert settings.fail_on_data_loss
     assert settings.read_committed
@@ -52,7 +52,7 @@ def test_a_batch_reads_everything_there_is_unless_told_otherwise() -> None:
 
 def test_a_stream_starts_with_what_comes_next_unless_told_otherwise() -> None:
     assert stream().start == LATEST
-    assert stream().limits == Limits()
+    assert stream().limits == TriggerLimits()
 
 
 def test_names_of_options_have_no_case() -> None:
@@ -68,13 +68,13 @@ def test_settings_travel_to_executors() -> None:
 
 
 def test_topics_are_named_once_each() -> None:
-    assert batch(subscribe=" a, b,,a ").subscription == Topics(("a", "b"))
+    assert batch(subscribe=" a, b,,a ").subscription == NamedTopics(("a", "b"))
 
 
 def test_a_pattern_must_match_the_whole_name() -> None:
     options = {"bootstrap": "one:9092", "subscribePattern": "orders-.*"}
     subscription = stream_read_settings(options).subscription
-    assert subscription == Pattern("orders-.*")
+    assert subscription == TopicPattern("orders-.*")
     assert subscription.matches("orders-eu")
     assert not subscription.matches("old-orders-eu")
 
@@ -82,18 +82,18 @@ def test_a_pattern_must_match_the_whole_name() -> None:
 def test_partitions_can_be_assigned() -> None:
     options = {"bootstrap": "one:9092", "assign": '{"a":[0,2],"b":[1]}'}
     expected = frozenset({TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)})
-    assert stream_read_settings(options).subscription == Partitions(expected)
+    assert stream_read_settings(options).subscription == AssignedPartitions(expected)
 
 
 def test_a_time_for_all_wins_over_times_and_these_over_offsets() -> None:
     offsets, times = '{"orders":{"0":5}}', '{"orders":{"0":1000}}'
     said = {"startingOffsets": offsets, "startingOffsetsByTimestamp": times, "startingTimestamp": "2000"}
     partition = TopicPartition("orders", 0)
-    assert stream(**said).start == AtTime(2000)
+    assert stream(**said).start == GlobalTimestamp(2000)
     del said["startingTimestamp"]
-    assert stream(**said).start == AtTimes({partition: 1000})
+    assert stream(**said).start == SpecificTimestamps({partition: 1000})
     del said["startingOffsetsByTimestamp"]
-    assert stream(**said).start == AtOffsets({partition: 5})
+    assert stream(**said).start == SpecificOffsets({partition: 5})
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_every_option_of_the_official_source_is_known() -> None:
     kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs maxOffsetsPerTrigger
     minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition groupIdPrefix includeHeaders
     startingOffsetsByTimestampStrategy"""
-    assert set(official.split()) <= set(READ)
+    assert set(official.split()) <= set(READ_OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.spark.payload.payload import Parsed, Payload
+from penstock.spark.payload.payload import ParsedValues, Payload
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 ORDER = {
@@ -39,7 +39,7 @@ def written(schema: Any, row: Any) -> bytes:
     return stream.getvalue()
 
 
-def rows(parsed: Parsed) -> list[tuple[Any, ...]]:
+def rows(parsed: ParsedValues) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in parsed.columns), strict=True))
 
 
@@ -48,7 +48,7 @@ def record(*types: Any) -> dict[str, Any]:
     return {"type": "record", "name": "Row", "fields": fields}
 
 
-def parse(made: Payload, *values: bytes | None) -> Parsed:
+def parse(made: Payload, *values: bytes | None) -> ParsedValues:
     return made.parse(pa.array(values, pa.binary()))
 
 

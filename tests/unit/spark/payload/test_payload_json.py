@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import ConfigError
 from penstock.spark.payload.ddl import parse_ddl
 from penstock.spark.payload.json_schema import parse_json_schema
-from penstock.spark.payload.payload import Parsed, Payload
+from penstock.spark.payload.payload import ParsedValues, Payload
 from penstock.spark.payload.schema_files import SchemaFile
 
 LONG = (-(2**63), 2**63 - 1)
@@ -31,11 +31,11 @@ def payload(schema: str, **options: str) -> Payload:
     return made
 
 
-def parse(schema: str, *values: bytes | None) -> Parsed:
+def parse(schema: str, *values: bytes | None) -> ParsedValues:
     return payload(schema).parse(pa.array(values, pa.binary()))
 
 
-def rows(parsed: Parsed) -> list[tuple[Any, ...]]:
+def rows(parsed: ParsedValues) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in parsed.columns), strict=True))
 
 

@@ -9,10 +9,10 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
 from penstock.spark.lake.schema import new_fields
-from penstock.spark.lake.table import LakeRefused
+from penstock.spark.lake.table import LakeTableError
 from penstock.spark.payload import BadValue, Payload
 from penstock.spark.payload.ddl import parse_ddl
-from penstock.spark.payload.evolution import added_columns, remember
+from penstock.spark.payload.evolution import added_columns, check_and_save_schema
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import arrow_type
 from penstock.spark.records.decode import Decoded
@@ -152,7 +152,7 @@ def test_new_optional_fields_widen_a_table() -> None:
 def test_what_widens_a_schema_widens_a_table_of_the_lake() -> None:
     before, after = (pa.schema(list(arrow_type(ddl(text)))) for text in ("a int", "a int, b map<string,int>"))
     assert [field.name for field in new_fields(before, after)] == ["b"]
-    with pytest.raises(LakeRefused, match="column a of the table is int32"):
+    with pytest.raises(LakeTableError, match="column a of the table is int32"):
         new_fields(before, pa.schema([("a", pa.int64())]))
 
 
@@ -175,12 +175,12 @@ def test_other_changes_are_refused(before: str, after: str, problem: str) -> Non
 
 def test_a_schema_is_remembered_from_run_to_run(tmp_path: Path) -> None:
     path = tmp_path / "schema.json"
-    assert remember(path, ddl("a int")) == []
-    assert remember(path, ddl("a int, b int")) == ["b"]
+    assert check_and_save_schema(path, ddl("a int")) == []
+    assert check_and_save_schema(path, ddl("a int, b int")) == ["b"]
     with pytest.raises(ConfigError, match="field b was removed"):
-        remember(path, ddl("a int"))
-    assert remember(path, ddl("a int, b int")) == []
+        check_and_save_schema(path, ddl("a int"))
+    assert check_and_save_schema(path, ddl("a int, b int")) == []
     path.write_text("{")
     with pytest.raises(ConfigError, match=r"schema\.json should hold the schema of the last run"):
-        remember(path, ddl("a int"))
+        check_and_save_schema(path, ddl("a int"))
     assert [each.name for each in tmp_path.iterdir()] == ["schema.json"]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.spark.payload.payload import Parsed, Payload
+from penstock.spark.payload.payload import ParsedValues, Payload
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SCALARS: dict[str, tuple[int, st.SearchStrategy[Any]]] = {
@@ -95,11 +95,11 @@ def payload(path: Path, message: str | None = None) -> Payload:
     return made
 
 
-def parse(made: Payload, *values: bytes | None) -> Parsed:
+def parse(made: Payload, *values: bytes | None) -> ParsedValues:
     return made.parse(pa.array(values, pa.binary()))
 
 
-def rows(made: Payload, parsed: Parsed) -> list[dict[str, Any]]:
+def rows(made: Payload, parsed: ParsedValues) -> list[dict[str, Any]]:
     names = made.schema.fieldNames()
     columns = [column.to_pylist() for column in parsed.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]

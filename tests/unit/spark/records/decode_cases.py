@@ -24,7 +24,7 @@ from penstock.protocol.batches import (
 )
 from penstock.protocol.compression import Codec, compress
 from penstock.protocol.records import Record, iterate
-from penstock.spark.records.decode import Columns, Decoded, Decoder
+from penstock.spark.records.decode import ColumnSelection, Decoded, RecordBatchDecoder
 from penstock.spark.records.record_starts import LANE_SIZES, LaneSizes
 from penstock.types import Offset, ProducerId
 
@@ -32,7 +32,7 @@ LIMIT_BYTES = 8 << 20
 FOREVER = Offset(2**63 - 1)
 SMALL_LANES = LaneSizes(lanes_min=1, steps_at_once=2, lane_records=2)
 """Small batches go the ways of large ones: they are read in step, with guesses every few records."""
-ALL = Columns(key=True, value=True, headers=True, timestamp=True, timestamp_type=True)
+ALL = ColumnSelection(key=True, value=True, headers=True, timestamp=True, timestamp_type=True)
 
 Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 """Offset, timestamp, type of the timestamp, key, value, headers."""
@@ -131,7 +131,7 @@ def made_batch(records: Sequence[Made], stamp: Stamp = FIRST, codec: Codec = Cod
     return bytes(batch)
 
 
-def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
+def end_transaction(offset: int, producer_id: int, *, commit: bool) -> bytes:
     stamp = Stamp(offset, attributes=CONTROL_BIT | TRANSACTIONAL_BIT, producer_id=producer_id)
     return made_batch([Made(0, 0, struct.pack(">hh", 0, commit), struct.pack(">hi", 0, 0))], stamp)
 
@@ -147,7 +147,7 @@ def sealed(batch: bytes | bytearray) -> bytes:
 
 def pieces_of(
     data: bytes,
-    columns: Columns = ALL,
+    columns: ColumnSelection = ALL,
     *,
     start: int = 0,
     end: int = FOREVER,
@@ -155,7 +155,9 @@ def pieces_of(
     aborted: tuple[tuple[int, int], ...] = (),
     lanes: LaneSizes = LANE_SIZES,
 ) -> list[Decoded]:
-    decoder = Decoder(columns, read_committed=read_committed, decompressed_bytes_max=LIMIT_BYTES, lanes=lanes)
+    decoder = RecordBatchDecoder(
+        columns, read_committed=read_committed, decompressed_bytes_max=LIMIT_BYTES, lanes=lanes
+    )
     named = tuple((ProducerId(producer), Offset(first)) for producer, first in aborted)
     decoded = list(decoder.decode(Fetched(memoryview(data), named), Offset(start), Offset(end)))
     for piece in decoded:

@@ -11,7 +11,7 @@ from penstock.protocol.batches import (
 )
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record, build_batch
-from penstock.spark.records.decode import Columns, Decoder
+from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
 from penstock.types import Offset, ProducerId
 from tests.unit.spark.records.decode_cases import (
     FOREVER,
@@ -19,8 +19,8 @@ from tests.unit.spark.records.decode_cases import (
     Fetched,
     Made,
     Stamp,
+    end_transaction,
     made_batch,
-    marker,
     pieces_of,
     rows_in,
     rows_of_house,
@@ -28,7 +28,7 @@ from tests.unit.spark.records.decode_cases import (
 )
 
 NOW_MS = 1_700_000_000_000
-NOTHING = Columns(key=False, value=False, headers=False, timestamp=False, timestamp_type=False)
+NOTHING = ColumnSelection(key=False, value=False, headers=False, timestamp=False, timestamp_type=False)
 
 
 def numbered(count: int, first: int = 0, *, value_bytes: int = 100, **options: int) -> bytes:
@@ -78,7 +78,7 @@ def test_values_that_are_batches_themselves_do_not_mislead() -> None:
 
 def test_pieces_are_bounded_in_rows_and_bytes() -> None:
     data = b"".join(numbered(1000, first, value_bytes=1000) for first in range(0, 40_000, 1000))
-    decoded = pieces_of(data, Columns(headers=False))
+    decoded = pieces_of(data, ColumnSelection(headers=False))
     assert [piece.next_offset for piece in decoded][-1] == 40_000
     assert sum(len(piece.offsets) for piece in decoded) == 40_000
     assert all(len(piece.offsets) <= 32_768 for piece in decoded)
@@ -86,7 +86,7 @@ def test_pieces_are_bounded_in_rows_and_bytes() -> None:
 
 
 def test_only_wanted_columns_are_there() -> None:
-    (decoded,) = pieces_of(numbered(5), Columns(True, False, False, False, False))
+    (decoded,) = pieces_of(numbered(5), ColumnSelection(True, False, False, False, False))
     assert decoded.keys is not None
     assert decoded[1:3] == (None, None)
     assert decoded.values is None
@@ -97,7 +97,7 @@ def test_what_is_damaged_is_refused_whichever_columns_are_wanted() -> None:
     broken = made_batch([Made(0, headers=((b"", b""),))])
     # The header's value now claims more bytes than there are.
     damaged = sealed(broken[:-1] + b"\x7e")
-    for columns in (NOTHING, Columns()):
+    for columns in (NOTHING, ColumnSelection()):
         with pytest.raises(CorruptData):
             pieces_of(damaged, columns)
 
@@ -210,10 +210,10 @@ def test_a_header_that_announces_too_many_records_costs_nothing() -> None:
 
 
 def test_markers_are_never_rows() -> None:
-    data = of_producer(1, 0) + marker(2, 1, commit=True) + of_producer(1, 3)
+    data = of_producer(1, 0) + end_transaction(2, 1, commit=True) + of_producer(1, 3)
     for read_committed in (False, True):
         assert offsets(data, read_committed=read_committed) == [0, 1, 3, 4]
-    decoded = pieces_of(marker(7, 1, commit=False))
+    decoded = pieces_of(end_transaction(7, 1, commit=False))
     assert [(len(piece.offsets), piece.next_offset) for piece in decoded] == [(0, 8)]
 
 
@@ -223,10 +223,10 @@ def test_aborted_transactions_are_left_out_up_to_their_marker() -> None:
             of_producer(1, 0),
             of_producer(2, 2),
             of_producer(1, 4),
-            marker(6, 1, commit=False),
+            end_transaction(6, 1, commit=False),
             of_producer(1, 7),
-            marker(9, 1, commit=True),
-            marker(10, 2, commit=True),
+            end_transaction(9, 1, commit=True),
+            end_transaction(10, 2, commit=True),
         )
     )
     assert offsets(data, read_committed=True, aborted=((1, 0),)) == [2, 3, 7, 8]
@@ -240,7 +240,7 @@ def test_what_an_idempotent_producer_wrote_outside_of_transactions_stays() -> No
 
 
 def test_a_transaction_may_span_chunks() -> None:
-    decoder = Decoder(Columns(), read_committed=True)
+    decoder = RecordBatchDecoder(ColumnSelection(), read_committed=True)
     aborted = ((ProducerId(1), Offset(0)),)
 
     def read(data: bytes, start: int, named: tuple[tuple[ProducerId, Offset], ...]) -> list[int]:
@@ -249,7 +249,7 @@ def test_a_transaction_may_span_chunks() -> None:
 
     assert read(of_producer(1, 0) + of_producer(2, 2), 0, aborted) == [2, 3]
     assert read(of_producer(1, 4), 4, ()) == []
-    ending = marker(6, 1, commit=False) + of_producer(1, 7)
+    ending = end_transaction(6, 1, commit=False) + of_producer(1, 7)
     assert read(ending, 6, aborted) == [7, 8]
     # Named again although it has ended.
     assert read(of_producer(1, 9), 9, aborted) == [9, 10]

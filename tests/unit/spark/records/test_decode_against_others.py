@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from penstock.protocol.batches import HEADER_BYTES, seal_in_place, split_batches
 from penstock.protocol.compression import Codec, compress, decompress
-from penstock.spark.records.decode import Columns
+from penstock.spark.records.decode import ColumnSelection
 from penstock.spark.records.record_starts import LANE_SIZES
 from tests.unit.spark.records.decode_cases import (
     SMALL_LANES,
@@ -43,10 +43,10 @@ def test_sound_batches_are_read_as_others_read_them(data: bytes, in_lanes: bool)
 @given(
     data=chunks(),
     bounds=st.tuples(st.integers(-2, 60), st.integers(-2, 60)),
-    columns=st.builds(Columns, *[st.booleans()] * 5),
+    columns=st.builds(ColumnSelection, *[st.booleans()] * 5),
 )
 def test_any_range_and_any_columns_agree_with_the_whole(
-    data: bytes, bounds: tuple[int, int], columns: Columns
+    data: bytes, bounds: tuple[int, int], columns: ColumnSelection
 ) -> None:
     whole = rows_of_house(data)
     base = next(split_batches(data))[1].base_offset

@@ -91,10 +91,12 @@ def test_batches_are_filled_up_to_their_limit() -> None:
 def test_a_record_that_is_alone_may_be_larger_than_batches_of_many() -> None:
     small: Row = (None, bytes(100), None, NOW_MS)
     large: Row = (None, bytes(2_000), None, NOW_MS)
-    batches = encoded([small, large, large, small, small], batch_bytes_max=1_000, alone_bytes_max=3_000)
+    batches = encoded(
+        [small, large, large, small, small], batch_bytes_max=1_000, single_record_batch_bytes_max=3_000
+    )
     assert [parse_only_header(batch).record_count for batch in batches] == [1, 1, 1, 2]
     with pytest.raises(RecordTooLarge, match="and the limit is 2000"):
-        encoded([small, large], batch_bytes_max=1_000, alone_bytes_max=2_000)
+        encoded([small, large], batch_bytes_max=1_000, single_record_batch_bytes_max=2_000)
 
 
 def test_the_largest_record_that_fits_alone_is_written_and_the_next_larger_one_refused() -> None:

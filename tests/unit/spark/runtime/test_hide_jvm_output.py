@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from penstock.spark.runtime.hide_jvm_output import KEPT_BYTES, reason_in, stderr_kept
+from penstock.spark.runtime.hide_jvm_output import CAPTURED_BYTES_MAX, failure_reason, stderr_kept
 
 NOISE = """WARNING: Using incubator modules: jdk.incubator.vector
 Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
@@ -30,7 +30,7 @@ Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
     ],
 )
 def test_the_line_that_says_why_is_found(text: str, reason: str | None) -> None:
-    assert reason_in(NOISE + text) == reason
+    assert failure_reason(NOISE + text) == reason
 
 
 def test_what_a_program_writes_is_kept_from_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +51,7 @@ def test_a_program_that_goes_on_talking_neither_waits_nor_fills_a_disk(
         program = subprocess.Popen([sys.executable, "-c", talking], stdin=subprocess.PIPE)
     program.communicate(timeout=30)
     assert kept is not None
-    assert kept.text() == "x" * (KEPT_BYTES - 7) + "the end"
+    assert kept.text() == "x" * (CAPTURED_BYTES_MAX - 7) + "the end"
     assert capfd.readouterr().err == ""
 
 

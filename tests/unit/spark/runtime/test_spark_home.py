@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.runtime.spark_home import linked_home, quick_home
+from penstock.spark.runtime.spark_home import linked_spark_home, make_linked_home
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def installed(tmp_path: Path) -> Path:
 
 
 def linked(installed: Path, tmp_path: Path) -> Path:
-    home = linked_home(installed, tmp_path / "cache")
+    home = make_linked_home(installed, tmp_path / "cache")
     assert home is not None
     return home
 
@@ -54,17 +54,17 @@ def test_what_is_no_spark_or_another_one_is_not_started(installed: Path, tmp_pat
     # A cache that was copied with its links resolved, and is of a Spark before this one.
     (home / "jars").unlink()
     (home / "jars").mkdir()
-    assert linked_home(installed, tmp_path / "cache") is None
+    assert make_linked_home(installed, tmp_path / "cache") is None
     (installed / "bin" / "spark-submit").unlink()
-    assert linked_home(installed, tmp_path / "elsewhere") is None
+    assert make_linked_home(installed, tmp_path / "elsewhere") is None
     shutil.rmtree(installed / "jars")
     with pytest.raises(FileNotFoundError):
-        linked_home(installed, tmp_path / "third")
+        make_linked_home(installed, tmp_path / "third")
 
 
 def test_the_variable_is_set_for_the_block_alone(tmp_path: Path) -> None:
     variables = environment(tmp_path)
-    with quick_home("local[2]", variables):
+    with linked_spark_home("local[2]", variables):
         assert (Path(variables["SPARK_HOME"]) / "jars").is_dir()
     assert "SPARK_HOME" not in variables
 
@@ -80,21 +80,21 @@ def test_the_variable_is_set_for_the_block_alone(tmp_path: Path) -> None:
 )
 def test_others_keep_what_they_have(master: str, more: dict[str, str], tmp_path: Path) -> None:
     variables = environment(tmp_path, **more)
-    with quick_home(master, variables):
+    with linked_spark_home(master, variables):
         assert variables.get("SPARK_HOME") == more.get("SPARK_HOME")
     assert variables.get("SPARK_HOME") == more.get("SPARK_HOME")
 
 
 def test_this_python_may_be_named(tmp_path: Path) -> None:
     variables = environment(tmp_path, PYSPARK_PYTHON=sys.executable)
-    with quick_home("local[2]", variables):
+    with linked_spark_home("local[2]", variables):
         assert "SPARK_HOME" in variables
 
 
 def test_where_nothing_can_be_written_spark_starts_from_its_own(tmp_path: Path) -> None:
     (tmp_path / "cache").touch()
     variables = environment(tmp_path)
-    with quick_home("local[2]", variables):
+    with linked_spark_home("local[2]", variables):
         assert "SPARK_HOME" not in variables
 
 
@@ -104,5 +104,5 @@ def test_where_the_user_has_no_home_spark_starts_from_its_own(monkeypatch: pytes
 
     monkeypatch.setattr(Path, "expanduser", without_home)
     variables: dict[str, str] = {}
-    with quick_home("local[2]", variables):
+    with linked_spark_home("local[2]", variables):
         assert "SPARK_HOME" not in variables

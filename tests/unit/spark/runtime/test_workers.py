@@ -6,14 +6,14 @@ import sys
 PROGRAM = """
 import gc
 from pyspark import TaskContext
-from penstock.spark.runtime.workers import settle
-settle()
+from penstock.spark.runtime.workers import freeze_gc
+freeze_gc()
 elsewhere = gc.get_freeze_count()
 TaskContext._getOrCreate()
-settle()
+freeze_gc()
 first = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
-settle()
+freeze_gc()
 print(elsewhere == 0, first > 0, gc.get_freeze_count() == first)
 """
 

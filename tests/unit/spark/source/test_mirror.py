@@ -7,20 +7,20 @@ from typing import Any, cast
 
 from penstock.config.listeners import Address
 from penstock.spark.options.options import stream_read_settings
-from penstock.spark.source.mirror import Mirror, Query, group_of, moves
-from penstock.spark.source.query_name_channel import Postbox, post
+from penstock.spark.source.mirror import OffsetMirror, QueryIdentity, group_of, offsets_to_commit
+from penstock.spark.source.query_name_channel import QueryNameReceiver, send_query_name
 from penstock.types import TopicPartition
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-def group(query: Query, **options: str) -> str:
+def group(query: QueryIdentity, **options: str) -> str:
     needed = {"bootstrap": "127.0.0.1:9092", "subscribe": "a"}
     return group_of(stream_read_settings(needed | options), query)
 
 
 def test_a_group_is_named_by_option_query_or_id() -> None:
-    named, unnamed = Query("archive", "id-1"), Query("", "id-1")
+    named, unnamed = QueryIdentity("archive", "id-1"), QueryIdentity("", "id-1")
     assert group(named, **{"kafka.group.id": "mine"}) == "mine"
     assert group(named, groupIdPrefix="team") == "archive"
     assert group(unnamed, groupIdPrefix="team") == "team-id-1"
@@ -28,13 +28,13 @@ def test_a_group_is_named_by_option_query_or_id() -> None:
 
 
 def test_a_position_moves_on_and_never_back() -> None:
-    assert moves({A0: 5, A1: 5}, {}, {}) == {A0: 5, A1: 5}
-    assert moves({A0: 5, A1: 5}, {A0: 4, A1: 6}, {A0: 9, A1: 9}) == {A0: 5}
-    assert moves({A0: 5}, {A0: 5}, {A0: 9}) == {}
+    assert offsets_to_commit({A0: 5, A1: 5}, {}, {}) == {A0: 5, A1: 5}
+    assert offsets_to_commit({A0: 5, A1: 5}, {A0: 4, A1: 6}, {A0: 9, A1: 9}) == {A0: 5}
+    assert offsets_to_commit({A0: 5}, {A0: 5}, {A0: 9}) == {}
 
 
 def test_a_position_beyond_the_end_is_of_a_topic_that_is_gone() -> None:
-    assert moves({A0: 2}, {A0: 50}, {A0: 3}) == {A0: 2}
+    assert offsets_to_commit({A0: 2}, {A0: 50}, {A0: 3}) == {A0: 2}
 
 
 class _Group:
@@ -53,22 +53,22 @@ class _Group:
 def test_who_came_further_meanwhile_is_not_set_back() -> None:
     cluster = _Group()
     options = {"bootstrap": "127.0.0.1:9092", "subscribe": "a", "kafka.group.id": "mine"}
-    mirror = Mirror(stream_read_settings(options), lambda access: nullcontext(cast(Any, cluster)))
+    mirror = OffsetMirror(stream_read_settings(options), lambda access: nullcontext(cast(Any, cluster)))
     ends = {A0: 99, A1: 99}
-    mirror.follow({A0: 5, A1: 5}, ends)
+    mirror.commit_position({A0: 5, A1: 5}, ends)
     cluster.offsets[A0] = 50  # another run of the query
-    mirror.follow({A0: 6, A1: 6}, ends)
+    mirror.commit_position({A0: 6, A1: 6}, ends)
     assert cluster.offsets == {A0: 50, A1: 6}
 
 
 def test_a_letter_arrives_only_with_the_token() -> None:
-    postbox = Postbox(Address("127.0.0.1", 9092))
+    postbox = QueryNameReceiver(Address("127.0.0.1", 9092))
     try:
-        assert postbox.letter() is None
+        assert postbox.received_name() is None
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            stranger.sendto(bytes(16) + b"forged", (postbox.mailbox.host, postbox.mailbox.port))
-        assert postbox.letter() is None
-        post(postbox.mailbox, "orders-archive")
-        assert postbox.letter() == "orders-archive"
+            stranger.sendto(bytes(16) + b"forged", (postbox.address.host, postbox.address.port))
+        assert postbox.received_name() is None
+        send_query_name(postbox.address, "orders-archive")
+        assert postbox.received_name() == "orders-archive"
     finally:
         postbox.close()

@@ -15,9 +15,14 @@ from penstock.protocol.messages.list_offsets import (
 )
 from penstock.spark.options.options import stream_read_settings
 from penstock.spark.source.discovery import DataLost
-from penstock.spark.source.offsets import Mark, Position, mark_document, mark_of
+from penstock.spark.source.offsets import (
+    PartitionOffsets,
+    StreamPosition,
+    parse_stream_position,
+    stream_position_document,
+)
 from penstock.spark.source.planner import Planner
-from penstock.spark.source.source import RangePartition
+from penstock.spark.source.source import OffsetRangePartition
 from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
 from penstock.wire.cluster import EARLIEST, ClusterClient
 from penstock.wire.errors import TopicUnknown
@@ -66,30 +71,37 @@ class World:
         )
 
     @contextmanager
-    def borrowed(self) -> Iterator[ClusterClient]:
+    def borrowed_client(self) -> Iterator[ClusterClient]:
         yield self._client
 
     def planner(self, **options: str) -> Planner:
         needed = {"bootstrap": "broker-0:9092", "partition.metadata.cache.ttl.ms": "0"}
-        wanted = {**needed, "mirrorOffsets": "false", **options}
+        offset_range = {**needed, "mirrorOffsets": "false", **options}
         return Planner(
-            stream_read_settings(wanted), self.borrowed, self.cluster.monotonic, self.cluster.sleep
+            stream_read_settings(offset_range),
+            self.borrowed_client,
+            self.cluster.monotonic,
+            self.cluster.sleep,
         )
 
     def forget(self) -> None:
         self.cluster.existing = set()
 
-    def remember(self) -> None:
+    def check_and_save_schema(self) -> None:
         self.cluster.existing = {"orders"}
 
 
-def at(position: Position, topic_id: TopicId = TOPIC_ID) -> Mark:
-    return Mark(position, {"orders": topic_id})
+def at(position: PartitionOffsets, topic_id: TopicId = TOPIC_ID) -> StreamPosition:
+    return StreamPosition(position, {"orders": topic_id})
 
 
-def ranges(planner: Planner, start: Mark, end: Mark) -> list[tuple[TopicPartition, int, int]]:
-    wanted = [task.wanted for task in planner.tasks(start, end) if isinstance(task, RangePartition)]
-    return [(each.partition, each.start, each.end) for each in wanted]
+def ranges(
+    planner: Planner, start: StreamPosition, end: StreamPosition
+) -> list[tuple[TopicPartition, int, int]]:
+    offset_range = [
+        task.offset_range for task in planner.tasks(start, end) if isinstance(task, OffsetRangePartition)
+    ]
+    return [(each.partition, each.start, each.end) for each in offset_range]
 
 
 def lenient(more: dict[str, str]) -> dict[str, str]:
@@ -109,7 +121,7 @@ def test_a_topic_that_brokers_forget_for_a_moment_keeps_its_position(
     world.ends = {ORDERS: 110, OTHER: 210}
     assert planner.next_end(start, takes_all=True) == start
     world.cluster.sleep(1.0)
-    world.remember()
+    world.check_and_save_schema()
     end = planner.next_end(start, takes_all=True)
     assert ranges(planner, start, end) == [(ORDERS, 100, 110), (OTHER, 200, 210)]
 
@@ -165,7 +177,7 @@ def test_one_answer_does_not_delete_a_topic_however_long_ago_it_was() -> None:
     start = at({ORDERS: 100, OTHER: 200})
     world.forget()
     assert planner.next_end(start, takes_all=True) == start
-    world.remember()
+    world.check_and_save_schema()
     world.ends = {ORDERS: 101, OTHER: 201}
     world.cluster.sleep(2 * GONE_AFTER_S)
     assert planner.next_end(start, takes_all=True) == at({ORDERS: 101, OTHER: 201})
@@ -189,7 +201,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning_also_after_a_restart(
     assert end == at({ORDERS: 150, OTHER: 20}, NEW_ID)
     # Whoever runs the batch again after a crash knows what the checkpoint has, and no more.
     for planner in (allowing, world.planner(**lenient(subscription))):
-        assert ranges(planner, start, mark_of(mark_document(end))) == [
+        assert ranges(planner, start, parse_stream_position(stream_position_document(end))) == [
             (ORDERS, 0, 150),
             (OTHER, 0, 20),
         ]
@@ -201,8 +213,8 @@ def test_a_stream_goes_on_when_topics_get_ids() -> None:
     world = World()
     planner = world.planner(subscribe="orders")
     world.cluster.topic_id = NO_TOPIC_ID
-    end = planner.next_end(Mark({ORDERS: 1, OTHER: 1}), takes_all=True)
-    assert end == Mark({ORDERS: 100, OTHER: 200}, {})
+    end = planner.next_end(StreamPosition({ORDERS: 1, OTHER: 1}), takes_all=True)
+    assert end == StreamPosition({ORDERS: 100, OTHER: 200}, {})
     for known in (TOPIC_ID, NO_TOPIC_ID, TOPIC_ID):
         world.cluster.topic_id = known
         end = planner.next_end(end, takes_all=True)
@@ -252,7 +264,7 @@ def test_a_batch_waits_for_a_topic_that_is_absent_when_it_is_planned() -> None:
     planner = world.planner(subscribe="orders")
     start, end = at({ORDERS: 100, OTHER: 200}), at({ORDERS: 110, OTHER: 200})
     world.forget()
-    world.cluster.on_sleep = after(5, world.remember)
+    world.cluster.on_sleep = after(5, world.check_and_save_schema)
     assert ranges(planner, start, end) == [(ORDERS, 100, 110)]
     world.forget()
     world.cluster.on_sleep = lambda: None
@@ -278,8 +290,8 @@ def test_a_run_to_the_end_waits_for_a_topic_that_is_absent() -> None:
     world = World()
     planner = world.planner(subscribe="orders")
     world.forget()
-    planner.stop_at_what_is_there()
-    world.cluster.on_sleep = after(3, world.remember)
+    planner.bound_to_available()
+    world.cluster.on_sleep = after(3, world.check_and_save_schema)
     start = at({ORDERS: 100, OTHER: 150})
     end = planner.next_end(start, takes_all=True)
     assert end == at({ORDERS: 100, OTHER: 200})
@@ -315,7 +327,7 @@ def after(times: int, act: Callable[[], None]) -> Callable[[], None]:
 
 def test_ids_of_topics_in_a_position_are_no_partitions() -> None:
     mark = at({ORDERS: 5, OTHER: 7})
-    document = mark_document(mark)
+    document = stream_position_document(mark)
     assert document == {"orders": {"0": 5, "1": 7}, f"orders#id={TOPIC_ID.hex()}": {}}
-    assert mark_of(document) == mark
-    assert mark_of({"orders": {"0": 5}}) == Mark({ORDERS: 5}, {})
+    assert parse_stream_position(document) == mark
+    assert parse_stream_position({"orders": {"0": 5}}) == StreamPosition({ORDERS: 5}, {})

@@ -11,7 +11,7 @@ from penstock.spark.options.options import batch_read_settings
 from penstock.spark.pool import ClientSettings
 from penstock.spark.source import reading
 from penstock.spark.source.discovery import DataLost
-from penstock.spark.source.offsets import Range
+from penstock.spark.source.offsets import OffsetRange
 from penstock.spark.source.reading import read_range
 from penstock.spark.table import Table, full_schema
 from penstock.types import Offset, TopicId
@@ -21,7 +21,7 @@ from tests.unit.wire.fake_cluster import ORDERS, TOPIC_ID, FakeCluster, Log, cli
 
 OTHER_ID = TopicId(b"another topic...")
 RECORDS = 30
-WANTED = Range(ORDERS, Offset(0), Offset(RECORDS), TOPIC_ID)
+WANTED = OffsetRange(ORDERS, Offset(0), Offset(RECORDS), TOPIC_ID)
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     client = client_of(made)
 
     @contextmanager
-    def borrowed(settings: ClientSettings) -> Iterator[ClusterClient]:
+    def borrowed_client(settings: ClientSettings) -> Iterator[ClusterClient]:
         yield client
 
-    monkeypatch.setattr(reading, "borrowed", borrowed)
+    monkeypatch.setattr(reading, "borrowed_client", borrowed_client)
     return made
 
 

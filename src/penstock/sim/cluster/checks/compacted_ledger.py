@@ -12,7 +12,7 @@ than delete.retention.ms never learns of one, as in Kafka.
 
 from penstock.log.partition_log import PartitionLog
 from penstock.protocol.records import Record
-from penstock.sim.cluster.checks.ledger import Ledger, Span, Stored
+from penstock.sim.cluster.checks.ledger import Ledger, LogRange, StoredBatch
 from penstock.sim.compacted import records_in
 from penstock.sim.disk import SimDisk
 
@@ -21,27 +21,27 @@ class CompactedLedger(Ledger):
     _records: dict[int, Record]
     """By offset; made with the first batch that is shown."""
 
-    def entered(self, stored: Stored) -> None:
+    def batch_committed(self, stored: StoredBatch) -> None:
         if not self.batches:
             self._records = {}
         for _, found in records_in(stored.content):
             for record in found:
                 self._records[record.offset] = record
 
-    def begins(self, leader: int, epoch: int, span: Span) -> None:
-        last = self._last_shown_before(epoch)
+    def leadership_began(self, leader: int, epoch: int, span: LogRange) -> None:
+        last = self._last_committed_before(epoch)
         if last is not None:
-            sentence = f"node-{leader} leads in epoch {epoch} and ends at {span.end}; {last} was committed"
-            self.require(span.end >= last.next_offset, sentence)
+            message = f"node-{leader} leads in epoch {epoch} and ends at {span.end}; {last} was committed"
+            self.require(span.end >= last.next_offset, message)
 
-    def require_all(self, node_id: int, span: Span | None) -> None:
-        if span is not None and not self._nodes[node_id].has_lost_disk:
-            sentence = f"node-{node_id} joins and ends at {span.end}; {self.end} was committed"
-            self.require(span.end >= self.end, sentence)
+    def require_caught_up(self, node_id: int, span: LogRange | None) -> None:
+        if span is not None and not self._nodes[node_id].has_lost_data:
+            message = f"node-{node_id} joins and ends at {span.end}; {self.end} was committed"
+            self.require(span.end >= self.end, message)
 
     def compare_records(self, node_id: int, disk: SimDisk, log: PartitionLog) -> None:
         """A replica in sync, while nobody replaces its segments."""
-        assert log.is_at_rest
+        assert log.has_stable_segments
         if not self.batches:
             return
         present: set[int] = set()
@@ -49,15 +49,15 @@ class CompactedLedger(Ledger):
         for segment in log.segments:
             content = disk.peek(segment.path())[: segment.size_bytes]
             for header, found in records_in(content):
-                sentence = f"node-{node_id} has {header} where {expected} follows"
-                self.require(expected in (None, header.base_offset), sentence)
+                message = f"node-{node_id} has {header} where {expected} follows"
+                self.require(expected in (None, header.base_offset), message)
                 expected = header.next_offset
                 for record in found:
                     self._require_committed(node_id, record)
                     present.add(record.offset)
         for key, last in self._last_of_each_key().items():
-            sentence = f"node-{node_id} has not the last record of {key!r}, at {last.offset}"
-            self.require(last.value is None or last.offset in present, sentence)
+            message = f"node-{node_id} has not the last record of {key!r}, at {last.offset}"
+            self.require(last.value is None or last.offset in present, message)
 
     def _require_committed(self, node_id: int, record: Record) -> None:
         """What is not shown yet may come to nothing."""

@@ -23,16 +23,16 @@ from penstock.log.partition_log import SNAPSHOT_SUFFIX
 from penstock.protocol.batches import BatchHeader, parse_header
 from penstock.sim.cluster.node import LOGS, SimNode
 from penstock.sim.device import FileNode, FolderNode, Node
-from penstock.sim.history import Violation
+from penstock.sim.history import InvariantViolation
 from penstock.types import TopicId
 
 LOG_SUFFIX: Final = ".log"
 NO_CONTENT: Final = bytearray()
-Place = tuple[TopicId, int]
+TopicIdPartition = tuple[TopicId, int]
 """A topic, by id, and the number of a partition."""
 
 
-class Batch(NamedTuple):
+class CommittedBatch(NamedTuple):
     """What tells batches apart."""
 
     base_offset: int
@@ -42,25 +42,25 @@ class Batch(NamedTuple):
     producer_id: int
     base_sequence: int
     max_timestamp: int
-    shown_by: int
+    committed_in_epoch: int
     """The leader epoch of who showed it first."""
 
 
-class Span(NamedTuple):
+class LogRange(NamedTuple):
     """Where a replica's log begins and ends."""
 
     start: int
     end: int
 
 
-class Stored(NamedTuple):
+class StoredBatch(NamedTuple):
     """A batch as it lies on a platter."""
 
     header: BatchHeader
     content: bytes
 
 
-class Spot(NamedTuple):
+class BatchLocation(NamedTuple):
     """Where a batch lies."""
 
     segment: str
@@ -68,7 +68,7 @@ class Spot(NamedTuple):
     position: int
 
 
-class Copy:
+class ReplicaOnDisk:
     """One partition on one node's disk, read along as it grows."""
 
     def __init__(self, node: SimNode, folder: str, *, on_platter: bool = True) -> None:
@@ -82,34 +82,34 @@ class Copy:
         self._size = 0
         """Of the last one that was found."""
 
-    def at(self, offset: int) -> Stored | None:
+    def at(self, offset: int) -> StoredBatch | None:
         """The batch on the platter that starts there; None if there is none for certain."""
         files = self._files()
         content = self._content(files)
         # What is there now may be another batch, or the middle of one.
         header = _header(content, self._position)
         if header is not None and header.base_offset == offset:
-            return self._taken(content, header)
+            return self._read_at_position(content, header)
         found = self.covering(offset)
         return found if found is not None and found.header.base_offset == offset else None
 
-    def covering(self, offset: int) -> Stored | None:
+    def covering(self, offset: int) -> StoredBatch | None:
         """The batch that holds this offset."""
         files = self._files()
         self._segment, self._position = _segment_of(files, offset), 0
         content = self._content(files)
         while (header := _header(content, self._position)) is not None and header.base_offset <= offset:
             if header.next_offset > offset:
-                return self._taken(content, header)
+                return self._read_at_position(content, header)
             self._position += header.size
         return None
 
-    def spot(self, offset: int) -> Spot | None:
+    def location(self, offset: int) -> BatchLocation | None:
         """Where the batch that starts there lies."""
         file = self._files().get(self._segment) if self.at(offset) is not None else None
         if not isinstance(file, FileNode):
             return None
-        return Spot(self._segment, file, self._position - self._size)
+        return BatchLocation(self._segment, file, self._position - self._size)
 
     def recovery_point(self) -> int:
         """What lies below was safe when the newest snapshot was written: a start takes it for damage if it
@@ -132,10 +132,10 @@ class Copy:
             return NO_CONTENT
         return file.stored if self._on_platter else file.seen
 
-    def _taken(self, content: bytearray, header: BatchHeader) -> Stored | None:
+    def _read_at_position(self, content: bytearray, header: BatchHeader) -> StoredBatch | None:
         begin, self._position, self._size = self._position, self._position + header.size, header.size
         whole = len(content) >= self._position
-        return Stored(header, bytes(content[begin : self._position])) if whole else None
+        return StoredBatch(header, bytes(content[begin : self._position])) if whole else None
 
 
 def _segment_of(files: Iterable[str], offset: int) -> str:
@@ -156,100 +156,104 @@ class Ledger:
 
     def __init__(self, name: str, nodes: dict[int, SimNode], *, on_platter: bool = True) -> None:
         self.name = name
-        self.batches: dict[int, Batch] = {}
+        self.batches: dict[int, CommittedBatch] = {}
         """By base offset; one after the other, without a hole."""
         self.end = 0
         self.start_max = 0
         """The furthest start that a leader's log had."""
-        self.asked_start = 0
+        self.requested_start = 0
         """The furthest start that DeleteRecords was asked for."""
         self.deleted = 0
         """The furthest start that DeleteRecords has confirmed."""
-        self._copies = {node_id: Copy(node, name, on_platter=on_platter) for node_id, node in nodes.items()}
+        self._copies = {
+            node_id: ReplicaOnDisk(node, name, on_platter=on_platter) for node_id, node in nodes.items()
+        }
         self._nodes = nodes
         self._known: dict[int, tuple[int, int]] = {}
         """By producer id: its next sequence number, and where its last batch ends."""
 
-    def require(self, condition: bool, sentence: str) -> None:
+    def require(self, condition: bool, message: str) -> None:
         if not condition:
-            raise Violation(f"{self.name}: {sentence}")
+            raise InvariantViolation(f"{self.name}: {message}")
 
-    def shown(self, leader: int, epoch: int, up_to: int, *, isr: frozenset[int]) -> None:
+    def high_watermark_moved(self, leader: int, epoch: int, up_to: int, *, isr: frozenset[int]) -> None:
         """A leader's high watermark has moved there. `isr`: who may be in sync as the leader knows."""
         offset = self.end
         while offset < up_to:
             stored = self._copies[leader].at(offset)
             self.require(stored is not None, f"node-{leader} shows offset {offset}, which is not on its disk")
             assert stored is not None
-            batch = _batch(stored.header, epoch)
+            batch = _committed_batch(stored.header, epoch)
             for member in sorted(isr - {leader}):
-                if not self._nodes[member].has_lost_disk:
+                if not self._nodes[member].has_lost_data:
                     there = self._copies[member].at(offset)
-                    sentence = (
+                    message = (
                         f"node-{leader} shows offset {offset}; node-{member} is in sync and has not stored it"
                     )
-                    self.require(there is not None and there.content == stored.content, sentence)
-            self.entered(stored)
-            self._enter(batch)
+                    self.require(there is not None and there.content == stored.content, message)
+            self.batch_committed(stored)
+            self._add(batch)
             offset = batch.next_offset
 
-    def entered(self, stored: Stored) -> None:
+    def batch_committed(self, stored: StoredBatch) -> None:
         """Told of every batch before it is entered. Plain topics need no more than its header."""
 
-    def _enter(self, batch: Batch) -> None:
+    def _add(self, batch: CommittedBatch) -> None:
         producer, known = batch.producer_id, self._known
         if producer >= 0:
             expected, last_end = known.get(producer, (0, self.end))
-            sentence = f"producer {producer}: sequence {batch.base_sequence} follows {expected - 1}"
+            message = f"producer {producer}: sequence {batch.base_sequence} follows {expected - 1}"
             # A replica that began anew behind all records of a producer has never heard of it, as in Kafka:
             # what the producer sends again, because it was not answered, counts as new.
             is_repeated = batch.base_sequence < expected and last_end <= self.start_max
-            self.require(batch.base_sequence == expected or is_repeated, sentence)
+            self.require(batch.base_sequence == expected or is_repeated, message)
             count = batch.next_offset - batch.base_offset
             known[producer] = batch.base_sequence + count, batch.next_offset
         self.batches[batch.base_offset] = batch
         self.end = batch.next_offset
 
-    def _last_shown_before(self, epoch: int) -> Batch | None:
-        return next((each for each in reversed(self.batches.values()) if each.shown_by < epoch), None)
+    def _last_committed_before(self, epoch: int) -> CommittedBatch | None:
+        return next(
+            (each for each in reversed(self.batches.values()) if each.committed_in_epoch < epoch), None
+        )
 
-    def begins(self, leader: int, epoch: int, span: Span) -> None:
+    def leadership_began(self, leader: int, epoch: int, span: LogRange) -> None:
         """A leadership has begun: it has everything that leaders before it have shown and nobody has deleted.
 
         The last batch tells: logs that have it are the same before it, which `matching.py` sees to.
         """
-        batch = self._last_shown_before(epoch)
+        batch = self._last_committed_before(epoch)
         if batch is not None and batch.next_offset > span.start:
             stored, at = self._copies[leader].at(batch.base_offset), batch.base_offset
-            sentence = f"node-{leader} leads in epoch {epoch} without what was committed at offset {at}"
-            self.require(stored is not None and _is_same(batch, stored.header), sentence)
+            message = f"node-{leader} leads in epoch {epoch} without what was committed at offset {at}"
+            self.require(stored is not None and _is_same(batch, stored.header), message)
 
-    def require_all(self, node_id: int, span: Span | None) -> None:
+    def require_caught_up(self, node_id: int, span: LogRange | None) -> None:
         """It joins who is in sync. Its log has no holes and is the leader's, so the last batch tells.
 
         `span`: None if nobody knows, because its process does not serve yet.
         """
-        if not self.end or self._nodes[node_id].has_lost_disk:
+        if not self.end or self._nodes[node_id].has_lost_data:
             return
         last = next(reversed(self.batches.values()))
         if last.next_offset <= (self.start_max if span is None else span.start):
             return
         stored = self._copies[node_id].at(last.base_offset)
-        sentence = f"node-{node_id} joins without what was committed at offset {last.base_offset}"
-        self.require(stored is not None and _is_same(last, stored.header), sentence)
+        message = f"node-{node_id} joins without what was committed at offset {last.base_offset}"
+        self.require(stored is not None and _is_same(last, stored.header), message)
 
     # Where it starts
 
-    def newest_below(self, offset: int) -> int:
+    def max_timestamp_below(self, offset: int) -> int:
         """The newest timestamp of what lies before."""
         return max((each.max_timestamp for at, each in self.batches.items() if at < offset), default=-1)
 
     def require_start(self, node_id: int, start: int) -> None:
         """Who leads, as the store has it, has deleted what was confirmed as deleted."""
-        sentence = (
+        message = (
             f"node-{node_id} leads and starts at {start}; it was confirmed that {self.deleted} is the start"
         )
-        self.require(start >= self.deleted, sentence)
+        self.require(start >= self.deleted, message)
 
     # What clients see
 
@@ -283,26 +287,26 @@ class Ledger:
         for producer_id in sorted(self.producers_from(start)):
             sequence, _ = self._known[producer_id]
             last = known[producer_id][1] if producer_id in known else -1
-            sentence = (
+            message = (
                 f"node-{node_id} takes {last} for the last of producer {producer_id}, not {sequence - 1}"
             )
-            self.require(last == sequence - 1, sentence)
+            self.require(last == sequence - 1, message)
 
     def compare(self, replicas: tuple[int, ...], start: int) -> None:
         """These replicas have all of it that lies behind their start."""
         for offset, batch in self.batches.items():
             for node_id in replicas if batch.next_offset > start else ():
                 stored = self._copies[node_id].at(offset)
-                sentence = f"node-{node_id} has not what was committed at offset {offset}"
-                self.require(stored is not None and _is_same(batch, stored.header), sentence)
+                message = f"node-{node_id} has not what was committed at offset {offset}"
+                self.require(stored is not None and _is_same(batch, stored.header), message)
 
 
-def _is_same(batch: Batch, header: BatchHeader) -> bool:
-    return batch == _batch(header, batch.shown_by)
+def _is_same(batch: CommittedBatch, header: BatchHeader) -> bool:
+    return batch == _committed_batch(header, batch.committed_in_epoch)
 
 
-def _batch(header: BatchHeader, shown_by: int) -> Batch:
-    return Batch(
+def _committed_batch(header: BatchHeader, committed_in_epoch: int) -> CommittedBatch:
+    return CommittedBatch(
         header.base_offset,
         header.next_offset,
         header.leader_epoch,
@@ -310,5 +314,5 @@ def _batch(header: BatchHeader, shown_by: int) -> Batch:
         header.producer_id,
         header.base_sequence,
         header.max_timestamp,
-        shown_by,
+        committed_in_epoch,
     )

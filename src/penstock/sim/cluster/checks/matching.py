@@ -10,12 +10,12 @@ and what lies before it has been compared already.
 from typing import NamedTuple
 
 from penstock.log.partition_log import PartitionLog
-from penstock.sim.cluster.checks.ledger import Copy
+from penstock.sim.cluster.checks.ledger import ReplicaOnDisk
 from penstock.sim.cluster.node import SimNode
-from penstock.sim.history import Violation
+from penstock.sim.history import InvariantViolation
 
 
-class Link(NamedTuple):
+class BatchLink(NamedTuple):
     base_offset: int
     next_offset: int
     epoch: int
@@ -24,20 +24,20 @@ class Link(NamedTuple):
     """Where the batch before it begins, and its epoch."""
 
 
-NOTHING = (-1, -1)
+NO_BATCH_BEFORE = (-1, -1)
 
 
-class Chains:
+class LogMatcher:
     """Of one partition, on all nodes."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._known: dict[tuple[int, int], Link] = {}
+        self._known: dict[tuple[int, int], BatchLink] = {}
         """By offset and epoch."""
-        self._chains: dict[int, list[Link]] = {}
-        self._copies: dict[int, Copy] = {}
+        self._chains: dict[int, list[BatchLink]] = {}
+        self._copies: dict[int, ReplicaOnDisk] = {}
 
-    def cut(self, node_id: int, end: int) -> None:
+    def truncated(self, node_id: int, end: int) -> None:
         """The log of that node is another, or ends earlier than it did."""
         chain = self._chains.setdefault(node_id, [])
         while chain and chain[-1].next_offset > end:
@@ -47,7 +47,7 @@ class Chains:
         node_id = node.id
         chain, copy = self._chains.setdefault(node_id, []), self._copies.get(node_id)
         if copy is None:
-            copy = self._copies[node_id] = Copy(node, self._name)
+            copy = self._copies[node_id] = ReplicaOnDisk(node, self._name)
         if chain and chain[-1].next_offset <= log.log_start_offset:
             # The log was begun anew from its start on, or nothing before its start can be read. Of that a
             # follower may keep a batch of another epoch: its leader does not know any more what was there.
@@ -57,24 +57,24 @@ class Chains:
             # A start may lie within a batch.
             stored = copy.at(end) if chain else copy.covering(end)
             if stored is None:
-                raise Violation(
+                raise InvariantViolation(
                     f"{self._name}: node-{node_id} says {log.flushed_end_offset} is flushed; {end} is not"
                 )
             header = stored.header
-            before = (chain[-1].base_offset, chain[-1].epoch) if chain else NOTHING
-            link = Link(header.base_offset, header.next_offset, header.leader_epoch, header.crc, before)
+            before = (chain[-1].base_offset, chain[-1].epoch) if chain else NO_BATCH_BEFORE
+            link = BatchLink(header.base_offset, header.next_offset, header.leader_epoch, header.crc, before)
             self._require(node_id, link)
             chain.append(link)
             end = link.next_offset
 
-    def _require(self, node_id: int, link: Link) -> None:
+    def _require(self, node_id: int, link: BatchLink) -> None:
         if link.epoch < link.before[1]:
-            raise Violation(f"{self._name}: on node-{node_id} the epoch falls: {link}")
+            raise InvariantViolation(f"{self._name}: on node-{node_id} the epoch falls: {link}")
         key = link.base_offset, link.epoch
         known = self._known.setdefault(key, link)
-        if NOTHING in (known.before, link.before):
+        if NO_BATCH_BEFORE in (known.before, link.before):
             # The first batch of a log that starts there tells nothing of what was before it.
-            self._known[key] = link if known.before == NOTHING else known
-            known, link = known._replace(before=NOTHING), link._replace(before=NOTHING)
+            self._known[key] = link if known.before == NO_BATCH_BEFORE else known
+            known, link = known._replace(before=NO_BATCH_BEFORE), link._replace(before=NO_BATCH_BEFORE)
         if known != link:
-            raise Violation(f"{self._name}: node-{node_id} has {link} where another has {known}")
+            raise InvariantViolation(f"{self._name}: node-{node_id} has {link} where another has {known}")

@@ -12,14 +12,14 @@ eligible leaders    were written by somebody who knew the minimum that holds
 from collections.abc import Callable
 
 from penstock.host.metadata_store import Event, Put
-from penstock.metadata.durability import eligible, min_isr_changes
+from penstock.metadata.durability import eligible_leaders, min_isr_changes
 from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic
 from penstock.metadata.image import apply
 from penstock.metadata.image_changes import changed_partitions
-from penstock.metadata.keys import CLUSTER_ID_KEY, Keys
-from penstock.sim.history import Violation
+from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
+from penstock.sim.history import InvariantViolation
 
-Joined = Callable[[Topic, int, int], None]
+OnJoined = Callable[[Topic, int, int], None]
 """Told the topic, the partition and the broker."""
 Images = tuple[ClusterImage, ClusterImage]
 """Before a transaction, and after it."""
@@ -29,7 +29,7 @@ class StoreChecks:
     def __init__(
         self,
         on_admitted: Callable[[int], None],
-        on_joined: Joined,
+        on_joined: OnJoined,
         lost_at: Callable[[int], int | None],
     ) -> None:
         """`lost_at`: the revision at which a broker lost what it had, if the cluster has not noticed."""
@@ -42,7 +42,7 @@ class StoreChecks:
         for change in event.changes:
             if change.key == CLUSTER_ID_KEY and isinstance(change, Put):
                 self.image = ClusterImage(cluster_id=change.value.decode())
-        prefix = Keys(self.image.cluster_id).prefix
+        prefix = ClusterKeys(self.image.cluster_id).prefix
         changes = [change for change in event.changes if change.key.startswith(prefix)]
         before = self.image
         self.image = after = apply(before, changes, event.revision)
@@ -50,7 +50,7 @@ class StoreChecks:
             if now is not None:
                 self._check_state(topic, now)
                 if was is not None:
-                    _Change((before, after), topic, was, now).check()
+                    _PartitionChange((before, after), topic, was, now).check()
                     for node in sorted(set(now.isr) - set(was.isr)):
                         self._on_joined(topic, now.index, node)
         for node in sorted(after.admitted - before.admitted):
@@ -72,14 +72,14 @@ class StoreChecks:
         for topic in before.topics.values():
             for state in topic.partitions:
                 others = before.admitted.intersection(state.isr) - {node}
-                sentence = f"node-{node} is admitted and still in sync beside {sorted(others)}"
+                message = f"node-{node} is admitted and still in sync beside {sorted(others)}"
                 where = f"{topic.name}-{state.index}"
-                require(node not in state.isr or not others, where, sentence)
+                require(node not in state.isr or not others, where, message)
                 is_out = node not in (*state.isr, *state.elr)
                 require(is_out or not is_after_loss, where, f"node-{node} is believed: {state}")
 
 
-class _Change:
+class _PartitionChange:
     def __init__(self, images: Images, topic: Topic, was: PartitionState, now: PartitionState) -> None:
         self._before, self._after = images
         self._topic = topic
@@ -111,13 +111,13 @@ class _Change:
         if now.leader == NO_NODE:
             return
         self._require(now.leader in self._after.admitted, "the leader is not admitted")
-        clean = {*was.isr, *eligible(self._before, self._before.topics[self._topic.name], was)}
+        clean = {*was.isr, *eligible_leaders(self._before, self._before.topics[self._topic.name], was)}
         self._require(now.leader in clean, f"who leads was not in {sorted(clean)}")
 
-    def _require(self, condition: bool, sentence: str) -> None:
-        require(condition, f"{self._topic.name}-{self._now.index}", f"{sentence}: {self._was} -> {self._now}")
+    def _require(self, condition: bool, message: str) -> None:
+        require(condition, f"{self._topic.name}-{self._now.index}", f"{message}: {self._was} -> {self._now}")
 
 
-def require(condition: bool, where: str, sentence: str) -> None:
+def require(condition: bool, where: str, message: str) -> None:
     if not condition:
-        raise Violation(f"{where}: {sentence}")
+        raise InvariantViolation(f"{where}: {message}")

@@ -21,36 +21,36 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.broker.broker import RunningBroker
-from penstock.metadata.durability import eligible
+from penstock.metadata.durability import eligible_leaders
 from penstock.metadata.facts import GROUP_TOPIC, ClusterImage, Topic
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.partition import Partition
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
-from penstock.sim.cluster.checks.ledger import Ledger, Place, Span
-from penstock.sim.cluster.checks.matching import Chains
+from penstock.sim.cluster.checks.ledger import Ledger, LogRange, TopicIdPartition
+from penstock.sim.cluster.checks.matching import LogMatcher
 from penstock.sim.cluster.extras import NO_LIMIT, Extras
 from penstock.sim.cluster.node import SimNode
-from penstock.sim.history import Violation
+from penstock.sim.history import InvariantViolation
 from penstock.sim.processes import SimProcess
 from penstock.types import TopicPartition
 
-CUTS: Final = 0
-HIGH: Final = 2
-START: Final = 3
-OBJECTS_MAX: Final = 200
+TRUNCATIONS: Final = 0
+HIGH_WATERMARK: Final = 2
+LOG_START: Final = 3
+PARTITION_OBJECTS_MAX: Final = 200
 """Of partitions that are gone some are kept until there are so many."""
 
 
-Looked = tuple[int, int, int, int]
+PartitionSummary = tuple[int, int, int, int]
 """Of a partition: how often it was cut, up to where it is flushed, its high watermark, and its start."""
 
 
-class Heard(NamedTuple):
+class KnownEpoch(NamedTuple):
     epoch: int
     at: float
 
 
-class Watching:
+class PartitionChecks:
     def __init__(
         self,
         nodes: dict[int, SimNode],
@@ -64,166 +64,178 @@ class Watching:
         self._now = now
         self._nodes = nodes
         self._order = tuple(nodes.values())
-        self.ledgers: dict[Place, Ledger] = {}
-        self._leaders: dict[tuple[Place, int], SimProcess] = {}
-        self._seen: dict[int, dict[Partition, Looked]] = {number: {} for number in nodes}
+        self.ledgers: dict[TopicIdPartition, Ledger] = {}
+        self._leaders: dict[tuple[TopicIdPartition, int], SimProcess] = {}
+        self._seen: dict[int, dict[Partition, PartitionSummary]] = {number: {} for number in nodes}
         """Of each object, when it was last looked at."""
-        self._chains: dict[Place, Chains] = {}
-        self._epochs: dict[int, dict[Place, Heard]] = {number: {} for number in nodes}
+        self._chains: dict[TopicIdPartition, LogMatcher] = {}
+        self._epochs: dict[int, dict[TopicIdPartition, KnownEpoch]] = {number: {} for number in nodes}
         """Of each node's process, the latest epoch that it has heard of."""
         self._processes: dict[int, SimProcess] = {}
 
     def ledger(self, partition: Partition) -> Ledger:
         return self.ledger_of((partition.topic_id, partition.name.partition), str(partition.name))
 
-    def ledger_of(self, place: Place, name: str) -> Ledger:
-        found = self.ledgers.get(place)
+    def ledger_of(self, partition_id: TopicIdPartition, name: str) -> Ledger:
+        found = self.ledgers.get(partition_id)
         if found is None:
             # Only the topic of the coordinator is compacted.
             is_compacted = self._extras.compacts and name.startswith(f"{GROUP_TOPIC}-")
             kind = CompactedLedger if is_compacted else Ledger
             on_platter = self._extras.flushes_before_ack
-            found = self.ledgers[place] = kind(name, self._nodes, on_platter=on_platter)
+            found = self.ledgers[partition_id] = kind(name, self._nodes, on_platter=on_platter)
         return found
 
-    def look(self) -> None:
+    def check_changed(self) -> None:
         """After an event."""
         for node in self._order:
             process = node.process
             if process.has_run:
                 process.has_run = False
                 if node.serving is not None:
-                    self._look_at(node, process, node.serving)
+                    self._check_node(node, process, node.serving)
 
-    def _look_at(self, node: SimNode, process: SimProcess, running: RunningBroker) -> None:
+    def _check_node(self, node: SimNode, process: SimProcess, running: RunningBroker) -> None:
         seen = self._seen[node.id]
         if self._processes.get(node.id) is not process:
             self._processes[node.id] = process
             seen.clear()
             self._epochs[node.id].clear()
             for chains in self._chains.values():
-                chains.cut(node.id, 0)  # what it did before it was looked at is not known
+                chains.truncated(node.id, 0)  # what it did before it was looked at is not known
         for partition in running.storage.partitions:
             log = partition.log
-            now = log.cuts, log.flushed_end_offset, partition.high_watermark, log.log_start_offset
+            now = log.truncation_count, log.flushed_end_offset, partition.high_watermark, log.log_start_offset
             before = seen.get(partition)
             if before != now:
                 seen[partition] = now
-                self._moved(node, partition, before)
-        if len(seen) > OBJECTS_MAX:
+                self._check_partition(node, partition, before)
+        if len(seen) > PARTITION_OBJECTS_MAX:
             there = set(running.storage.partitions)
             self._seen[node.id] = {each: state for each, state in seen.items() if each in there}
 
-    def _moved(self, node: SimNode, partition: Partition, before: Looked | None) -> None:
+    def _check_partition(self, node: SimNode, partition: Partition, before: PartitionSummary | None) -> None:
         leading, high = partition.leading, partition.high_watermark
         if partition.offline is not None:
             return
         ledger = self.ledger(partition)
-        place = (partition.topic_id, partition.name.partition)
-        chains = self._chains.setdefault(place, Chains(ledger.name))
+        partition_id = (partition.topic_id, partition.name.partition)
+        chains = self._chains.setdefault(partition_id, LogMatcher(ledger.name))
         if before is None:
-            self._epochs[node.id][place] = Heard(partition.leader_epoch, self._now())
-        if before is None or before[CUTS] != partition.log.cuts:
-            chains.cut(node.id, partition.log.log_end_offset)
+            self._epochs[node.id][partition_id] = KnownEpoch(partition.leader_epoch, self._now())
+        if before is None or before[TRUNCATIONS] != partition.log.truncation_count:
+            chains.truncated(node.id, partition.log.log_end_offset)
             self._check_in_sync(node, partition, ledger)
             self._check_producers(node, partition)
         is_compacted = isinstance(ledger, CompactedLedger)
         if partition.failure is None and not partition.log.is_truncating and not is_compacted:
             chains.flushed(node, partition.log)
-        if before is None or before[START] != partition.log.log_start_offset:
+        if before is None or before[LOG_START] != partition.log.log_start_offset:
             self._check_start(node, partition, ledger, before)
         if leading is None:
             return
         where = f"{partition.name} on {node}"
         if before is None:
-            self._begin(node, partition, ledger)
-        elif high < before[HIGH]:
-            raise Violation(f"{where}: the high watermark goes back from {before[HIGH]} to {high}")
+            self._check_new_leadership(node, partition, ledger)
+        elif high < before[HIGH_WATERMARK]:
+            raise InvariantViolation(
+                f"{where}: the high watermark goes back from {before[HIGH_WATERMARK]} to {high}"
+            )
         if high > partition.log.log_end_offset:
-            raise Violation(f"{where}: {high} is shown and it ends at {partition.log.log_end_offset}")
-        if before is not None and high > before[HIGH]:
+            raise InvariantViolation(
+                f"{where}: {high} is shown and it ends at {partition.log.log_end_offset}"
+            )
+        if before is not None and high > before[HIGH_WATERMARK]:
             self._check_epochs(node, partition, leading.maximal_isr)
         if high <= ledger.end:
             return
-        if not leading.has_enough:
-            raise Violation(f"{where}: {high} is shown with too few in sync: {leading}")
+        if not leading.meets_min_isr:
+            raise InvariantViolation(f"{where}: {high} is shown with too few in sync: {leading}")
         # Who is in sync says the store, and the leader, who may have proposed others meanwhile. It may also
         # count somebody who is no replica any more, and has removed what he had.
-        isr = leading.maximal_isr.intersection(self._replicas(partition)).union(self._who_has_all(partition))
-        ledger.shown(node.id, partition.leader_epoch, high, isr=isr)
+        isr = leading.maximal_isr.intersection(self._replicas(partition)).union(
+            self._may_be_elected(partition)
+        )
+        ledger.high_watermark_moved(node.id, partition.leader_epoch, high, isr=isr)
 
-    def require_epoch(self, node_id: int, place: Place, epoch: int, asked_at: float) -> None:
+    def require_epoch(
+        self, node_id: int, partition_id: TopicIdPartition, epoch: int, requested_at: float
+    ) -> None:
         """It has answered somebody who asked under this epoch."""
-        heard = self._heard(node_id, place)
-        if heard is not None and heard.epoch != epoch and heard.at < asked_at:
-            raise Violation(f"node-{node_id} answers about {place[1]} under epoch {epoch}, and is in {heard}")
+        heard = self._known_epoch(node_id, partition_id)
+        if heard is not None and heard.epoch != epoch and heard.at < requested_at:
+            raise InvariantViolation(
+                f"node-{node_id} answers about {partition_id[1]} under epoch {epoch}, and is in {heard}"
+            )
 
-    def leads(self, node_id: int, place: Place, epoch: int) -> bool:
+    def leads(self, node_id: int, partition_id: TopicIdPartition, epoch: int) -> bool:
         """Whether its process has led in that epoch. Others answer too, and may have heard less."""
-        return self._leaders.get((place, epoch)) is self._nodes[node_id].process
+        return self._leaders.get((partition_id, epoch)) is self._nodes[node_id].process
 
-    def _heard(self, node_id: int, place: Place) -> Heard | None:
+    def _known_epoch(self, node_id: int, partition_id: TopicIdPartition) -> KnownEpoch | None:
         """None: its process has not been looked at yet."""
         is_same = self._processes.get(node_id) is self._nodes[node_id].process
-        return self._epochs[node_id].get(place) if is_same else None
+        return self._epochs[node_id].get(partition_id) if is_same else None
 
     def _check_epochs(self, node: SimNode, partition: Partition, members: frozenset[int]) -> None:
-        place = (partition.topic_id, partition.name.partition)
+        partition_id = (partition.topic_id, partition.name.partition)
         for member in members - {node.id}:
-            heard = self._heard(member, place)
+            heard = self._known_epoch(member, partition_id)
             if heard is not None and heard.epoch < partition.leader_epoch:
                 where = f"{partition.name} on {node}, in epoch {partition.leader_epoch}"
-                raise Violation(f"{where}: node-{member} counts, and has heard only of {heard}")
+                raise InvariantViolation(f"{where}: node-{member} counts, and has heard only of {heard}")
 
     def _replicas(self, partition: Partition) -> tuple[int, ...]:
         """As the store has them."""
         topic = self._image().topics_by_id.get(partition.topic_id)
         return () if topic is None else topic.partitions[partition.name.partition].replicas
 
-    def _who_has_all(self, partition: Partition) -> tuple[int, ...]:
+    def _may_be_elected(self, partition: Partition) -> tuple[int, ...]:
         """Who may be elected, as the store has it: in sync, or eligible."""
         image = self._image()
         topic = image.topics_by_id.get(partition.topic_id)
         if topic is None:
             return ()
         state = topic.partitions[partition.name.partition]
-        return (*state.isr, *eligible(image, topic, state))
+        return (*state.isr, *eligible_leaders(image, topic, state))
 
-    def joined(self, topic: Topic, index: int, node_id: int) -> None:
+    def replica_joined(self, topic: Topic, index: int, node_id: int) -> None:
         """It is in sync from now on: it has everything that was ever shown."""
         ledger = self.ledger_of((topic.id, index), str(TopicPartition(topic.name, index)))
         serving = self._nodes[node_id].serving
         partition = None if serving is None else serving.storage.partitions.find_by_id(topic.id, index)
-        ledger.require_all(node_id, None if partition is None else _span(partition))
+        ledger.require_caught_up(node_id, None if partition is None else _log_range(partition))
 
     def _check_start(
-        self, node: SimNode, partition: Partition, ledger: Ledger, before: Looked | None
+        self, node: SimNode, partition: Partition, ledger: Ledger, before: PartitionSummary | None
     ) -> None:
         start, where = partition.log.log_start_offset, f"{partition.name} on {node}"
         if start <= ledger.start_max:
-            if partition.leading is not None and before is not None and start < before[START]:
-                raise Violation(f"{where}: the start goes back from {before[START]} to {start}")
+            if partition.leading is not None and before is not None and start < before[LOG_START]:
+                raise InvariantViolation(f"{where}: the start goes back from {before[LOG_START]} to {start}")
         elif partition.leading is None and self._has_begun_deletion(node, partition, ledger):
             # Its leadership ended while the new start was being stored: whoever asked is told that it did.
             ledger.start_max = start
         elif partition.leading is None:
-            raise Violation(f"{where}: it starts at {start}; no leader started after {ledger.start_max}")
+            raise InvariantViolation(
+                f"{where}: it starts at {start}; no leader started after {ledger.start_max}"
+            )
         elif start > partition.high_watermark:
-            raise Violation(
+            raise InvariantViolation(
                 f"{where}: it starts at {start}, behind {partition.high_watermark}, which is shown"
             )
-        elif start > ledger.asked_start and not self._may_expire(node, partition, ledger):
-            raise Violation(f"{where}: records below {start} are gone, and nobody asked for that")
+        elif start > ledger.requested_start and not self._may_expire(node, partition, ledger):
+            raise InvariantViolation(f"{where}: records below {start} are gone, and nobody asked for that")
         else:
             ledger.start_max = start
 
     def _has_begun_deletion(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
         """Whether this node led when it was asked to delete what lies before the start, perhaps in an earlier
         process."""
-        place = (partition.topic_id, partition.name.partition)
-        leaders = (self._leaders.get((place, epoch)) for epoch in range(partition.leader_epoch + 1))
+        partition_id = (partition.topic_id, partition.name.partition)
+        leaders = (self._leaders.get((partition_id, epoch)) for epoch in range(partition.leader_epoch + 1))
         has_led = any(leader is not None and leader.host == node.host for leader in leaders)
-        return has_led and partition.log.log_start_offset <= ledger.asked_start
+        return has_led and partition.log.log_start_offset <= ledger.requested_start
 
     def _may_expire(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
         """Whether the retention of the topic lets go of all before the start."""
@@ -231,42 +243,46 @@ class Watching:
         size = sum(segment.size_bytes for segment in log.segments)
         is_too_much = extras.retention_bytes != NO_LIMIT and size >= extras.retention_bytes
         expires_ms = node.wall_ms() - extras.retention_ms
-        is_old = extras.retention_ms != NO_LIMIT and ledger.newest_below(log.log_start_offset) < expires_ms
+        is_old = (
+            extras.retention_ms != NO_LIMIT and ledger.max_timestamp_below(log.log_start_offset) < expires_ms
+        )
         return is_too_much or is_old
 
     def _check_in_sync(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
         """Opened, or cut: who may be elected still has everything that was ever shown."""
         end = partition.log.log_end_offset
-        is_known = node.has_lost_disk or _is_missed(node, partition)
-        if end < ledger.end and not is_known and node.id in self._who_has_all(partition):
-            raise Violation(f"{partition.name}: {node} may lead and ends at {end}; {ledger.end} was shown")
+        is_known = node.has_lost_data or _was_reported_missing(node, partition)
+        if end < ledger.end and not is_known and node.id in self._may_be_elected(partition):
+            raise InvariantViolation(
+                f"{partition.name}: {node} may lead and ends at {end}; {ledger.end} was shown"
+            )
 
     def _check_producers(self, node: SimNode, partition: Partition) -> None:
         """What was cut off is not remembered."""
         end = partition.log.log_end_offset
         for producer_id, producer in partition.log.producers.items():
             if producer.last.last_offset >= end:
-                raise Violation(
+                raise InvariantViolation(
                     f"{partition.name}: {node} ends at {end} and remembers {producer.last} of {producer_id}"
                 )
 
-    def _begin(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
+    def _check_new_leadership(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
         key = (partition.topic_id, partition.name.partition), partition.leader_epoch
         other = self._leaders.setdefault(key, node.process)
         if other is not node.process:
-            raise Violation(f"{partition.name}: {other} and {node.process} lead in epoch {key[1]}")
-        ledger.begins(node.id, partition.leader_epoch, _span(partition))
+            raise InvariantViolation(f"{partition.name}: {other} and {node.process} lead in epoch {key[1]}")
+        ledger.leadership_began(node.id, partition.leader_epoch, _log_range(partition))
         topic = self._image().topics_by_id.get(partition.topic_id)
         state = None if topic is None else topic.partitions[partition.name.partition]
         if state is not None and (state.leader, state.leader_epoch) == (node.id, partition.leader_epoch):
             ledger.require_start(node.id, partition.log.log_start_offset)
 
 
-def _span(partition: Partition) -> Span:
-    return Span(partition.log.log_start_offset, partition.log.log_end_offset)
+def _log_range(partition: Partition) -> LogRange:
+    return LogRange(partition.log.log_start_offset, partition.log.log_end_offset)
 
 
-def _is_missed(node: SimNode, partition: Partition) -> bool:
+def _was_reported_missing(node: SimNode, partition: Partition) -> bool:
     """Whether the process found at its start that its copy is damaged or gone. It tells the cluster so before
     it is admitted."""
     if node.serving is None:

@@ -41,7 +41,7 @@ from penstock.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from penstock.sim.cluster.checks.ledger import Ledger
-from penstock.sim.cluster.clients.client import TROUBLE, Client
+from penstock.sim.cluster.clients.client import CONNECTION_ERRORS, KafkaClient
 
 if TYPE_CHECKING:
     from penstock.sim.cluster.cluster import SimCluster
@@ -51,10 +51,10 @@ REPLICAS: Final = 3
 TIMESTAMP_AFTER: Final = "message.timestamp.after.max.ms"
 DAY_MS: Final = 24 * 3_600_000
 MINIMUM: Final = "min.insync.replicas"
-OF_TOPIC: Final = 2
-SETS: Final = 0
+TOPIC_RESOURCE: Final = 2
+SET_OPERATION: Final = 0
 PARTITIONS_MAX: Final = 4
-PASSING: Final = "passing-"
+TEMPORARY_PREFIX: Final = "passing-"
 """Topics that come and go have such names."""
 # So that the cleaner always finds something to do. Deletions stay for the whole run: what becomes of a
 # follower that misses one is not looked at here.
@@ -64,17 +64,17 @@ COMPACTS_QUICKLY: Final = {
     "delete.retention.ms": "1000",
 }
 UP_TO_HIGH_WATERMARK: Final = -1
-ENDLESS: Final = 2**62
+OFFSET_MAX: Final = 2**62
 RECORDS_MIN: Final = 10
 
 
 class Administrator:
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
-        self._client = Client(cluster, "administrator")
-        self._made = 0
+        self._client = KafkaClient(cluster, "administrator")
+        self._topics_created = 0
         self._partitions: dict[str, int] = {}
-        self._deleter = RecordDeleter(cluster) if cluster.plan.extras.deletes_records else None
+        self._deleter = DeleteRecordsClient(cluster) if cluster.plan.extras.deletes_records else None
 
     def start(self) -> None:
         self._client.run(self._run())
@@ -85,24 +85,24 @@ class Administrator:
 
     async def _run(self) -> None:
         plan, random = self._cluster.plan, self._client.random
-        deeds = [self._make, self._grow, self._delete] if plan.changes_topics else []
-        deeds += [self._change_minimum] if plan.changes_minimum else []
-        deeds += [self._change_leader] if plan.changes_leaders else []
-        while deeds and self._cluster.is_producing:
-            await self._client.rest(random.choice((0.4, 1.0, 4.0)))
-            await random.choice(deeds)()
+        operations = [self._create_topic, self._add_partition, self._delete] if plan.changes_topics else []
+        operations += [self._change_minimum] if plan.changes_minimum else []
+        operations += [self._change_leader] if plan.changes_leaders else []
+        while operations and self._cluster.is_producing:
+            await self._client.pause(random.choice((0.4, 1.0, 4.0)))
+            await random.choice(operations)()
 
-    async def insist(self, deed: Callable[[], Awaitable[bool]]) -> None:
+    async def retry(self, operation: Callable[[], Awaitable[bool]]) -> None:
         """Until it is confirmed."""
-        while not await deed():
-            await self._client.rest()
+        while not await operation():
+            await self._client.pause()
 
     async def complete_deletion(self, name: str, index: int) -> None:
         """Return when every replica has deleted what one of them has."""
         if self._deleter is not None:
-            await self.insist(partial(self._deleter.complete, name, index))
+            await self.retry(partial(self._deleter.complete, name, index))
 
-    async def make(self, name: str, partitions: int) -> bool:
+    async def create_topic(self, name: str, partitions: int) -> bool:
         """Whether it was confirmed that the topic is there."""
         extras = self._cluster.plan.extras
         settings = {
@@ -116,9 +116,9 @@ class Administrator:
         wanted = CreatableTopic(name, partitions, REPLICAS, configs=configs)
         try:
             answer = await self._client.ask(
-                self._client.anybody(), CREATE_TOPICS, CreateTopicsRequest([wanted], TIMEOUT_MS), seconds=6
+                self._client.any_broker(), CREATE_TOPICS, CreateTopicsRequest([wanted], TIMEOUT_MS), seconds=6
             )
-        except TROUBLE:
+        except CONNECTION_ERRORS:
             return False
         code = ErrorCode(answer.topics[0].error_code)
         if code is ErrorCode.NONE:
@@ -127,31 +127,33 @@ class Administrator:
             self._cluster.violate(f"{name} is refused: {answer.topics[0].error_message}")
         return code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 
-    async def _make(self) -> None:
-        self._made += 1
-        await self.make(f"{PASSING}{self._made}", self._client.random.choice((1, 2)))
+    async def _create_topic(self) -> None:
+        self._topics_created += 1
+        await self.create_topic(
+            f"{TEMPORARY_PREFIX}{self._topics_created}", self._client.random.choice((1, 2))
+        )
 
     async def _delete(self) -> None:
-        names = [name for name in self._partitions if name.startswith(PASSING)]
+        names = [name for name in self._partitions if name.startswith(TEMPORARY_PREFIX)]
         if not names:
             return
         name = self._client.random.choice(names)
         del self._partitions[name]
         request = DeleteTopicsRequest([DeleteTopicState(name)], [name], TIMEOUT_MS)
         try:
-            await self._client.ask(self._client.anybody(), DELETE_TOPICS, request, seconds=6)
-        except TROUBLE:
+            await self._client.ask(self._client.any_broker(), DELETE_TOPICS, request, seconds=6)
+        except CONNECTION_ERRORS:
             return
 
-    async def _grow(self) -> None:
+    async def _add_partition(self) -> None:
         name = self._client.random.choice(sorted(self._partitions))
         count = self._partitions[name] + 1
         if count > PARTITIONS_MAX:
             return
         request = CreatePartitionsRequest([CreatePartitionsTopic(name, count, None)], TIMEOUT_MS)
         try:
-            answer = await self._client.ask(self._client.anybody(), CREATE_PARTITIONS, request, seconds=6)
-        except TROUBLE:
+            answer = await self._client.ask(self._client.any_broker(), CREATE_PARTITIONS, request, seconds=6)
+        except CONNECTION_ERRORS:
             return
         if answer.results[0].error_code == ErrorCode.NONE:
             self._partitions[name] = count
@@ -168,10 +170,10 @@ class Administrator:
         elects = ElectLeadersRequest(0, [TopicPartitions(name, [state.index])], TIMEOUT_MS)
         try:
             await self._client.ask(
-                self._client.anybody(), ALTER_PARTITION_REASSIGNMENTS, reassigns, seconds=6
+                self._client.any_broker(), ALTER_PARTITION_REASSIGNMENTS, reassigns, seconds=6
             )
-            await self._client.ask(self._client.anybody(), ELECT_LEADERS, elects, seconds=6)
-        except TROUBLE:
+            await self._client.ask(self._client.any_broker(), ELECT_LEADERS, elects, seconds=6)
+        except CONNECTION_ERRORS:
             return
 
     async def _change_minimum(self) -> None:
@@ -184,36 +186,36 @@ class Administrator:
     async def _compact_quickly(self) -> None:
         """As soon as there is a topic that is compacted."""
         while GROUP_TOPIC not in self._cluster.truth.image.topics:
-            await self._client.rest()
-        await self.insist(partial(self._set, GROUP_TOPIC, COMPACTS_QUICKLY))
+            await self._client.pause()
+        await self.retry(partial(self._set, GROUP_TOPIC, COMPACTS_QUICKLY))
 
     async def _set(self, name: str, settings: Mapping[str, str]) -> bool:
         """Whether it was confirmed."""
-        wanted = [AlterableConfig(setting, SETS, value) for setting, value in settings.items()]
-        resource = AlterConfigsResource(OF_TOPIC, name, wanted)
+        wanted = [AlterableConfig(setting, SET_OPERATION, value) for setting, value in settings.items()]
+        resource = AlterConfigsResource(TOPIC_RESOURCE, name, wanted)
         request = IncrementalAlterConfigsRequest([resource])
         try:
             answer = await self._client.ask(
-                self._client.anybody(), INCREMENTAL_ALTER_CONFIGS, request, seconds=6
+                self._client.any_broker(), INCREMENTAL_ALTER_CONFIGS, request, seconds=6
             )
-        except TROUBLE:
+        except CONNECTION_ERRORS:
             return False
         return answer.responses[0].error_code == ErrorCode.NONE
 
 
-class RecordDeleter:
+class DeleteRecordsClient:
     """Calls DeleteRecords again and again. What is confirmed stays so, whoever leads next."""
 
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
-        self._client = Client(cluster, "record-deleter")
+        self._client = KafkaClient(cluster, "record-deleter")
 
     def start(self) -> None:
         self._client.run(self._run())
 
     async def _run(self) -> None:
         while self._cluster.is_producing:
-            await self._client.rest(self._client.random.choice((0.1, 0.4, 1.0)))
+            await self._client.pause(self._client.random.choice((0.1, 0.4, 1.0)))
             await self._delete()
 
     async def _delete(self) -> None:
@@ -226,31 +228,31 @@ class RecordDeleter:
             return
         offset = random.choice((random.randrange(ledger.start_max, ledger.end), UP_TO_HIGH_WATERMARK))
         if offset == UP_TO_HIGH_WATERMARK:
-            ledger.asked_start = ENDLESS  # what is shown when the request arrives
-        ledger.asked_start = max(ledger.asked_start, offset)
-        await self._ask(name, state.index, offset)
+            ledger.requested_start = OFFSET_MAX  # what is shown when the request arrives
+        ledger.requested_start = max(ledger.requested_start, offset)
+        await self._delete_records(name, state.index, offset)
 
     async def complete(self, name: str, index: int) -> bool:
         """Ask once more for what one replica has deleted, and others perhaps not: it led while it was asked,
         and no longer when it had stored the new start. Whether that was confirmed."""
         ledger = self._ledger(name, index)
-        return ledger.deleted >= ledger.start_max or await self._ask(name, index, ledger.start_max)
+        return ledger.deleted >= ledger.start_max or await self._delete_records(name, index, ledger.start_max)
 
     def _ledger(self, name: str, index: int) -> Ledger:
         return self._cluster.ledger(self._cluster.truth.image.topics[name].id, name, index)
 
-    async def _ask(self, name: str, index: int, offset: int) -> bool:
+    async def _delete_records(self, name: str, index: int, offset: int) -> bool:
         cluster, ledger = self._cluster, self._ledger(name, index)
         leader = cluster.truth.image.topics[name].partitions[index].leader
         wanted = DeleteRecordsTopic(name, [DeleteRecordsPartition(index, offset)])
         request = DeleteRecordsRequest([wanted], TIMEOUT_MS)
         try:
             answer = await self._client.ask(leader, DELETE_RECORDS, request, seconds=6)
-        except TROUBLE:
+        except CONNECTION_ERRORS:
             return False
         found = answer.topics[0].partitions[0]
         if found.error_code == ErrorCode.NONE:
             ledger.deleted = max(ledger.deleted, found.low_watermark)
-            cluster.struck["deleted-records"] += 1
-            cluster.noted(f"{ledger.name} starts at {found.low_watermark}")
+            cluster.event_counts["deleted-records"] += 1
+            cluster.trace_and_hash(f"{ledger.name} starts at {found.low_watermark}")
         return found.error_code == ErrorCode.NONE

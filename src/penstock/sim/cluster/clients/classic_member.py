@@ -29,8 +29,14 @@ from penstock.protocol.messages.join_group import (
 )
 from penstock.protocol.messages.leave_group import LEAVE_GROUP, LeaveGroupRequest, MemberIdentity
 from penstock.protocol.messages.sync_group import SYNC_GROUP, SyncGroupRequest, SyncGroupRequestAssignment
-from penstock.sim.cluster.clients.client import TROUBLE
-from penstock.sim.cluster.clients.group_member import GROUP, LEAVES_SHARE, REBALANCE_MS, Member, Owned
+from penstock.sim.cluster.clients.client import CONNECTION_ERRORS
+from penstock.sim.cluster.clients.group_member import (
+    GROUP,
+    LEAVES_SHARE,
+    REBALANCE_MS,
+    OwnedPartition,
+    SimGroupMember,
+)
 
 PROTOCOL: Final = "range"
 SUBSCRIPTION_VERSION: Final = 1
@@ -38,63 +44,63 @@ SESSION_MS: Final = 4_000
 JOIN_SECONDS: Final = 9.0
 """A group gathers for as long as a rebalance may take."""
 NOT_JOINED: Final = -1
-GIVES_UP: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
+REVOKING_ERRORS: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
 
 
-class ClassicMember(Member):
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
+class SimClassicMember(SimGroupMember):
+    def _rejoin_as_new(self) -> None:
+        super()._rejoin_as_new()
         self._id, self._epoch = "", NOT_JOINED
 
-    def _give_up(self) -> None:
+    def _revoke_all(self) -> None:
         """Everything, before it joins again under the same id."""
-        self._places.left(self._client.name)
+        self._progress.release(self._client.name)
         self._epoch = NOT_JOINED
-        self._readers, self._committed, self._wanted = {}, {}, ()
+        self._readers, self._committed, self._assignment = {}, {}, ()
 
     def _failed(self, code: ErrorCode | None) -> None:
-        if code in GIVES_UP:
-            self._give_up()
+        if code in REVOKING_ERRORS:
+            self._revoke_all()
         else:
             super()._failed(code)
 
-    async def _report(self) -> None:
+    async def _stay_member(self) -> None:
         if self._epoch == NOT_JOINED:
             await self._join()
         elif self._client.random.random() < LEAVES_SHARE:
             await self._leave()
         else:
-            await self._beat()
+            await self._heartbeat()
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         assert self._coordinator is not None
-        coordinator, asked_at = self._coordinator, self._cluster.loop.now
+        coordinator, requested_at = self._coordinator, self._cluster.loop.now
         request = HeartbeatRequest(GROUP, self._epoch, self._id)
         try:
             answer = await self._client.ask(coordinator, HEARTBEAT, request)
-        except TROUBLE:
+        except CONNECTION_ERRORS:
             self._coordinator = None
             return
         code = ErrorCode(answer.error_code)
         if code is not ErrorCode.NONE:
             self._failed(code)
-        elif self._is_in_office(coordinator):
-            self._settled_at = asked_at
-            self._claim(asked_at)
+        elif self._is_current_coordinator(coordinator):
+            self._reconciled_at = requested_at
+            self._confirm_ownership(requested_at)
 
     async def _leave(self) -> None:
         assert self._coordinator is not None
-        self._places.left(self._client.name)
+        self._progress.release(self._client.name)
         request = LeaveGroupRequest(GROUP, self._id, [MemberIdentity(self._id)])
         has_left = False
         try:
             answer = await self._client.ask(self._coordinator, LEAVE_GROUP, request)
             has_left = answer.error_code == ErrorCode.NONE
-        except TROUBLE:
+        except CONNECTION_ERRORS:
             self._coordinator = None
         if not has_left:
-            self._sent = None  # it may still be a member under the old id, and what that sent may count
-        self._begin_anew()
+            self._old_commit = None  # it may still be a member under the old id, and what that sent may count
+        self._rejoin_as_new()
 
     async def _join(self) -> None:
         assert self._coordinator is not None
@@ -109,7 +115,7 @@ class ClassicMember(Member):
         )
         try:
             answer = await self._client.ask(coordinator, JOIN_GROUP, request, seconds=JOIN_SECONDS)
-        except TROUBLE:
+        except CONNECTION_ERRORS:
             self._coordinator = None
             return
         code = ErrorCode(answer.error_code)
@@ -122,10 +128,10 @@ class ClassicMember(Member):
             await self._sync(coordinator, answer)
 
     async def _sync(self, coordinator: int, joined: JoinGroupResponse) -> None:
-        assignments = await self._assigned(joined) if joined.leader == self._id else []
+        assignments = await self._assign(joined) if joined.leader == self._id else []
         if assignments is None:
             return
-        asked_at = self._cluster.loop.now
+        requested_at = self._cluster.loop.now
         request = SyncGroupRequest(
             group_id=GROUP,
             generation_id=joined.generation_id,
@@ -136,7 +142,7 @@ class ClassicMember(Member):
         )
         try:
             answer = await self._client.ask(coordinator, SYNC_GROUP, request, seconds=JOIN_SECONDS)
-        except TROUBLE:
+        except CONNECTION_ERRORS:
             self._coordinator = None
             return
         code = ErrorCode(answer.error_code)
@@ -144,13 +150,13 @@ class ClassicMember(Member):
             self._failed(code)
             return
         self._epoch = joined.generation_id
-        self._repeat()
-        self._wanted = self._named(bytes(answer.assignment))
-        if self._is_in_office(coordinator):
-            self._settled_at = asked_at
-            self._claim(asked_at)
+        self._resend_old_commit()
+        self._assignment = self._decode_partitions(bytes(answer.assignment))
+        if self._is_current_coordinator(coordinator):
+            self._reconciled_at = requested_at
+            self._confirm_ownership(requested_at)
 
-    def _named(self, assignment: bytes) -> tuple[Owned, ...]:
+    def _decode_partitions(self, assignment: bytes) -> tuple[OwnedPartition, ...]:
         """The partitions of an assignment, by the ids that their topics have."""
         decoded = decode_assignment(assignment) if assignment else ConsumerProtocolAssignment()
         if decoded is None:
@@ -163,7 +169,7 @@ class ClassicMember(Member):
             for index in each.partitions
         )
 
-    async def _assigned(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment] | None:
+    async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment] | None:
         """As the leader of the group divides partitions among all members; None: it does not know them."""
         if joined.skip_assignment:
             return []

@@ -27,30 +27,30 @@ from penstock.wire.core import VersionMismatch
 if TYPE_CHECKING:
     from penstock.sim.cluster.cluster import SimCluster
 
-ASK_SECONDS: Final = 3.0
-AGAIN_SECONDS: Final = 0.15
+REQUEST_SECONDS: Final = 3.0
+RETRY_SECONDS: Final = 0.15
 NO_LEADER_EPOCH: Final = -1
 LATEST: Final = -1
 EARLIEST: Final = -2
-TROUBLE: Final = (OSError, ProtocolError, VersionMismatch)
+CONNECTION_ERRORS: Final = (OSError, ProtocolError, VersionMismatch)
 """With a connection. A TimeoutError is an OSError."""
 
 
-class Topic(NamedTuple):
+class TopicLeaders(NamedTuple):
     id: TopicId
     leaders: tuple[int, ...]
     epochs: tuple[int, ...]
     """Of the leaders."""
 
 
-class Client:
+class KafkaClient:
     def __init__(self, cluster: "SimCluster", name: str) -> None:
         self.cluster = cluster
         self.name = name
         self.random = Random(f"client {cluster.plan.seed} {name}")
         self.process = SimProcess(name)
         self._connections: dict[tuple[int, int], AsyncClient] = {}
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, TopicLeaders] = {}
         cluster.clients.append(self)
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -63,85 +63,85 @@ class Client:
         api: Api[Request, Response],
         message: Request,
         *,
-        seconds: float = ASK_SECONDS,
-        way: int = 0,
+        seconds: float = REQUEST_SECONDS,
+        connection_number: int = 0,
     ) -> Response:
-        """`way`: one of several connections to the same node."""
-        connection = await self.connect(node_id, way)
+        """`connection_number`: one of several connections to the same node."""
+        connection = await self.connect(node_id, connection_number)
         return await connection.ask(api, message, seconds)
 
-    async def connect(self, node_id: int, way: int) -> AsyncClient:
-        known = self._connections.get((node_id, way))
+    async def connect(self, node_id: int, connection_number: int) -> AsyncClient:
+        known = self._connections.get((node_id, connection_number))
         if known is not None and not known.is_closed:
             return known
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(ASK_SECONDS):
+        async with asyncio.timeout(REQUEST_SECONDS):
             _, connection = await loop.create_connection(
                 lambda: AsyncClient(self.name), f"node-{node_id}", PORT
             )
-        await connection.greet(ASK_SECONDS)
-        self._connections[node_id, way] = connection
+        await connection.greet(REQUEST_SECONDS)
+        self._connections[node_id, connection_number] = connection
         return connection
 
-    def anybody(self) -> int:
+    def any_broker(self) -> int:
         return self.random.choice(self.cluster.plan.nodes)
 
-    async def rest(self, seconds: float = AGAIN_SECONDS) -> None:
+    async def pause(self, seconds: float = RETRY_SECONDS) -> None:
         await asyncio.sleep(seconds * self.random.uniform(0.5, 1.5))
 
     # Who leads
 
-    async def topic(self, name: str) -> Topic | None:
+    async def topic(self, name: str) -> TopicLeaders | None:
         """As it was last told; None: there is none, or nobody says."""
         if name not in self._topics:
-            await self._learn(name)
+            await self._fetch_metadata(name)
         return self._topics.get(name)
 
-    def forget(self, name: str) -> None:
+    def forget_topic(self, name: str) -> None:
         self._topics.pop(name, None)
 
-    async def _learn(self, name: str) -> None:
-        wanted = MetadataRequest([MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+    async def _fetch_metadata(self, name: str) -> None:
+        request = MetadataRequest([MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
         try:
-            answer = await self.ask(self.anybody(), METADATA, wanted)
-        except TROUBLE:
+            answer = await self.ask(self.any_broker(), METADATA, request)
+        except CONNECTION_ERRORS:
             return
         for topic in answer.topics:
             if topic.error_code == ErrorCode.NONE:
                 partitions = sorted(topic.partitions, key=lambda each: each.partition_index)
                 leaders = tuple(each.leader_id for each in partitions)
-                self._topics[name] = Topic(
+                self._topics[name] = TopicLeaders(
                     topic.topic_id, leaders, tuple(each.leader_epoch for each in partitions)
                 )
 
-    async def leader(self, name: str, index: int) -> tuple[Topic, int] | None:
+    async def leader(self, name: str, index: int) -> tuple[TopicLeaders, int] | None:
         """Who leads, after a rest if nobody is known."""
         topic = await self.topic(name)
         if topic is not None and index < len(topic.leaders) and topic.leaders[index] > 0:
             return topic, topic.leaders[index]
-        self.forget(name)
-        await self.rest()
+        self.forget_topic(name)
+        await self.pause()
         return None
 
     async def end(self, name: str, index: int, leader: int, epoch: int) -> int | None:
         """Where what was committed ends, as this leader says; None: it does not."""
-        return await self._listed(name, leader, ListOffsetsPartition(index, epoch, LATEST))
+        return await self._list_offset(name, leader, ListOffsetsPartition(index, epoch, LATEST))
 
     async def start(self, name: str, index: int, leader: int, epoch: int) -> int | None:
         """Where the log of this leader starts; None: it does not say."""
-        return await self._listed(name, leader, ListOffsetsPartition(index, epoch, EARLIEST))
+        return await self._list_offset(name, leader, ListOffsetsPartition(index, epoch, EARLIEST))
 
-    async def _listed(self, name: str, leader: int, partition: ListOffsetsPartition) -> int | None:
-        asked = ListOffsetsTopic(name, [partition])
-        answer = await self.ask(leader, LIST_OFFSETS, ListOffsetsRequest(-1, topics=[asked]))
+    async def _list_offset(self, name: str, leader: int, partition: ListOffsetsPartition) -> int | None:
+        topic_request = ListOffsetsTopic(name, [partition])
+        answer = await self.ask(leader, LIST_OFFSETS, ListOffsetsRequest(-1, topics=[topic_request]))
         found = answer.topics[0].partitions[0]
         return found.offset if found.error_code == ErrorCode.NONE else None
 
     async def coordinator(self, group: str) -> int | None:
-        wanted = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
+        request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
         try:
-            answer = await self.ask(self.anybody(), FIND_COORDINATOR, wanted)
-        except TROUBLE:
+            answer = await self.ask(self.any_broker(), FIND_COORDINATOR, request)
+        except CONNECTION_ERRORS:
             return None
         found = answer.coordinators[0]
         return found.node_id if found.error_code == ErrorCode.NONE else None

@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 from penstock.errors import ErrorCode
 from penstock.protocol.batches import split_batches
 from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic, PartitionData
-from penstock.sim.cluster.clients.client import NO_LEADER_EPOCH, TROUBLE, Client, Topic
+from penstock.sim.cluster.clients.client import CONNECTION_ERRORS, NO_LEADER_EPOCH, KafkaClient, TopicLeaders
 from penstock.types import TopicId
 
 WAIT_MS: Final = 300
 BYTES_MAX: Final = 20_000
-NAMES_EPOCH_SHARE: Final = 0.7
-LOOKS_FOR_END_SHARE: Final = 0.1
-AGAIN: Final = frozenset(
+SENDS_EPOCH_SHARE: Final = 0.7
+CHECKS_END_SHARE: Final = 0.1
+RETRIABLE_ERRORS: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -31,24 +31,24 @@ AGAIN: Final = frozenset(
 )
 
 
-class Seen(NamedTuple):
+class NamedEpochEnd(NamedTuple):
     """What it was told last by a leader whose epoch it had named."""
 
     epoch: int
     end: int
 
 
-class Reader:
+class PartitionReader:
     """Of one partition."""
 
-    def __init__(self, client: Client, topic: str, index: int) -> None:
+    def __init__(self, client: KafkaClient, topic: str, index: int) -> None:
         self.client = client
         self._cluster = client.cluster
         self._topic = topic
         self._index = index
         self.offset = 0
-        self._names_epoch = client.random.random() < NAMES_EPOCH_SHARE
-        self._seen = Seen(NO_LEADER_EPOCH, 0)
+        self._sends_epoch = client.random.random() < SENDS_EPOCH_SHARE
+        self._seen = NamedEpochEnd(NO_LEADER_EPOCH, 0)
 
     def start(self) -> None:
         self.client.run(self._run())
@@ -56,7 +56,7 @@ class Reader:
     async def _run(self) -> None:
         while True:
             await self.step()
-            await self.client.rest()
+            await self.client.pause()
 
     async def until(self, end: int) -> None:
         """Read on until everything below is read."""
@@ -71,105 +71,107 @@ class Reader:
         topic, leader = found
         share = self._cluster.plan.extras.follower_reads
         if share and self.client.random.random() < share:
-            await self._ask_anybody(topic)
+            await self._fetch_from_any_broker(topic)
             return
-        asked_at = self._cluster.loop.now
+        requested_at = self._cluster.loop.now
         ledger = self._cluster.ledger(topic.id, self._topic, self._index)
         deleted = ledger.deleted
         try:
-            if self.client.random.random() < LOOKS_FOR_END_SHARE:
-                await self._look_for_end(topic, leader)
-            asked_at = self._cluster.loop.now
+            if self.client.random.random() < CHECKS_END_SHARE:
+                await self._check_end_offset(topic, leader)
+            requested_at = self._cluster.loop.now
             data = await self._fetch(topic, leader, self._epoch(topic))
-        except TROUBLE:
+        except CONNECTION_ERRORS:
             data = None
-        if data is None or data.error_code in AGAIN:
-            self.client.forget(self._topic)
-            await self.client.rest()
+        if data is None or data.error_code in RETRIABLE_ERRORS:
+            self.client.forget_topic(self._topic)
+            await self.client.pause()
             return
         code = ErrorCode(data.error_code)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.offset < ledger.start_max:
-            await self._go_to_start(topic, leader)
+            await self._seek_to_start(topic, leader)
             return
         if code is not ErrorCode.NONE:
             self._cluster.violate(
                 f"{self.client.name} asks node-{leader} for {self._topic}-{self._index} at {self.offset}, "
                 f"under epoch {self._epoch(topic)}: {code.name}"
             )
-        self._led(topic, leader, asked_at, data.high_watermark)
+        self._check_leader_reply(topic, leader, requested_at, data.high_watermark)
         if not data.log_start_offset <= data.last_stable_offset <= data.high_watermark:
             self._cluster.violate(f"{self.client.name} is told {data}")
-        if self._is_in_office(topic, leader) and data.log_start_offset < deleted:
+        if self._is_current_leader(topic, leader) and data.log_start_offset < deleted:
             self._cluster.violate(
                 f"{self._topic}-{self._index} on node-{leader} starts at {data.log_start_offset}; it was "
                 f"confirmed that {deleted} is the start"
             )
-        self._take(topic.id, data)
+        self._accept_records(topic.id, data)
 
-    def _is_in_office(self, topic: Topic, node_id: int) -> bool:
+    def _is_current_leader(self, topic: TopicLeaders, node_id: int) -> bool:
         """Whether it leads, and has heard of it."""
         state = self._cluster.truth.image.topics_by_id[topic.id].partitions[self._index]
-        place = (topic.id, self._index)
-        return state.leader == node_id and self._cluster.watching.leads(node_id, place, state.leader_epoch)
+        partition_id = (topic.id, self._index)
+        return state.leader == node_id and self._cluster.watching.leads(
+            node_id, partition_id, state.leader_epoch
+        )
 
-    async def _go_to_start(self, topic: Topic, leader: int) -> None:
+    async def _seek_to_start(self, topic: TopicLeaders, leader: int) -> None:
         """What it wants was deleted."""
         start = None
-        with suppress(*TROUBLE):
+        with suppress(*CONNECTION_ERRORS):
             start = await self.client.start(self._topic, self._index, leader, self._epoch(topic))
         if start is None:
-            self.client.forget(self._topic)
-            await self.client.rest()
+            self.client.forget_topic(self._topic)
+            await self.client.pause()
         elif start > self.offset:
             self.offset = start
 
-    def _epoch(self, topic: Topic) -> int:
-        return topic.epochs[self._index] if self._names_epoch else NO_LEADER_EPOCH
+    def _epoch(self, topic: TopicLeaders) -> int:
+        return topic.epochs[self._index] if self._sends_epoch else NO_LEADER_EPOCH
 
-    async def _look_for_end(self, topic: Topic, leader: int) -> None:
+    async def _check_end_offset(self, topic: TopicLeaders, leader: int) -> None:
         """ListOffsets: nothing that was not committed, and nothing less than before."""
-        asked_at = self._cluster.loop.now
+        requested_at = self._cluster.loop.now
         end = await self.client.end(self._topic, self._index, leader, self._epoch(topic))
         if end is None:
             return
         committed = self._cluster.ledger(topic.id, self._topic, self._index).end
         if end > committed:
             self._cluster.violate(f"{self.client.name} is told that {end} is the end; it is {committed}")
-        self._led(topic, leader, asked_at, end)
+        self._check_leader_reply(topic, leader, requested_at, end)
 
-    def _led(self, topic: Topic, node_id: int, asked_at: float, end: int) -> None:
+    def _check_leader_reply(self, topic: TopicLeaders, node_id: int, requested_at: float, end: int) -> None:
         """Somebody has answered who leads under the epoch that was named."""
         epoch = self._epoch(topic)
         if epoch == NO_LEADER_EPOCH:
             return
-        watching, place = self._cluster.watching, (topic.id, self._index)
-        watching.require_epoch(node_id, place, epoch, asked_at)
-        if not watching.leads(node_id, place, epoch):
+        watching, partition_id = self._cluster.watching, (topic.id, self._index)
+        watching.require_epoch(node_id, partition_id, epoch, requested_at)
+        if not watching.leads(node_id, partition_id, epoch):
             return
         if epoch == self._seen.epoch and end < self._seen.end:
             self._cluster.violate(f"{self.client.name} is told {end} after {self._seen}")
-        self._seen = Seen(epoch, end)
+        self._seen = NamedEpochEnd(epoch, end)
 
-    async def _ask_anybody(self, topic: Topic) -> None:
+    async def _fetch_from_any_broker(self, topic: TopicLeaders) -> None:
         """A follower answers clients that name no leader epoch. It may be behind, or no replica."""
         try:
-            data = await self._fetch(topic, self.client.anybody(), NO_LEADER_EPOCH)
-        except TROUBLE:
+            data = await self._fetch(topic, self.client.any_broker(), NO_LEADER_EPOCH)
+        except CONNECTION_ERRORS:
             return
         if data.error_code == ErrorCode.NONE:
-            self._take(topic.id, data)
-        elif data.error_code not in (*AGAIN, ErrorCode.OFFSET_OUT_OF_RANGE):
+            self._accept_records(topic.id, data)
+        elif data.error_code not in (*RETRIABLE_ERRORS, ErrorCode.OFFSET_OUT_OF_RANGE):
             code = ErrorCode(data.error_code)
             self._cluster.violate(f"{self.client.name} asks a follower at {self.offset}: {code.name}")
 
-    async def _fetch(self, topic: Topic, node_id: int, epoch: int) -> PartitionData:
-        asked = FetchPartition(self._index, epoch, self.offset, partition_max_bytes=BYTES_MAX)
-        wanted = FetchTopic(self._topic, topic.id, [asked])
-        request = FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1, topics=[wanted], session_epoch=-1)
+    async def _fetch(self, topic: TopicLeaders, node_id: int, epoch: int) -> PartitionData:
+        partition_request = FetchPartition(self._index, epoch, self.offset, partition_max_bytes=BYTES_MAX)
+        topic_request = FetchTopic(self._topic, topic.id, [partition_request])
+        request = FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1, topics=[topic_request], session_epoch=-1)
         answer = await self.client.ask(node_id, FETCH, request)
         return answer.responses[0].partitions[0]
 
-    def _take(self, topic_id: TopicId, data: PartitionData) -> None:
+    def _accept_records(self, topic_id: TopicId, data: PartitionData) -> None:
         if not data.records:
             return
         ledger = self._cluster.ledger(topic_id, self._topic, self._index)
@@ -183,4 +185,4 @@ class Reader:
                     f"{self.client.name} wants {self.offset} and is given {header.base_offset}"
                 )
             self.offset = header.next_offset
-        self._cluster.noted(f"{self.client.name} at {self.offset}")
+        self._cluster.trace_and_hash(f"{self.client.name} at {self.offset}")

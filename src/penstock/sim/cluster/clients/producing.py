@@ -23,18 +23,18 @@ from penstock.protocol.messages.produce import (
 )
 from penstock.protocol.records import Record, build_batch
 from penstock.sim.clock import WALL_BEGINS_MS
-from penstock.sim.cluster.clients.client import TROUBLE, Client, Topic
+from penstock.sim.cluster.clients.client import CONNECTION_ERRORS, KafkaClient, TopicLeaders
 from penstock.types import NO_OFFSET, TopicId
 
 if TYPE_CHECKING:
     from penstock.sim.cluster.cluster import SimCluster
 
-LOOKS_SHARE: Final = 0.1
+CHECKS_OWN_SHARE: Final = 0.1
 ACKS_ALL: Final = -1
 ACKS_LEADER: Final = 1
 TIMEOUT_MS: Final = 1_500
 # The answer says that the batch is not in the log, or not known to be safe: it is sent again.
-AGAIN: Final = frozenset(
+RETRIABLE_ERRORS: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -52,7 +52,7 @@ Outcomes = list[ErrorCode | None]
 """None: nobody said."""
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     number: int
     data: bytes
 
@@ -60,14 +60,14 @@ class Sent(NamedTuple):
 class Producer:
     def __init__(self, cluster: "SimCluster", name: str, topic: str, index: int) -> None:
         self.name = name
-        self._client = Client(cluster, name)
+        self._client = KafkaClient(cluster, name)
         self._cluster = cluster
         self._topic = topic
         self._index = index
         self._producer_id = -1
         self._records = 0
         self._batches = 0
-        self._unacknowledged: list[Sent] = []
+        self._unacknowledged: list[SentBatch] = []
         self.acknowledged = 0
         self._end = 0
         """Of what was acknowledged."""
@@ -79,33 +79,35 @@ class Producer:
 
     async def _run(self) -> None:
         while self._producer_id < 0:
-            await self._introduce()
+            await self._init_producer_id()
         cluster, plan = self._cluster, self._cluster.plan
         while True:
-            while cluster.is_producing and self._span < plan.in_flight:
-                self._unacknowledged.append(self._next())
+            while cluster.is_producing and self._unacknowledged_span < plan.in_flight:
+                self._unacknowledged.append(self._next_batch())
             if self._unacknowledged:
                 await self._send_all()
             self.is_idle = not self._unacknowledged
-            await self._client.rest(plan.pause_seconds)
+            await self._client.pause(plan.pause_seconds)
 
     @property
-    def _span(self) -> int:
+    def _unacknowledged_span(self) -> int:
         """From the first that is not acknowledged to the last that was made: a broker remembers five."""
         return self._batches + 1 - self._unacknowledged[0].number if self._unacknowledged else 0
 
-    async def _introduce(self) -> None:
+    async def _init_producer_id(self) -> None:
         try:
-            answer = await self._client.ask(self._client.anybody(), INIT_PRODUCER_ID, InitProducerIdRequest())
+            answer = await self._client.ask(
+                self._client.any_broker(), INIT_PRODUCER_ID, InitProducerIdRequest()
+            )
             if answer.error_code == ErrorCode.NONE:
                 self._producer_id = answer.producer_id
-                self._cluster.noted(f"{self._client.name} is {answer.producer_id}")
+                self._cluster.trace_and_hash(f"{self._client.name} is {answer.producer_id}")
                 return
-        except TROUBLE:
+        except CONNECTION_ERRORS:
             pass  # somebody else answers, or later
-        await self._client.rest()
+        await self._client.pause()
 
-    def _next(self) -> Sent:
+    def _next_batch(self) -> SentBatch:
         random = self._client.random
         now_ms = WALL_BEGINS_MS + int(self._cluster.loop.now * 1000)
         count = random.choice((1, 1, 2, 5))
@@ -119,7 +121,7 @@ class Producer:
         )
         self._records += count
         self._batches += 1
-        return Sent(self._batches, batch)
+        return SentBatch(self._batches, batch)
 
     async def _send_all(self) -> None:
         """Everything that is not acknowledged, one behind the other; then look at all the answers."""
@@ -129,48 +131,57 @@ class Producer:
         topic, leader = found
         sent = tuple(self._unacknowledged)
         end_before = self._end
-        ways = (0, 1) if self._client.random.random() < self._cluster.plan.repeats else (0,)
-        if len(ways) > 1:
-            self._cluster.struck["duplicate"] += len(sent)
+        connection_numbers = (0, 1) if self._client.random.random() < self._cluster.plan.repeats else (0,)
+        if len(connection_numbers) > 1:
+            self._cluster.event_counts["duplicate"] += len(sent)
         # Of what is sent twice, on two connections, the answers to the first count.
-        outcomes, *_ = await asyncio.gather(*(self._send(topic.id, leader, sent, way) for way in ways))
+        outcomes, *_ = await asyncio.gather(
+            *(
+                self._send(topic.id, leader, sent, connection_number)
+                for connection_number in connection_numbers
+            )
+        )
         done = {each.number for each, code in zip(sent, outcomes, strict=True) if code is ErrorCode.NONE}
         first = next((code for code in outcomes if code is not ErrorCode.NONE), ErrorCode.NONE)
         if first is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self._cluster.violate(f"{self.name}: {first.name} although all before it was acknowledged")
         if first is not ErrorCode.NONE:
-            self._client.forget(self._topic)
-            await self._client.rest()
+            self._client.forget_topic(self._topic)
+            await self._client.pause()
         self._unacknowledged = [each for each in self._unacknowledged if each.number not in done]
         self.acknowledged += len(done)
-        if self._end > end_before and self._client.random.random() < LOOKS_SHARE:
-            await self._look_for_own(topic, leader)
+        if self._end > end_before and self._client.random.random() < CHECKS_OWN_SHARE:
+            await self._check_own_records(topic, leader)
 
-    async def _look_for_own(self, topic: Topic, leader: int) -> None:
+    async def _check_own_records(self, topic: TopicLeaders, leader: int) -> None:
         """What was acknowledged can be seen, whoever it is that answers."""
         end = None
-        with suppress(*TROUBLE):
+        with suppress(*CONNECTION_ERRORS):
             end = await self._client.end(self._topic, self._index, leader, topic.epochs[self._index])
         if end is not None and end < self._end:
             self._cluster.violate(f"{self.name} is told that {end} is the end, and has written {self._end}")
 
     async def _send(
-        self, topic_id: TopicId, leader: int, sent: tuple[Sent, ...], way: int
+        self, topic_id: TopicId, leader: int, sent: tuple[SentBatch, ...], connection_number: int
     ) -> list[ErrorCode | None]:
         """What became of each."""
         try:
-            await self._client.connect(leader, way)
-        except TROUBLE:
+            await self._client.connect(leader, connection_number)
+        except CONNECTION_ERRORS:
             return [None] * len(sent)
-        return list(await asyncio.gather(*(self._ask(topic_id, leader, each, way) for each in sent)))
+        return list(
+            await asyncio.gather(*(self._produce(topic_id, leader, each, connection_number) for each in sent))
+        )
 
-    async def _ask(self, topic_id: TopicId, leader: int, sent: Sent, way: int) -> ErrorCode | None:
+    async def _produce(
+        self, topic_id: TopicId, leader: int, sent: SentBatch, connection_number: int
+    ) -> ErrorCode | None:
         part = PartitionProduceData(self._index, memoryview(bytearray(sent.data)))
         data = TopicProduceData(self._topic, topic_id, [part])
         request = ProduceRequest(None, ACKS_ALL, TIMEOUT_MS, [data])
         try:
-            answer = await self._client.ask(leader, PRODUCE, request, way=way)
-        except TROUBLE:
+            answer = await self._client.ask(leader, PRODUCE, request, connection_number=connection_number)
+        except CONNECTION_ERRORS:
             return None
         outcome = answer.responses[0].partition_responses[0]
         code = ErrorCode(outcome.error_code)
@@ -178,8 +189,8 @@ class Producer:
             header = parse_header(sent.data)
             self._cluster.ledger(topic_id, self._topic, self._index).acknowledged(header, outcome.base_offset)
             self._end = max(self._end, outcome.base_offset + header.next_offset - header.base_offset)
-            self._cluster.noted(f"{self._client.name} {sent.number} at {outcome.base_offset}")
-        elif code not in AGAIN and code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self._cluster.trace_and_hash(f"{self._client.name} {sent.number} at {outcome.base_offset}")
+        elif code not in RETRIABLE_ERRORS and code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self._cluster.violate(f"{self._client.name} is told {code.name}: {outcome.error_message}")
         return code
 
@@ -187,7 +198,7 @@ class Producer:
 class CarelessProducer:
     def __init__(self, cluster: "SimCluster", name: str, topic: str, indexes: Sequence[int]) -> None:
         """`indexes`: of the partitions. Each batch goes to one of them."""
-        self._client = Client(cluster, name)
+        self._client = KafkaClient(cluster, name)
         self._cluster = cluster
         self._topic = topic
         self._indexes = indexes
@@ -202,7 +213,7 @@ class CarelessProducer:
             now_ms = WALL_BEGINS_MS + int(self._cluster.loop.now * 1000)
             batch = build_batch([Record(NO_OFFSET, now_ms, None, b"careless %d" % number)])
             await self._send(batch)
-            await self._client.rest(self._cluster.plan.pause_seconds)
+            await self._client.pause(self._cluster.plan.pause_seconds)
 
     async def _send(self, batch: bytes) -> None:
         index = self._indexes[0] if len(self._indexes) == 1 else self._client.random.choice(self._indexes)
@@ -217,7 +228,7 @@ class CarelessProducer:
                 leader, PRODUCE, ProduceRequest(None, ACKS_LEADER, TIMEOUT_MS, [data])
             )
             code = answer.responses[0].partition_responses[0].error_code
-        except TROUBLE:
+        except CONNECTION_ERRORS:
             code = -1
         if code:
-            self._client.forget(self._topic)
+            self._client.forget_topic(self._topic)

@@ -13,22 +13,22 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.host.metadata_store import Change, Put
+from penstock.host.metadata_store import Put, StoreChange
 from penstock.metadata.facts import NO_NODE
 from penstock.metadata.image import apply
 from penstock.metadata.image_changes import changed_partitions
-from penstock.metadata.keys import Keys
-from penstock.sim.store import Fate
+from penstock.metadata.keys import ClusterKeys
+from penstock.sim.store import RequestFault
 
 if TYPE_CHECKING:
     from penstock.sim.cluster.cluster import SimCluster
 
-PATIENCE_SECONDS: Final = 20.0
+CHANGE_SECONDS_MAX: Final = 20.0
 ELECTIONS_SHARE: Final = 0.3
 """There are many more elections than brokers that join."""
 
 
-class Prey(NamedTuple):
+class AmbushTarget(NamedTuple):
     leader: int
     """As it would be after the change."""
     victim: int
@@ -40,41 +40,41 @@ class Ambush:
         self._cluster = cluster
         self._random = random
 
-    async def prey(self) -> Prey | None:
+    async def target(self) -> AmbushTarget | None:
         """Who has gone into it; None: nobody came, or another ambush is laid already."""
         store = self._cluster.store
         if store.ambush is not None:
             return None
-        caught: asyncio.Future[Prey] = self._cluster.loop.create_future()
+        caught: asyncio.Future[AmbushTarget] = self._cluster.loop.create_future()
 
-        def look(changes: Sequence[Change]) -> Fate | None:
-            prey = self._named(changes)
-            if prey is None:
+        def intercept(changes: Sequence[StoreChange]) -> RequestFault | None:
+            target = self._target_of(changes)
+            if target is None:
                 return None
             store.ambush = None
-            caught.set_result(prey)
-            return self._fate()
+            caught.set_result(target)
+            return self._request_fault()
 
-        store.ambush = look
+        store.ambush = intercept
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(CHANGE_SECONDS_MAX):
                 return await caught
         except TimeoutError:
             return None
         finally:
-            if store.ambush is look:
+            if store.ambush is intercept:
                 store.ambush = None
 
-    def _fate(self) -> Fate:
+    def _request_fault(self) -> RequestFault:
         if self._random.random() < 0.2:
-            return Fate(0.0, loses_reply=True)
+            return RequestFault(0.0, loses_reply=True)
         # Mostly just after whoever asked has given up.
         waits_seconds = self._cluster.store.timeout_seconds
-        return Fate(waits_seconds * self._random.choice((0.5, 1.1, 1.3, 1.6)), loses_reply=False)
+        return RequestFault(waits_seconds * self._random.choice((0.5, 1.1, 1.3, 1.6)), loses_reply=False)
 
-    def _named(self, changes: Sequence[Change]) -> Prey | None:
+    def _target_of(self, changes: Sequence[StoreChange]) -> AmbushTarget | None:
         image = self._cluster.truth.image
-        prefix = f"{Keys(image.cluster_id).prefix}partitions/"
+        prefix = f"{ClusterKeys(image.cluster_id).prefix}partitions/"
         puts = [change for change in changes if isinstance(change, Put) and change.key.startswith(prefix)]
         after = apply(image, puts, image.revision + 1)
         for _, was, now in changed_partitions(image, after):
@@ -82,7 +82,7 @@ class Ambush:
                 continue
             joined = sorted(set(now.isr) - set(was.isr))
             if joined:
-                return Prey(now.leader, joined[0])
+                return AmbushTarget(now.leader, joined[0])
             if now.leader != was.leader and self._random.random() < ELECTIONS_SHARE:
-                return Prey(now.leader, now.leader)
+                return AmbushTarget(now.leader, now.leader)
         return None

@@ -28,8 +28,8 @@ from penstock.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from penstock.replication.partition import Partition
-from penstock.sim.cluster.checks.ledger import Copy, Place
-from penstock.sim.cluster.clients.client import NO_LEADER_EPOCH, TROUBLE, Client
+from penstock.sim.cluster.checks.ledger import ReplicaOnDisk, TopicIdPartition
+from penstock.sim.cluster.clients.client import CONNECTION_ERRORS, NO_LEADER_EPOCH, KafkaClient
 from penstock.sim.cluster.node import LOGS, SimNode
 from penstock.sim.device import FileNode
 from penstock.types import TopicPartition
@@ -41,7 +41,7 @@ OFFSETS_SHARE: Final = 0.3
 BYTES_MAX: Final = 1_000
 
 
-class Byte(NamedTuple):
+class FlippedByte(NamedTuple):
     path: str
     file: FileNode
     position: int
@@ -49,12 +49,12 @@ class Byte(NamedTuple):
     """Since a bit of it was flipped."""
 
 
-class Flip(NamedTuple):
+class BitFlip(NamedTuple):
     node: SimNode
-    place: Place
+    partition_id: TopicIdPartition
     name: TopicPartition
     batch: BatchHeader
-    byte: Byte
+    byte: FlippedByte
     leader_epoch: int
     """Of the partition, at that time."""
 
@@ -62,7 +62,7 @@ class Flip(NamedTuple):
         at = f"{self.batch.base_offset} of {self.name} on {self.node}"
         return f"the flipped bit at {at} ({'noticed' if self.is_noticed() else 'not noticed'})"
 
-    def is_there(self) -> bool:
+    def is_present(self) -> bool:
         """False: the copy was replaced, removed or truncated, or the record deleted."""
         path, file, position, value = self.byte
         is_same = self.node.disk.seen(path) is file
@@ -78,16 +78,16 @@ class Flip(NamedTuple):
 
     def _partition(self) -> Partition | None:
         serving = self.node.serving
-        return None if serving is None else serving.storage.partitions.find_by_id(*self.place)
+        return None if serving is None else serving.storage.partitions.find_by_id(*self.partition_id)
 
 
-class Rot:
+class BitRot:
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
-        self._flips: list[Flip] = []
+        self._flips: list[BitFlip] = []
 
-    def present(self) -> list[Flip]:
-        return [flip for flip in self._flips if flip.is_there()]
+    def present(self) -> list[BitFlip]:
+        return [flip for flip in self._flips if flip.is_present()]
 
     def is_damaged(self, node_id: int, name: str) -> bool:
         """Whether a bit of this partition was ever flipped on this node."""
@@ -104,12 +104,14 @@ class Rot:
             if is_offline and not self.is_damaged(node.id, str(partition.name)):
                 self._cluster.violate(f"{partition.name} is offline on {node} for no reason: {offline}")
 
-    def is_sound(self, node_id: int, place: Place) -> bool:
-        return not any(flip.node.id == node_id and flip.place == place for flip in self.present())
+    def has_no_flipped_bit(self, node_id: int, partition_id: TopicIdPartition) -> bool:
+        return not any(
+            flip.node.id == node_id and flip.partition_id == partition_id for flip in self.present()
+        )
 
     # Flipping
 
-    def flip(self, node: SimNode, random: Random) -> Flip | None:
+    def flip(self, node: SimNode, random: Random) -> BitFlip | None:
         """A bit of something that this node has and others have, too; None: there is nothing."""
         candidates = [
             (topic, state)
@@ -123,7 +125,7 @@ class Rot:
             candidates = of_offsets
         random.shuffle(candidates)
         for topic, state in candidates:
-            flip = self._flipped(node, topic, state, random)
+            flip = self._flip_bit(node, topic, state, random)
             if flip is not None:
                 self._flips.append(flip)
                 return flip
@@ -132,62 +134,64 @@ class Rot:
     def _may_flip(self, node: SimNode, topic: Topic, state: PartitionState) -> bool:
         if node.id not in state.isr or state.leader == NO_NODE:
             return False
-        place = (topic.id, state.index)
+        partition_id = (topic.id, state.index)
         others = [self._cluster.nodes[number] for number in state.isr if number != node.id]
-        is_first = all(flip.place != place for flip in self.present())
-        return is_first and any(other.is_up and not other.has_lost_disk for other in others)
+        is_first = all(flip.partition_id != partition_id for flip in self.present())
+        return is_first and any(other.is_up and not other.has_lost_data for other in others)
 
-    def _flipped(self, node: SimNode, topic: Topic, state: PartitionState, random: Random) -> Flip | None:
-        name, place = TopicPartition(topic.name, state.index), (topic.id, state.index)
+    def _flip_bit(self, node: SimNode, topic: Topic, state: PartitionState, random: Random) -> BitFlip | None:
+        name, partition_id = TopicPartition(topic.name, state.index), (topic.id, state.index)
         offsets = sorted(self._cluster.ledger(topic.id, topic.name, state.index).batches)
-        copy = Copy(node, str(name))
+        copy = ReplicaOnDisk(node, str(name))
         safe_end = copy.recovery_point()
         for offset in random.sample(offsets, min(5, len(offsets))):
-            stored, spot = copy.at(offset), copy.spot(offset)
-            if stored is None or spot is None or stored.header.size <= HEADER_BYTES:
+            stored, location = copy.at(offset), copy.location(offset)
+            if stored is None or location is None or stored.header.size <= HEADER_BYTES:
                 continue
             if stored.header.next_offset > safe_end:
                 continue
-            position = spot.position + random.randrange(HEADER_BYTES, stored.header.size)
-            value = spot.file.flip(position, random.randrange(8))
-            byte = Byte(f"{LOGS}/{name}/{spot.segment}", spot.file, position, value)
-            return Flip(node, place, name, stored.header, byte, state.leader_epoch)
+            position = location.position + random.randrange(HEADER_BYTES, stored.header.size)
+            value = location.file.flip(position, random.randrange(8))
+            byte = FlippedByte(f"{LOGS}/{name}/{location.segment}", location.file, position, value)
+            return BitFlip(node, partition_id, name, stored.header, byte, state.leader_epoch)
         return None
 
     # After healing
 
-    def is_handled(self, flip: Flip) -> bool:
-        if not flip.is_there():
+    def is_handled(self, flip: BitFlip) -> bool:
+        if not flip.is_present():
             return True
-        topic = self._cluster.truth.image.topics_by_id[flip.place[0]]
-        state = topic.partitions[flip.place[1]]
+        topic = self._cluster.truth.image.topics_by_id[flip.partition_id[0]]
+        state = topic.partitions[flip.partition_id[1]]
         has_left = flip.node.id not in state.isr and state.leader != NO_NODE
         return flip.is_noticed() and has_left
 
-    def must_be_noticed(self, flip: Flip) -> bool:
+    def must_be_noticed(self, flip: BitFlip) -> bool:
         """A coordinator that has begun since then has read all of its log: nobody has to look for it."""
-        topic = self._cluster.truth.image.topics_by_id[flip.place[0]]
-        state = topic.partitions[flip.place[1]]
+        topic = self._cluster.truth.image.topics_by_id[flip.partition_id[0]]
+        state = topic.partitions[flip.partition_id[1]]
         is_new = state.leader == flip.node.id and state.leader_epoch > flip.leader_epoch
         return topic.name == GROUP_TOPIC and is_new
 
-    async def read(self, client: Client, flip: Flip) -> None:
+    async def read(self, client: KafkaClient, flip: BitFlip) -> None:
         """As a consumer that asks this very broker, whether it leads or not."""
-        asked = FetchPartition(
-            flip.place[1], NO_LEADER_EPOCH, flip.batch.base_offset, partition_max_bytes=BYTES_MAX
+        partition_request = FetchPartition(
+            flip.partition_id[1], NO_LEADER_EPOCH, flip.batch.base_offset, partition_max_bytes=BYTES_MAX
         )
-        wanted = FetchTopic(flip.name.topic, flip.place[0], [asked])
-        request = FetchRequest(max_wait_ms=0, topics=[wanted], session_epoch=-1)
+        topic_request = FetchTopic(flip.name.topic, flip.partition_id[0], [partition_request])
+        request = FetchRequest(max_wait_ms=0, topics=[topic_request], session_epoch=-1)
         try:
             await client.ask(flip.node.id, FETCH, request)
-        except TROUBLE:
-            await client.rest()
+        except CONNECTION_ERRORS:
+            await client.pause()
 
-    async def look_up(self, client: Client, flip: Flip) -> None:
+    async def look_up(self, client: KafkaClient, flip: BitFlip) -> None:
         """ListOffsets by time, for which records are decoded."""
-        asked = ListOffsetsPartition(flip.place[1], NO_LEADER_EPOCH, flip.batch.max_timestamp)
-        request = ListOffsetsRequest(-1, topics=[ListOffsetsTopic(flip.name.topic, [asked])])
+        partition_request = ListOffsetsPartition(
+            flip.partition_id[1], NO_LEADER_EPOCH, flip.batch.max_timestamp
+        )
+        request = ListOffsetsRequest(-1, topics=[ListOffsetsTopic(flip.name.topic, [partition_request])])
         try:
             await client.ask(flip.node.id, LIST_OFFSETS, request)
-        except TROUBLE:
-            await client.rest()
+        except CONNECTION_ERRORS:
+            await client.pause()

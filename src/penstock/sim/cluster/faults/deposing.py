@@ -20,28 +20,28 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.host.metadata_store import Change, Put
+from penstock.host.metadata_store import Put, StoreChange
 from penstock.metadata.facts import PartitionState, Topic
 from penstock.metadata.image import apply
 from penstock.metadata.image_changes import changed_partitions
-from penstock.metadata.keys import Keys
+from penstock.metadata.keys import ClusterKeys
 from penstock.sim.cluster.node import SimNode
-from penstock.sim.store import Fate
+from penstock.sim.store import RequestFault
 
 if TYPE_CHECKING:
     from penstock.sim.cluster.cluster import SimCluster
 
 STEP_SECONDS_MAX: Final = 15.0
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 LATE_SECONDS: Final = 1.5
 
 
-class _Scene(NamedTuple):
+class _DeposalPlan(NamedTuple):
     topic: Topic
     partition: int
     leader: SimNode
     follower: SimNode
-    witness: SimNode
+    stale_broker: SimNode
 
 
 class Deposal:
@@ -50,27 +50,27 @@ class Deposal:
         self._random = random
         self._is_over = is_over
 
-    async def happen(self) -> bool:
+    async def inject(self) -> bool:
         """Whether a leader was deposed and leads again."""
-        scene = self._chosen()
-        if scene is None or self._cluster.store.ambush is not None:
+        chosen = self._choose_partition()
+        if chosen is None or self._cluster.store.ambush is not None:
             return False
         # With three brokers the witness follows nothing meanwhile: the leader goes on alone.
-        if not await self._cluster.administrator.set_minimum(scene.topic.name, 1):
+        if not await self._cluster.administrator.set_minimum(chosen.topic.name, 1):
             return False
         released: asyncio.Future[None] = self._cluster.loop.create_future()
-        scene.witness.hold_back(True)
+        chosen.stale_broker.delay_watch_events(True)
         try:
-            return await self._depose(scene, released)
+            return await self._depose(chosen, released)
         finally:
             if not released.done():
                 released.set_result(None)
-            for node in (scene.leader, scene.witness):
-                node.mute_store(False)
-                node.hold_back(False)
-            self._mend(scene)
+            for node in (chosen.leader, chosen.stale_broker):
+                node.drop_store_replies(False)
+                node.delay_watch_events(False)
+            self._restore(chosen)
 
-    def _chosen(self) -> _Scene | None:
+    def _choose_partition(self) -> _DeposalPlan | None:
         """A partition that its preferred leader leads, so that it gets that back."""
         cluster = self._cluster
         nodes, image = cluster.nodes, cluster.truth.image
@@ -85,86 +85,90 @@ class Deposal:
             return None
         topic, state = self._random.choice(found)
         leader, follower = nodes[state.replicas[0]], nodes[state.replicas[1]]
-        witness = self._random.choice([node for node in nodes.values() if node not in (leader, follower)])
-        return _Scene(topic, state.index, leader, follower, witness)
+        stale_broker = self._random.choice(
+            [node for node in nodes.values() if node not in (leader, follower)]
+        )
+        return _DeposalPlan(topic, state.index, leader, follower, stale_broker)
 
-    async def _depose(self, scene: _Scene, released: "asyncio.Future[None]") -> bool:
-        leader, store = scene.leader, self._cluster.store
-        session = store.session_of(Keys(self._cluster.truth.image.cluster_id).live(leader.id))
-        if session is None or store.is_away:
+    async def _depose(self, chosen: _DeposalPlan, released: "asyncio.Future[None]") -> bool:
+        leader, store = chosen.leader, self._cluster.store
+        session = store.session_of(ClusterKeys(self._cluster.truth.image.cluster_id).live(leader.id))
+        if session is None or store.is_unavailable:
             return False
-        epoch = self._state(scene).leader_epoch
+        epoch = self._state(chosen).leader_epoch
         store.end_session(session)
-        if not await self._until(lambda: self._leads(scene) and self._state(scene).leader_epoch > epoch):
+        if not await self._wait_until(
+            lambda: self._leads(chosen) and self._state(chosen).leader_epoch > epoch
+        ):
             return False
-        caught = self._lie_in_wait(scene, released)
-        self._cut(scene)
-        if not await self._until(lambda: scene.follower.id not in self._state(scene).isr):
+        caught = self._intercept_join(chosen, released)
+        self._cut(chosen)
+        if not await self._wait_until(lambda: chosen.follower.id not in self._state(chosen).isr):
             return False
-        self._mend(scene)
-        if not await self._until(lambda: bool(caught)):
+        self._restore(chosen)
+        if not await self._wait_until(lambda: bool(caught)):
             return False
         deposals = leader.deposals
-        leader.mute_store(True)
-        leader.hold_back(True)
-        if not await self._until(lambda: leader.deposals > deposals):
+        leader.drop_store_replies(True)
+        leader.delay_watch_events(True)
+        if not await self._wait_until(lambda: leader.deposals > deposals):
             return False
-        self._cut(scene)
-        leader.mute_store(False)
-        if not await self._until(lambda: self._leads(scene)):
+        self._cut(chosen)
+        leader.drop_store_replies(False)
+        if not await self._wait_until(lambda: self._leads(chosen)):
             return False
         released.set_result(None)
         await asyncio.sleep(LATE_SECONDS)
         return True
 
-    def _lie_in_wait(self, scene: _Scene, released: "asyncio.Future[None]") -> list[int]:
+    def _intercept_join(self, chosen: _DeposalPlan, released: "asyncio.Future[None]") -> list[int]:
         """For the request that takes the follower in. Not empty when it was sent."""
         store, caught = self._cluster.store, list[int]()
 
-        def look(changes: Sequence[Change]) -> Fate | None:
+        def intercept(changes: Sequence[StoreChange]) -> RequestFault | None:
             image = self._cluster.truth.image
-            prefix = f"{Keys(image.cluster_id).prefix}partitions/"
+            prefix = f"{ClusterKeys(image.cluster_id).prefix}partitions/"
             puts = [change for change in changes if isinstance(change, Put) and change.key.startswith(prefix)]
             after = apply(image, puts, image.revision + 1)
             for topic, was, now in changed_partitions(image, after):
-                is_it = topic.id == scene.topic.id and now is not None and now.index == scene.partition
+                is_it = topic.id == chosen.topic.id and now is not None and now.index == chosen.partition
                 if is_it and was is not None and now is not None and set(was.isr) < set(now.isr):
                     store.ambush = None
                     caught.append(now.index)
-                    return Fate(0.0, loses_reply=True, released=released)
+                    return RequestFault(0.0, loses_reply=True, released=released)
             return None
 
-        store.ambush = look
-        released.add_done_callback(lambda _: self._stop_waiting(look))
+        store.ambush = intercept
+        released.add_done_callback(lambda _: self._remove_interceptor(intercept))
         return caught
 
-    def _stop_waiting(self, look: Callable[[Sequence[Change]], Fate | None]) -> None:
-        if self._cluster.store.ambush is look:
+    def _remove_interceptor(self, intercept: Callable[[Sequence[StoreChange]], RequestFault | None]) -> None:
+        if self._cluster.store.ambush is intercept:
             self._cluster.store.ambush = None
 
-    def _cut(self, scene: _Scene) -> None:
-        self._cluster.network.cut(scene.leader.host, scene.follower.host)
-        self._cluster.network.cut(scene.follower.host, scene.leader.host)
+    def _cut(self, chosen: _DeposalPlan) -> None:
+        self._cluster.network.cut(chosen.leader.host, chosen.follower.host)
+        self._cluster.network.cut(chosen.follower.host, chosen.leader.host)
 
-    def _mend(self, scene: _Scene) -> None:
-        self._cluster.network.mend(scene.leader.host, scene.follower.host)
-        self._cluster.network.mend(scene.follower.host, scene.leader.host)
+    def _restore(self, chosen: _DeposalPlan) -> None:
+        self._cluster.network.restore(chosen.leader.host, chosen.follower.host)
+        self._cluster.network.restore(chosen.follower.host, chosen.leader.host)
 
-    def _state(self, scene: _Scene) -> PartitionState:
-        return self._cluster.truth.image.topics[scene.topic.name].partitions[scene.partition]
+    def _state(self, chosen: _DeposalPlan) -> PartitionState:
+        return self._cluster.truth.image.topics[chosen.topic.name].partitions[chosen.partition]
 
-    def _leads(self, scene: _Scene) -> bool:
+    def _leads(self, chosen: _DeposalPlan) -> bool:
         """As the store has it, and as the broker itself does."""
-        serving = scene.leader.serving
-        if serving is None or self._state(scene).leader != scene.leader.id:
+        serving = chosen.leader.serving
+        if serving is None or self._state(chosen).leader != chosen.leader.id:
             return False
-        partition = serving.storage.partitions.find_by_id(scene.topic.id, scene.partition)
+        partition = serving.storage.partitions.find_by_id(chosen.topic.id, chosen.partition)
         return partition is not None and partition.leading is not None
 
-    async def _until(self, holds: Callable[[], bool]) -> bool:
+    async def _wait_until(self, holds: Callable[[], bool]) -> bool:
         ends_at = self._cluster.loop.now + STEP_SECONDS_MAX
         while not holds():
             if self._cluster.loop.now > ends_at or self._is_over():
                 return False
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         return not self._is_over()

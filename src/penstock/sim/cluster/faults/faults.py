@@ -9,14 +9,14 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from penstock.metadata.keys import Keys
-from penstock.sim.cluster.clients.client import Client
+from penstock.metadata.keys import ClusterKeys
+from penstock.sim.cluster.clients.client import KafkaClient
 from penstock.sim.cluster.faults.ambush import Ambush
 from penstock.sim.cluster.faults.deposing import Deposal
 from penstock.sim.cluster.node import SimNode
-from penstock.sim.cluster.plan import Fault, Kind
-from penstock.sim.disk import BOUNDLESS_BYTES
-from penstock.sim.network import Weather
+from penstock.sim.cluster.plan import Fault, FaultKind
+from penstock.sim.disk import UNLIMITED_BYTES
+from penstock.sim.network import NetworkConditions
 from penstock.sim.store import StoreFaults
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 STOP_SECONDS_MAX: Final = 10.0
 CLOCK_OFF_MS_MAX: Final = 100_000
 HOUR_MS: Final = 3_600_000
-RATES: Final = (0.8, 0.95, 1.05, 1.25)
-Way = tuple[str, str]
+CLOCK_RATES: Final = (0.8, 0.95, 1.05, 1.25)
+HostPair = tuple[str, str]
 """From one host to another."""
 DYING_SECONDS_MIN: Final = 1.0
-TROUBLE_SECONDS: Final = 8.0
+AMBUSH_FAULT_SECONDS: Final = 8.0
 """As long as what was ambushed may take, or longer."""
 
 
@@ -40,13 +40,13 @@ class Faults:
         self.is_over = False
         """Everything was put right: nothing begins any more."""
 
-    async def happen(self, fault: Fault) -> None:
+    async def inject(self, fault: Fault) -> None:
         self._cluster.trace(f"fault {fault}")
-        await _Happening(self, self._cluster, fault).deed()
+        await _InjectedFault(self, self._cluster, fault).inject()
 
     def may_wipe(self, node: SimNode) -> bool:
         """At most once, and only what others have too."""
-        if self._is_wiped or not node.is_up or not self._cluster.can_lose(node.id):
+        if self._is_wiped or not node.is_up or not self._cluster.can_lose_data(node.id):
             return False
         self._is_wiped = True
         return True
@@ -55,32 +55,32 @@ class Faults:
         """Put everything right."""
         cluster, self.is_over = self._cluster, True
         cluster.network.heal()
-        cluster.network.weather = Weather()
+        cluster.network.conditions = NetworkConditions()
         cluster.store.faults = StoreFaults(self._cluster.plan.store_delay)
         cluster.store.ambush = None
-        if cluster.store.is_away:
-            cluster.store.come_back()
+        if cluster.store.is_unavailable:
+            cluster.store.become_available()
         for node in cluster.nodes.values():
-            node.cut_off_store(False)
-            node.hold_back(False)
+            node.disconnect_from_store(False)
+            node.delay_watch_events(False)
             node.drift(1.0)
-            node.disk.room_bytes, node.disk.sync_fails = BOUNDLESS_BYTES, False
-            node.slowness_seconds = self._cluster.plan.disk_seconds
+            node.disk.room_bytes, node.disk.sync_fails = UNLIMITED_BYTES, False
+            node.disk_job_seconds_max = self._cluster.plan.disk_seconds
             if node.process.is_paused and node.is_up:
                 cluster.loop.go_on(node.process)
             if has_failed(node):
                 await node.kill()
-            up(node)
-            cluster.rot.require_reason(node)
+            start_if_down(node)
+            cluster.bit_rot.require_reason(node)
 
     async def restart_damaged(self) -> None:
         """As an operator does, some time after others have taken over."""
-        for node in {flip.node.id: flip.node for flip in self._cluster.rot.present()}.values():
+        for node in {flip.node.id: flip.node for flip in self._cluster.bit_rot.present()}.values():
             await node.kill()
-            up(node)
+            start_if_down(node)
 
 
-class _Happening:
+class _InjectedFault:
     """Of one fault."""
 
     def __init__(self, faults: Faults, cluster: "SimCluster", fault: Fault) -> None:
@@ -92,59 +92,59 @@ class _Happening:
         self._node = self._nodes[0]
         self._random: Random = cluster.random(f"fault {fault.number}")
 
-    async def deed(self) -> None:
+    async def inject(self) -> None:
         await {
-            Kind.KILL: self._kill,
-            Kind.POWER: self._power,
-            Kind.BLACKOUT: self._blackout,
-            Kind.DYING: self._dying,
-            Kind.WIPE: self._wipe,
-            Kind.STOP: self._stop,
-            Kind.PAUSE: self._pause,
-            Kind.CLOCK: self._clock,
-            Kind.DRIFT: self._drift,
-            Kind.CUT: self._cut,
-            Kind.HALF_CUT: self._half_cut,
-            Kind.CUT_CLIENTS: self._cut_clients,
-            Kind.RESET: self._reset,
-            Kind.SLOW_NETWORK: self._slow_network,
-            Kind.LOSS: self._loss,
-            Kind.STORE_AWAY: self._store_away,
-            Kind.STORE_CUT: self._store_cut,
-            Kind.STORE_LOSES: self._store_loses,
-            Kind.STALE: self._stale,
-            Kind.AMBUSH: self._ambush,
-            Kind.EXPIRE: self._expire,
-            Kind.COMPACT: self._compact,
-            Kind.DISK_FULL: self._disk_full,
-            Kind.SLOW_DISK: self._slow_disk,
-            Kind.SYNC_FAILS: self._sync_fails,
-            Kind.ROT: self._rot,
-            Kind.DEPOSE: self._depose,
+            FaultKind.KILL: self._kill,
+            FaultKind.POWER: self._power,
+            FaultKind.BLACKOUT: self._blackout,
+            FaultKind.DYING: self._dying,
+            FaultKind.WIPE: self._wipe,
+            FaultKind.STOP: self._stop,
+            FaultKind.PAUSE: self._pause,
+            FaultKind.CLOCK: self._clock,
+            FaultKind.DRIFT: self._drift,
+            FaultKind.CUT: self._cut,
+            FaultKind.HALF_CUT: self._half_cut,
+            FaultKind.CUT_CLIENTS: self._cut_clients,
+            FaultKind.RESET: self._reset,
+            FaultKind.SLOW_NETWORK: self._slow_network,
+            FaultKind.LOSS: self._loss,
+            FaultKind.STORE_AWAY: self._store_away,
+            FaultKind.STORE_CUT: self._store_cut,
+            FaultKind.STORE_LOSES: self._store_loses,
+            FaultKind.STALE: self._stale,
+            FaultKind.AMBUSH: self._ambush,
+            FaultKind.EXPIRE: self._expire,
+            FaultKind.COMPACT: self._compact,
+            FaultKind.DISK_FULL: self._disk_full,
+            FaultKind.SLOW_DISK: self._slow_disk,
+            FaultKind.SYNC_FAILS: self._sync_fails,
+            FaultKind.ROT: self._rot,
+            FaultKind.DEPOSE: self._depose,
         }[self._fault.kind]()
 
-    def _strikes(self) -> None:
-        self._cluster.struck[self._fault.kind] += 1
+    def _count_fault(self) -> None:
+        self._cluster.event_counts[self._fault.kind] += 1
 
     # Processes and machines
 
     async def _kill(self) -> None:
-        await self._down(self._nodes, self._seconds, loses_power=False)
+        await self._crash(self._nodes, self._seconds, loses_power=False)
 
     async def _power(self) -> None:
-        await self._down(self._nodes, self._seconds, loses_power=True)
+        await self._crash(self._nodes, self._seconds, loses_power=True)
 
     async def _blackout(self) -> None:
-        await self._down(list(self._cluster.nodes.values()), self._seconds, loses_power=True)
+        await self._crash(list(self._cluster.nodes.values()), self._seconds, loses_power=True)
 
-    async def _down(self, nodes: list[SimNode], seconds: float, *, loses_power: bool) -> None:
+    async def _crash(self, nodes: list[SimNode], seconds: float, *, loses_power: bool) -> None:
         down = [node for node in nodes if node.is_up]
         if not down:
             return
-        self._strikes()
-        await self._take_down(down, seconds, loses_power=loses_power)
+        self._count_fault()
+        await self._crash_and_restart(down, seconds, loses_power=loses_power)
 
-    async def _take_down(self, nodes: list[SimNode], seconds: float, *, loses_power: bool) -> None:
+    async def _crash_and_restart(self, nodes: list[SimNode], seconds: float, *, loses_power: bool) -> None:
         down = [node for node in nodes if self._cluster.may_crash(node.id)]
         if loses_power and not self._cluster.plan.extras.flushes_before_ack:
             down = down[:1]  # what the others have in memory must stay there
@@ -156,33 +156,33 @@ class _Happening:
         await asyncio.sleep(seconds)
         for node in down:
             await asyncio.sleep(self._random.choice((0.0, 0.0, 1.0)))
-            up(node)
+            start_if_down(node)
 
     async def _dying(self) -> None:
-        out, into = self._ways(self._node)
-        await self._cut_ways(out + into, max(self._seconds, DYING_SECONDS_MIN))
+        out, into = self._links_of(self._node)
+        await self._cut_links(out + into, max(self._seconds, DYING_SECONDS_MIN))
         if self._node.is_up and not self._faults.is_over:
             seconds = self._random.choice((0.1, 3.0, 9.0))
-            await self._take_down([self._node], seconds, loses_power=True)
+            await self._crash_and_restart([self._node], seconds, loses_power=True)
 
     async def _wipe(self) -> None:
         node = self._node
         if not self._faults.may_wipe(node):
             return
-        self._strikes()
+        self._count_fault()
         await node.kill()
         node.wipe()
         await asyncio.sleep(self._seconds)
-        up(node)
+        start_if_down(node)
 
     async def _stop(self) -> None:
         node = self._node
         if not node.is_up or node.running is None or node.process.is_paused:
             return
-        self._strikes()
+        self._count_fault()
         await node.stop(STOP_SECONDS_MAX)
         await asyncio.sleep(self._seconds)
-        up(node)
+        start_if_down(node)
 
     async def _pause(self) -> None:
         await self._pause_for([node for node in self._nodes if node.is_up], self._seconds)
@@ -190,93 +190,93 @@ class _Happening:
     async def _pause_for(self, nodes: list[SimNode], seconds: float) -> None:
         if not nodes:
             return
-        self._strikes()
+        self._count_fault()
         ends = [node.pause() for node in nodes]
         await asyncio.sleep(seconds)
         for go_on in ends:
             go_on()
 
     async def _clock(self) -> None:
-        self._strikes()
+        self._count_fault()
         for node in self._nodes:
             off_ms = self._random.randint(-CLOCK_OFF_MS_MAX, CLOCK_OFF_MS_MAX)
-            node.clock_is_off_ms = self._random.choice((off_ms, HOUR_MS, -HOUR_MS))
+            node.clock_offset_ms = self._random.choice((off_ms, HOUR_MS, -HOUR_MS))
 
     async def _drift(self) -> None:
-        self._strikes()
+        self._count_fault()
         for node in self._nodes:
-            node.drift(self._random.choice(RATES))
+            node.drift(self._random.choice(CLOCK_RATES))
 
     # Network
 
     async def _cut(self) -> None:
         """Between one node and all others."""
-        out, into = self._ways(self._node)
-        await self._cut_ways(out + into, self._seconds)
+        out, into = self._links_of(self._node)
+        await self._cut_links(out + into, self._seconds)
 
     async def _half_cut(self) -> None:
         """Only what it sends, or only what it is sent."""
-        await self._cut_ways(self._random.choice(self._ways(self._node)), self._seconds)
+        await self._cut_links(self._random.choice(self._links_of(self._node)), self._seconds)
 
-    def _ways(self, node: SimNode) -> tuple[list[Way], list[Way]]:
+    def _links_of(self, node: SimNode) -> tuple[list[HostPair], list[HostPair]]:
         others = [other for other in self._cluster.nodes.values() if other is not node]
         return [(node.host, other.host) for other in others], [(other.host, node.host) for other in others]
 
     async def _cut_clients(self) -> None:
         node = self._node
         hosts = [client.name for client in self._cluster.clients if self._random.random() < 0.5]
-        ways = [(host, node.host) for host in hosts]
+        links = [(host, node.host) for host in hosts]
         if self._random.random() < 0.5:
-            ways = [(node.host, host) for host in hosts]
-        if ways:
-            await self._cut_ways(ways, self._seconds)
+            links = [(node.host, host) for host in hosts]
+        if links:
+            await self._cut_links(links, self._seconds)
 
-    async def _cut_ways(self, ways: list[Way], seconds: float) -> None:
-        self._strikes()
-        for way in ways:
-            self._cluster.network.cut(*way)
+    async def _cut_links(self, links: list[HostPair], seconds: float) -> None:
+        self._count_fault()
+        for link in links:
+            self._cluster.network.cut(*link)
         await asyncio.sleep(seconds)
-        for way in ways:
-            self._cluster.network.mend(*way)
+        for link in links:
+            self._cluster.network.restore(*link)
 
     async def _reset(self) -> None:
-        self._strikes()
+        self._count_fault()
         self._cluster.network.reset(share=self._random.choice((0.2, 1.0)))
 
     async def _slow_network(self) -> None:
-        await self._storm(Weather(slow_share=self._random.choice((0.02, 0.3))))
+        await self._degrade_network(NetworkConditions(slow_share=self._random.choice((0.02, 0.3))))
 
     async def _loss(self) -> None:
-        await self._storm(Weather(lost_share=self._random.choice((0.02, 0.3))))
+        await self._degrade_network(NetworkConditions(lost_share=self._random.choice((0.02, 0.3))))
 
-    async def _storm(self, weather: Weather) -> None:
-        self._strikes()
-        self._cluster.network.weather = weather
+    async def _degrade_network(self, conditions: NetworkConditions) -> None:
+        self._count_fault()
+        self._cluster.network.conditions = conditions
         await asyncio.sleep(self._seconds)
-        self._cluster.network.weather = Weather()
+        self._cluster.network.conditions = NetworkConditions()
 
     # The metadata store
 
     async def _store_away(self) -> None:
         store = self._cluster.store
-        if store.is_away:
+        if store.is_unavailable:
             return
-        self._strikes()
-        store.go_away()
+        self._count_fault()
+        store.become_unavailable()
         await asyncio.sleep(self._seconds)
-        if store.is_away:
-            store.come_back()
+        if store.is_unavailable:
+            store.become_available()
 
     async def _store_cut(self) -> None:
-        self._strikes()
+        self._count_fault()
         for node in self._nodes:
-            node.cut_off_store(True)
+            node.disconnect_from_store(True)
         await asyncio.sleep(self._seconds)
         for node in self._nodes:
-            node.cut_off_store(False)
+            node.disconnect_from_store(False)
 
     async def _store_loses(self) -> None:
-        self._strikes()
+        self._count_fault()
         self._cluster.store.faults = StoreFaults(
             delay_seconds=self._cluster.plan.store_delay,
             stalls=self._random.choice((0.0, 0.1)),
@@ -289,68 +289,68 @@ class _Happening:
         self._cluster.store.faults = StoreFaults(self._cluster.plan.store_delay)
 
     async def _stale(self) -> None:
-        self._strikes()
+        self._count_fault()
         for node in self._nodes:
-            node.hold_back(True)
+            node.delay_watch_events(True)
         await asyncio.sleep(self._seconds)
         for node in self._nodes:
-            node.hold_back(False)
+            node.delay_watch_events(False)
 
     async def _ambush(self) -> None:
-        prey = await Ambush(self._cluster, self._random).prey()
-        if prey is None:
+        target = await Ambush(self._cluster, self._random).target()
+        if target is None:
             return
-        victim = self._cluster.nodes[prey.victim]
-        out, into = self._ways(victim)
-        leader = self._cluster.nodes[prey.leader]
-        trouble = self._random.choice(
+        victim = self._cluster.nodes[target.victim]
+        out, into = self._links_of(victim)
+        leader = self._cluster.nodes[target.leader]
+        fault_kind = self._random.choice(
             ("cut", "cut off leader", "cut off leader", "half-cut", "pause", "kill")
         )
-        self._cluster.trace(f"ambush of {victim}, led by {leader}: {trouble}")
-        if trouble == "cut off leader" and leader is not victim:
-            ways = [(leader.host, victim.host), (victim.host, leader.host)]
-            await self._cut_ways(ways, TROUBLE_SECONDS)
-        elif trouble == "pause" and victim.is_up:
+        self._cluster.trace(f"ambush of {victim}, led by {leader}: {fault_kind}")
+        if fault_kind == "cut off leader" and leader is not victim:
+            links = [(leader.host, victim.host), (victim.host, leader.host)]
+            await self._cut_links(links, AMBUSH_FAULT_SECONDS)
+        elif fault_kind == "pause" and victim.is_up:
             await self._pause_for([victim], self._seconds)
-        elif trouble == "kill" and victim.is_up:
-            await self._down([victim], self._seconds, loses_power=False)
+        elif fault_kind == "kill" and victim.is_up:
+            await self._crash([victim], self._seconds, loses_power=False)
         else:
-            await self._cut_ways(out if trouble == "half-cut" else out + into, TROUBLE_SECONDS)
+            await self._cut_links(out if fault_kind == "half-cut" else out + into, AMBUSH_FAULT_SECONDS)
 
     async def _depose(self) -> None:
-        if await Deposal(self._cluster, self._random, lambda: self._faults.is_over).happen():
-            self._strikes()
+        if await Deposal(self._cluster, self._random, lambda: self._faults.is_over).inject():
+            self._count_fault()
 
     async def _expire(self) -> None:
         """The store ends a session although its owner keeps it."""
-        store, keys = self._cluster.store, Keys(self._cluster.truth.image.cluster_id)
+        store, keys = self._cluster.store, ClusterKeys(self._cluster.truth.image.cluster_id)
         for node in self._nodes:
             session = store.session_of(keys.live(node.id))
-            if session is not None and not store.is_away:
-                self._strikes()
+            if session is not None and not store.is_unavailable:
+                self._count_fault()
                 store.end_session(session)
 
     async def _compact(self) -> None:
-        self._strikes()
+        self._count_fault()
         self._cluster.store.compact()
 
     # Disks
 
     async def _disk_full(self) -> None:
-        self._strikes()
+        self._count_fault()
         for node in self._nodes:
             node.disk.room_bytes = self._random.choice((0, 500, 5_000))
         await asyncio.sleep(self._seconds)
         for node in self._nodes:
-            node.disk.room_bytes = BOUNDLESS_BYTES
+            node.disk.room_bytes = UNLIMITED_BYTES
 
     async def _slow_disk(self) -> None:
-        self._strikes()
+        self._count_fault()
         for node in self._nodes:
-            node.slowness_seconds = self._random.choice((0.05, 0.5, 3.0))
+            node.disk_job_seconds_max = self._random.choice((0.05, 0.5, 3.0))
         await asyncio.sleep(self._seconds)
         for node in self._nodes:
-            node.slowness_seconds = self._cluster.plan.disk_seconds
+            node.disk_job_seconds_max = self._cluster.plan.disk_seconds
 
     async def _sync_fails(self) -> None:
         """Once. The broker no longer writes then, until an operator starts it again."""
@@ -358,7 +358,7 @@ class _Happening:
         disk.sync_fails = True
         await asyncio.sleep(self._seconds)
         if not disk.sync_fails:
-            self._strikes()
+            self._count_fault()
         disk.sync_fails = False
         if has_failed(self._node):
             await self._restart(self._node)
@@ -366,32 +366,32 @@ class _Happening:
     async def _rot(self) -> None:
         """Sometimes somebody reads it at once, and sometimes who leads dies then."""
         cluster = self._cluster
-        flip = cluster.rot.flip(self._node, self._random)
+        flip = cluster.bit_rot.flip(self._node, self._random)
         if flip is None:
             return
-        self._strikes()
+        self._count_fault()
         what = self._random.choice(("nothing", "read", "read", "time", "leader dies", "read, leader dies"))
         cluster.trace(f"rot of {flip.name} at {flip.batch.base_offset} on {self._node}: {what}")
-        reader = Client(cluster, f"prober-{self._fault.number}")
+        reader = KafkaClient(cluster, f"prober-{self._fault.number}")
         if what.startswith("read"):
-            await cluster.rot.read(reader, flip)
+            await cluster.bit_rot.read(reader, flip)
         if what == "time":
-            await cluster.rot.look_up(reader, flip)
+            await cluster.bit_rot.look_up(reader, flip)
         if what.endswith("leader dies"):
             await asyncio.sleep(1.0)
-            state = cluster.truth.image.topics_by_id[flip.place[0]].partitions[flip.place[1]]
+            state = cluster.truth.image.topics_by_id[flip.partition_id[0]].partitions[flip.partition_id[1]]
             leader = cluster.nodes.get(state.leader)
             can_die = leader is not None and leader.is_up and not self._faults.is_over
             if leader is not None and leader is not self._node and can_die:
-                await self._take_down([leader], self._seconds, loses_power=False)
+                await self._crash_and_restart([leader], self._seconds, loses_power=False)
 
     async def _restart(self, node: SimNode) -> None:
         await node.kill()
         await asyncio.sleep(0.5)
-        up(node)
+        start_if_down(node)
 
 
-def up(node: SimNode) -> None:
+def start_if_down(node: SimNode) -> None:
     if not node.is_up:
         node.start()
 

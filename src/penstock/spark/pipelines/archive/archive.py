@@ -34,16 +34,21 @@ from penstock.spark.lake.description import (
     open_table,
 )
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import OURS, Compacted, LakeTable, Recorded
+from penstock.spark.lake.table import METADATA_FOLDER, Compacted, LakeTable, QueryRecord
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines.archive import archive_tasks
 from penstock.spark.pipelines.common import report
-from penstock.spark.pipelines.common.checkpoint import claim, is_new, make_folder, noted_starts
+from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new, make_folder, recorded_starts
 from penstock.spark.pipelines.common.cluster import cluster, ids_of, partitions_of
-from penstock.spark.pipelines.common.progress import Progress, Step, lag
-from penstock.spark.pipelines.common.run_lock import alone
-from penstock.spark.pipelines.common.running import Stop, failures_told, loss_told, run
-from penstock.spark.source.offsets import Position, to_document
+from penstock.spark.pipelines.common.progress import BatchProgress, Progress, lag
+from penstock.spark.pipelines.common.run_lock import run_lock
+from penstock.spark.pipelines.common.running import (
+    StopRequest,
+    reporting_data_loss,
+    reporting_spark_errors,
+    run,
+)
+from penstock.spark.source.offsets import PartitionOffsets, to_document
 from penstock.types import TopicId, TopicPartition
 from penstock.wire.cluster import EARLIEST, LATEST
 
@@ -56,10 +61,10 @@ ROWS_PER_BATCH: Final = 2_000_000
 ROWS_PER_TASK_MIN: Final = 100_000
 EVERY_S: Final = 10.0
 COMPACT_EVERY_S: Final = 600.0
-LEFTOVER_MS: Final = DAY_MS
+ORPHAN_FILE_AGE_MS: Final = DAY_MS
 """Files that no commit names are removed when they are older. No batch takes as long."""
 
-Tell = Callable[[str], None]
+ShowLine = Callable[[str], None]
 
 
 class ArchiveSettings(NamedTuple):
@@ -88,7 +93,7 @@ class ArchiveSettings(NamedTuple):
 
     @property
     def checkpoint_folder(self) -> Path:
-        return self.checkpoint or self.folder / OURS / "checkpoints" / self.query_name
+        return self.checkpoint or self.folder / METADATA_FOLDER / "checkpoints" / self.query_name
 
     @property
     def description(self) -> Description:
@@ -155,17 +160,17 @@ class ArchiveReport(NamedTuple):
         )
 
 
-def check(settings: ArchiveSettings) -> Position:
+def check(settings: ArchiveSettings) -> PartitionOffsets:
     """All that can be found wrong without Spark. Makes the table and the checkpoint, if they are new.
 
     Where the topics began when the archive was first started.
     """
-    with _claimed(settings) as starts:
+    with _locked_checkpoint(settings) as starts:
         return starts
 
 
 @contextmanager
-def _claimed(settings: ArchiveSettings) -> Iterator[Position]:
+def _locked_checkpoint(settings: ArchiveSettings) -> Iterator[PartitionOffsets]:
     """Where the topics began when the archive was first started. No other run has the checkpoint by then."""
     with cluster(settings.access) as client:
         partitions = partitions_of(client, settings.topics)
@@ -180,12 +185,12 @@ def _claimed(settings: ArchiveSettings) -> Iterator[Position]:
             "--checkpoint"
         )
     make_folder(folder)
-    with alone(folder, "archive", "Wait for it, or end it"):
-        _claim(settings, partitions, ids)
-        yield noted_starts(folder, {partition: offset for partition, (offset, _) in firsts.items()})
+    with run_lock(folder, "archive", "Wait for it, or end it"):
+        _bind_checkpoint(settings, partitions, ids)
+        yield recorded_starts(folder, {partition: offset for partition, (offset, _) in firsts.items()})
 
 
-def _claim(
+def _bind_checkpoint(
     settings: ArchiveSettings, partitions: Sequence[TopicPartition], ids: Mapping[str, TopicId]
 ) -> None:
     folder = settings.checkpoint_folder
@@ -200,37 +205,43 @@ def _claim(
             "Give --name or --checkpoint as in the run that wrote the table, or another --to"
         )
     wanted = {"pipeline": "archive", "topics": ",".join(settings.topics), "table": str(settings.folder)}
-    claim(folder, wanted, ids, instead="another --to (and another --checkpoint, if you gave one)")
+    bind_checkpoint(folder, wanted, ids, remedy="another --to (and another --checkpoint, if you gave one)")
 
 
-def archive(spark: "SparkSession", settings: ArchiveSettings, stop: Stop, tell: Tell) -> ArchiveReport:
+def archive(
+    spark: "SparkSession", settings: ArchiveSettings, stop: StopRequest, show_line: ShowLine
+) -> ArchiveReport:
     """Until all is archived that was there at the start (`once`), or until a stop is asked for."""
-    with _claimed(settings) as starts:
-        return _archived(spark, settings, starts, stop, tell)
+    with _locked_checkpoint(settings) as starts:
+        return _run_archive(spark, settings, starts, stop, show_line)
 
 
-def _archived(
-    spark: "SparkSession", settings: ArchiveSettings, starts: Position, stop: Stop, tell: Tell
+def _run_archive(
+    spark: "SparkSession",
+    settings: ArchiveSettings,
+    starts: PartitionOffsets,
+    stop: StopRequest,
+    show_line: ShowLine,
 ) -> ArchiveReport:
     began = time.monotonic()
-    with failures_told():
+    with reporting_spark_errors():
         archive_tasks.register(spark)
         query = _start(spark, settings, starts)
         app = query.id
     with open_table(settings.folder) as table:
         before = table.recorded(app)
-        housekeeping = _Housekeeping(settings)
+        maintenance = _TableMaintenance(settings)
         progress = _Progress(settings.query_name, _starts(settings, table))
-        with loss_told():
-            run(query, progress, stop, tell, None if settings.once else housekeeping.when_due)
+        with reporting_data_loss():
+            run(query, progress, stop, show_line, None if settings.once else maintenance.run_if_due)
         seconds = time.monotonic() - began
         after = table.recorded(app)
     if settings.compact:
-        housekeeping.do()
-    return _report(settings, progress, (before, after), seconds, housekeeping)
+        maintenance.do()
+    return _report(settings, progress, (before, after), seconds, maintenance)
 
 
-def _start(spark: "SparkSession", settings: ArchiveSettings, starts: Position) -> "StreamingQuery":
+def _start(spark: "SparkSession", settings: ArchiveSettings, starts: PartitionOffsets) -> "StreamingQuery":
     # One partition of a large batch is read by several tasks, so that few partitions keep all cores busy.
     # A small batch is not cut: it would be as many small files.
     share = max(settings.rows_per_batch // spark.sparkContext.defaultParallelism, ROWS_PER_TASK_MIN)
@@ -242,7 +253,9 @@ def _start(spark: "SparkSession", settings: ArchiveSettings, starts: Position) -
     )
     writer = (
         stream.writeStream.format(archive_tasks.SINK)
-        .options(**{f"{archive_tasks.READ}{name}": value for name, value in settings.read_options.items()})
+        .options(
+            **{f"{archive_tasks.READ_PREFIX}{name}": value for name, value in settings.read_options.items()}
+        )
         .queryName(settings.query_name)
         .option("checkpointLocation", str(settings.checkpoint_folder))
         .option("path", str(settings.folder))
@@ -250,7 +263,7 @@ def _start(spark: "SparkSession", settings: ArchiveSettings, starts: Position) -
         .option("partitionBy", settings.partition_by.value)
         .option("batchColumn", BATCH_COLUMN)
         .option("compression", settings.compression)
-        .option(archive_tasks.STARTS, json.dumps(to_document(starts)))
+        .option(archive_tasks.STARTS_OPTION, json.dumps(to_document(starts)))
     )
     if settings.once:
         return writer.trigger(availableNow=True).start()
@@ -260,11 +273,11 @@ def _start(spark: "SparkSession", settings: ArchiveSettings, starts: Position) -
 class _Progress(Progress):
     """Counts records by their offsets: to Spark, a range of them is one row."""
 
-    def __init__(self, name: str, starts: Position) -> None:
+    def __init__(self, name: str, starts: PartitionOffsets) -> None:
         super().__init__(name)
         self._reached = dict(starts)
 
-    def add(self, step: Step) -> bool:
+    def add(self, step: BatchProgress) -> bool:
         records = sum(max(end - self._reached.get(each, 0), 0) for each, end in step.ends.items())
         is_new = super().add(step._replace(rows=records if step.rows else 0))
         if is_new:
@@ -272,7 +285,7 @@ class _Progress(Progress):
         return is_new
 
 
-def _starts(settings: ArchiveSettings, table: LakeTable) -> Position:
+def _starts(settings: ArchiveSettings, table: LakeTable) -> PartitionOffsets:
     """Where the run begins, for all that one can tell before Spark has said so."""
     with cluster(settings.access) as client:
         partitions = partitions_of(client, settings.topics, existed=True)
@@ -281,7 +294,7 @@ def _starts(settings: ArchiveSettings, table: LakeTable) -> Position:
     return {each: max(offset, ends.get(each, 0)) for each, (offset, _) in found.items()}
 
 
-class _Housekeeping:
+class _TableMaintenance:
     """Small files put together, and files of failed attempts removed."""
 
     def __init__(self, settings: ArchiveSettings) -> None:
@@ -290,7 +303,7 @@ class _Housekeeping:
         self.compacted = Compacted()
         self.removed = 0
 
-    def when_due(self) -> None:
+    def run_if_due(self) -> None:
         if self._settings.compact and time.monotonic() >= self._due:
             self.do()
             self._due = time.monotonic() + COMPACT_EVERY_S
@@ -298,7 +311,7 @@ class _Housekeeping:
     def do(self) -> None:
         with open_table(self._settings.folder) as table:
             before, after = table.compact(TARGET_BYTES)
-            self.removed += len(table.vacuum(older_than_ms=time.time_ns() // 1_000_000 - LEFTOVER_MS))
+            self.removed += len(table.vacuum(older_than_ms=time.time_ns() // 1_000_000 - ORPHAN_FILE_AGE_MS))
         done = self.compacted
         self.compacted = Compacted(done.files_before + before, done.files_after + after)
 
@@ -306,9 +319,9 @@ class _Housekeeping:
 def _report(
     settings: ArchiveSettings,
     progress: Progress,
-    recorded: tuple[Recorded, Recorded],
+    recorded: tuple[QueryRecord, QueryRecord],
     seconds: float,
-    housekeeping: _Housekeeping,
+    maintenance: _TableMaintenance,
 ) -> ArchiveReport:
     before, after = recorded
     with cluster(settings.access) as client, open_table(settings.folder) as table:
@@ -333,7 +346,7 @@ def _report(
         lag=lag({partition: offset for partition, (offset, _) in found.items()}, reached),
         ends=to_document(ends),
         lost=after.lost - before.lost,
-        compacted=housekeeping.compacted,
-        removed=housekeeping.removed,
+        compacted=maintenance.compacted,
+        removed=maintenance.removed,
         checkpoint=str(settings.checkpoint_folder),
     )

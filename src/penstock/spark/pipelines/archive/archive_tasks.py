@@ -27,13 +27,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from penstock.spark.lake.files import TaskFiles, add_spans
-from penstock.spark.lake.sink import LakeWriter, refuse_overwriting, register_once
-from penstock.spark.lake.table import Batch, LakeRefused, LakeTable, Piece, Span
+from penstock.spark.lake.sink import LakeWriter, register_once, reject_overwrite
+from penstock.spark.lake.table import LakeBatch, LakeTable, LakeTableError, OffsetSpan, PlannedRange
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import stream_read_settings
-from penstock.spark.pool import borrowed
+from penstock.spark.pool import borrowed_client
 from penstock.spark.source.discovery import earliest_of
-from penstock.spark.source.offsets import Range, from_document
+from penstock.spark.source.offsets import OffsetRange, from_document
 from penstock.spark.source.reading import read_range
 from penstock.spark.source.stream_source import StreamReader
 from penstock.spark.table import BEYOND, Table, full_schema
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "penstock-ranges"
 SINK: Final = "penstock-archive"
-READ: Final = "read."
-STARTS: Final = "archiveStarts"
+READ_PREFIX: Final = "read."
+STARTS_OPTION: Final = "archiveStarts"
 """The option with the offsets at which the topics began when the archive was first started."""
 COLUMNS: Final = (
     "topic",
@@ -58,7 +58,7 @@ COLUMNS: Final = (
     "headers",
     BEYOND,
 )
-RANGE: Final = StructType(
+RANGE_SCHEMA: Final = StructType(
     [
         StructField("topic", StringType()),
         StructField("partition", IntegerType()),
@@ -81,7 +81,7 @@ class RangeSource(DataSource):
         return SOURCE
 
     def schema(self) -> StructType:
-        return RANGE
+        return RANGE_SCHEMA
 
     def streamReader(self, schema: StructType) -> "RangeReader":
         return RangeReader(stream_read_settings(self.options), _records_table())
@@ -89,11 +89,11 @@ class RangeSource(DataSource):
 
 class RangeReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        task = self.begun(partition)
-        (topic, number), start, end, topic_id = task.wanted
+        task = self.started_task(partition)
+        (topic, number), start, end, topic_id = task.offset_range
         place = {"topic": topic, "partition": number, "topicId": topic_id}
         row = {**place, "start": start, "end": end, "count": task.count}
-        yield pa.RecordBatch.from_pylist([row], to_arrow_schema(RANGE, timezone="UTC"))
+        yield pa.RecordBatch.from_pylist([row], to_arrow_schema(RANGE_SCHEMA, timezone="UTC"))
 
 
 class ArchiveSink(DataSource):
@@ -102,7 +102,7 @@ class ArchiveSink(DataSource):
         return SINK
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":
-        refuse_overwriting(overwrite)
+        reject_overwrite(overwrite)
         return ArchiveWriter(self.options)
 
 
@@ -110,41 +110,41 @@ class ArchiveWriter(LakeWriter):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options, COLUMNS)
         self._settings = stream_read_settings(_read_options(options))
-        self._starts = from_document(json.loads(options.get(STARTS) or "{}"))
+        self._starts = from_document(json.loads(options.get(STARTS_OPTION) or "{}"))
         self._table = _records_table()
 
     def rows(self, given: Iterator[pa.RecordBatch], files: TaskFiles) -> Iterator[pa.RecordBatch]:
-        files.expect(to_arrow_schema(_records_schema(), timezone="UTC"))
+        files.set_schema(to_arrow_schema(_records_schema(), timezone="UTC"))
 
         def lost(offsets: int) -> None:
             files.lost += offsets
 
-        for wanted, count in _ranges(given):
-            span = Span(wanted.start, wanted.end)
-            add_spans(files.spans, {wanted.partition: span})
-            files.pieces.append(Piece(wanted.partition, span, count))
-            yield from read_range(self._settings, self._table, wanted, lost)
+        for offset_range, count in _ranges(given):
+            span = OffsetSpan(offset_range.start, offset_range.end)
+            add_spans(files.spans, {offset_range.partition: span})
+            files.pieces.append(PlannedRange(offset_range.partition, span, count))
+            yield from read_range(self._settings, self._table, offset_range, lost)
 
-    def spans(self, given: Iterator[pa.RecordBatch]) -> dict[TopicPartition, Span]:
+    def spans(self, given: Iterator[pa.RecordBatch]) -> dict[TopicPartition, OffsetSpan]:
         """Without reading them: they may be gone by now."""
-        found: dict[TopicPartition, Span] = {}
-        for wanted, _ in _ranges(given):
-            add_spans(found, {wanted.partition: Span(wanted.start, wanted.end)})
+        found: dict[TopicPartition, OffsetSpan] = {}
+        for offset_range, _ in _ranges(given):
+            add_spans(found, {offset_range.partition: OffsetSpan(offset_range.start, offset_range.end)})
         return found
 
-    def checked(self, batch: Batch, table: LakeTable) -> Batch:
+    def validated(self, batch: LakeBatch, table: LakeTable) -> LakeBatch:
         """Ranges follow one another, so a gap is what the table has lost, such as one from a backup."""
         held = dict(table.ends(batch.spans))
         new = [each for each, span in batch.spans.items() if each not in held and span.start > 0]
         gaps = {
             each: batch.spans[each].start - end
-            for each, end in (held | self._beginnings(new)).items()
+            for each, end in (held | self._start_offsets(new)).items()
             if batch.spans[each].start > end
         }
         if gaps and self._settings.fail_on_data_loss:
             partition, gap = next(iter(gaps.items()))
             retention = "" if partition in held else ", or retention removed them before they were archived"
-            raise LakeRefused(
+            raise LakeTableError(
                 f"the table lacks {gap} offsets of {partition.topic}/{partition.partition} before "
                 f"{batch.spans[partition].start}, which were to be archived: the table is older than the "
                 f"checkpoint{retention}. Use the newest state of the table, begin anew with another --to, or "
@@ -152,23 +152,23 @@ class ArchiveWriter(LakeWriter):
             )
         return batch._replace(lost=batch.lost + sum(gaps.values()))
 
-    def _beginnings(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def _start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Where the archive of them began. If nobody noted it, where the topic begins now: no later."""
         noted = {each: self._starts[each] for each in partitions if each in self._starts}
         if not (unknown := [each for each in partitions if each not in noted]):
             return noted
-        with borrowed(client_settings(self._settings.access)) as client:
+        with borrowed_client(client_settings(self._settings.access)) as client:
             return noted | earliest_of(client, unknown, self._settings)
 
 
-def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[tuple[Range, int]]:
+def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[tuple[OffsetRange, int]]:
     """Each with how many the batch was planned with."""
     return ((_range(row), row["count"]) for ranges in given for row in ranges.to_pylist())
 
 
-def _range(row: Mapping[str, Any]) -> Range:
+def _range(row: Mapping[str, Any]) -> OffsetRange:
     partition = TopicPartition(row["topic"], row["partition"])
-    return Range(partition, Offset(row["start"]), Offset(row["end"]), TopicId(row["topicId"]))
+    return OffsetRange(partition, Offset(row["start"]), Offset(row["end"]), TopicId(row["topicId"]))
 
 
 def _records_table() -> Table:
@@ -181,4 +181,8 @@ def _records_schema() -> StructType:
 
 
 def _read_options(options: Mapping[str, str]) -> dict[str, str]:
-    return {name[len(READ) :]: value for name, value in options.items() if name.lower().startswith(READ)}
+    return {
+        name[len(READ_PREFIX) :]: value
+        for name, value in options.items()
+        if name.lower().startswith(READ_PREFIX)
+    }

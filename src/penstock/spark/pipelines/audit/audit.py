@@ -22,17 +22,17 @@ from penstock.spark.pipelines.audit import lake as audit_lake
 from penstock.spark.pipelines.audit import topics as audit_topics
 from penstock.spark.pipelines.audit.ids import IdPart
 from penstock.spark.pipelines.audit.lake import LakePlan
-from penstock.spark.pipelines.audit.report import AuditReport, Finding, counting
+from penstock.spark.pipelines.audit.report import AuditReport, Finding, violation_kinds
 from penstock.spark.pipelines.audit.topics import TopicsPlan
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
-from penstock.spark.pipelines.common.jobs import done_by_spark
-from penstock.spark.pipelines.common.running import Stop, reason
-from penstock.spark.source.offsets import Range
+from penstock.spark.pipelines.common.jobs import run_spark_action
+from penstock.spark.pipelines.common.running import StopRequest, reason
+from penstock.spark.source.offsets import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Tell = Callable[[str], None]
+ShowLine = Callable[[str], None]
 
 
 class AuditSettings(NamedTuple):
@@ -52,12 +52,12 @@ class AuditSettings(NamedTuple):
     is audited with that one."""
 
 
-class Plans(NamedTuple):
+class AuditPlans(NamedTuple):
     lake: LakePlan | None
     topics: tuple[TopicsPlan, ...]
 
 
-def check(settings: AuditSettings) -> Plans:
+def check(settings: AuditSettings) -> AuditPlans:
     """All that can be found wrong without Spark, and what is to be compared."""
     if settings.lake is None and not settings.ids and not settings.against:
         raise ConfigError(
@@ -84,35 +84,37 @@ def check(settings: AuditSettings) -> Plans:
             audit_topics.ranges_of(client, partitions, read_committed=committed) if settings.ids else []
         )
     if not settings.ids:
-        return Plans(lake, ())
+        return AuditPlans(lake, ())
     base = TopicsPlan(settings.topics, None, of_source, [], settings.ids, settings.where)
     plans = [base._replace(target=target, target_ranges=ranges) for target, ranges in of_targets.items()]
-    return Plans(lake, tuple(plans) or (base,))
+    return AuditPlans(lake, tuple(plans) or (base,))
 
 
-def audit(spark: "SparkSession", settings: AuditSettings, stop: Stop, tell: Tell) -> AuditReport:
+def audit(
+    spark: "SparkSession", settings: AuditSettings, stop: StopRequest, show_line: ShowLine
+) -> AuditReport:
     """GivenUp if a stop is asked for."""
     began = time.monotonic()
     plans = check(settings)
-    run = _Run(spark, settings, stop)
+    run = _AuditRun(spark, settings, stop)
     if plans.lake is not None:
-        files = len(plans.lake.files.there)
-        tell(f"audit: {_size(plans.lake.ranges)} against {files:,} files of {plans.lake.folder}")
-        run.look_at_lake(plans.lake)
+        files = len(plans.lake.files.present)
+        show_line(f"audit: {_size(plans.lake.ranges)} against {files:,} files of {plans.lake.folder}")
+        run.check_lake(plans.lake)
     for plan in plans.topics:
         against = "" if plan.target is None else f" against {_size(plan.target_ranges)}"
-        tell(f"audit: {plan.name}: {_size(plan.source_ranges)}{against}")
-        run.look_at_topics(plan)
-    kinds = counting(strict=settings.strict, complete=settings.complete, ignored=settings.ignored)
+        show_line(f"audit: {plan.name}: {_size(plan.source_ranges)}{against}")
+        run.check_topics(plan)
+    kinds = violation_kinds(strict=settings.strict, complete=settings.complete, ignored=settings.ignored)
     return AuditReport(run.checked, tuple(run.findings), kinds, time.monotonic() - began)
 
 
-def _size(ranges: Sequence[Range]) -> str:
+def _size(ranges: Sequence[OffsetRange]) -> str:
     return f"{sum(each.size for each in ranges):,} offsets in {len(ranges):,} partitions"
 
 
-class _Run:
-    def __init__(self, spark: "SparkSession", settings: AuditSettings, stop: Stop) -> None:
+class _AuditRun:
+    def __init__(self, spark: "SparkSession", settings: AuditSettings, stop: StopRequest) -> None:
         self._spark = spark
         self._settings = settings
         self._stop = stop
@@ -120,21 +122,21 @@ class _Run:
         self.checked: dict[str, int] = {}
         self.findings: list[Finding] = []
 
-    def look_at_lake(self, plan: LakePlan) -> None:
+    def check_lake(self, plan: LakePlan) -> None:
         contents = not self._settings.offsets_only
-        places = audit_lake.compared(self._spark, plan, self._access, contents=contents)
+        places = audit_lake.offset_comparison(self._spark, plan, self._access, contents=contents)
         rows = self._collected(audit_lake.counts(places, plan))
         is_lost = (F.col("in_topic") > 0) & (F.col("in_table") == 0)
         spans = self._collected(audit_lake.spans(places, is_lost)) if any(row.lost for row in rows) else []
-        late = self._collected(audit_lake.disorder(self._spark, plan))
-        self.findings += audit_lake.from_plan(plan)
+        late = self._collected(audit_lake.out_of_order_rows(self._spark, plan))
+        self.findings += audit_lake.plan_findings(plan)
         self.findings += audit_lake.lost_findings(rows, spans)
-        self.findings += audit_lake.from_counts(plan, rows)
+        self.findings += audit_lake.count_findings(plan, rows)
         self.findings += audit_lake.order_findings(plan, late)
         self.checked["records of topics"] = sum(row.records for row in rows)
         self.checked["rows of the table"] = sum(row.rows for row in rows)
 
-    def look_at_topics(self, plan: TopicsPlan) -> None:
+    def check_topics(self, plan: TopicsPlan) -> None:
         try:
             rows = audit_topics.records(self._spark, plan, self._access)
         except PySparkException as problem:
@@ -143,11 +145,11 @@ class _Run:
             ) from problem
         ids = audit_topics.by_id(rows).persist(StorageLevel.DISK_ONLY)
         try:
-            outcome = audit_topics.outcome(plan, ids, self._collected)
+            comparison = audit_topics.comparison(plan, ids, self._collected)
         finally:
             ids.unpersist()
-        self.findings += outcome.findings
-        self.checked[f"ids of {plan.name}"] = outcome.ids
+        self.findings += comparison.findings
+        self.checked[f"ids of {plan.name}"] = comparison.ids
 
     def _collected(self, frame: "DataFrame") -> list[Any]:
-        return done_by_spark(self._spark, frame.collect, self._stop, give_up_when_asked=1)
+        return run_spark_action(self._spark, frame.collect, self._stop, stops_to_interrupt=1)

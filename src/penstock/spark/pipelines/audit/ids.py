@@ -18,7 +18,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import ConfigError
-from penstock.spark.pipelines.replay.report import HEADERS, SOURCE
+from penstock.spark.pipelines.replay.report import SOURCE_COLUMNS, SOURCE_HEADER_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -27,7 +27,7 @@ FORMS: Final = "header:NAME, key, json:FIELD or replay"
 FIELD: Final = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 
-class Kind(Enum):
+class IdKind(Enum):
     HEADER = "header"
     KEY = "key"
     JSON = "json"
@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 class IdPart(NamedTuple):
-    kind: Kind
+    kind: IdKind
     name: str = ""
 
     def __str__(self) -> str:
@@ -45,28 +45,28 @@ class IdPart(NamedTuple):
 def parse_ids(texts: Sequence[str]) -> tuple[IdPart, ...]:
     """ConfigError, with a sentence, for what is no part of an id."""
     parts = tuple(_parse(text) for text in texts)
-    if len(parts) > 1 and IdPart(Kind.REPLAY) in parts:
+    if len(parts) > 1 and IdPart(IdKind.REPLAY) in parts:
         raise ConfigError("--id replay stands alone: it is the topic, the partition and the offset")
     return parts
 
 
 def _parse(text: str) -> IdPart:
     word, colon, name = text.partition(":")
-    kind = next((each for each in Kind if each.value == word), None)
-    needs_name = kind in (Kind.HEADER, Kind.JSON)
+    kind = next((each for each in IdKind if each.value == word), None)
+    needs_name = kind in (IdKind.HEADER, IdKind.JSON)
     if kind is None or bool(name) != needs_name or (colon and not needs_name):
         raise ConfigError(f"--id {text!r} says not what records are known by: give {FORMS}")
-    if kind is Kind.JSON and FIELD.fullmatch(name) is None:
+    if kind is IdKind.JSON and FIELD.fullmatch(name) is None:
         raise ConfigError(f"--id {text!r} names no field: give letters, digits, _ and -, with dots between")
     return IdPart(kind, name)
 
 
 def needs_headers(parts: Sequence[IdPart]) -> bool:
-    return any(part.kind in (Kind.HEADER, Kind.REPLAY) for part in parts)
+    return any(part.kind in (IdKind.HEADER, IdKind.REPLAY) for part in parts)
 
 
 def needs_value(parts: Sequence[IdPart]) -> bool:
-    return any(part.kind is Kind.JSON for part in parts)
+    return any(part.kind is IdKind.JSON for part in parts)
 
 
 def id_column(parts: Sequence[IdPart]) -> "Column":
@@ -82,15 +82,18 @@ def _columns(part: IdPart) -> "list[Column]":
     from pyspark.sql import functions as F
 
     match part.kind:
-        case Kind.HEADER:
+        case IdKind.HEADER:
             return [_header(part.name)]
-        case Kind.KEY:
+        case IdKind.KEY:
             return [F.col("key")]
-        case Kind.JSON:
+        case IdKind.JSON:
             path = "$" + "".join(f"['{name}']" for name in part.name.split("."))
             return [F.get_json_object(F.decode("value", "UTF-8"), path).cast("binary")]
-        case Kind.REPLAY:
-            return [F.coalesce(_header(f"{HEADERS}{name}"), _as_bytes(name)) for name in SOURCE]
+        case IdKind.REPLAY:
+            return [
+                F.coalesce(_header(f"{SOURCE_HEADER_PREFIX}{name}"), _as_bytes(name))
+                for name in SOURCE_COLUMNS
+            ]
 
 
 def _header(name: str) -> "Column":

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from penstock.spark.lake.table import OURS, Span
+from penstock.spark.lake.table import METADATA_FOLDER, OffsetSpan
 from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, spans_text
-from penstock.spark.pipelines.common.lake_rows import Listed, ends_of, format_of, listed, rows_in
+from penstock.spark.pipelines.common.lake_rows import TableFiles, ends_of, format_of, rows_in, table_files
 from penstock.spark.pipelines.common.topic_rows import records_in
-from penstock.spark.source.offsets import Range
+from penstock.spark.source.offsets import OffsetRange
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-PLACE: Final = ("topic", "partition", "offset")
+OFFSET_COLUMNS: Final = ("topic", "partition", "offset")
 SPAN_OFFSETS: Final = 1_000_000
 """Ranges of lost offsets are found in pieces of so many, and joined afterwards."""
 SPANS_MAX: Final = 1_000
@@ -41,8 +41,8 @@ class LakePlan(NamedTuple):
     """What is compared with what. Made before Spark is started."""
 
     folder: Path
-    files: Listed
-    strays: tuple[str, ...]
+    files: TableFiles
+    unlisted_files: tuple[str, ...]
     ends: dict[TopicPartition, int]
     """One past what the table says it holds."""
     earliest: dict[TopicPartition, int]
@@ -50,10 +50,10 @@ class LakePlan(NamedTuple):
     keeps_order: bool
 
     @property
-    def ranges(self) -> list[Range]:
+    def ranges(self) -> list[OffsetRange]:
         """Where the topic and the table must agree."""
         found = [
-            Range(partition, Offset(self.earliest[partition]), Offset(min(end, self.latest[partition])))
+            OffsetRange(partition, Offset(self.earliest[partition]), Offset(min(end, self.latest[partition])))
             for partition, end in sorted(self.ends.items())
         ]
         return [each for each in found if each.size > 0]
@@ -66,15 +66,17 @@ def plan_lake(
     ends = ends_of(folder, partitions)
     # Listed before the log is read: a file is named before it lies where others see it.
     seen = _visible(folder) if form == "parquet" else set[str]()
-    files = listed(folder)
-    strays = [path for path in sorted(seen - {*files.there, *files.missing}) if Path(path).is_file()]
-    asked = dict.fromkeys(partitions, EARLIEST)
-    earliest = client.offsets(asked, read_committed=False)
+    files = table_files(folder)
+    unlisted_files = [
+        path for path in sorted(seen - {*files.present, *files.missing}) if Path(path).is_file()
+    ]
+    earliest_query = dict.fromkeys(partitions, EARLIEST)
+    earliest = client.offsets(earliest_query, read_committed=False)
     latest = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
     return LakePlan(
         folder,
         files,
-        tuple(strays),
+        tuple(unlisted_files),
         ends,
         {partition: offset for partition, (offset, _) in earliest.items()},
         {partition: offset for partition, (offset, _) in latest.items()},
@@ -85,19 +87,19 @@ def plan_lake(
 def _visible(folder: Path) -> set[str]:
     """What programs that read the folder without the log take for the table."""
     found = folder.rglob("*.parquet")
-    return {str(path) for path in found if OURS not in path.relative_to(folder).parts}
+    return {str(path) for path in found if METADATA_FOLDER not in path.relative_to(folder).parts}
 
 
 # Without Spark
 
 
-def from_plan(plan: LakePlan) -> list[Finding]:
+def plan_findings(plan: LakePlan) -> list[Finding]:
     where = str(plan.folder)
     findings = [
         Finding("files", where, len(paths), what, tuple(paths[:EXAMPLES_MAX]))
         for paths, what in (
             (plan.files.missing, "files that the table names are missing"),
-            (plan.strays, "files lie in the folder and do not belong to the table"),
+            (plan.unlisted_files, "files lie in the folder and do not belong to the table"),
         )
     ]
     for partition, latest in sorted(plan.latest.items()):
@@ -118,15 +120,17 @@ def from_plan(plan: LakePlan) -> list[Finding]:
 # With Spark
 
 
-def compared(spark: "SparkSession", plan: LakePlan, access: dict[str, str], *, contents: bool) -> "DataFrame":
+def offset_comparison(
+    spark: "SparkSession", plan: LakePlan, access: dict[str, str], *, contents: bool
+) -> "DataFrame":
     """One row for each offset that the topic or the table has."""
     hashed = ("key", "value", "headers", "timestamp") if contents else ()
-    topic = records_in(spark, access, plan.ranges, (*PLACE, *hashed))
+    topic = records_in(spark, access, plan.ranges, (*OFFSET_COLUMNS, *hashed))
     topics = sorted({partition.topic for partition in plan.latest})
-    table = rows_in(spark, plan.files.there).where(F.col("topic").isin(topics))
+    table = rows_in(spark, plan.files.present).where(F.col("topic").isin(topics))
     both = _marked(topic, 1, hashed).unionByName(_marked(table, 0, hashed))
     in_topic, in_table = F.sum("of_topic"), F.sum(1 - F.col("of_topic"))
-    return both.groupBy(*PLACE).agg(
+    return both.groupBy(*OFFSET_COLUMNS).agg(
         in_topic.alias("in_topic"),
         in_table.alias("in_table"),
         (F.min("content") != F.max("content")).alias("differs"),
@@ -134,7 +138,7 @@ def compared(spark: "SparkSession", plan: LakePlan, access: dict[str, str], *, c
 
 
 def _marked(rows: "DataFrame", of_topic: int, hashed: Sequence[str]) -> "DataFrame":
-    return rows.select(*PLACE, F.lit(of_topic).alias("of_topic"), _content(hashed).alias("content"))
+    return rows.select(*OFFSET_COLUMNS, F.lit(of_topic).alias("of_topic"), _content(hashed).alias("content"))
 
 
 def _content(hashed: Sequence[str]) -> "Column":
@@ -148,7 +152,7 @@ def _content(hashed: Sequence[str]) -> "Column":
 
 def counts(places: "DataFrame", plan: LakePlan) -> "DataFrame":
     """One row for each partition."""
-    start = _looked_up({partition: int(offset) for partition, offset in plan.earliest.items()})
+    start = _partition_value({partition: int(offset) for partition, offset in plan.earliest.items()})
     # Where the topic no longer begins, the table is all that is known.
     is_before = F.col("offset") < start
     in_topic, in_table = F.col("in_topic") > 0, F.col("in_table") > 0
@@ -168,7 +172,7 @@ def counts(places: "DataFrame", plan: LakePlan) -> "DataFrame":
     )
 
 
-def _looked_up(numbers: dict[TopicPartition, int]) -> "Column":
+def _partition_value(numbers: dict[TopicPartition, int]) -> "Column":
     """The number of the row's partition."""
     pairs = [F.lit(item) for (topic, each), number in numbers.items() for item in (f"{topic}/{each}", number)]
     name = F.concat_ws("/", F.col("topic"), F.col("partition").cast("string"))
@@ -179,7 +183,7 @@ def spans(places: "DataFrame", condition: "Column") -> "DataFrame":
     """Ranges of offsets of which the condition holds, cut at multiples of SPAN_OFFSETS."""
     piece = F.floor(F.col("offset") / SPAN_OFFSETS)
     in_order = Window.partitionBy("topic", "partition", "piece").orderBy("offset")
-    found = places.where(condition).select(*PLACE, piece.alias("piece"))
+    found = places.where(condition).select(*OFFSET_COLUMNS, piece.alias("piece"))
     found = found.withColumn("run", F.col("offset") - F.row_number().over(in_order))
     return (
         found.groupBy("topic", "partition", "piece", "run")
@@ -189,13 +193,13 @@ def spans(places: "DataFrame", condition: "Column") -> "DataFrame":
     )
 
 
-def disorder(spark: "SparkSession", plan: LakePlan) -> "DataFrame":
+def out_of_order_rows(spark: "SparkSession", plan: LakePlan) -> "DataFrame":
     """Rows that lie in a file behind one of the same partition with a higher offset."""
-    rows = rows_in(spark, plan.files.there)
-    if not plan.files.there:
+    rows = rows_in(spark, plan.files.present)
+    if not plan.files.present:
         return rows.groupBy("topic", "partition").agg(F.lit(0).alias("late"), F.lit("").alias("file"))
     file, row = F.col("_metadata.file_path"), F.col("_metadata.row_index")
-    rows = rows.select(*PLACE, file.alias("file"), row.alias("row"))
+    rows = rows.select(*OFFSET_COLUMNS, file.alias("file"), row.alias("row"))
     before = Window.partitionBy("file", "topic", "partition").orderBy("row")
     highest = F.max("offset").over(before.rowsBetween(Window.unboundedPreceding, -1))
     late = rows.withColumn("highest", highest).where(F.col("offset") < F.col("highest"))
@@ -204,7 +208,7 @@ def disorder(spark: "SparkSession", plan: LakePlan) -> "DataFrame":
     )
 
 
-def from_counts(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
+def count_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
     findings = []
     for row in sorted(rows):
         partition = TopicPartition(row.topic, row.partition)
@@ -233,10 +237,10 @@ def _unknown(plan: LakePlan, partition: TopicPartition, row: Any) -> int:
 
 def lost_findings(rows: Sequence[Any], found: Sequence[Any]) -> list[Finding]:
     """`found` are the ranges, `rows` the counts."""
-    spans_of: dict[TopicPartition, list[Span]] = {}
+    spans_of: dict[TopicPartition, list[OffsetSpan]] = {}
     for row in found:
         place = TopicPartition(row.topic, row.partition)
-        spans_of.setdefault(place, []).append(Span(row.first, row.last + 1))
+        spans_of.setdefault(place, []).append(OffsetSpan(row.first, row.last + 1))
     findings = []
     for row in sorted(rows):
         partition = TopicPartition(row.topic, row.partition)

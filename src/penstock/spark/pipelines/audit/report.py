@@ -14,11 +14,11 @@ Kinds of violations:
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.spark.lake.table import Span
+from penstock.spark.lake.table import OffsetSpan
 from penstock.spark.pipelines.common import report
 
 KINDS: Final = ("lost", "duplicated", "different", "order", "files", "unknown", "behind")
-ONLY_IF_ASKED: Final = ("unknown", "behind")
+OPTIONAL_KINDS: Final = ("unknown", "behind")
 EXAMPLES_MAX: Final = 5
 
 
@@ -43,17 +43,23 @@ class AuditReport(NamedTuple):
     checked: dict[str, int]
     """What was looked at, in rows or records."""
     findings: tuple[Finding, ...]
-    counting: frozenset[str]
+    violation_kinds: frozenset[str]
     """Kinds that are violations in this audit."""
     seconds: float
 
     @property
     def violations(self) -> list[Finding]:
-        return [finding for finding in self.findings if finding.kind in self.counting and finding.number]
+        return [
+            finding for finding in self.findings if finding.kind in self.violation_kinds and finding.number
+        ]
 
     @property
     def notes(self) -> list[Finding]:
-        return [finding for finding in self.findings if finding.kind not in self.counting and finding.number]
+        return [
+            finding
+            for finding in self.findings
+            if finding.kind not in self.violation_kinds and finding.number
+        ]
 
     @property
     def is_clean(self) -> bool:
@@ -78,25 +84,25 @@ class AuditReport(NamedTuple):
     def lines(self) -> list[str]:
         kinds = {finding.kind for finding in self.violations}
         verdict = "clean" if self.is_clean else f"violations: {', '.join(sorted(kinds))}"
-        told = [f"VIOLATION  {finding.kind}: {finding.line()}" for finding in self.violations]
-        told += [f"note       {finding.line()}" for finding in self.notes]
+        finding_lines = [f"VIOLATION  {finding.kind}: {finding.line()}" for finding in self.violations]
+        finding_lines += [f"note       {finding.line()}" for finding in self.notes]
         facts = {f"checked {name}": count for name, count in self.checked.items()}
-        return [*told, *report.lines({**facts, "seconds": self.seconds, "verdict": verdict})]
+        return [*finding_lines, *report.lines({**facts, "seconds": self.seconds, "verdict": verdict})]
 
 
-def counting(*, strict: bool, complete: bool, ignored: Iterable[str]) -> frozenset[str]:
-    wanted = set(KINDS) - set(ONLY_IF_ASKED)
+def violation_kinds(*, strict: bool, complete: bool, ignored: Iterable[str]) -> frozenset[str]:
+    wanted = set(KINDS) - set(OPTIONAL_KINDS)
     wanted |= {"unknown"} if strict else set()
     wanted |= {"behind"} if complete else set()
     return frozenset(wanted - set(ignored))
 
 
-def spans_text(spans: Sequence[Span], *, is_all: bool) -> tuple[str, ...]:
+def spans_text(spans: Sequence[OffsetSpan], *, is_all: bool) -> tuple[str, ...]:
     """Offsets that go on from one another as one range, the first few of them."""
-    joined: list[Span] = []
+    joined: list[OffsetSpan] = []
     for span in sorted(spans):
         if joined and joined[-1].end >= span.start:
-            joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
+            joined[-1] = OffsetSpan(joined[-1].start, max(joined[-1].end, span.end))
         else:
             joined.append(span)
     shown = [_span_text(span) for span in joined[:EXAMPLES_MAX]]
@@ -105,7 +111,7 @@ def spans_text(spans: Sequence[Span], *, is_all: bool) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def _span_text(span: Span) -> str:
+def _span_text(span: OffsetSpan) -> str:
     last = span.end - 1
     return f"offset {span.start}" if span.start == last else f"offsets {span.start} to {last}"
 

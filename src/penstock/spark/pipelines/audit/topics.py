@@ -24,7 +24,7 @@ from penstock.spark.pipelines.audit.ids import IdPart, id_column, needs_headers,
 from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, id_text
 from penstock.spark.pipelines.common.lake_rows import SCHEMA
 from penstock.spark.pipelines.common.topic_rows import records_in
-from penstock.spark.source.offsets import Range
+from penstock.spark.source.offsets import OffsetRange
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
 
@@ -39,8 +39,8 @@ class TopicsPlan(NamedTuple):
     source: tuple[str, ...]
     target: str | None
     """None: the source is looked at by itself."""
-    source_ranges: list[Range]
-    target_ranges: list[Range]
+    source_ranges: list[OffsetRange]
+    target_ranges: list[OffsetRange]
     ids: tuple[IdPart, ...]
     where: str | None
 
@@ -52,27 +52,27 @@ class TopicsPlan(NamedTuple):
 
 def ranges_of(
     client: ClusterClient, partitions: Sequence[TopicPartition], *, read_committed: bool
-) -> list[Range]:
+) -> list[OffsetRange]:
     """All there is now."""
     starts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=read_committed)
     ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
-    found = [Range(each, starts[each][0], Offset(ends[each][0])) for each in sorted(partitions)]
+    found = [OffsetRange(each, starts[each][0], Offset(ends[each][0])) for each in sorted(partitions)]
     return [each for each in found if each.size > 0]
 
 
 def records(spark: "SparkSession", plan: TopicsPlan, access: dict[str, str]) -> "DataFrame":
     """Those of both topics: id, key, place, and whose they are."""
-    parts = [_identified(spark, plan, access, plan.source_ranges, is_source=True)]
+    parts = [_records_with_ids(spark, plan, access, plan.source_ranges, is_source=True)]
     if plan.target is not None:
-        parts.append(_identified(spark, plan, access, plan.target_ranges, is_source=False))
+        parts.append(_records_with_ids(spark, plan, access, plan.target_ranges, is_source=False))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 
 
-def _identified(
+def _records_with_ids(
     spark: "SparkSession",
     plan: TopicsPlan,
     access: dict[str, str],
-    ranges: Sequence[Range],
+    ranges: Sequence[OffsetRange],
     *,
     is_source: bool,
 ) -> "DataFrame":
@@ -102,27 +102,27 @@ def by_id(rows: "DataFrame") -> "DataFrame":
     )
 
 
-class Outcome(NamedTuple):
+class ComparisonResult(NamedTuple):
     ids: int
     findings: list[Finding]
 
 
-def outcome(plan: TopicsPlan, everything: "DataFrame", collect: Collect) -> Outcome:
+def comparison(plan: TopicsPlan, everything: "DataFrame", collect: Collect) -> ComparisonResult:
     """Of what `by_id` makes, kept by Spark for the several questions asked of it."""
     ids = everything.where("id is not null")
-    lanes = [_Lane(*row) for row in collect(_by_lane(plan, everything))]
-    found = [_nameless(plan, lanes), *_doubled(plan, ids, lanes, collect)]
+    lanes = [_PartitionCounts(*row) for row in collect(_by_lane(plan, everything))]
+    found = [_records_without_id(plan, lanes), *_duplicated(plan, ids, lanes, collect)]
     if plan.target is not None:
         found += _missing(plan, ids, lanes, collect)
         found += _disordered(plan, ids, collect)
-    return Outcome(sum(lane.ids for lane in lanes), found)
+    return ComparisonResult(sum(lane.ids for lane in lanes), found)
 
 
-class _Lane(NamedTuple):
+class _PartitionCounts(NamedTuple):
     """Sums over the ids that are first in one partition of the source; None: over those in the target."""
 
     lane: str | None
-    nameless: int
+    without_id: int
     ids: int
     absent: int
     doubled: int
@@ -149,12 +149,14 @@ def _by_lane(plan: TopicsPlan, everything: "DataFrame") -> "DataFrame":
     )
 
 
-def _nameless(plan: TopicsPlan, lanes: Sequence[_Lane]) -> Finding:
+def _records_without_id(plan: TopicsPlan, lanes: Sequence[_PartitionCounts]) -> Finding:
     what = f"records have no {' and '.join(map(str, plan.ids))}"
-    return Finding("unknown", plan.name, sum(lane.nameless for lane in lanes), what)
+    return Finding("unknown", plan.name, sum(lane.without_id for lane in lanes), what)
 
 
-def _doubled(plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_Lane], collect: Collect) -> list[Finding]:
+def _duplicated(
+    plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_PartitionCounts], collect: Collect
+) -> list[Finding]:
     repeated = sum(lane.repeated for lane in lanes)
     if plan.target is None:
         again = ids.where("of_source > 1")
@@ -170,7 +172,9 @@ def _doubled(plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_Lane], collect
     ]
 
 
-def _missing(plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_Lane], collect: Collect) -> list[Finding]:
+def _missing(
+    plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_PartitionCounts], collect: Collect
+) -> list[Finding]:
     if not any(lane.absent for lane in lanes):
         return []
     pairs = [F.lit(item) for lane in lanes if lane.last is not None for item in (lane.lane, lane.last)]

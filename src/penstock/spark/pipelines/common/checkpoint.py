@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake import disk
-from penstock.spark.source.offsets import Position, from_document, to_document
+from penstock.spark.source.offsets import PartitionOffsets, from_document, to_document
 from penstock.types import NO_TOPIC_ID, TopicId
 
-NOTE: Final = "penstock.json"
-STARTS: Final = "penstock-starts.json"
+NOTE_FILE: Final = "penstock.json"
+STARTS_FILE: Final = "penstock-starts.json"
 PIPELINE: Final = "pipeline"
 IDS: Final = "topic_ids"
 TOPICS: Final = "topics"
@@ -37,44 +37,44 @@ def make_folder(folder: Path) -> None:
     """Unless it is there. Refuses what cannot be a checkpoint of ours."""
     if folder.exists() and not folder.is_dir():
         raise CommandFailed(f"the checkpoint {folder} is a file: name a folder")
-    if not (folder / NOTE).exists():
-        _check_unclaimed(folder)
-    with _refusals_told(folder):
+    if not (folder / NOTE_FILE).exists():
+        _check_unbound(folder)
+    with _reporting_write_errors(folder):
         disk.make_folder(folder)
 
 
-def claim(
+def bind_checkpoint(
     folder: Path,
-    wanted: Mapping[str, str],
+    identity: Mapping[str, str],
     ids: Mapping[str, TopicId] = NO_IDS,
     *,
-    instead: str = "another checkpoint",
+    remedy: str = "another checkpoint",
 ) -> None:
     """Refuses a checkpoint that was made for something else. One that is new is ours from now on.
 
-    `ids` are those of the topics that are read; `instead` is what to give for a topic that was made anew.
+    `ids` are those of the topics that are read; `remedy` is what to give for a topic that was made anew.
     """
-    note, known = folder / NOTE, _known({topic: each.hex() for topic, each in ids.items()})
+    note, known = folder / NOTE_FILE, _known({topic: each.hex() for topic, each in ids.items()})
     make_folder(folder)
     if not note.exists():
-        with _refusals_told(folder):
-            disk.create_once(note, _document(wanted, known))
+        with _reporting_write_errors(folder):
+            disk.create_once(note, _document(identity, known))
     found = _read(note)
-    _compare(folder, found, wanted)
+    _compare(folder, found, identity)
     noted = _known(found.get(IDS, {}))
     changed = [topic for topic, each in known.items() if noted.get(topic, each) != each]
     if changed and not is_new(folder):
         raise CommandFailed(
             f"topic {changed[0]} was deleted and made anew since the checkpoint {folder} was made: its "
-            f"offsets are those of other records now. To go on with the new topic, give {instead}"
+            f"offsets are those of other records now. To go on with the new topic, give {remedy}"
         )
     if noted | known != noted:  # the brokers know ids only now, or nothing was read yet
-        with _refusals_told(folder):
-            _forget_starts(folder, changed)
-            disk.replace(note, _document(wanted, noted | known))
+        with _reporting_write_errors(folder):
+            _remove_starts(folder, changed)
+            disk.replace(note, _document(identity, noted | known))
 
 
-def noted_starts(folder: Path, now: Position) -> Position:
+def recorded_starts(folder: Path, now: PartitionOffsets) -> PartitionOffsets:
     """Where topics began when a query was first started from this checkpoint; `now` is where they begin.
 
     A start that came to nothing counts: it may have been the first that somebody relied on. Empty for a
@@ -84,22 +84,22 @@ def noted_starts(folder: Path, now: Position) -> Position:
     if not is_new(folder):
         return noted
     first = dict(now) | {each: min(offset, now.get(each, offset)) for each, offset in noted.items()}
-    with _refusals_told(folder):
-        disk.replace(folder / STARTS, json.dumps(to_document(first)).encode())
+    with _reporting_write_errors(folder):
+        disk.replace(folder / STARTS_FILE, json.dumps(to_document(first)).encode())
     return first
 
 
-def _starts(folder: Path) -> Position:
-    note = folder / STARTS
+def _starts(folder: Path) -> PartitionOffsets:
+    note = folder / STARTS_FILE
     return from_document(_read(note)) if note.exists() else {}
 
 
-def _forget_starts(folder: Path, topics: Sequence[str]) -> None:
+def _remove_starts(folder: Path, topics: Sequence[str]) -> None:
     """Of topics that were made anew, before anything of them was read."""
     noted = _starts(folder)
     kept = {each: offset for each, offset in noted.items() if each.topic not in topics}
     if kept != noted:
-        disk.replace(folder / STARTS, json.dumps(to_document(kept)).encode())
+        disk.replace(folder / STARTS_FILE, json.dumps(to_document(kept)).encode())
 
 
 def last_offset(folder: Path) -> dict[str, Any] | None:
@@ -114,7 +114,7 @@ def last_offset(folder: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _refusals_told(folder: Path) -> Iterator[None]:
+def _reporting_write_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
@@ -126,11 +126,11 @@ def _known(ids: Mapping[str, str]) -> dict[str, str]:
     return {topic: each for topic, each in ids.items() if each != NO_TOPIC_ID.hex()}
 
 
-def _document(wanted: Mapping[str, str], ids: Mapping[str, str]) -> bytes:
-    return json.dumps({**wanted, **({IDS: ids} if ids else {})}).encode()
+def _document(identity: Mapping[str, str], ids: Mapping[str, str]) -> bytes:
+    return json.dumps({**identity, **({IDS: ids} if ids else {})}).encode()
 
 
-def _check_unclaimed(folder: Path) -> None:
+def _check_unbound(folder: Path) -> None:
     if folder.is_dir() and not is_new(folder):
         raise CommandFailed(
             f"{folder} is the checkpoint of a query that is no pipeline of ours: name another"
@@ -145,9 +145,9 @@ def _read(note: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _compare(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
-    for name, value in wanted.items():
-        if name not in found and name != PIPELINE and found.get(PIPELINE) == wanted.get(PIPELINE):
+def _compare(folder: Path, found: Mapping[str, Any], identity: Mapping[str, str]) -> None:
+    for name, value in identity.items():
+        if name not in found and name != PIPELINE and found.get(PIPELINE) == identity.get(PIPELINE):
             raise CommandFailed(
                 f"the checkpoint {folder} is of an earlier version of Penstock, which did not note {name}: "
                 "finish what was begun with that version, or give a folder that is not there yet"

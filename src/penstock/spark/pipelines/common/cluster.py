@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from penstock.errors import CommandFailed
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import write_settings
-from penstock.spark.pool import borrowed
+from penstock.spark.pool import borrowed_client
 from penstock.types import TopicId, TopicPartition
 from penstock.wire.cluster import ClusterClient
 from penstock.wire.errors import TopicUnknown, WireError
@@ -16,7 +16,7 @@ from penstock.wire.errors import TopicUnknown, WireError
 def cluster(access: Mapping[str, str]) -> Iterator[ClusterClient]:
     """A client by the options that say how brokers are reached."""
     try:
-        with borrowed(client_settings(write_settings(access).access)) as client:
+        with borrowed_client(client_settings(write_settings(access).access)) as client:
             yield client
     except WireError as problem:
         raise CommandFailed(str(problem)) from problem

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-def headers_of(said: "Mapping[str, Column]") -> "Column":
+def headers_of(header_texts: "Mapping[str, Column]") -> "Column":
     """As `format("penstock")` writes them, in this order."""
     from pyspark.sql import functions as f
 
     return f.array(
         *(
             f.struct(f.lit(name).alias("key"), text.cast("string").cast("binary").alias("value"))
-            for name, text in said.items()
+            for name, text in header_texts.items()
         )
     )
 

@@ -10,7 +10,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.spark.pipelines.common.running import TURN_S, Stop, failures_told, signals_heard
+from penstock.spark.pipelines.common.running import (
+    POLL_INTERVAL_S,
+    StopRequest,
+    handling_signals,
+    reporting_spark_errors,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,37 +23,37 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class GivenUp(Exception):
+class RunInterrupted(Exception):
     """A stop was asked for, and the work was not finished."""
 
 
-def done_by_spark(
-    spark: "SparkSession", act: Callable[[], Result], stop: Stop, *, give_up_when_asked: int
+def run_spark_action(
+    spark: "SparkSession", act: Callable[[], Result], stop: StopRequest, *, stops_to_interrupt: int
 ) -> Result:
     """What `act` returns. CommandFailed if Spark fails, GivenUp once a stop was asked for so many times."""
     tag = f"penstock-{uuid.uuid4().hex}"
 
     def tagged() -> Result:
         spark.addTag(tag)
-        with failures_told():
+        with reporting_spark_errors():
             return act()
 
     with ThreadPoolExecutor(1, "spark-action") as threads:
         work = threads.submit(tagged)
-        while not wait([work], TURN_S).done:
-            if stop.asked >= give_up_when_asked:
+        while not wait([work], POLL_INTERVAL_S).done:
+            if stop.requested >= stops_to_interrupt:
                 spark.interruptTag(tag)
                 wait([work])
-                raise GivenUp
+                raise RunInterrupted
         return work.result()
 
 
 @contextmanager
-def stop_at_once_on_signals() -> Iterator[Stop]:
+def stop_at_once_on_signals() -> Iterator[StopRequest]:
     """For work whose parts are worth nothing: the first signal ends it.
 
     To be entered after Spark has started, which sets a handler of its own.
     """
-    stop = Stop()
-    with signals_heard(lambda number: stop.ask()):
+    stop = StopRequest()
+    with handling_signals(lambda number: stop.request()):
         yield stop

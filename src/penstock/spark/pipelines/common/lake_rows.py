@@ -31,8 +31,8 @@ GLOB: Final = re.compile(r"([\\{}\[\]*?])")
 FILE_URI: Final = "file://"
 
 
-class Listed(NamedTuple):
-    there: tuple[str, ...]
+class TableFiles(NamedTuple):
+    present: tuple[str, ...]
     missing: tuple[str, ...]
 
 
@@ -46,13 +46,13 @@ def format_of(folder: Path) -> str:
     return description.format
 
 
-def listed(folder: Path) -> Listed:
+def table_files(folder: Path) -> TableFiles:
     """The files of the table, oldest first."""
     with open_table(folder) as table:
         files = table.files()
-    there = {path: Path(path).is_file() for path in files}
-    return Listed(
-        tuple(path for path in files if there[path]), tuple(path for path in files if not there[path])
+    present = {path: Path(path).is_file() for path in files}
+    return TableFiles(
+        tuple(path for path in files if present[path]), tuple(path for path in files if not present[path])
     )
 
 

@@ -11,7 +11,7 @@ from penstock.spark.source.offsets import from_document
 from penstock.types import TopicPartition
 
 
-class Step(NamedTuple):
+class BatchProgress(NamedTuple):
     """One finished micro-batch."""
 
     batch: int
@@ -31,10 +31,10 @@ def lag(latest: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     return sum(max(offset - ends.get(partition, 0), 0) for partition, offset in latest.items())
 
 
-def step_of(report: Mapping[str, Any]) -> Step:
+def parse_batch_progress(report: Mapping[str, Any]) -> BatchProgress:
     """From a progress report, parsed. Only sources that read topics have positions."""
     sources = report.get("sources") or [{}]
-    return Step(
+    return BatchProgress(
         batch=int(report["batchId"]),
         rows=int(report.get("numInputRows") or 0),
         seconds=float((report.get("durationMs") or {}).get("triggerExecution", 0)) / 1000,
@@ -58,9 +58,9 @@ class Progress:
         self._name = name
         self.rows = 0
         self.batches = 0
-        self.last: Step | None = None
+        self.last: BatchProgress | None = None
 
-    def add(self, step: Step) -> bool:
+    def add(self, step: BatchProgress) -> bool:
         """False for a report of a step that is known or that did nothing."""
         if step.rows == 0 or (self.last is not None and step.batch <= self.last.batch):
             return False

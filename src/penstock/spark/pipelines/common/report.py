@@ -5,7 +5,7 @@ from typing import Any
 
 from penstock.limits import GIB, KIB, MIB
 
-Value = str | int | float | None
+ReportValue = str | int | float | None
 
 
 def document(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -13,14 +13,14 @@ def document(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
 
 
-def lines(rows: Mapping[str, Value]) -> list[str]:
+def lines(rows: Mapping[str, ReportValue]) -> list[str]:
     """Names to the left, values behind them; what is None is left out."""
     shown = {name: value for name, value in rows.items() if value is not None}
     width = max(map(len, shown), default=0)
     return [f"{name.ljust(width)}  {text(value)}" for name, value in shown.items()]
 
 
-def text(value: Value) -> str:
+def text(value: ReportValue) -> str:
     match value:
         case float():
             return f"{value:,.1f}"

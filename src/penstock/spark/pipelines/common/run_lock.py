@@ -16,13 +16,13 @@ LOCK: Final = "lock"
 
 
 @contextmanager
-def alone(folder: Path, what: str, instead: str) -> Iterator[None]:
-    """Held until the process ends or the block does. `instead` is what to do if somebody else holds it."""
+def run_lock(folder: Path, what: str, remedy: str) -> Iterator[None]:
+    """Held until the process ends or the block does. `remedy` is what to do if somebody else holds it."""
     with (folder / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
             raise CommandFailed(
-                f"another run of this {what} is under way: {folder} is in use. {instead}"
+                f"another run of this {what} is under way: {folder} is in use. {remedy}"
             ) from problem
         yield

@@ -20,16 +20,16 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from penstock.errors import CommandFailed
-from penstock.spark.pipelines.common.progress import Progress, step_of
+from penstock.spark.pipelines.common.progress import Progress, parse_batch_progress
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-TURN_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.2
 CAUSES_MAX: Final = 20
 TO_ALLOW_LOSS: Final = "set the option failOnDataLoss to false"
-OURS: Final = re.compile(r"^penstock\.[\w.]+: (?P<sentence>.+?)$", re.MULTILINE)
-PYTHON: Final = re.compile(r"^(?P<sentence>[A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
+PENSTOCK_ERROR: Final = re.compile(r"^penstock\.[\w.]+: (?P<sentence>.+?)$", re.MULTILINE)
+PYTHON_ERROR: Final = re.compile(r"^(?P<sentence>[A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 
 
 class SparkEnded(CommandFailed):
@@ -37,43 +37,43 @@ class SparkEnded(CommandFailed):
         super().__init__("Spark was ended from outside; what was committed is kept, and the next run goes on")
 
 
-class Stop:
+class StopRequest:
     """Whether somebody asked for an end, and how often."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requested = 0
         self.cut_short = False
         """Whether something was left undone because of it."""
 
-    def ask(self) -> None:
-        self.asked += 1
+    def request(self) -> None:
+        self.requested += 1
 
 
 @contextmanager
-def stop_on_signals(tell: Callable[[str], None]) -> Iterator[Stop]:
+def stop_on_signals(show_line: Callable[[str], None]) -> Iterator[StopRequest]:
     """To be entered after Spark has started, which sets a handler of its own."""
-    stop = Stop()
+    stop = StopRequest()
 
-    def asked(number: int) -> None:
-        stop.ask()
+    def requested(number: int) -> None:
+        stop.request()
         name = signal.Signals(number).name
-        if stop.asked == 1:
-            tell(f"{name}: stopping when the batch that runs is done; once more to stop at once")
+        if stop.requested == 1:
+            show_line(f"{name}: stopping when the batch that runs is done; once more to stop at once")
         else:
-            tell(f"{name}: stopping at once")
+            show_line(f"{name}: stopping at once")
 
-    with signals_heard(asked):
+    with handling_signals(requested):
         yield stop
 
 
 @contextmanager
-def signals_heard(asked: Callable[[int], None]) -> Iterator[None]:
-    """Calls `asked` for each that asks for an end, in place of what was done about them before."""
+def handling_signals(requested: Callable[[int], None]) -> Iterator[None]:
+    """Calls `requested` for each that asks for an end, in place of what was done about them before."""
 
-    def heard(number: int, frame: FrameType | None) -> None:
-        asked(number)
+    def handle(number: int, frame: FrameType | None) -> None:
+        requested(number)
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -84,28 +84,28 @@ def signals_heard(asked: Callable[[int], None]) -> Iterator[None]:
 def run(
     query: "StreamingQuery",
     progress: Progress,
-    stop: Stop,
-    tell: Callable[[str], None],
+    stop: StopRequest,
+    show_line: Callable[[str], None],
     meanwhile: Callable[[], None] | None = None,
 ) -> None:
     """Until the query ends by itself or a stop is asked for. CommandFailed if it fails.
 
     `meanwhile` is called between turns, for what a pipeline does beside its query.
     """
-    with failures_told():
-        while not query.awaitTermination(TURN_S):  # type: ignore[arg-type]
-            _tell_news(query, progress, tell)
-            if stop.asked:
-                _finish(query, progress, stop, tell)
+    with reporting_spark_errors():
+        while not query.awaitTermination(POLL_INTERVAL_S):  # type: ignore[arg-type]
+            _show_progress(query, progress, show_line)
+            if stop.requested:
+                _finish(query, progress, stop, show_line)
                 break
             if meanwhile is not None:
                 meanwhile()
-        _tell_news(query, progress, tell)
+        _show_progress(query, progress, show_line)
         _end(query)
 
 
 @contextmanager
-def failures_told() -> Iterator[None]:
+def reporting_spark_errors() -> Iterator[None]:
     """What Spark raises, as one sentence."""
     try:
         yield
@@ -120,7 +120,7 @@ def failures_told() -> Iterator[None]:
 
 
 @contextmanager
-def loss_told() -> Iterator[None]:
+def reporting_data_loss() -> Iterator[None]:
     """Records that retention removed: with the word that commands have for going on."""
     try:
         yield
@@ -133,28 +133,30 @@ def _end(query: "StreamingQuery") -> None:
         query.stop()
 
 
-def _finish(query: "StreamingQuery", progress: Progress, stop: Stop, tell: Callable[[str], None]) -> None:
+def _finish(
+    query: "StreamingQuery", progress: Progress, stop: StopRequest, show_line: Callable[[str], None]
+) -> None:
     """Wait for the batch that runs now, but not for the one after it."""
     stop.cut_short = True
     batches = progress.batches
-    while query.isActive and query.status["isTriggerActive"] and stop.asked == 1:
-        _tell_news(query, progress, tell)
+    while query.isActive and query.status["isTriggerActive"] and stop.requested == 1:
+        _show_progress(query, progress, show_line)
         if progress.batches > batches:
             break
-        time.sleep(TURN_S / 4)
+        time.sleep(POLL_INTERVAL_S / 4)
     query.stop()
 
 
-def _tell_news(query: "StreamingQuery", progress: Progress, tell: Callable[[str], None]) -> None:
+def _show_progress(query: "StreamingQuery", progress: Progress, show_line: Callable[[str], None]) -> None:
     for report in query.recentProgress:
-        if progress.add(step_of(json.loads(report.json))):
-            tell(progress.line())
+        if progress.add(parse_batch_progress(json.loads(report.json))):
+            show_line(progress.line())
 
 
 def reason(problem: Exception) -> str:
     """The sentence that matters, out of the traces of Java and of several Pythons."""
     texts = [str(problem), *_causes(problem)]
-    for pattern in (OURS, PYTHON):
+    for pattern in (PENSTOCK_ERROR, PYTHON_ERROR):
         if found := [sentence for text in texts for sentence in pattern.findall(text)]:
             return str(found[-1])
     first = next((line for line in texts[-1].splitlines() if line.strip()), type(problem).__name__)

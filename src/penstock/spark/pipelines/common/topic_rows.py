@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.spark.source.offsets import Range, to_document
+from penstock.spark.source.offsets import OffsetRange, to_document
 from penstock.spark.table import full_schema
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def records_in(
-    spark: "SparkSession", access: Mapping[str, str], ranges: Sequence[Range], columns: Sequence[str]
+    spark: "SparkSession", access: Mapping[str, str], ranges: Sequence[OffsetRange], columns: Sequence[str]
 ) -> "DataFrame":
     """Only these columns are cut out of the batches. What retention removes meanwhile is passed over."""
     from pyspark.sql.types import StructType

@@ -22,20 +22,20 @@ TOPIC_BYTES_MAX: Final = 1_048_588
 """The largest batch that topics take, unless their `max.message.bytes` says otherwise."""
 BATCH_BYTES_MAX: Final = 1_000_000
 """That of `format("penstock")`, unless `kafka.max.request.size` says otherwise."""
-CUT_HEADER: Final = "penstock-cut"
-KEPT_BYTES: Final = 64 * 1024
+TRUNCATED_HEADER: Final = "penstock-cut"
+TRUNCATED_BYTES: Final = 64 * 1024
 """Of a value; and of a key and of headers, which are left out if they are larger."""
-_OURS: Final = "penstock-"
-_OURS_MAX: Final = 20
+_HEADER_PREFIX: Final = "penstock-"
+_PENSTOCK_HEADERS_MAX: Final = 20
 _NAME_LENGTH_MAX: Final = 100
-_SAID_BYTES_MAX: Final = 2_000
+_HEADER_VALUE_BYTES_MAX: Final = 2_000
 _RECORD_BYTES: Final = 100
 """What a batch and a record take beside keys, values and headers, at most."""
 _HEADER_BYTES: Final = 10
 
 
 @dataclass(frozen=True)
-class Fitting:
+class OversizedRowTruncator:
     """What a task does with rows: topic, key, value, headers. Plain values: sent to executors."""
 
     dead_topic: str | None
@@ -53,36 +53,41 @@ class Fitting:
             yield batch.filter(pa.array(~too_large))
             for row in too_large.nonzero()[0].tolist():
                 (whole,) = batch.slice(row, 1).to_pylist()
-                yield pa.RecordBatch.from_pylist([self._cut(whole)], schema=batch.schema)
+                yield pa.RecordBatch.from_pylist([self._truncate(whole)], schema=batch.schema)
 
-    def _cut(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _truncate(self, row: dict[str, Any]) -> dict[str, Any]:
         key, value = row["key"], row["value"]
         headers = row["headers"] or []
-        if sum(map(_header_bytes, headers)) > KEPT_BYTES:
-            headers = [_short(each) for each in headers if _is_ours(each)][-_OURS_MAX:]
+        if sum(map(_header_bytes, headers)) > TRUNCATED_BYTES:
+            headers = [_truncated_header(each) for each in headers if _is_penstock_header(each)][
+                -_PENSTOCK_HEADERS_MAX:
+            ]
         sizes = f"key {len(key or b'')} bytes, value {len(value or b'')} bytes"
-        said = {CUT_HEADER: sizes}
+        header_texts = {TRUNCATED_HEADER: sizes}
         if self.dead_topic is not None and self.dead_topic != row["topic"]:
-            said = {
+            header_texts = {
                 ERROR_HEADER: f"too large for topic {row['topic']} (limit {self.bytes_max} bytes): {sizes}",
                 **dict(self.stage),
-                **said,
+                **header_texts,
             }
         return {
             **row,
             "topic": self.dead_topic or row["topic"],
-            "key": key if key is None or len(key) <= KEPT_BYTES else None,
-            "value": None if value is None else value[:KEPT_BYTES],
-            "headers": [*headers, *({"key": name, "value": text.encode()} for name, text in said.items())],
+            "key": key if key is None or len(key) <= TRUNCATED_BYTES else None,
+            "value": None if value is None else value[:TRUNCATED_BYTES],
+            "headers": [
+                *headers,
+                *({"key": name, "value": text.encode()} for name, text in header_texts.items()),
+            ],
         }
 
 
-def _is_ours(header: dict[str, Any]) -> bool:
-    return header["key"].startswith(_OURS) and len(header["key"]) <= _NAME_LENGTH_MAX
+def _is_penstock_header(header: dict[str, Any]) -> bool:
+    return header["key"].startswith(_HEADER_PREFIX) and len(header["key"]) <= _NAME_LENGTH_MAX
 
 
-def _short(header: dict[str, Any]) -> dict[str, Any]:
-    return {**header, "value": (header["value"] or b"")[:_SAID_BYTES_MAX]}
+def _truncated_header(header: dict[str, Any]) -> dict[str, Any]:
+    return {**header, "value": (header["value"] or b"")[:_HEADER_VALUE_BYTES_MAX]}
 
 
 def _header_bytes(header: dict[str, Any]) -> int:

@@ -26,16 +26,21 @@ from pyspark.sql.types import NumericType
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION
 from penstock.spark.pipelines.common import report
-from penstock.spark.pipelines.common.checkpoint import claim, is_new
+from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
 from penstock.spark.pipelines.common.progress import Progress, lag
-from penstock.spark.pipelines.common.run_lock import alone
-from penstock.spark.pipelines.common.running import Stop, failures_told, loss_told, run
-from penstock.spark.pipelines.common.truncate_oversized import BATCH_BYTES_MAX, Fitting
+from penstock.spark.pipelines.common.run_lock import run_lock
+from penstock.spark.pipelines.common.running import (
+    StopRequest,
+    reporting_data_loss,
+    reporting_spark_errors,
+    run,
+)
+from penstock.spark.pipelines.common.truncate_oversized import BATCH_BYTES_MAX, OversizedRowTruncator
 from penstock.spark.pipelines.detect import query as detect_query
 from penstock.spark.pipelines.detect.memory import BUCKETS
 from penstock.spark.pipelines.detect.query import ALERT, FORGOTTEN, METRICS, REASONS
-from penstock.spark.pipelines.detect.rules import Kind, Rules
+from penstock.spark.pipelines.detect.rules import DetectRules, RuleKind
 from penstock.types import TopicId
 from penstock.wire.cluster import LATEST
 
@@ -48,14 +53,14 @@ EVERY_S: Final = 1.0
 SUFFIX: Final = ".rejected"
 PARTITIONS: Final = 1
 
-Tell = Callable[[str], None]
+ShowLine = Callable[[str], None]
 
 
 class DetectSettings(NamedTuple):
     topic: str
     alerts: str
     """The topic that alerts go to."""
-    rules: Rules
+    rules: DetectRules
     access: Mapping[str, str]
     """Options that say how the brokers are reached, as `format("penstock")` takes them."""
     checkpoint: Path
@@ -152,7 +157,7 @@ def check(settings: DetectSettings) -> TopicId:
         topic_id = client.topic(settings.topic).id
         for topic in (settings.alerts, settings.rejected_topic):
             client.create_topic(topic, PARTITIONS)
-    claim(
+    bind_checkpoint(
         settings.checkpoint,
         {
             "pipeline": "detect",
@@ -165,7 +170,7 @@ def check(settings: DetectSettings) -> TopicId:
     return topic_id
 
 
-def check_columns(rules: Rules) -> None:
+def check_columns(rules: DetectRules) -> None:
     """CommandFailed if a rule is about a column that the values do not have, or sums what is no number."""
     try:
         schema = detect_query.columns_of(rules.stream)
@@ -179,35 +184,39 @@ def check_columns(rules: Rules) -> None:
             raise CommandFailed(f"{wanted_by}: there is no column {column}: {meant}{hint}")
     for rule in rules.rules:
         kind = schema[rule.field].dataType if rule.field is not None else None
-        if rule.kind is Kind.SUM and kind is not None and not isinstance(kind, NumericType):
+        if rule.kind is RuleKind.SUM and kind is not None and not isinstance(kind, NumericType):
             raise CommandFailed(
                 f"rule {rule.name}, field: column {rule.field} is {kind.simpleString()}; "
                 "kind sum needs numbers, such as double or decimal(18,2)"
             )
 
 
-def detect(spark: "SparkSession", settings: DetectSettings, stop: Stop, tell: Tell) -> DetectReport:
+def detect(
+    spark: "SparkSession", settings: DetectSettings, stop: StopRequest, show_line: ShowLine
+) -> DetectReport:
     """Until all is looked at that was there at the start (`once`), or until a stop is asked for."""
     topic_id = check(settings)
     began = time.monotonic()
-    progress, counts = Progress(settings.query_name), Counts(settings.rules)
-    instead = "Wait for it, or give another --checkpoint for one of its own"
-    with alone(settings.checkpoint, "detection", instead), loss_told():
-        with failures_told():
+    progress, counts = Progress(settings.query_name), AlertCounts(settings.rules)
+    remedy = "Wait for it, or give another --checkpoint for one of its own"
+    with run_lock(settings.checkpoint, "detection", remedy), reporting_data_loss():
+        with reporting_spark_errors():
             query = _start(spark, settings, topic_id)
-        run(query, progress, stop, tell, lambda: counts.read(query, tell))
-        counts.read(query, tell)
+        run(query, progress, stop, show_line, lambda: counts.read(query, show_line))
+        counts.read(query, show_line)
     return _report(settings, progress, counts, time.monotonic() - began)
 
 
 def _start(spark: "SparkSession", settings: DetectSettings, topic_id: TopicId) -> "StreamingQuery":
     rows = detect_query.rows_of(spark, settings.read_options, settings.rules.stream)
-    found = detect_query.found_in(rows, settings.rules, settings.topic, topic_id)
-    counted = detect_query.observed(found, settings.rules)
+    found = detect_query.rule_findings(rows, settings.rules, settings.topic, topic_id)
+    counted = detect_query.with_metrics(found, settings.rules)
     records = detect_query.records_of(counted, settings.topic, settings.alerts, settings.rejected_topic)
-    fitting = records.mapInArrow(Fitting(settings.rejected_topic, bytes_max=BATCH_BYTES_MAX), records.schema)
+    truncated = records.mapInArrow(
+        OversizedRowTruncator(settings.rejected_topic, bytes_max=BATCH_BYTES_MAX), records.schema
+    )
     writer = (
-        fitting.writeStream.format("penstock")
+        truncated.writeStream.format("penstock")
         .options(**settings.access)
         .queryName(settings.query_name)
         .outputMode("append")
@@ -218,20 +227,20 @@ def _start(spark: "SparkSession", settings: DetectSettings, topic_id: TopicId) -
     return writer.trigger(processingTime=f"{settings.every_s} seconds").start()
 
 
-class Counts:
+class AlertCounts:
     """What passed through the query in this run, from its progress."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: DetectRules) -> None:
         self._names = [rule.name for rule in rules.rules]
         self._last_batch = -1
         self._found: Counter[str] = Counter()
         self.watermark: str | None = None
 
-    def read(self, query: "StreamingQuery", tell: Tell) -> None:
+    def read(self, query: "StreamingQuery", show_line: ShowLine) -> None:
         for each in query.recentProgress:
-            self.add(json.loads(each.json), tell)
+            self.add(json.loads(each.json), show_line)
 
-    def add(self, progress: Mapping[str, Any], tell: Tell) -> None:
+    def add(self, progress: Mapping[str, Any], show_line: ShowLine) -> None:
         """Of one batch, also of one without rows: there sessions end."""
         found = (progress.get("observedMetrics") or {}).get(METRICS)
         if found is None or progress["batchId"] <= self._last_batch:
@@ -241,7 +250,7 @@ class Counts:
         self._found += new
         self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
         if alerts := sum(count for name, count in new.items() if name.startswith(ALERT)):
-            tell(f"batch {self._last_batch}: {alerts:,} {'alert' if alerts == 1 else 'alerts'}")
+            show_line(f"batch {self._last_batch}: {alerts:,} {'alert' if alerts == 1 else 'alerts'}")
 
     @property
     def alerts(self) -> dict[str, int]:
@@ -256,7 +265,9 @@ class Counts:
         return self._found[FORGOTTEN]
 
 
-def _report(settings: DetectSettings, progress: Progress, counts: Counts, seconds: float) -> DetectReport:
+def _report(
+    settings: DetectSettings, progress: Progress, counts: AlertCounts, seconds: float
+) -> DetectReport:
     with cluster(settings.access) as client:
         partitions = partitions_of(client, [settings.topic], existed=True)
         is_committed = ISOLATION_LEVELS[settings.isolation_level]

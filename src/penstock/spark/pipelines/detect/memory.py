@@ -12,43 +12,43 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.spark.pipelines.detect.rules import Rule
-from penstock.spark.pipelines.detect.state import Alert, Held, step
-from penstock.spark.pipelines.detect.windows import Event
+from penstock.spark.pipelines.detect.rules import DetectRule
+from penstock.spark.pipelines.detect.state import Alert, RuleMemory, apply_events
+from penstock.spark.pipelines.detect.windows import RuleEvent
 
 BUCKETS: Final = 256
 """Part of every checkpoint: another number would look for keys where they are not."""
 
 
-class Look(NamedTuple):
+class MemoryKey(NamedTuple):
     """Whose memory is meant."""
 
     rule: str
     key: str
 
 
-class Found(NamedTuple):
+class EvaluationResult(NamedTuple):
     alerts: list[Alert]
-    late: list[tuple[str, Event]]
+    late: list[tuple[str, RuleEvent]]
     """With the rule that could not look at it."""
     forgotten: dict[str, int]
 
 
-class Memory:
-    def __init__(self, text: str | None, rules: Mapping[str, Rule]) -> None:
+class BucketMemory:
+    def __init__(self, text: str | None, rules: Mapping[str, DetectRule]) -> None:
         self._rules = rules
-        self._held: dict[Look, tuple[int, Held]] = {}
+        self._held: dict[MemoryKey, tuple[int, RuleMemory]] = {}
         for name, kind, keys in [] if text is None else json.loads(text):
             if name in rules and rules[name].kind.value == kind:
-                self._held |= {Look(name, key): (wake_ms, held) for key, (wake_ms, held) in keys.items()}
+                self._held |= {MemoryKey(name, key): (wake_ms, held) for key, (wake_ms, held) in keys.items()}
 
-    def look(self, events: Mapping[Look, Sequence[Event]], watermark_ms: int) -> Found:
+    def look(self, events: Mapping[MemoryKey, Sequence[RuleEvent]], watermark_ms: int) -> EvaluationResult:
         """At new events; and at what the watermark has passed."""
-        found = Found([], [], {})
+        found = EvaluationResult([], [], {})
         due = [look for look, (wake_ms, _) in self._held.items() if wake_ms <= watermark_ms]
         for look in sorted({*events, *due}):
             held = self._held.pop(look, (0, ()))[1]
-            outcome = step(self._rules[look.rule], look.key, held, events.get(look, ()), watermark_ms)
+            outcome = apply_events(self._rules[look.rule], look.key, held, events.get(look, ()), watermark_ms)
             if outcome.held:
                 self._held[look] = (outcome.wake_ms, outcome.held)
             found.alerts.extend(outcome.alerts)

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed
 from penstock.spark.payload import Payload
-from penstock.spark.payload.dead_letters import COLUMN, ERROR_HEADER
+from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN, ERROR_HEADER
 from penstock.spark.pipelines.common.headers import headers_of, source_headers
 from penstock.spark.pipelines.common.running import reason
-from penstock.spark.pipelines.detect.memory import BUCKETS, Look, Memory
-from penstock.spark.pipelines.detect.rules import NUMBER_MAX, Kind, Rule, Rules, Stream
+from penstock.spark.pipelines.detect.memory import BUCKETS, BucketMemory, MemoryKey
+from penstock.spark.pipelines.detect.rules import NUMBER_MAX, DetectRule, DetectRules, RuleKind, StreamSpec
 from penstock.spark.pipelines.detect.state import Alert, time_text
-from penstock.spark.pipelines.detect.windows import Event
+from penstock.spark.pipelines.detect.windows import RuleEvent
 from penstock.spark.table import full_schema
 from penstock.types import TopicId
 
@@ -52,7 +52,7 @@ FORGOTTEN: Final = "forgotten"
 REASONS: Final = (LATE, UNREADABLE, NO_TIME, AHEAD, TOO_LARGE)
 
 _WATERMARK_MARK: Final = {"spark.watermarkDelayMs": 0}
-_FAR_AWAY: Final = "2200-01-01"
+_NEVER_LATE_TIME: Final = "2200-01-01"
 _MS_END: Final = ((1 << 63) - 1) // 1000
 """Spark counts microseconds in 64 bits."""
 _FOUND: Final = (
@@ -62,7 +62,7 @@ _FOUND: Final = (
 _STATE: Final = "held string"
 
 
-def payload_options(stream: Stream) -> dict[str, str]:
+def payload_options(stream: StreamSpec) -> dict[str, str]:
     """For `format("penstock")`: how values become columns."""
     if stream.schema is None or stream.format is None:
         return {}
@@ -70,7 +70,7 @@ def payload_options(stream: Stream) -> dict[str, str]:
     return options if stream.message is None else {**options, "valueMessage": stream.message}
 
 
-def columns_of(stream: Stream) -> "StructType":
+def columns_of(stream: StreamSpec) -> "StructType":
     """Of the record, and of its value, which stays there as well. ConfigError if the schema is none."""
     from pyspark.sql.types import StructType
 
@@ -79,25 +79,27 @@ def columns_of(stream: Stream) -> "StructType":
     return StructType([*of_record, *(() if payload is None else payload.fields())])
 
 
-def rows_of(spark: "SparkSession", read_options: Mapping[str, str], stream: Stream) -> "DataFrame":
+def rows_of(spark: "SparkSession", read_options: Mapping[str, str], stream: StreamSpec) -> "DataFrame":
     options = {**read_options, **payload_options(stream)}
     return spark.readStream.format("penstock").options(**options).schema(columns_of(stream)).load()
 
 
-def found_in(rows: "DataFrame", rules: Rules, topic: str, topic_id: TopicId) -> "DataFrame":
+def rule_findings(rows: "DataFrame", rules: DetectRules, topic: str, topic_id: TopicId) -> "DataFrame":
     """All that rules find, and all that they could not look at: columns as `_FOUND` says."""
     from pyspark.sql import functions as f
     from pyspark.sql.streaming.state import GroupStateTimeout
 
-    timed = _timed(rows, rules).withWatermark("happened", f"{rules.stream.lateness_ms} milliseconds")
+    timed = _with_event_time(rows, rules).withWatermark(
+        "happened", f"{rules.stream.lateness_ms} milliseconds"
+    )
     each = timed.select(
         "key",
         "value",
         "partition",
         "offset",
         f.unix_millis("happened").alias("time_ms"),
-        f.lit(_FAR_AWAY).cast("timestamp").alias("never_late", metadata=_WATERMARK_MARK),
-        f.posexplode(_looked_at_by(timed, rules.rules)).alias("place", "look"),
+        f.lit(_NEVER_LATE_TIME).cast("timestamp").alias("never_late", metadata=_WATERMARK_MARK),
+        f.posexplode(_rows_by_rule(timed, rules.rules)).alias("place", "look"),
     )
     is_first = each["place"] == 0  # what is late for several rules is handed back once
     looks = each.select(
@@ -120,7 +122,7 @@ def found_in(rows: "DataFrame", rules: Rules, topic: str, topic_id: TopicId) -> 
     )
 
 
-def observed(found: "DataFrame", rules: Rules) -> "DataFrame":
+def with_metrics(found: "DataFrame", rules: DetectRules) -> "DataFrame":
     """Counted as it passes: the numbers are in the progress of the query."""
     from pyspark.sql import functions as f
 
@@ -154,7 +156,7 @@ def records_of(found: "DataFrame", topic: str, alerts: str, rejected: str) -> "D
 # Rows for rules
 
 
-def _timed(rows: "DataFrame", rules: Rules) -> "DataFrame":
+def _with_event_time(rows: "DataFrame", rules: DetectRules) -> "DataFrame":
     """With `happened`, and `reason` why a row cannot be looked at."""
     from pyspark.sql import functions as f
 
@@ -164,16 +166,16 @@ def _timed(rows: "DataFrame", rules: Rules) -> "DataFrame":
     ahead = f.unix_millis(claimed) > f.unix_millis("timestamp") + f.lit(rules.stream.ahead_ms)
     reason = f.when(has_no_time, f.lit(NO_TIME)).when(ahead, f.lit(AHEAD))
     for rule in rules.rules:
-        if rule.kind is Kind.SUM:
-            is_beyond = _is_about(rows, rule) & (f.abs(_number(rule)) > NUMBER_MAX)
+        if rule.kind is RuleKind.SUM:
+            is_beyond = _matches_rule(rows, rule) & (f.abs(_number(rule)) > NUMBER_MAX)
             reason = reason.when(is_beyond, f.lit(f"{TOO_LARGE}: {rule.field}"))
-    if COLUMN in rows.columns:
-        reason = f.when(f.col(COLUMN).isNotNull(), f.lit(UNREADABLE)).otherwise(reason)
+    if DEAD_LETTER_COLUMN in rows.columns:
+        reason = f.when(f.col(DEAD_LETTER_COLUMN).isNotNull(), f.lit(UNREADABLE)).otherwise(reason)
     # A time that is not believed must not move the watermark.
     return rows.withColumn("reason", reason).withColumn("happened", f.when(reason.isNull(), claimed))
 
 
-def _time(rows: "DataFrame", stream: Stream) -> "Column":
+def _time(rows: "DataFrame", stream: StreamSpec) -> "Column":
     from pyspark.sql import functions as f
     from pyspark.sql.types import LongType, TimestampType
 
@@ -191,44 +193,46 @@ def _time(rows: "DataFrame", stream: Stream) -> "Column":
     )
 
 
-def _looked_at_by(rows: "DataFrame", rules: Iterable[Rule]) -> "Column":
+def _rows_by_rule(rows: "DataFrame", rules: Iterable[DetectRule]) -> "Column":
     """One look for each rule that a row is about; or one without a rule, if nobody can look at it."""
     from pyspark.sql import functions as f
 
-    looks = f.array(*(_look(rows, rule) for rule in rules))
+    looks = f.array(*(_rule_row(rows, rule) for rule in rules))
     reason = f.col("reason")
-    if COLUMN in rows.columns:
-        detail = f.expr(f"cast(filter({COLUMN}.headers, h -> h.key = '{ERROR_HEADER}')[0].value as string)")
+    if DEAD_LETTER_COLUMN in rows.columns:
+        detail = f.expr(
+            f"cast(filter({DEAD_LETTER_COLUMN}.headers, h -> h.key = '{ERROR_HEADER}')[0].value as string)"
+        )
         reason = f.when(detail.isNotNull(), f.concat_ws(": ", reason, detail)).otherwise(reason)
-    nobody = f.array(_look_of(f.lit(NO_RULE), f.col("partition").cast("string"), reason))
+    nobody = f.array(_rule_row_struct(f.lit(NO_RULE), f.col("partition").cast("string"), reason))
     chosen = f.filter(looks, lambda look: look["of"].isNotNull())
     return f.when(f.col("reason").isNull(), chosen).otherwise(nobody)
 
 
-def _look(rows: "DataFrame", rule: Rule) -> "Column":
+def _rule_row(rows: "DataFrame", rule: DetectRule) -> "Column":
     """Of a null key if the rule is not about the row."""
     from pyspark.sql import functions as f
 
     number, text = f.lit(0.0), f.lit("")
-    if rule.kind is Kind.SUM:
+    if rule.kind is RuleKind.SUM:
         number = _number(rule)
     elif rule.field is not None:
         text = _text(rows, rule.field)
-    of = f.when(_is_about(rows, rule), _text(rows, rule.key))
-    return _look_of(f.lit(rule.name), of, f.lit(None).cast("string"), number, text)
+    of = f.when(_matches_rule(rows, rule), _text(rows, rule.key))
+    return _rule_row_struct(f.lit(rule.name), of, f.lit(None).cast("string"), number, text)
 
 
-def _is_about(rows: "DataFrame", rule: Rule) -> "Column":
+def _matches_rule(rows: "DataFrame", rule: DetectRule) -> "Column":
     """Whether the rule looks at the row, if it has a key."""
     from pyspark.sql import functions as f
 
     about = _condition(rows, rule)
-    if rule.kind is Kind.SUM:
+    if rule.kind is RuleKind.SUM:
         return about & ~f.isnan(_number(rule)) & _number(rule).isNotNull()
     return about if rule.field is None else about & f.col(f"`{rule.field}`").isNotNull()
 
 
-def _number(rule: Rule) -> "Column":
+def _number(rule: DetectRule) -> "Column":
     from pyspark.sql import functions as f
 
     return f.col(f"`{rule.field}`").cast("double")
@@ -246,7 +250,7 @@ def _text(rows: "DataFrame", column: str) -> "Column":
     return f.when(f.is_valid_utf8(text), text).otherwise(f.concat(f.lit("0x"), f.lower(f.hex(value))))
 
 
-def _look_of(
+def _rule_row_struct(
     rule: "Column",
     of: "Column",
     reason: "Column",
@@ -264,7 +268,7 @@ def _look_of(
     )
 
 
-def _condition(rows: "DataFrame", rule: Rule) -> "Column":
+def _condition(rows: "DataFrame", rule: DetectRule) -> "Column":
     """What is wrong with the SQL of a rule is told with its name."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
@@ -272,7 +276,7 @@ def _condition(rows: "DataFrame", rule: Rule) -> "Column":
     if rule.where is None:
         return f.lit(True)
     try:
-        with _quiet():
+        with _sql_error_log_disabled():
             kind = rows.select(f.expr(rule.where)).schema[0].dataType.simpleString()
     except PySparkException as problem:
         raise CommandFailed(f"rule {rule.name}: where: {reason(problem)}") from problem
@@ -282,7 +286,7 @@ def _condition(rows: "DataFrame", rule: Rule) -> "Column":
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _sql_error_log_disabled() -> Iterator[None]:
     """PySpark prints what is wrong with SQL, as pages of JSON; here it is told as a sentence."""
     from pyspark.logger import PySparkLogger
 
@@ -299,7 +303,7 @@ def _quiet() -> Iterator[None]:
 Evaluate = Callable[[Any, Iterable["pd.DataFrame"], "GroupState"], Iterator["pd.DataFrame"]]
 
 
-def evaluator(rules: Rules, topic: str, topic_id: TopicId) -> Evaluate:
+def evaluator(rules: DetectRules, topic: str, topic_id: TopicId) -> Evaluate:
     """What Spark calls for each bucket of keys."""
     known = {rule.name: rule for rule in rules.rules}
 
@@ -310,9 +314,9 @@ def evaluator(rules: Rules, topic: str, topic_id: TopicId) -> Evaluate:
 
         watermark_ms = state.getCurrentWatermarkMs()
         rows = [] if state.hasTimedOut else list(_rows(frames))
-        memory = Memory(state.get[0] if state.exists else None, known)
+        memory = BucketMemory(state.get[0] if state.exists else None, known)
         found = memory.look(_events(rows), watermark_ms)
-        _keep(state, memory, watermark_ms)
+        _save_memory(state, memory, watermark_ms)
         records = [_alert(alert.of_topic(topic, topic_id), topic) for alert in found.alerts]
         records += _late(found.late, rows, watermark_ms)
         records += [_rejected(row, row.reason.partition(":")[0], row.reason) for row in rows if row.reason]
@@ -349,17 +353,17 @@ def _rows(frames: Iterable["pd.DataFrame"]) -> Iterator[_Row]:
         yield from map(_Row._make, frame.to_numpy(dtype=object).tolist())
 
 
-def _events(rows: Iterable[_Row]) -> dict[Look, list[Event]]:
+def _events(rows: Iterable[_Row]) -> dict[MemoryKey, list[RuleEvent]]:
     """Of rows that rules can look at."""
-    found: dict[Look, list[Event]] = {}
+    found: dict[MemoryKey, list[RuleEvent]] = {}
     for row in rows:
         if row.rule != NO_RULE:
-            event = Event(int(row.time_ms), row.partition, row.offset, row.number, row.text)
-            found.setdefault(Look(row.rule, row.of), []).append(event)
+            event = RuleEvent(int(row.time_ms), row.partition, row.offset, row.number, row.text)
+            found.setdefault(MemoryKey(row.rule, row.of), []).append(event)
     return found
 
 
-def _keep(state: "GroupState", memory: Memory, watermark_ms: int) -> None:
+def _save_memory(state: "GroupState", memory: BucketMemory, watermark_ms: int) -> None:
     text = memory.text()
     if text is None:
         state.remove()
@@ -374,7 +378,7 @@ def _alert(alert: Alert, topic: str) -> tuple[Any, ...]:
 
 
 def _late(
-    late: Iterable[tuple[str, Event]], rows: Iterable[_Row], watermark_ms: int
+    late: Iterable[tuple[str, RuleEvent]], rows: Iterable[_Row], watermark_ms: int
 ) -> Iterator[tuple[Any, ...]]:
     by_position = {(row.rule, row.partition, row.offset): row for row in rows} if late else {}
     for rule, event in late:

@@ -41,16 +41,16 @@ NUMBER_MAX: Final = 1e300
 """What a sum can take, below or above 0: so many of them as are remembered still add up to a number."""
 
 
-class Kind(Enum):
+class RuleKind(Enum):
     COUNT = "count"
     SUM = "sum"
     DISTINCT = "distinct"
     SESSION = "session"
 
 
-class Rule(NamedTuple):
+class DetectRule(NamedTuple):
     name: str
-    kind: Kind
+    kind: RuleKind
     at_least: float
     """Payments, their sum, or how many different values."""
     span_ms: int
@@ -64,7 +64,7 @@ class Rule(NamedTuple):
     """Sessions: shorter ones are no alert."""
 
 
-class Stream(NamedTuple):
+class StreamSpec(NamedTuple):
     format: str | None = None
     """None: values stay bytes, and rules are about keys and times of records."""
     schema: str | None = None
@@ -77,9 +77,9 @@ class Stream(NamedTuple):
     isolation: str = READ_COMMITTED
 
 
-class Rules(NamedTuple):
-    stream: Stream
-    rules: tuple[Rule, ...]
+class DetectRules(NamedTuple):
+    stream: StreamSpec
+    rules: tuple[DetectRule, ...]
 
     def columns(self) -> dict[str, str]:
         """Those that values must have, and who wants each."""
@@ -92,7 +92,7 @@ class Rules(NamedTuple):
         return wanted
 
 
-def read_rules(path: Path) -> Rules:
+def read_rules(path: Path) -> DetectRules:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as problem:
@@ -105,29 +105,29 @@ def read_rules(path: Path) -> Rules:
     return parse_rules(document, path)
 
 
-def parse_rules(document: Mapping[str, Any], path: Path) -> Rules:
-    top = _Table(document, str(path))
-    stream = _stream(_Table(top.table("stream"), f"{path}, [stream]"), path.parent)
+def parse_rules(document: Mapping[str, Any], path: Path) -> DetectRules:
+    top = _RuleTable(document, str(path))
+    stream = _stream(_RuleTable(top.table("stream"), f"{path}, [stream]"), path.parent)
     given = document.get("rule")
     top.known(("stream", "rule"))
     if not isinstance(given, list) or not given:
         raise CommandFailed(f"{path} has no rules: begin each with [[rule]]")
-    rules = tuple(_rule(_Table(each, f"{path}, rule {number}")) for number, each in enumerate(given, 1))
+    rules = tuple(_rule(_RuleTable(each, f"{path}, rule {number}")) for number, each in enumerate(given, 1))
     names = [rule.name for rule in rules]
     if doubled := [name for name in names if names.count(name) > 1]:
         raise CommandFailed(f"{path} has two rules named {doubled[0]}: alerts could not tell them apart")
-    return Rules(stream, rules)
+    return DetectRules(stream, rules)
 
 
-def _stream(table: "_Table", folder: Path) -> Stream:
+def _stream(table: "_RuleTable", folder: Path) -> StreamSpec:
     table.known(("format", "schema", "message", "time", "lateness", "ahead", "isolation"))
     schema = table.text("schema")
     given = table.text("format")
     if given is not None and (given == "raw") != (schema is None):
-        raise table.wrong("format", "goes together with schema, which says the columns of the values")
+        raise table.error_at("format", "goes together with schema, which says the columns of the values")
     if schema is not None and _is_file(schema) and not Path(schema).is_absolute():
         schema = str(folder / schema)
-    return Stream(
+    return StreamSpec(
         format=None if schema is None else given or "json",
         schema=schema,
         message=table.text("message"),
@@ -142,28 +142,28 @@ def _is_file(schema: str) -> bool:
     return schema.lower().endswith((".json", ".ddl", ".sql", ".avsc", ".desc", ".proto", ".pb"))
 
 
-def _rule(table: "_Table") -> Rule:
+def _rule(table: "_RuleTable") -> DetectRule:
     name = table.text("name")
     if name is None or not name.strip():
-        raise table.wrong("name", "is missing: alerts are told by it")
+        raise table.error_at("name", "is missing: alerts are told by it")
     table = table.named(f"rule {name}")
-    kind = table.one_of("kind", {each.value: each for each in Kind})
+    kind = table.one_of("kind", {each.value: each for each in RuleKind})
     common = ("name", "kind", "key", "where", "at_least")
-    if kind is Kind.SESSION:
+    if kind is RuleKind.SESSION:
         table.known((*common, "gap", "lasting"))
     else:
-        table.known((*common, "within", *(() if kind is Kind.COUNT else ("field",))))
-    field = None if kind in (Kind.COUNT, Kind.SESSION) else table.text("field")
-    if field is None and kind in (Kind.SUM, Kind.DISTINCT):
-        raise table.wrong("field", f"is missing: the column of which kind {kind.value} takes the values")
-    span = "gap" if kind is Kind.SESSION else "within"
+        table.known((*common, "within", *(() if kind is RuleKind.COUNT else ("field",))))
+    field = None if kind in (RuleKind.COUNT, RuleKind.SESSION) else table.text("field")
+    if field is None and kind in (RuleKind.SUM, RuleKind.DISTINCT):
+        raise table.error_at("field", f"is missing: the column of which kind {kind.value} takes the values")
+    span = "gap" if kind is RuleKind.SESSION else "within"
     span_ms = table.duration(span, 0)
     if span_ms <= 0:
-        raise table.wrong(span, "is missing, or no time: give one such as 90s, 10m or 2h")
-    at_least = table.threshold("at_least", whole=kind is not Kind.SUM)
-    if kind in (Kind.COUNT, Kind.DISTINCT) and at_least > EVENTS_MAX:
-        raise table.wrong("at_least", f"is {at_least:.0f}: of one key {EVENTS_MAX} events are remembered")
-    return Rule(
+        raise table.error_at(span, "is missing, or no time: give one such as 90s, 10m or 2h")
+    at_least = table.threshold("at_least", whole=kind is not RuleKind.SUM)
+    if kind in (RuleKind.COUNT, RuleKind.DISTINCT) and at_least > EVENTS_MAX:
+        raise table.error_at("at_least", f"is {at_least:.0f}: of one key {EVENTS_MAX} events are remembered")
+    return DetectRule(
         name=name,
         kind=kind,
         at_least=at_least,
@@ -171,11 +171,11 @@ def _rule(table: "_Table") -> Rule:
         key=table.text("key") or RECORD_KEY,
         field=field,
         where=table.text("where"),
-        lasting_ms=table.duration("lasting", 0) if kind is Kind.SESSION else 0,
+        lasting_ms=table.duration("lasting", 0) if kind is RuleKind.SESSION else 0,
     )
 
 
-class _Table:
+class _RuleTable:
     """One table of the file, and where it stands."""
 
     def __init__(self, values: Any, where: str) -> None:
@@ -184,10 +184,10 @@ class _Table:
         self._values = values
         self._where = where
 
-    def named(self, name: str) -> "_Table":
-        return _Table(self._values, f"{self._where.rpartition(', ')[0]}, {name}")
+    def named(self, name: str) -> "_RuleTable":
+        return _RuleTable(self._values, f"{self._where.rpartition(', ')[0]}, {name}")
 
-    def wrong(self, key: str, problem: str) -> CommandFailed:
+    def error_at(self, key: str, problem: str) -> CommandFailed:
         return CommandFailed(f"{self._where}: {key} {problem}")
 
     def known(self, names: tuple[str, ...]) -> None:
@@ -195,7 +195,7 @@ class _Table:
             if name not in names:
                 near = get_close_matches(name, names, n=1, cutoff=0.6)
                 meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-                raise self.wrong(name, f"is unknown here: {meant}")
+                raise self.error_at(name, f"is unknown here: {meant}")
 
     def table(self, key: str) -> Any:
         return self._values.get(key, {})
@@ -203,13 +203,13 @@ class _Table:
     def text(self, key: str) -> str | None:
         value = self._values.get(key)
         if value is not None and not isinstance(value, str):
-            raise self.wrong(key, f"is {value!r}: give text, in quotes")
+            raise self.error_at(key, f"is {value!r}: give text, in quotes")
         return value
 
     def one_of(self, key: str, choices: Mapping[str, Choice], default: str | None = None) -> Choice:
         value = self.text(key) or default
         if value is None or value not in choices:
-            raise self.wrong(key, f"is {value!r}: give one of {', '.join(choices)}")
+            raise self.error_at(key, f"is {value!r}: give one of {', '.join(choices)}")
         return choices[value]
 
     def duration(self, key: str, default: int) -> int:
@@ -219,11 +219,11 @@ class _Table:
         try:
             return milliseconds(key, text)
         except ConfigError:
-            raise self.wrong(key, f"is {text!r}: give a time such as 90s, 10m or 2h") from None
+            raise self.error_at(key, f"is {text!r}: give a time such as 90s, 10m or 2h") from None
 
     def threshold(self, key: str, *, whole: bool) -> float:
         value = self._values.get(key)
         is_number = isinstance(value, int) if whole else isinstance(value, int | float)
         if value is None or not is_number or isinstance(value, bool) or not 0 < value <= NUMBER_MAX:
-            raise self.wrong(key, f"is {value!r}: give a {'whole number' if whole else 'number'} above 0")
+            raise self.error_at(key, f"is {value!r}: give a {'whole number' if whole else 'number'} above 0")
         return float(value)

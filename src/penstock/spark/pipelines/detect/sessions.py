@@ -9,13 +9,13 @@ Rule: a session remembers the positions of its first POSITIONS_MAX events, and c
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from penstock.spark.pipelines.detect.rules import Rule
-from penstock.spark.pipelines.detect.windows import Event
+from penstock.spark.pipelines.detect.rules import DetectRule
+from penstock.spark.pipelines.detect.windows import RuleEvent
 
 POSITIONS_MAX: Final = 100
 
 
-class Session(NamedTuple):
+class EventSession(NamedTuple):
     start_ms: int
     end_ms: int
     """The time of its last event."""
@@ -23,36 +23,38 @@ class Session(NamedTuple):
     positions: tuple[tuple[int, int, int], ...]
     """Time, partition and offset of its first events."""
 
-    def is_alert(self, rule: Rule) -> bool:
+    def is_alert(self, rule: DetectRule) -> bool:
         return self.events >= rule.at_least and self.end_ms - self.start_ms >= rule.lasting_ms
 
 
-def session_of(start_ms: int, end_ms: int, events: int, positions: Iterable[Iterable[int]]) -> Session:
+def session_of(start_ms: int, end_ms: int, events: int, positions: Iterable[Iterable[int]]) -> EventSession:
     """From JSON, where tuples are lists."""
-    return Session(start_ms, end_ms, events, tuple((time, part, at) for time, part, at in positions))
+    return EventSession(start_ms, end_ms, events, tuple((time, part, at) for time, part, at in positions))
 
 
-def with_event(sessions: list[Session], event: Event, rule: Rule) -> list[Session]:
-    new = Session(event.time_ms, event.time_ms, 1, (event[:3],))
-    near = [each for each in sessions if _touch(each, new, rule.span_ms)]
+def add_event(sessions: list[EventSession], event: RuleEvent, rule: DetectRule) -> list[EventSession]:
+    new = EventSession(event.time_ms, event.time_ms, 1, (event[:3],))
+    near = [each for each in sessions if _overlap(each, new, rule.span_ms)]
     return sorted([*(each for each in sessions if each not in near), _merged([*near, new])])
 
 
-def over(sessions: Iterable[Session], rule: Rule, watermark_ms: int) -> list[Session]:
+def ended_sessions(
+    sessions: Iterable[EventSession], rule: DetectRule, watermark_ms: int
+) -> list[EventSession]:
     return [each for each in sessions if each.end_ms + rule.span_ms <= watermark_ms]
 
 
-def next_end(sessions: Iterable[Session], rule: Rule) -> int:
+def next_end(sessions: Iterable[EventSession], rule: DetectRule) -> int:
     """When the watermark is here, the first of them is over."""
     return min(each.end_ms for each in sessions) + rule.span_ms
 
 
-def _touch(one: Session, other: Session, gap_ms: int) -> bool:
+def _overlap(one: EventSession, other: EventSession, gap_ms: int) -> bool:
     return one.start_ms - other.end_ms < gap_ms and other.start_ms - one.end_ms < gap_ms
 
 
-def _merged(sessions: list[Session]) -> Session:
-    return Session(
+def _merged(sessions: list[EventSession]) -> EventSession:
+    return EventSession(
         min(each.start_ms for each in sessions),
         max(each.end_ms for each in sessions),
         sum(each.events for each in sessions),

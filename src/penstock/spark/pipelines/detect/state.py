@@ -1,7 +1,7 @@
 """What becomes of the rows of one key: late or looked at, alerts, what is remembered. Pure.
 
-`step` is called for each rule and key with the rows of a micro-batch, or without rows when the watermark has
-passed what is remembered (memory.py).
+`apply_events` is called for each rule and key with the rows of a micro-batch, or without rows when the
+watermark has passed what is remembered (memory.py).
 
 Rule 1: rows are taken in the order of the topic, one after the other. So what is found does not depend on
         how the stream was cut into batches, if the rows of a key are in one partition and none is late.
@@ -18,9 +18,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from penstock.spark.pipelines.detect import sessions, windows
-from penstock.spark.pipelines.detect.rules import Kind, Rule
-from penstock.spark.pipelines.detect.sessions import Session, session_of
-from penstock.spark.pipelines.detect.windows import Event
+from penstock.spark.pipelines.detect.rules import DetectRule, RuleKind
+from penstock.spark.pipelines.detect.sessions import EventSession, session_of
+from penstock.spark.pipelines.detect.windows import RuleEvent
 from penstock.types import TopicId
 
 ID_CHARACTERS: Final = 32
@@ -65,52 +65,58 @@ class Alert(NamedTuple):
         return self._replace(id=_digest([topic, topic_id.hex(), self.id]))
 
 
-Held = Sequence[Sequence[Any]]
+RuleMemory = Sequence[Sequence[Any]]
 """Events or sessions; as lists, if they were JSON meanwhile."""
 
 
-class Outcome(NamedTuple):
-    held: Held
+class RuleResult(NamedTuple):
+    held: RuleMemory
     """What to remember; may be nothing."""
     wake_ms: int
     """Call again when the watermark is here."""
     alerts: list[Alert]
-    late: list[Event]
+    late: list[RuleEvent]
     forgotten: int
 
 
-def step(rule: Rule, key: str, held: Held, events: Iterable[Event], watermark_ms: int) -> Outcome:
+def apply_events(
+    rule: DetectRule, key: str, held: RuleMemory, events: Iterable[RuleEvent], watermark_ms: int
+) -> RuleResult:
     in_order = sorted(events, key=lambda event: (event.partition, event.offset))
     late = [event for event in in_order if event.time_ms < watermark_ms]
     new = [event for event in in_order if event.time_ms >= watermark_ms]
-    if rule.kind is Kind.SESSION:
+    if rule.kind is RuleKind.SESSION:
         outcome = _sessions(rule, key, [session_of(*each) for each in held], new, watermark_ms)
     else:
-        outcome = _windows(rule, key, [Event(*each) for each in held], new, watermark_ms)
+        outcome = _windows(rule, key, [RuleEvent(*each) for each in held], new, watermark_ms)
     return outcome._replace(late=late)
 
 
-def _windows(rule: Rule, key: str, held: list[Event], new: list[Event], watermark_ms: int) -> Outcome:
+def _windows(
+    rule: DetectRule, key: str, held: list[RuleEvent], new: list[RuleEvent], watermark_ms: int
+) -> RuleResult:
     alerts, forgotten = [], 0
     for event in new:
         if (window := windows.add(held, event, rule)) is not None:
             alerts.append(_window_alert(rule, key, window))
-        forgotten += windows.cap(held)
-    windows.forget(held, rule, watermark_ms)
-    wake_ms = windows.forgotten_at(held, rule) if held else 0
-    return Outcome(held, wake_ms, alerts, [], forgotten)
+        forgotten += windows.drop_oldest(held)
+    windows.drop_expired(held, rule, watermark_ms)
+    wake_ms = windows.expires_at(held, rule) if held else 0
+    return RuleResult(held, wake_ms, alerts, [], forgotten)
 
 
-def _sessions(rule: Rule, key: str, held: list[Session], new: list[Event], watermark_ms: int) -> Outcome:
+def _sessions(
+    rule: DetectRule, key: str, held: list[EventSession], new: list[RuleEvent], watermark_ms: int
+) -> RuleResult:
     for event in new:
-        held = sessions.with_event(held, event, rule)
-    ended = sessions.over(held, rule, watermark_ms)
+        held = sessions.add_event(held, event, rule)
+    ended = sessions.ended_sessions(held, rule, watermark_ms)
     held = [each for each in held if each not in ended]
     alerts = [_session_alert(rule, key, each) for each in ended if each.is_alert(rule)]
-    return Outcome(held, sessions.next_end(held, rule) if held else 0, alerts, [], 0)
+    return RuleResult(held, sessions.next_end(held, rule) if held else 0, alerts, [], 0)
 
 
-def _window_alert(rule: Rule, key: str, window: windows.Window) -> Alert:
+def _window_alert(rule: DetectRule, key: str, window: windows.Window) -> Alert:
     events = window.events
     evidence = tuple(event[:3] for event in events)
     return Alert(
@@ -126,7 +132,7 @@ def _window_alert(rule: Rule, key: str, window: windows.Window) -> Alert:
     )
 
 
-def _session_alert(rule: Rule, key: str, session: Session) -> Alert:
+def _session_alert(rule: DetectRule, key: str, session: EventSession) -> Alert:
     return Alert(
         alert_id(rule.name, key, session.positions, session.events),
         rule.name,

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.spark.pipelines.detect.rules import EVENTS_MAX, NUMBER_MAX, Kind, Rule
+from penstock.spark.pipelines.detect.rules import EVENTS_MAX, NUMBER_MAX, DetectRule, RuleKind
 
 DECIMALS: Final = 6
 """Of sums: 0.1 + 0.2 is 0.3 here."""
 
 
-class Event(NamedTuple):
+class RuleEvent(NamedTuple):
     """In the order of time; position in the topic makes the order unique."""
 
     time_ms: int
@@ -32,53 +32,53 @@ class Event(NamedTuple):
 
 
 class Window(NamedTuple):
-    events: tuple[Event, ...]
+    events: tuple[RuleEvent, ...]
     measure: float
 
 
-def add(events: list[Event], new: Event, rule: Rule) -> Window | None:
+def add(events: list[RuleEvent], new: RuleEvent, rule: DetectRule) -> Window | None:
     """Puts the event in its place. What makes an alert with it is taken out and returned."""
     last = bisect_left(events, new)
     events.insert(last, new)
     first = bisect_left(events, (new.time_ms - rule.span_ms + 1,))
     beyond = bisect_left(events, (new.time_ms + rule.span_ms,))
-    if _cannot_reach(events[first:beyond], rule):
+    if _is_below_threshold(events[first:beyond], rule):
         return None
     meter = _METERS[rule.kind]()
     end = first
     for start in range(first, last + 1):
         until = events[start].time_ms + rule.span_ms
         while end < len(events) and events[end].time_ms < until:
-            meter.put(events[end])
+            meter.include(events[end])
             end += 1
         if end > last and meter.measure() >= rule.at_least:
             found = tuple(events[start:end])
             del events[start:end]
             return Window(found, meter.measure())
-        meter.take(events[start])
+        meter.exclude(events[start])
     return None
 
 
-def _cannot_reach(near: Sequence[Event], rule: Rule) -> bool:
+def _is_below_threshold(near: Sequence[RuleEvent], rule: DetectRule) -> bool:
     """The usual case, told apart cheaply."""
-    if rule.kind is not Kind.SUM:
+    if rule.kind is not RuleKind.SUM:
         return len(near) < rule.at_least
     return sum(event.number for event in near if event.number > 0) < rule.at_least - 1
 
 
-def forget(events: list[Event], rule: Rule, watermark_ms: int) -> None:
+def drop_expired(events: list[RuleEvent], rule: DetectRule, watermark_ms: int) -> None:
     """Removes what no event to come can be near to."""
     del events[: bisect_left(events, (watermark_ms - rule.span_ms + 1,))]
 
 
-def cap(events: list[Event]) -> int:
+def drop_oldest(events: list[RuleEvent]) -> int:
     """Removes the oldest if there are too many. How many."""
     too_many = max(len(events) - EVENTS_MAX, 0)
     del events[:too_many]
     return too_many
 
 
-def forgotten_at(events: Sequence[Event], rule: Rule) -> int:
+def expires_at(events: Sequence[RuleEvent], rule: DetectRule) -> int:
     """When the watermark is here, nothing of this is needed any more."""
     return events[-1].time_ms + rule.span_ms
 
@@ -87,10 +87,10 @@ class _Count:
     def __init__(self) -> None:
         self._count = 0
 
-    def put(self, event: Event) -> None:
+    def include(self, event: RuleEvent) -> None:
         self._count += 1
 
-    def take(self, event: Event) -> None:
+    def exclude(self, event: RuleEvent) -> None:
         self._count -= 1
 
     def measure(self) -> float:
@@ -101,10 +101,10 @@ class _Sum:
     def __init__(self) -> None:
         self._scaled = 0
 
-    def put(self, event: Event) -> None:
+    def include(self, event: RuleEvent) -> None:
         self._scaled += _scaled(event.number)
 
-    def take(self, event: Event) -> None:
+    def exclude(self, event: RuleEvent) -> None:
         self._scaled -= _scaled(event.number)
 
     def measure(self) -> float:
@@ -121,10 +121,10 @@ class _Distinct:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
-    def put(self, event: Event) -> None:
+    def include(self, event: RuleEvent) -> None:
         self._counts[event.text] += 1
 
-    def take(self, event: Event) -> None:
+    def exclude(self, event: RuleEvent) -> None:
         self._counts[event.text] -= 1
         if not self._counts[event.text]:
             del self._counts[event.text]
@@ -133,8 +133,8 @@ class _Distinct:
         return len(self._counts)
 
 
-_METERS: Final[dict[Kind, type[_Count] | type[_Sum] | type[_Distinct]]] = {
-    Kind.COUNT: _Count,
-    Kind.SUM: _Sum,
-    Kind.DISTINCT: _Distinct,
+_METERS: Final[dict[RuleKind, type[_Count] | type[_Sum] | type[_Distinct]]] = {
+    RuleKind.COUNT: _Count,
+    RuleKind.SUM: _Sum,
+    RuleKind.DISTINCT: _Distinct,
 }

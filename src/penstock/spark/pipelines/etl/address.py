@@ -29,7 +29,7 @@ _REMEDY: Final = (
 )
 
 
-class AddressWrong(CommandFailed):
+class InvalidAddress(CommandFailed):
     def __init__(self, problem: str) -> None:
         super().__init__(f"the address of the database cannot be read: {problem}. {_REMEDY}")
 
@@ -46,7 +46,7 @@ class _Parts(NamedTuple):
 def _parts(url: str) -> _Parts:
     scheme = next((each for each in SCHEMES if url.startswith(each)), None)
     if scheme is None or scheme == SQLITE:
-        raise AddressWrong("it does not begin with postgresql://")
+        raise InvalidAddress("it does not begin with postgresql://")
     rest = url.removeprefix(scheme)
     user = password = ""
     # An @ behind a / belongs to no user.
@@ -56,9 +56,9 @@ def _parts(url: str) -> _Parts:
     place, _, settings = rest.partition("?")
     hosts, _, database = place.partition("/")
     if "@" in place or "/" in database:
-        raise AddressWrong("it has an @ or a / too many")
+        raise InvalidAddress("it has an @ or a / too many")
     if _NOT_QUOTED.search(url):
-        raise AddressWrong("it has a % that no two digits follow")
+        raise InvalidAddress("it has a % that no two digits follow")
     return _Parts(user, password, hosts, database, settings)
 
 
@@ -69,7 +69,7 @@ def postgres_settings(url: str) -> dict[str, str]:
     found = {name: unquote(value) for name, value in found.items()}
     hosts = [_HOST.fullmatch(each) for each in parts.hosts.split(",")]
     if any(each is None for each in hosts):
-        raise AddressWrong("what should be a host and a port is none")
+        raise InvalidAddress("what should be a host and a port is none")
     found["host"] = ",".join(unquote(each["host"].strip("[]")) for each in hosts if each)
     ports = [each["port"] or "" for each in hosts if each]
     found["port"] = ",".join(ports) if any(ports) else ""
@@ -82,11 +82,11 @@ def _settings(text: str) -> dict[str, str]:
     for each in text.split("&") if text else []:
         name, equals, value = each.partition("=")
         if not equals or "=" in value:
-            raise AddressWrong("behind the ? stand no settings, as in ?sslmode=require&user=me")
+            raise InvalidAddress("behind the ? stand no settings, as in ?sslmode=require&user=me")
         if (name, value) == ("ssl", "true"):
             name, value = "sslmode", "require"
         if name not in known:
-            raise AddressWrong("behind the ? stands the name of a setting that PostgreSQL does not know")
+            raise InvalidAddress("behind the ? stands the name of a setting that PostgreSQL does not know")
         found[name] = unquote(value)
     return found
 
@@ -103,7 +103,7 @@ def without_password(url: str) -> str:
         return url
     try:
         postgres_settings(url)
-    except AddressWrong:
+    except InvalidAddress:
         return "postgresql://..."
     parts = _parts(url)
     user = f"{parts.user}@" if parts.user else ""

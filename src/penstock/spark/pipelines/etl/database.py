@@ -23,24 +23,24 @@ from psycopg import sql
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl.address import CONNECT_S, SQLITE, connect_postgres, without_password
-from penstock.spark.pipelines.etl.settling import Look, Running
+from penstock.spark.pipelines.etl.settling import ObservedEnd, OpenTransactions
 
 CHUNK_ROWS: Final = 10_000
 DATABASE_ERRORS: Final = (psycopg.Error, sqlite3.Error)
 
 
-class Field(NamedTuple):
+class TableColumn(NamedTuple):
     name: str
     type: str
     """As Spark writes it."""
 
 
-class Range(NamedTuple):
+class ValueRange(NamedTuple):
     after: str | None
     until: str
 
 
-class Newest(NamedTuple):
+class NewestRows(NamedTuple):
     """Rows that have the largest value of a column."""
 
     rows: int
@@ -48,26 +48,26 @@ class Newest(NamedTuple):
 
 
 class Database(Protocol):
-    def fields(self, table: str) -> list[Field]: ...
+    def fields(self, table: str) -> list[TableColumn]: ...
 
     def is_unique(self, table: str, column: str) -> bool:
         """Whether no value comes twice, as far as the database knows. Refuses what cannot be read by it."""
 
-    def cautions(self, table: str, column: str, *, is_unique: bool = False) -> list[str]:
+    def read_warnings(self, table: str, column: str, *, is_unique: bool = False) -> list[str]:
         """What a reader by this column can miss, and what to do about it. `is_unique`: the user says that no
         value comes twice."""
 
-    def look(self, table: str, column: str, *, below_largest: bool) -> Look:
+    def observed_end(self, table: str, column: str, *, below_largest: bool) -> ObservedEnd:
         """How far the table goes now, and who can still add rows up to there."""
 
-    def newest(self, table: str, column: str, after: str | None) -> Newest | None:
+    def newest(self, table: str, column: str, after: str | None) -> NewestRows | None:
         """The rows with the largest value. None if it is not beyond `after`, or there is none."""
 
-    def range_end(self, table: str, column: str, wanted: Range, rows_max: int) -> str | None:
+    def range_end(self, table: str, column: str, wanted: ValueRange, rows_max: int) -> str | None:
         """The end of a range within `wanted` of about so many rows. None if there is nothing in it."""
 
     def rows(
-        self, table: str, fields: Sequence[str], column: str | None, wanted: Range | None
+        self, table: str, fields: Sequence[str], column: str | None, wanted: ValueRange | None
     ) -> Iterator[list[tuple[Any, ...]]]:
         """In chunks, in the order of the column. Without a range the whole table."""
 
@@ -152,13 +152,13 @@ class Postgres:
         self._connection = connect_postgres(url, autocommit=True)
         self._connection.execute("set time zone 'UTC'")
 
-    def fields(self, table: str) -> list[Field]:
+    def fields(self, table: str) -> list[TableColumn]:
         query = sql.SQL("select * from {} limit 0").format(self._table(table))
         try:
             found = self._connection.execute(query).description or []
         except psycopg.Error as problem:
             raise CommandFailed(f"cannot read the table {table}: {_first_line(problem)}") from problem
-        return [Field(column.name, _postgres_type(column)) for column in found]
+        return [TableColumn(column.name, _postgres_type(column)) for column in found]
 
     def is_unique(self, table: str, column: str) -> bool:
         self._check_primary()
@@ -167,7 +167,7 @@ class Postgres:
         found = self._connection.execute(_IS_UNIQUE, (name, column)).fetchone()
         return found is not None and bool(found[0])
 
-    def cautions(self, table: str, column: str, *, is_unique: bool = False) -> list[str]:
+    def read_warnings(self, table: str, column: str, *, is_unique: bool = False) -> list[str]:
         kinds = {field.name: field.type for field in self.fields(table)}
         _check_fields(table, [column], list(kinds))
         named = {"table": self._table(table).as_string(self._connection), "column": column}
@@ -189,7 +189,7 @@ class Postgres:
                 "commit late would be missed. Give the address of the primary"
             )
 
-    def look(self, table: str, column: str, *, below_largest: bool) -> Look:
+    def observed_end(self, table: str, column: str, *, below_largest: bool) -> ObservedEnd:
         largest = sql.SQL("select max({}) from {}").format(sql.Identifier(column), self._table(table))
         if below_largest:
             largest = sql.SQL("{} where {} < ({})").format(largest, sql.Identifier(column), largest)
@@ -198,11 +198,12 @@ class Postgres:
         end = self._one(sql.SQL("select ({})::text").format(largest))
         running = self._connection.execute(_RUNNING).fetchall()
         prepared = self._connection.execute(_PREPARED).fetchall()
-        return Look(
-            end, Running(frozenset(name for (name,) in running), frozenset(name for (name,) in prepared))
+        return ObservedEnd(
+            end,
+            OpenTransactions(frozenset(name for (name,) in running), frozenset(name for (name,) in prepared)),
         )
 
-    def newest(self, table: str, column: str, after: str | None) -> Newest | None:
+    def newest(self, table: str, column: str, after: str | None) -> NewestRows | None:
         name = sql.Identifier(column)
         query = sql.SQL(
             "select count(*), max({name})::text from {table} "
@@ -210,7 +211,7 @@ class Postgres:
         ).format(name=name, table=self._table(table), beyond=_beyond(name, after))
         return _newest(self._connection.execute(query).fetchone())
 
-    def range_end(self, table: str, column: str, wanted: Range, rows_max: int) -> str | None:
+    def range_end(self, table: str, column: str, wanted: ValueRange, rows_max: int) -> str | None:
         name = sql.Identifier(column)
         query = sql.SQL(
             "select max(c)::text from (select {name} c from {table} where {beyond} and {name} <= {until} "
@@ -225,7 +226,7 @@ class Postgres:
         return self._one(query)
 
     def rows(
-        self, table: str, fields: Sequence[str], column: str | None, wanted: Range | None
+        self, table: str, fields: Sequence[str], column: str | None, wanted: ValueRange | None
     ) -> Iterator[list[tuple[Any, ...]]]:
         kinds = {field.name: field.type for field in self.fields(table)}
         _check_fields(table, [*fields, *([column] if column else [])], list(kinds))
@@ -256,8 +257,8 @@ class Postgres:
         return sql.Identifier(*table.split("."))
 
 
-def _newest(found: Sequence[Any] | None) -> Newest | None:
-    return Newest(found[0], str(found[1])) if found is not None and found[0] else None
+def _newest(found: Sequence[Any] | None) -> NewestRows | None:
+    return NewestRows(found[0], str(found[1])) if found is not None and found[0] else None
 
 
 def _beyond(name: sql.Identifier, after: str | None) -> sql.Composable:
@@ -294,17 +295,17 @@ class Sqlite:
         self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CONNECT_S)
         self._connection.execute("select 1 from sqlite_master limit 1")  # or it is no database
 
-    def fields(self, table: str) -> list[Field]:
+    def fields(self, table: str) -> list[TableColumn]:
         found = self._connection.execute("select name, type from pragma_table_info(?)", (table,)).fetchall()
         if not found:
             raise CommandFailed(f"there is no table {table} in the database")
-        return [Field(name, _affinity(declared)) for name, declared in found]
+        return [TableColumn(name, _affinity(declared)) for name, declared in found]
 
     def is_unique(self, table: str, column: str) -> bool:
         self._check_growing(table, column)
         return self._is_only_key(table, column) and "AUTOINCREMENT" in self._words(table)
 
-    def cautions(self, table: str, column: str, *, is_unique: bool = False) -> list[str]:
+    def read_warnings(self, table: str, column: str, *, is_unique: bool = False) -> list[str]:
         words = self._words(table)
         is_numbered = self._is_only_key(table, column) and not {"WITHOUT", "ROWID"} <= words
         is_given_again = is_numbered and "AUTOINCREMENT" not in words and not is_unique
@@ -323,14 +324,14 @@ class Sqlite:
             set() if found is None else set(_SQLITE_WORD.findall(_SQLITE_QUOTED.sub(" ", found[0]).upper()))
         )
 
-    def look(self, table: str, column: str, *, below_largest: bool) -> Look:
+    def observed_end(self, table: str, column: str, *, below_largest: bool) -> ObservedEnd:
         name = _quoted(column)
         query = f"select max({name}) from {_quoted(table)}"  # noqa: S608
         if below_largest:
             query += f" where {name} < ({query})"
-        return Look(self._one(query, ()), Running())
+        return ObservedEnd(self._one(query, ()), OpenTransactions())
 
-    def newest(self, table: str, column: str, after: str | None) -> Newest | None:
+    def newest(self, table: str, column: str, after: str | None) -> NewestRows | None:
         name, place = _quoted(column), _quoted(table)
         beyond = "" if after is None else f" and {name} > ?"
         query = (
@@ -339,7 +340,7 @@ class Sqlite:
         )
         return _newest(self._connection.execute(query, () if after is None else (after,)).fetchone())
 
-    def range_end(self, table: str, column: str, wanted: Range, rows_max: int) -> str | None:
+    def range_end(self, table: str, column: str, wanted: ValueRange, rows_max: int) -> str | None:
         name = _quoted(column)
         after = [] if wanted.after is None else [wanted.after]
         beyond = f" and {name} > ?" if after else ""
@@ -361,7 +362,7 @@ class Sqlite:
             raise CommandFailed(f"the column {column} of {table} has no type to be ordered by: give it one")
 
     def rows(
-        self, table: str, fields: Sequence[str], column: str | None, wanted: Range | None
+        self, table: str, fields: Sequence[str], column: str | None, wanted: ValueRange | None
     ) -> Iterator[list[tuple[Any, ...]]]:
         known = [field.name for field in self.fields(table)]
         _check_fields(table, [*fields, *([column] if column else [])], known)

@@ -21,10 +21,10 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import CommandFailed
 from penstock.spark.payload import dead_letters
-from penstock.spark.payload.dead_letters import COLUMN, ERROR_HEADER
-from penstock.spark.pipelines.etl.database import Database, Range, connect
+from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN, ERROR_HEADER
+from penstock.spark.pipelines.etl.database import Database, ValueRange, connect
 from penstock.spark.pipelines.etl.rows import STAGE_HEADER
-from penstock.spark.pipelines.etl.settling import Settling
+from penstock.spark.pipelines.etl.settling import SettledEndTracker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NAME: Final = "penstock-database"
 SETTLE_S_MAX: Final = 60.0
 _SETTLE_TURN_S: Final = 0.05
-MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError)
+CONVERSION_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError)
 
 
 def register(spark: "SparkSession") -> None:
@@ -50,10 +50,10 @@ class DatabaseSource(DataSource):
         return DatabaseReader(dict(self.options), schema)
 
 
-class RangePartition(InputPartition):
-    def __init__(self, wanted: Range) -> None:
-        super().__init__(tuple(wanted))
-        self.wanted = wanted
+class ValueRangePartition(InputPartition):
+    def __init__(self, value_range: ValueRange) -> None:
+        super().__init__(tuple(value_range))
+        self.value_range = value_range
 
 
 class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -63,12 +63,12 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settle_s_max = settle_s_max
         given = {name.lower(): value for name, value in options.items()}
         self._url = given["url"]
-        self._growing = _growing_of(given)
+        self._incremental_table = _parse_incremental_table(given)
         self._rows_max = int(given["rowsperbatch"])
         self._dead_topic = given["deadtopic"]
         self._schema = schema
         self._planner: _Planner | None = None
-        self._bound: _Bound | None = None
+        self._bound: _RunBound | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_planner": None}
@@ -82,20 +82,20 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        after, planner = start["after"], self._planning()
+        after, planner = start["after"], self._open_planner()
         until = planner.settled_end() if self._bound is None else self._bound.until
         if until is None or until == after:
             return start
-        table, column = self._growing.table, self._growing.column
-        end = planner.database.range_end(table, column, Range(after, until), self._rows_max)
+        table, column = self._incremental_table.table, self._incremental_table.column
+        end = planner.database.range_end(table, column, ValueRange(after, until), self._rows_max)
         return start if end is None else {"after": end}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Bounds the run to what is there now, once no row can come below that."""
-        self._bound = _Bound(self._planning().first_end(self._settle_s_max))
+        self._bound = _RunBound(self._open_planner().first_end(self._settle_s_max))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [RangePartition(Range(start["after"], end["after"]))]
+        return [ValueRangePartition(ValueRange(start["after"], end["after"]))]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept for rows that were read."""
@@ -104,25 +104,27 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is not None:
             self._planner.database.close()
 
-    def _planning(self) -> "_Planner":
+    def _open_planner(self) -> "_Planner":
         if self._planner is None:
-            self._planner = _Planner(connect(self._url), self._growing)
+            self._planner = _Planner(connect(self._url), self._incremental_table)
         return self._planner
 
     # In the executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition)
+        assert isinstance(partition, ValueRangePartition)
         database = connect(self._url)
-        names = [name for name in self._schema.fieldNames() if name != COLUMN]
+        names = [name for name in self._schema.fieldNames() if name != DEAD_LETTER_COLUMN]
         try:
-            for rows in database.rows(self._growing.table, names, self._growing.column, partition.wanted):
+            for rows in database.rows(
+                self._incremental_table.table, names, self._incremental_table.column, partition.value_range
+            ):
                 yield batch_of(rows, self._schema, self._dead_topic)
         finally:
             database.close()
 
 
-class Growing(NamedTuple):
+class IncrementalTable(NamedTuple):
     """A table and the column that it is read by, with what the user says about the values there."""
 
     table: str
@@ -132,13 +134,13 @@ class Growing(NamedTuple):
     same_value_s: float | None = None
     """For so long at most, rows come with a value that another row has. None: nobody knows."""
 
-    def holds_newest_back(self, database: Database) -> bool:
+    def delays_newest_rows(self, database: Database) -> bool:
         """Whether rows with the largest value wait for a larger one, since more of them may come."""
         is_known_unique = database.is_unique(self.table, self.column)  # asked always: it refuses some tables
         return not (is_known_unique or self.is_unique) and self.same_value_s is None
 
 
-def options_of(url: str, growing: Growing) -> dict[str, str]:
+def options_of(url: str, growing: IncrementalTable) -> dict[str, str]:
     """As text, which all options are."""
     said_s = growing.same_value_s
     same_value = {} if said_s is None else {"sameValueS": str(said_s)}
@@ -146,10 +148,10 @@ def options_of(url: str, growing: Growing) -> dict[str, str]:
     return {"url": url, "table": growing.table, "column": growing.column, "unique": is_unique, **same_value}
 
 
-def _growing_of(options: Mapping[str, str]) -> Growing:
+def _parse_incremental_table(options: Mapping[str, str]) -> IncrementalTable:
     """From options with their names in small letters."""
     said_s = options.get("samevalues")
-    return Growing(
+    return IncrementalTable(
         options["table"],
         options["column"],
         is_unique=options.get("unique", "false") == "true",
@@ -157,7 +159,7 @@ def _growing_of(options: Mapping[str, str]) -> Growing:
     )
 
 
-class _Bound(NamedTuple):
+class _RunBound(NamedTuple):
     until: str | None
     """None: there is nothing to read."""
 
@@ -165,17 +167,17 @@ class _Bound(NamedTuple):
 class _Planner:
     """How far a table can be read, asked of the database again and again."""
 
-    def __init__(self, database: Database, growing: Growing) -> None:
+    def __init__(self, database: Database, growing: IncrementalTable) -> None:
         self.database = database
-        self._growing = growing
-        self._below_largest = growing.holds_newest_back(database)
+        self._incremental_table = growing
+        self._below_largest = growing.delays_newest_rows(database)
         self._same_value_s = growing.same_value_s or 0.0
-        self._settling = Settling(self._same_value_s)
+        self._settling = SettledEndTracker(self._same_value_s)
 
     def settled_end(self) -> str | None:
-        table, column = self._growing.table, self._growing.column
-        look = self.database.look(table, column, below_largest=self._below_largest)
-        self._settling.see(look, time.monotonic())
+        table, column = self._incremental_table.table, self._incremental_table.column
+        observed_end = self.database.observed_end(table, column, below_largest=self._below_largest)
+        self._settling.observe(observed_end, time.monotonic())
         return self._settling.end
 
     def first_end(self, settle_s_max: float) -> str | None:
@@ -185,7 +187,8 @@ class _Planner:
         while end is None and self._settling.is_waiting:
             if time.monotonic() > deadline:
                 raise CommandFailed(
-                    f"the newest rows of {self._growing.table}: {self._settling.waits_for} transactions that "
+                    f"the newest rows of {self._incremental_table.table}:"
+                    f" {self._settling.waits_for} transactions that "
                     f"could still add rows before them are open for {settle_s_max:g} s. pg_stat_activity "
                     "shows them: end them, or start again later. Nothing was read"
                 )
@@ -197,19 +200,19 @@ class _Planner:
 def batch_of(rows: list[tuple[Any, ...]], schema: StructType, dead_topic: str) -> pa.RecordBatch:
     """Rows as Arrow; those that do not fit have a dead letter, if the schema has a place for it."""
     arrow = to_arrow_schema(schema, timezone="UTC")
-    values = [field for field in arrow if field.name != COLUMN]
+    values = [field for field in arrow if field.name != DEAD_LETTER_COLUMN]
     bad: dict[int, str] = {}
     try:
         arrays = _arrays(rows, values)
-    except MISFITS as problem:
-        if COLUMN not in schema.fieldNames():
+    except CONVERSION_ERRORS as problem:
+        if DEAD_LETTER_COLUMN not in schema.fieldNames():
             raise CommandFailed(f"a row does not fit {schema.simpleString()}: {problem}") from problem
-        bad = _misfits(rows, values)
+        bad = _unconvertible_rows(rows, values)
         nothing = (None,) * len(values)
         arrays = _arrays([nothing if place in bad else row for place, row in enumerate(rows)], values)
-    if COLUMN in schema.fieldNames():
-        letters = [_letter(row, bad.get(place), values, dead_topic) for place, row in enumerate(rows)]
-        arrays.append(pa.array(letters, arrow.field(COLUMN).type))
+    if DEAD_LETTER_COLUMN in schema.fieldNames():
+        letters = [_dead_letter(row, bad.get(place), values, dead_topic) for place, row in enumerate(rows)]
+        arrays.append(pa.array(letters, arrow.field(DEAD_LETTER_COLUMN).type))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
 
@@ -218,32 +221,32 @@ def _arrays(rows: list[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa.Arra
     return [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
 
 
-def _misfits(rows: list[tuple[Any, ...]], fields: list[pa.Field]) -> dict[int, str]:
+def _unconvertible_rows(rows: list[tuple[Any, ...]], fields: list[pa.Field]) -> dict[int, str]:
     bad = {}
     for place, row in enumerate(rows):
         for value, field in zip(row, fields, strict=True):
             try:
                 pa.array([value], field.type)
-            except MISFITS as problem:
+            except CONVERSION_ERRORS as problem:
                 bad[place] = f"column {field.name} is no {field.type}: {problem}"
                 break
     return bad
 
 
-def _letter(
+def _dead_letter(
     row: tuple[Any, ...], reason: str | None, fields: list[pa.Field], dead_topic: str
 ) -> dict[str, Any] | None:
     if reason is None:
         return None
     named = {field.name: value for field, value in zip(fields, row, strict=True)}
-    said = {ERROR_HEADER: reason, STAGE_HEADER: "extract"}
+    header_texts = {ERROR_HEADER: reason, STAGE_HEADER: "extract"}
     return {
         "topic": dead_topic,
         "key": None,
         "value": json.dumps(named, default=str).encode(),
-        "headers": [{"key": key, "value": text.encode()} for key, text in said.items()],
+        "headers": [{"key": key, "value": text.encode()} for key, text in header_texts.items()],
     }
 
 
-def with_letters(schema: StructType) -> StructType:
-    return StructType([*schema.fields]).add(COLUMN, dead_letters.TYPE)
+def with_dead_letter_column(schema: StructType) -> StructType:
+    return StructType([*schema.fields]).add(DEAD_LETTER_COLUMN, dead_letters.DEAD_LETTER_TYPE)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 
 from penstock.errors import CommandFailed
-from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.running import reason
 from penstock.spark.pipelines.etl.address import without_password
 from penstock.spark.pipelines.etl.database import connect
 from penstock.spark.pipelines.etl.database_source import batch_of
-from penstock.spark.pipelines.etl.rows import columns_of, json_of, letter_of
-from penstock.spark.pipelines.etl.spec import DELETED, Enrich, Reference, Spec
+from penstock.spark.pipelines.etl.rows import columns_of, dead_letter_of, json_of
+from penstock.spark.pipelines.etl.spec import DELETED, EnrichSpec, Reference, Spec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,33 +30,35 @@ if TYPE_CHECKING:
 _FOUND = "_found"
 
 
-class References:
+class ReferenceTable:
     """The reference table as it is now, or was not long ago."""
 
     def __init__(self, spark: "SparkSession", spec: Spec) -> None:
         assert spec.enrich is not None, "the stage is there"
         self._spark = spark
         self._spec = spec
-        self._enrich: Enrich = spec.enrich
-        self._kept: DataFrame | None = None
+        self._enrich: EnrichSpec = spec.enrich
+        self._cached: DataFrame | None = None
         self._read_at = 0.0
         self._first = self._read(self._enrich.on)
         self.columns = self._first.columns
 
-    def joined(self, rows: "DataFrame") -> "DataFrame":
+    def enriched(self, rows: "DataFrame") -> "DataFrame":
         """Rows with the columns of the reference, and `deadLetter` if some may be bad."""
         from pyspark.sql import functions as f
 
         missing, on = self._enrich.missing, list(self._enrich.on)
-        joined = rows.join(f.broadcast(self._current()), on, "left")
-        passes = joined[COLUMN].isNotNull() if COLUMN in rows.columns else f.lit(False)
+        enriched = rows.join(f.broadcast(self._current()), on, "left")
+        passes = (
+            enriched[DEAD_LETTER_COLUMN].isNotNull() if DEAD_LETTER_COLUMN in rows.columns else f.lit(False)
+        )
         if DELETED in rows.columns:  # such a row has nothing but its key
-            passes |= joined[DELETED].isNotNull()
+            passes |= enriched[DELETED].isNotNull()
         if missing == "drop":
-            joined = joined.where(passes | f.col(_FOUND).isNotNull())
+            enriched = enriched.where(passes | f.col(_FOUND).isNotNull())
         elif missing == "dead":
-            joined = self._with_letters(joined, rows, passes)
-        return joined.drop(_FOUND)
+            enriched = self._with_dead_letters(enriched, rows, passes)
+        return enriched.drop(_FOUND)
 
     def schema_after(self, rows: "DataFrame") -> "StructType":
         """The columns that rows have when they are joined. No row is read for it."""
@@ -68,7 +70,7 @@ class References:
         self._check(rows)
         self._current()
 
-    def _with_letters(self, joined: "DataFrame", rows: "DataFrame", passes: "Column") -> "DataFrame":
+    def _with_dead_letters(self, enriched: "DataFrame", rows: "DataFrame", passes: "Column") -> "DataFrame":
         from pyspark.sql import functions as f
 
         named = f.concat_ws(
@@ -83,19 +85,19 @@ class References:
         )
         value = f.when(
             f.col(_FOUND).isNull(),
-            json_of(joined.select(*(c for c in rows.columns if c not in (COLUMN, "_record")))),
+            json_of(enriched.select(*(c for c in rows.columns if c not in (DEAD_LETTER_COLUMN, "_record")))),
         )
-        letter = letter_of(
+        letter = dead_letter_of(
             nothing_found, "enrich", self._spec.dead_letters, f.lit(None).cast("binary"), value, {}
         )
-        given = f.col(COLUMN) if COLUMN in rows.columns else f.lit(None)
-        return joined.withColumn(COLUMN, f.coalesce(given, letter))
+        given = f.col(DEAD_LETTER_COLUMN) if DEAD_LETTER_COLUMN in rows.columns else f.lit(None)
+        return enriched.withColumn(DEAD_LETTER_COLUMN, f.coalesce(given, letter))
 
     def _check(self, rows: "DataFrame") -> None:
         where = f"{self._spec.file}: [enrich]"
         for name in self._enrich.on:
             if name not in rows.columns:
-                shown = ", ".join(column for column in rows.columns if column != COLUMN)
+                shown = ", ".join(column for column in rows.columns if column != DEAD_LETTER_COLUMN)
                 raise CommandFailed(f"{where} on: rows have no column {name}; they have {shown}")
         added = [name for name in self.columns if name not in self._enrich.on]
         if both := [name for name in added if name in rows.columns]:
@@ -106,15 +108,15 @@ class References:
     def _current(self) -> "DataFrame":
         from pyspark.sql import functions as f
 
-        if self._kept is None or time.monotonic() - self._read_at >= self._enrich.refresh_s:
+        if self._cached is None or time.monotonic() - self._read_at >= self._enrich.refresh_s:
             table = self._read(self.columns).select(*self.columns)
             # Spark takes what it keeps for the same files. So each reading is made to look different.
             fresh = table.withColumn(_FOUND, f.lit(uuid.uuid4().hex)).persist()
             self._check_unique(fresh)
-            if self._kept is not None:
-                self._kept.unpersist()
-            self._kept, self._read_at = fresh, time.monotonic()
-        return self._kept
+            if self._cached is not None:
+                self._cached.unpersist()
+            self._cached, self._read_at = fresh, time.monotonic()
+        return self._cached
 
     def _check_unique(self, table: "DataFrame") -> None:
         on = list(self._enrich.on)

@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.errors import CommandFailed
 from penstock.spark.options.options import ISOLATION_LEVELS
 from penstock.spark.pipelines.common import report
-from penstock.spark.pipelines.common.checkpoint import claim, last_offset
+from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, last_offset
 from penstock.spark.pipelines.common.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.common.progress import Progress, lag
-from penstock.spark.pipelines.common.run_lock import alone
-from penstock.spark.pipelines.common.running import Stop, failures_told, loss_told, run
-from penstock.spark.pipelines.etl.database import DATABASE_ERRORS, Newest
+from penstock.spark.pipelines.common.run_lock import run_lock
+from penstock.spark.pipelines.common.running import (
+    StopRequest,
+    reporting_data_loss,
+    reporting_spark_errors,
+    run,
+)
+from penstock.spark.pipelines.etl.database import DATABASE_ERRORS, NewestRows
 from penstock.spark.pipelines.etl.extract import check_source, held_back, source_notes
 from penstock.spark.pipelines.etl.load import check_target
 from penstock.spark.pipelines.etl.spec import (
@@ -29,7 +34,7 @@ from penstock.spark.pipelines.etl.spec import (
     PythonFunction,
     Spec,
     ToTopic,
-    place_of,
+    endpoint_text,
 )
 from penstock.spark.pipelines.etl.stages import EtlSettings, start
 from penstock.spark.pipelines.etl.transform import load_function
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-Tell = Callable[[str], None]
+ShowLine = Callable[[str], None]
 
 
 class StageReport(NamedTuple):
@@ -61,25 +66,29 @@ class EtlReport(NamedTuple):
     dead_letters: int
     dead_letter_topic: str
     checkpoint: str
-    held_back: Newest | None = None
+    held_back: NewestRows | None = None
     """Rows of a table that wait for a larger value of the column that it is read by."""
 
     def document(self) -> dict[str, Any]:
-        stages = {stage: told._asdict() for stage, told in self.stages.items()}
+        stages = {stage: stage_progress._asdict() for stage, stage_progress in self.stages.items()}
         held = {"held_back": None if self.held_back is None else self.held_back._asdict()}
         return report.document({"pipeline": "etl", **self._asdict(), "stages": stages, **held})
 
     def lines(self) -> list[str]:
-        shown: dict[str, report.Value] = {"from": self.source, "to": self.target}
-        for stage, told in self.stages.items():
-            behind = f", {told.lag:,} behind" if told.lag is not None else ""
-            shown[stage] = f"{told.rows:,} rows, batches: {told.batches:,}{behind}"
+        shown: dict[str, report.ReportValue] = {"from": self.source, "to": self.target}
+        for stage, stage_progress in self.stages.items():
+            behind = f", {stage_progress.lag:,} behind" if stage_progress.lag is not None else ""
+            shown[stage] = f"{stage_progress.rows:,} rows, batches: {stage_progress.batches:,}{behind}"
         letters = f"{self.dead_letters:,} in topic {self.dead_letter_topic}" if self.dead_letters else None
         held = None
         if self.held_back is not None:
             rows, value = self.held_back
             held = f"{rows:,} rows with the largest value, {value}: read when there is a larger one"
-        rest: dict[str, report.Value] = {"held back": held, "dead letters": letters, "seconds": self.seconds}
+        rest: dict[str, report.ReportValue] = {
+            "held back": held,
+            "dead letters": letters,
+            "seconds": self.seconds,
+        }
         return report.lines({**shown, **rest, "checkpoint": self.checkpoint})
 
 
@@ -98,7 +107,7 @@ def check(settings: EtlSettings) -> None:
         _make_topics(client, spec)
         ids = {stage: ids_of(client, spec.topics_read(stage)) for stage in settings.stages}
     for stage in settings.stages:
-        claim(settings.checkpoint(stage), spec.described(stage), ids[stage])
+        bind_checkpoint(settings.checkpoint(stage), spec.checkpoint_identity(stage), ids[stage])
 
 
 def _make_topics(client: ClusterClient, spec: Spec) -> None:
@@ -113,54 +122,61 @@ def _make_topics(client: ClusterClient, spec: Spec) -> None:
         client.create_topic(spec.dead_letters, 1)
 
 
-def etl(spark: "SparkSession", settings: EtlSettings, stop: Stop, tell: Tell) -> EtlReport:
+def etl(spark: "SparkSession", settings: EtlSettings, stop: StopRequest, show_line: ShowLine) -> EtlReport:
     """Until all is loaded that was there at the start (`once`), or until a stop is asked for."""
     _check_session(spark)
     check(settings)
     for note in _notes(settings):
-        tell(note)
+        show_line(note)
     began = time.monotonic()
     progress = {stage: Progress(settings.spec.query_name(stage)) for stage in settings.stages}
-    with _alone(settings), loss_told():
-        buried = _buried(settings)
-        _run(spark, settings, progress, stop, tell)
+    with _run_locks(settings), reporting_data_loss():
+        dead_letters_before = _dead_letter_count(settings)
+        _run(spark, settings, progress, stop, show_line)
     return EtlReport(
         name=settings.spec.name,
-        source=place_of(settings.spec.extract),
-        target=place_of(settings.spec.load),
-        stages={stage: _stage_report(settings, stage, told) for stage, told in progress.items()},
+        source=endpoint_text(settings.spec.extract),
+        target=endpoint_text(settings.spec.load),
+        stages={
+            stage: _stage_report(settings, stage, stage_progress)
+            for stage, stage_progress in progress.items()
+        },
         seconds=time.monotonic() - began,
-        dead_letters=_buried(settings) - buried,
+        dead_letters=_dead_letter_count(settings) - dead_letters_before,
         dead_letter_topic=settings.spec.dead_letters,
         checkpoint=str(settings.spec.checkpoint),
-        held_back=_held_back(settings, tell),
+        held_back=_held_back(settings, show_line),
     )
 
 
 @contextmanager
-def _alone(settings: EtlSettings) -> Iterator[None]:
+def _run_locks(settings: EtlSettings) -> Iterator[None]:
     """Two runs of a stage would read the same rows and both write them."""
     with ExitStack() as held:
         for stage in settings.stages:
             held.enter_context(
-                alone(settings.checkpoint(stage), f"stage ({stage})", "Wait for it, or end it")
+                run_lock(settings.checkpoint(stage), f"stage ({stage})", "Wait for it, or end it")
             )
         yield
 
 
 def _run(
-    spark: "SparkSession", settings: EtlSettings, progress: Mapping[str, Progress], stop: Stop, tell: Tell
+    spark: "SparkSession",
+    settings: EtlSettings,
+    progress: Mapping[str, Progress],
+    stop: StopRequest,
+    show_line: ShowLine,
 ) -> None:
     if settings.once:
         for stage in settings.stages:
-            if stop.asked:
+            if stop.requested:
                 stop.cut_short = True
                 break
-            run(_started(spark, settings, stage), progress[stage], stop, tell)
+            run(_started(spark, settings, stage), progress[stage], stop, show_line)
     else:
-        with failures_told():
+        with reporting_spark_errors():
             queries = [_started(spark, settings, stage) for stage in settings.stages]
-        _run_together(queries, list(progress.values()), stop, tell)
+        _run_together(queries, list(progress.values()), stop, show_line)
 
 
 def _notes(settings: EtlSettings) -> Iterator[str]:
@@ -175,7 +191,7 @@ def _notes(settings: EtlSettings) -> Iterator[str]:
         )
 
 
-def _held_back(settings: EtlSettings, tell: Tell) -> Newest | None:
+def _held_back(settings: EtlSettings, show_line: ShowLine) -> NewestRows | None:
     source = settings.spec.extract
     if not isinstance(source, FromDatabase) or "extract" not in settings.stages:
         return None
@@ -183,7 +199,7 @@ def _held_back(settings: EtlSettings, tell: Tell) -> Newest | None:
         return held_back(source, (last_offset(settings.checkpoint("extract")) or {}).get("after"))
     except (CommandFailed, *DATABASE_ERRORS) as problem:
         # What was read is loaded: that the database is gone by now is no failure of the run.
-        tell(f"how many rows are held back is not known: {problem}")
+        show_line(f"how many rows are held back is not known: {problem}")
         return None
 
 
@@ -196,22 +212,25 @@ def _check_session(spark: "SparkSession") -> None:
 
 
 def _started(spark: "SparkSession", settings: EtlSettings, stage: str) -> "StreamingQuery":
-    with failures_told():
+    with reporting_spark_errors():
         return start(spark, settings, stage)
 
 
 def _run_together(
-    queries: "Sequence[StreamingQuery]", progress: Sequence[Progress], stop: Stop, tell: Tell
+    queries: "Sequence[StreamingQuery]", progress: Sequence[Progress], stop: StopRequest, show_line: ShowLine
 ) -> None:
-    def until_end(query: "StreamingQuery", told: Progress) -> None:
+    def until_end(query: "StreamingQuery", stage_progress: Progress) -> None:
         try:
-            run(query, told, stop, tell)
+            run(query, stage_progress, stop, show_line)
         except CommandFailed as problem:
-            stop.ask()
+            stop.request()
             raise CommandFailed(f"{query.name}: {problem}") from problem
 
     with ThreadPoolExecutor(len(queries)) as threads:
-        runs = [threads.submit(until_end, query, told) for query, told in zip(queries, progress, strict=True)]
+        runs = [
+            threads.submit(until_end, query, stage_progress)
+            for query, stage_progress in zip(queries, progress, strict=True)
+        ]
     for each in runs:
         each.result()
 
@@ -226,7 +245,7 @@ def _stage_report(settings: EtlSettings, stage: str, progress: Progress) -> Stag
     return StageReport(spec.query_name(stage), progress.rows, progress.batches, behind)
 
 
-def _buried(settings: EtlSettings) -> int:
+def _dead_letter_count(settings: EtlSettings) -> int:
     """How many records the topic of dead letters has had."""
     return sum(_ends(settings, settings.spec.dead_letters).values())
 

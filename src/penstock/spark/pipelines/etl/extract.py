@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CommandFailed
-from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.etl import database_source
-from penstock.spark.pipelines.etl.database import Newest, connect
-from penstock.spark.pipelines.etl.database_source import Growing
+from penstock.spark.pipelines.etl.database import NewestRows, connect
+from penstock.spark.pipelines.etl.database_source import IncrementalTable
 from penstock.spark.pipelines.etl.extract_topic import rows_of_topic, topic_schema
-from penstock.spark.pipelines.etl.rows import CORRUPT, columns_of, letter_of, with_corrupt
+from penstock.spark.pipelines.etl.rows import CORRUPT, columns_of, dead_letter_of, with_corrupt
 from penstock.spark.pipelines.etl.spec import FromDatabase, FromFiles, FromTopic, Spec
 
 if TYPE_CHECKING:
@@ -74,32 +74,32 @@ def _table_ddl(source: FromDatabase) -> str:
 
 def source_notes(source: FromDatabase) -> list[str]:
     """What a reader of the table has to know: rows that wait, and rows that can be missed."""
-    growing = growing_of(source)
+    growing = incremental_table_of(source)
     with closing(connect(source.url)) as database:
-        cautions = database.cautions(source.table, source.column, is_unique=source.is_unique)
-        if not growing.holds_newest_back(database):
-            return cautions
+        read_warnings = database.read_warnings(source.table, source.column, is_unique=source.is_unique)
+        if not growing.delays_newest_rows(database):
+            return read_warnings
     return [
         f"rows of {source.table} with the largest {source.column} are read when there is a larger one: more "
         "rows with the same value may come. If none ever does, say so in [extract]: unique = true; "
         "in PostgreSQL you can also say for how many seconds they come: same_value_s",
-        *cautions,
+        *read_warnings,
     ]
 
 
-def held_back(source: FromDatabase, after: str | None) -> Newest | None:
+def held_back(source: FromDatabase, after: str | None) -> NewestRows | None:
     """Rows that are not read, because they have the largest value. `after` is the last one that was read."""
     with closing(connect(source.url)) as database:
-        if not growing_of(source).holds_newest_back(database):
+        if not incremental_table_of(source).delays_newest_rows(database):
             return None
         return database.newest(source.table, source.column, after)
 
 
-def growing_of(source: FromDatabase) -> Growing:
-    return Growing(source.table, source.column, source.is_unique, source.same_value_s)
+def incremental_table_of(source: FromDatabase) -> IncrementalTable:
+    return IncrementalTable(source.table, source.column, source.is_unique, source.same_value_s)
 
 
-def extracted(
+def extract_stream(
     spark: "SparkSession", spec: Spec, reading: Mapping[str, str], rows_per_batch: int
 ) -> "DataFrame":
     """`reading` are options for reading a topic."""
@@ -110,8 +110,8 @@ def extracted(
             database_source.register(spark)
             return (
                 spark.readStream.format(database_source.NAME)
-                .schema(database_source.with_letters(source_schema(spec)))
-                .options(**database_source.options_of(source.url, growing_of(source)))
+                .schema(database_source.with_dead_letter_column(source_schema(spec)))
+                .options(**database_source.options_of(source.url, incremental_table_of(source)))
                 .option("rowsPerBatch", str(rows_per_batch))
                 .option("deadTopic", spec.dead_letters)
                 .load()
@@ -137,5 +137,5 @@ def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "Da
     corrupt = f.col(CORRUPT) if can_be_corrupt else f.lit(None).cast("string")
     reason = f.when(corrupt.isNotNull(), f.lit(f"the line is not a row of {schema.simpleString()}"))
     source = {FILE_HEADER: f.col("_metadata.file_path")}
-    letter = letter_of(reason, "extract", dead_topic, f.lit(None).cast("binary"), corrupt, source)
-    return rows.select(*names, letter.alias(COLUMN))
+    letter = dead_letter_of(reason, "extract", dead_topic, f.lit(None).cast("binary"), corrupt, source)
+    return rows.select(*names, letter.alias(DEAD_LETTER_COLUMN))

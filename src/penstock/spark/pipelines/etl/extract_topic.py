@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.errors import CommandFailed
-from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.payload.payload import Payload
 from penstock.spark.pipelines.common.headers import source_headers
-from penstock.spark.pipelines.etl.rows import letter_of
+from penstock.spark.pipelines.etl.rows import dead_letter_of
 from penstock.spark.pipelines.etl.spec import DELETED, FromTopic, Spec
 from penstock.spark.table import full_schema
 
@@ -50,7 +50,9 @@ def topic_schema(source: FromTopic, spec: Spec) -> "StructType":
     """Columns of rows: those of values, then those of records that the spec asks for."""
     from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
-    found = [field for field in _payload_schema(source, spec.dead_letters) if field.name != COLUMN]
+    found = [
+        field for field in _payload_schema(source, spec.dead_letters) if field.name != DEAD_LETTER_COLUMN
+    ]
     names = {field.name for field in found}
     kinds: dict[str, DataType] = {field.name: field.dataType for field in full_schema(include_headers=True)}
     asked = {source.timestamp_column: "timestamp", source.headers_column: "headers"}
@@ -89,7 +91,9 @@ def rows_of_topic(
         .load()
     )
     schema = topic_schema(source, spec)
-    columns = {field.name: f.col(f"`{field.name}`") for field in of_values if field.name != COLUMN}
+    columns = {
+        field.name: f.col(f"`{field.name}`") for field in of_values if field.name != DEAD_LETTER_COLUMN
+    }
     is_tombstone = f.col("value").isNull()
     reason = f.lit(None).cast("string")
     if spec.deletes:
@@ -111,12 +115,12 @@ def rows_of_topic(
         columns[source.timestamp_column] = f.col("timestamp")
     if source.headers_column is not None:
         columns[source.headers_column] = f.col("headers")
-    letter = letter_of(
+    letter = dead_letter_of(
         reason, "extract", spec.dead_letters, f.col("key"), f.col("value"), source_headers(f.col("topic"))
     )
     return given.select(
         *(columns[name].alias(name) for name in schema.fieldNames()),
-        f.coalesce(f.col(COLUMN), letter).alias(COLUMN),
+        f.coalesce(f.col(DEAD_LETTER_COLUMN), letter).alias(DEAD_LETTER_COLUMN),
     )
 
 

@@ -14,11 +14,11 @@ from penstock.errors import CommandFailed
 from penstock.spark.lake import sink
 from penstock.spark.lake.description import Description, make_table, open_table
 from penstock.spark.lake.files import OFFSET_COLUMNS
-from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.checkpoint import is_new
 from penstock.spark.pipelines.etl import postgres, postgres_sink
-from penstock.spark.pipelines.etl.postgres import Target
-from penstock.spark.pipelines.etl.rows import diverted, json_of, letter_of
+from penstock.spark.pipelines.etl.postgres import PostgresTarget
+from penstock.spark.pipelines.etl.rows import dead_letter_of, json_of, without_dead_letters
 from penstock.spark.pipelines.etl.spec import DELETED, Spec, ToLake, ToPostgres
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def lake_writer(
     rows: "DataFrame", target: ToLake, topic: str, access: Mapping[str, str]
 ) -> "DataStreamWriter":
     """`topic` is where the rows come from: by its offsets the table knows them again."""
-    columns = [name for name in rows.columns if name not in (COLUMN, "_record")]
+    columns = [name for name in rows.columns if name not in (DEAD_LETTER_COLUMN, "_record")]
     if set(OFFSET_COLUMNS) <= set(columns):
         raise CommandFailed(
             f"rows have the columns {', '.join(OFFSET_COLUMNS)}, by which a table knows records of topics: "
             "rename one in [transform]"
         )
     sink.register(rows.sparkSession)
-    good = diverted(rows, access)
+    good = without_dead_letters(rows, access)
     return (
         good.writeStream.format(sink.NAME)
         .option("path", str(target.folder))
@@ -74,7 +74,7 @@ def postgres_writer(
     topic = spec.input_topic("load")
     assert topic is not None, "load is never the first stage"
     columns = [name for name in schema.fieldNames() if name != DELETED]
-    target = Target(to.url, to.table, tuple(columns), to.key, topic, to.version, spec.deletes)
+    target = PostgresTarget(to.url, to.table, tuple(columns), to.key, topic, to.version, spec.deletes)
     named = {"key": to.key, "version": (to.version,) if to.version is not None else ()}
     for what, wanted in named.items():
         if unknown := [name for name in wanted if name not in target.columns]:
@@ -84,7 +84,7 @@ def postgres_writer(
             )
     postgres.prepare(target, StructType([field for field in schema if field.name != DELETED]))
     postgres_sink.register(rows.sparkSession)
-    good = diverted(_without_null_keys(rows, target, spec), access)
+    good = without_dead_letters(_without_null_keys(rows, target, spec), access)
     # PostgreSQL reads bytes as hexadecimal digits, and JSON of Spark's has them otherwise.
     values = good.select(
         *(
@@ -103,7 +103,7 @@ def postgres_writer(
     )
 
 
-def _without_null_keys(rows: "DataFrame", target: Target, spec: Spec) -> "DataFrame":
+def _without_null_keys(rows: "DataFrame", target: PostgresTarget, spec: Spec) -> "DataFrame":
     """Rows are told apart by their keys, so each must have one."""
     from pyspark.sql import functions as f
 
@@ -112,5 +112,5 @@ def _without_null_keys(rows: "DataFrame", target: Target, spec: Spec) -> "DataFr
     named = f.concat_ws(", ", *(f.when(rows[name].isNull(), f.lit(name)) for name in target.key))
     reason = f.when(named != "", f.concat(f.lit("the key is null: "), named))
     value = json_of(rows.drop("_record"))
-    letter = letter_of(reason, "load", spec.dead_letters, f.lit(None).cast("binary"), value, {})
-    return rows.withColumn(COLUMN, f.coalesce(COLUMN, letter))
+    letter = dead_letter_of(reason, "load", spec.dead_letters, f.lit(None).cast("binary"), value, {})
+    return rows.withColumn(DEAD_LETTER_COLUMN, f.coalesce(DEAD_LETTER_COLUMN, letter))

@@ -26,24 +26,33 @@ import psycopg
 from psycopg import sql
 
 from penstock.errors import CommandFailed
-from penstock.spark.lake.table import Span, check_spans
+from penstock.spark.lake.table import OffsetSpan, check_no_overlap
 from penstock.spark.pipelines.etl.address import connect_postgres, without_password
 from penstock.spark.pipelines.etl.postgres_taking import (
-    Refused,
+    PostgresTarget,
+    RejectedRow,
     StagedRow,
-    Target,
+    insert_rows,
     names,
     of_attempts,
-    taken,
     taking,
-    told,
+    with_detail,
 )
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["Refused", "Staged", "StagedRow", "Target", "commit", "connection", "prepare", "stage"]
+__all__ = [
+    "PostgresTarget",
+    "RejectedRow",
+    "StagedAttempt",
+    "StagedRow",
+    "commit",
+    "connection",
+    "prepare",
+    "stage",
+]
 
 LOCK_S_MAX: Final = 60
 ORPHAN_HOURS: Final = 24
@@ -70,15 +79,15 @@ _TYPES: Final = {
 }
 
 
-class Staged(NamedTuple):
+class StagedAttempt(NamedTuple):
     """What one attempt of a task has copied."""
 
     attempt: str
     rows: int
-    spans: dict[TopicPartition, Span]
+    spans: dict[TopicPartition, OffsetSpan]
 
 
-class Numbered(NamedTuple):
+class QueryBatch(NamedTuple):
     query: str
     batch: int
 
@@ -94,12 +103,12 @@ def connection(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
 
 def _sentence(problem: psycopg.Error) -> str:
     first_line = str(problem).strip().partition("\n")[0]
-    return told(
+    return with_detail(
         problem.diag.message_primary or first_line or type(problem).__name__, problem.diag.message_detail
     )
 
 
-def prepare(target: Target, schema: "StructType") -> None:
+def prepare(target: PostgresTarget, schema: "StructType") -> None:
     """Make what is missing, the target too. CommandFailed if rows cannot go into the table."""
     staging = sql.SQL(
         "create unlogged table if not exists {} (attempt text, part int, pos bigint, row text, "
@@ -126,7 +135,7 @@ def prepare(target: Target, schema: "StructType") -> None:
         ) from problem
 
 
-def _table_ddl(target: Target, schema: "StructType") -> sql.Composed:
+def _table_ddl(target: PostgresTarget, schema: "StructType") -> sql.Composed:
     columns: list[sql.Composable] = [
         sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_column_type(field.dataType)))
         for field in schema
@@ -138,7 +147,7 @@ def _table_ddl(target: Target, schema: "StructType") -> sql.Composed:
     )
 
 
-def _make_deleted(connected: "psycopg.Connection[Any]", target: Target) -> None:
+def _make_deleted(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> None:
     """With the types of the target's columns, which may be another's."""
     found = connected.execute("select to_regclass(%s)", (target.deleted.as_string(connected),)).fetchone()
     if found is not None and found[0] is not None:
@@ -160,9 +169,9 @@ def _column_type(kind: "DataType") -> Any:
     return _TYPES.get(name, "jsonb")
 
 
-def stage(target: Target, attempt: str, rows: Iterator[StagedRow]) -> Staged:
+def stage(target: PostgresTarget, attempt: str, rows: Iterator[StagedRow]) -> StagedAttempt:
     """A task's work."""
-    count, spans = 0, dict[TopicPartition, Span]()
+    count, spans = 0, dict[TopicPartition, OffsetSpan]()
     copy_text = sql.SQL("copy {} (attempt, part, pos, row) from stdin").format(target.staging)
     with (
         connection(target.url) as connected,
@@ -172,28 +181,28 @@ def stage(target: Target, attempt: str, rows: Iterator[StagedRow]) -> Staged:
         for row in rows:
             copy.write_row((attempt, *row))
             partition = TopicPartition(target.topic, row.partition)
-            known = spans.get(partition, Span(row.offset, row.offset + 1))
-            spans[partition] = Span(min(known.start, row.offset), max(known.end, row.offset + 1))
+            known = spans.get(partition, OffsetSpan(row.offset, row.offset + 1))
+            spans[partition] = OffsetSpan(min(known.start, row.offset), max(known.end, row.offset + 1))
             count += 1
-    return Staged(attempt, count, spans)
+    return StagedAttempt(attempt, count, spans)
 
 
 def commit(
-    target: Target,
+    target: PostgresTarget,
     query: str,
     batch: int,
-    staged: Sequence[Staged],
-    bury: Callable[[list[Refused]], None],
+    staged: Sequence[StagedAttempt],
+    write_rejected: Callable[[list[RejectedRow]], None],
     *,
     lock_s_max: int = LOCK_S_MAX,
 ) -> bool:
-    """The driver's work. False if the table has the batch already. `bury` gets what was refused."""
+    """The driver's work. False if the table has the batch already. `write_rejected` gets what was refused."""
     try:
         with connection(target.url) as connected:
             connected.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(f"{lock_s_max}s")))
             # Else a row that breaks a deferred one would make the whole commit fail, and each time again.
             connected.execute("set constraints all immediate")
-            return _committed(connected, target, Numbered(query, batch), staged, bury)
+            return _committed(connected, target, QueryBatch(query, batch), staged, write_rejected)
     except psycopg.errors.LockNotAvailable as problem:
         raise CommandFailed(
             f"somebody holds a lock that a commit to {target.table} needs, for more than {lock_s_max} s: "
@@ -203,27 +212,27 @@ def commit(
 
 def _committed(
     connected: "psycopg.Connection[Any]",
-    target: Target,
-    numbered: Numbered,
-    staged: Sequence[Staged],
-    bury: Callable[[list[Refused]], None],
+    target: PostgresTarget,
+    numbered: QueryBatch,
+    staged: Sequence[StagedAttempt],
+    write_rejected: Callable[[list[RejectedRow]], None],
 ) -> bool:
     recorded = _recorded(connected, numbered.query)
-    spans, name = _together(staged), _full_name(connected, target)
+    spans, name = _merged_spans(staged), _full_name(connected, target)
     ends, attempts = _ends(connected, name, spans), [each.attempt for each in staged]
     if recorded >= numbered.batch:
-        _check_held(target, numbered, spans, ends)
+        _check_already_committed(target, numbered, spans, ends)
         _remove(connected, target, attempts)
         return False
-    check_spans(spans, ends)
+    check_no_overlap(spans, ends)
     if target.remembers_deleted:
         # Until the transaction ends. Not on the table of deletions, where vacuum would be in the way.
         connected.execute("select pg_advisory_xact_lock(hashtext('penstock'), hashtext(%s))", (name,))
     rows = sum(each.rows for each in staged)
     _check_staged(connected, target, attempts, rows)
-    refused = list(taken(connected, target, attempts))
+    refused = list(insert_rows(connected, target, attempts))
     if refused:
-        bury(refused)
+        write_rejected(refused)
     connected.execute(
         "update penstock_batches set batch = %s, rows = rows + %s, committed_at = now() where query = %s",
         (numbered.batch, rows - len(refused), numbered.query),
@@ -233,16 +242,16 @@ def _committed(
     return True
 
 
-def _remove(connected: "psycopg.Connection[Any]", target: Target, attempts: Sequence[str]) -> None:
+def _remove(connected: "psycopg.Connection[Any]", target: PostgresTarget, attempts: Sequence[str]) -> None:
     """Not all, which somebody else may be about to commit; nor by truncate, which waits for tasks."""
     gone = sql.SQL("delete from {} where attempt = any(%s) or staged_at < now() - make_interval(hours => %s)")
     connected.execute(gone.format(target.staging), (list(attempts), ORPHAN_HOURS))
 
 
-def _check_held(
-    target: Target,
-    numbered: Numbered,
-    spans: Mapping[TopicPartition, Span],
+def _check_already_committed(
+    target: PostgresTarget,
+    numbered: QueryBatch,
+    spans: Mapping[TopicPartition, OffsetSpan],
     ends: Mapping[TopicPartition, int],
 ) -> None:
     """A batch whose number is recorded must be one that was taken: else its rows would be lost in silence."""
@@ -269,16 +278,16 @@ def _recorded(connected: "psycopg.Connection[Any]", query: str) -> int:
     return int(found[0])
 
 
-def _together(staged: Sequence[Staged]) -> dict[TopicPartition, Span]:
-    spans: dict[TopicPartition, Span] = {}
+def _merged_spans(staged: Sequence[StagedAttempt]) -> dict[TopicPartition, OffsetSpan]:
+    spans: dict[TopicPartition, OffsetSpan] = {}
     for each in staged:
         for partition, span in each.spans.items():
             known = spans.get(partition, span)
-            spans[partition] = Span(min(known.start, span.start), max(known.end, span.end))
+            spans[partition] = OffsetSpan(min(known.start, span.start), max(known.end, span.end))
     return spans
 
 
-def _full_name(connected: "psycopg.Connection[Any]", target: Target) -> str:
+def _full_name(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> str:
     """With its schema: orders and public.orders are one table."""
     found = connected.execute(
         "select nspname || '.' || relname from pg_class c join pg_namespace n on n.oid = c.relnamespace "
@@ -305,7 +314,7 @@ def _ends(
 
 
 def _record_ends(
-    connected: "psycopg.Connection[Any]", name: str, spans: Mapping[TopicPartition, Span]
+    connected: "psycopg.Connection[Any]", name: str, spans: Mapping[TopicPartition, OffsetSpan]
 ) -> None:
     for partition, span in spans.items():
         connected.execute(
@@ -315,7 +324,7 @@ def _record_ends(
 
 
 def _check_staged(
-    connected: "psycopg.Connection[Any]", target: Target, attempts: Sequence[str], rows: int
+    connected: "psycopg.Connection[Any]", target: PostgresTarget, attempts: Sequence[str], rows: int
 ) -> None:
     """A crash of PostgreSQL empties tables that are not logged."""
     query = sql.SQL("select count(*) from {} where attempt = any(%s)").format(target.staging)

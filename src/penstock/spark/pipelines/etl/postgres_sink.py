@@ -19,8 +19,8 @@ from penstock.spark.options.options import write_settings
 from penstock.spark.payload import dead_letters
 from penstock.spark.payload.dead_letters import ERROR_HEADER, OFFSET_HEADER, PARTITION_HEADER, TOPIC_HEADER
 from penstock.spark.pipelines.etl import postgres
-from penstock.spark.pipelines.etl.postgres import Refused, Staged, StagedRow, Target
-from penstock.spark.pipelines.etl.rows import STAGE_HEADER, write_letters
+from penstock.spark.pipelines.etl.postgres import PostgresTarget, RejectedRow, StagedAttempt, StagedRow
+from penstock.spark.pipelines.etl.rows import STAGE_HEADER, write_dead_letters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ def register(spark: "SparkSession") -> None:
     spark.dataSource.register(PostgresSink)
 
 
-def options_of(target: Target, access: Mapping[str, str], dead_topic: str) -> dict[str, str]:
+def options_of(target: PostgresTarget, access: Mapping[str, str], dead_topic: str) -> dict[str, str]:
     """As text, which all options are."""
     return {
         "url": target.url,
@@ -53,10 +53,10 @@ class PostgresSink(DataSource):
         return PostgresWriter(self.options)
 
 
-class Told(WriterCommitMessage):
+class StagedRowsMessage(WriterCommitMessage):
     """What a task tells the driver."""
 
-    def __init__(self, query: str, staged: Staged) -> None:
+    def __init__(self, query: str, staged: StagedAttempt) -> None:
         self.query = query
         self.staged = staged
 
@@ -64,35 +64,39 @@ class Told(WriterCommitMessage):
 class PostgresWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str]) -> None:
         _, table, columns, key, *others = json.loads(options["target"])
-        self._target = Target(options["url"], table, tuple(columns), tuple(key), *others)
+        self._target = PostgresTarget(options["url"], table, tuple(columns), tuple(key), *others)
         self._access: dict[str, str] = json.loads(options["access"])
         self._dead_topic = options["deadTopic"]
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRowsMessage:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None, "Spark calls this within a task"
         query = context.getLocalProperty(QUERY_ID)
         assert query, "a streaming query has an id"
-        return Told(query, postgres.stage(self._target, uuid.uuid4().hex, _staged_rows(iterator)))
+        return StagedRowsMessage(
+            query, postgres.stage(self._target, uuid.uuid4().hex, _staged_rows(iterator))
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        told = [message for message in messages if isinstance(message, Told)]
-        staged = [message.staged for message in told if message.staged.rows]
+        staged_messages = [message for message in messages if isinstance(message, StagedRowsMessage)]
+        staged = [message.staged for message in staged_messages if message.staged.rows]
         if staged:
-            postgres.commit(self._target, told[0].query, batchId, staged, self._bury)
+            postgres.commit(self._target, staged_messages[0].query, batchId, staged, self._write_rejected)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What is staged is nobody's, and a commit removes it when it is old."""
 
-    def _bury(self, refused: Sequence[Refused]) -> None:
-        letters = [self._letter(each) for each in refused]
-        batch = pa.RecordBatch.from_pylist(letters, schema=to_arrow_schema(dead_letters.TYPE, timezone="UTC"))
-        write_letters(write_settings(self._access), batch)
+    def _write_rejected(self, refused: Sequence[RejectedRow]) -> None:
+        letters = [self._dead_letter(each) for each in refused]
+        batch = pa.RecordBatch.from_pylist(
+            letters, schema=to_arrow_schema(dead_letters.DEAD_LETTER_TYPE, timezone="UTC")
+        )
+        write_dead_letters(write_settings(self._access), batch)
 
-    def _letter(self, refused: Refused) -> dict[str, Any]:
-        said = {
+    def _dead_letter(self, refused: RejectedRow) -> dict[str, Any]:
+        header_texts = {
             ERROR_HEADER: refused.reason[:_REASON_CHARACTERS_MAX],
             STAGE_HEADER: "load",
             TOPIC_HEADER: self._target.topic,
@@ -103,7 +107,7 @@ class PostgresWriter(DataSourceStreamArrowWriter):
             "topic": self._dead_topic,
             "key": None,
             "value": refused.row.row.encode(),
-            "headers": [{"key": key, "value": text.encode()} for key, text in said.items()],
+            "headers": [{"key": key, "value": text.encode()} for key, text in header_texts.items()],
         }
 
 

@@ -23,7 +23,7 @@ from penstock.spark.pipelines.etl.spec import DELETED
 ROWS_SINGLY: Final = 1_000
 _READABLE_BYTES_MAX: Final = 40
 """Of the name of a target within that of another table, with room for the name of an index: 63 in all."""
-REFUSED: Final = (
+ROW_ERRORS: Final = (
     psycopg.DataError,
     psycopg.IntegrityError,
     psycopg.errors.ProgramLimitExceeded,  # as a key that is too long for its index
@@ -57,7 +57,7 @@ end
 """
 
 
-class Target(NamedTuple):
+class PostgresTarget(NamedTuple):
     """Plain values: sent to executors."""
 
     url: str
@@ -99,16 +99,16 @@ class StagedRow(NamedTuple):
     row: str
 
 
-class Refused(NamedTuple):
+class RejectedRow(NamedTuple):
     row: StagedRow
     reason: str
 
 
-Place = tuple[int, int]
+RecordPosition = tuple[int, int]
 """Partition and offset."""
 
 
-def told(message: str, detail: str | None) -> str:
+def with_detail(message: str, detail: str | None) -> str:
     return f"{message} ({detail})" if detail else message
 
 
@@ -116,7 +116,7 @@ def names(given: Sequence[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, given))
 
 
-def taking(target: Target, some: sql.Composable) -> sql.Composed:
+def taking(target: PostgresTarget, some: sql.Composable) -> sql.Composed:
     """The statement for those rows of the staging table `s`; of those with the same key only the newest."""
     keys = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.key)
     rows = sql.SQL(
@@ -125,7 +125,7 @@ def taking(target: Target, some: sql.Composable) -> sql.Composed:
     ).format(
         distinct=sql.SQL("distinct on ({})").format(keys) if target.key else sql.SQL(""),
         columns=sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.columns),
-        is_gone=_is_gone() if target.deletes else sql.SQL(""),
+        is_gone=_deletion_column() if target.deletes else sql.SQL(""),
         staging=target.staging,
         table=target.identifier,
         some=some,
@@ -140,13 +140,13 @@ def taking(target: Target, some: sql.Composable) -> sql.Composed:
     )
 
 
-def _is_gone() -> sql.Composed:
+def _deletion_column() -> sql.Composed:
     return sql.SQL(", coalesce((s.row::json ->> {})::boolean, false) penstock_gone").format(
         sql.Literal(DELETED)
     )
 
 
-def _deleting(target: Target, rows: sql.Composed) -> tuple[sql.Composed, sql.Composed]:
+def _deleting(target: PostgresTarget, rows: sql.Composed) -> tuple[sql.Composed, sql.Composed]:
     """What comes before the insert, and the rows that are inserted. A key is deleted or inserted, never both:
     only its newest row counts."""
     is_newer, remembering = sql.Composed([]), sql.Composed([])
@@ -161,13 +161,13 @@ def _deleting(target: Target, rows: sql.Composed) -> tuple[sql.Composed, sql.Com
     return before, left
 
 
-def _same_key(target: Target, *tables: str) -> sql.Composed:
+def _same_key(target: PostgresTarget, *tables: str) -> sql.Composed:
     one, other = map(sql.Identifier, tables)
     equal = (sql.SQL("{0}.{2} = {1}.{2}").format(one, other, sql.Identifier(name)) for name in target.key)
     return sql.SQL(" and ").join(equal)
 
 
-def _newer_than_deleted(target: Target, version: sql.Identifier, rows: sql.Composed) -> sql.Composed:
+def _newer_than_deleted(target: PostgresTarget, version: sql.Identifier, rows: sql.Composed) -> sql.Composed:
     """Those rows that no tombstone with a larger version was before. One of the same version was earlier, so
     the row counts, as it does against a row."""
     return sql.SQL(
@@ -181,7 +181,7 @@ def _newer_than_deleted(target: Target, version: sql.Identifier, rows: sql.Compo
     )
 
 
-def _remembering(target: Target, version: sql.Identifier) -> sql.Composed:
+def _remembering(target: PostgresTarget, version: sql.Identifier) -> sql.Composed:
     """Changes to the table of deletions. A key is there only while it has no row, so that the table grows by
     keys that stay deleted. A tombstone without a version is older than all that have one: not noted."""
     return sql.SQL(
@@ -201,14 +201,14 @@ def _remembering(target: Target, version: sql.Identifier) -> sql.Composed:
     )
 
 
-def _newest_first(target: Target) -> sql.Composable:
+def _newest_first(target: PostgresTarget) -> sql.Composable:
     place = sql.SQL(", s.part desc, s.pos desc")
     if target.version is None:
         return place
     return sql.SQL(", r.{} desc nulls last").format(sql.Identifier(target.version)) + place
 
 
-def _on_conflict(target: Target) -> sql.Composable:
+def _on_conflict(target: PostgresTarget) -> sql.Composable:
     if not target.key:
         return sql.SQL("")
     others = [name for name in target.columns if name not in target.key]
@@ -231,38 +231,43 @@ def of_attempts(attempts: Sequence[str]) -> sql.Composed:
     return sql.SQL("s.attempt = any({}::text[])").format(sql.Literal(list(attempts)))
 
 
-def _between(attempts: Sequence[str], first: Place, last: Place) -> sql.Composed:
+def _between(attempts: Sequence[str], first: RecordPosition, last: RecordPosition) -> sql.Composed:
     return sql.SQL("{} and (s.part, s.pos) >= ({}) and (s.part, s.pos) <= ({})").format(
         of_attempts(attempts), *(sql.SQL(", ").join(map(sql.Literal, place)) for place in (first, last))
     )
 
 
-def taken(connected: "psycopg.Connection[Any]", target: Target, attempts: Sequence[str]) -> Iterator[Refused]:
+def insert_rows(
+    connected: "psycopg.Connection[Any]", target: PostgresTarget, attempts: Sequence[str]
+) -> Iterator[RejectedRow]:
     """What was not."""
     try:
         with connected.transaction():
             connected.execute(taking(target, of_attempts(attempts)))
         return
-    except REFUSED as problem:
+    except ROW_ERRORS as problem:
         if isinstance(problem, psycopg.errors.InsufficientPrivilege):
             _check_rights(connected, target)
         query = sql.SQL("select s.part, s.pos from {} s where {} order by s.part, s.pos")
-        places: list[Place] = connected.execute(
+        places: list[RecordPosition] = connected.execute(
             query.format(target.staging, of_attempts(attempts))
         ).fetchall()
         # What a planner does not know of a table that was just filled, it guesses: all rows, each time.
         connected.execute(sql.SQL("analyze {}").format(target.staging))
-    yield from _taken_by_halves(connected, target, attempts, places)
+    yield from _insert_by_halves(connected, target, attempts, places)
 
 
-def _check_rights(connected: "psycopg.Connection[Any]", target: Target) -> None:
+def _check_rights(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> None:
     """Raises if it is the whole statement that is not allowed; policies are asked only about rows."""
     connected.execute(sql.SQL("explain {}").format(taking(target, of_attempts([]))))
 
 
-def _taken_by_halves(
-    connected: "psycopg.Connection[Any]", target: Target, attempts: Sequence[str], places: Sequence[Place]
-) -> Iterator[Refused]:
+def _insert_by_halves(
+    connected: "psycopg.Connection[Any]",
+    target: PostgresTarget,
+    attempts: Sequence[str],
+    places: Sequence[RecordPosition],
+) -> Iterator[RejectedRow]:
     middle = len(places) // 2
     for half in (places[:middle], places[middle:]):
         if not half:
@@ -271,16 +276,16 @@ def _taken_by_halves(
         try:
             with connected.transaction():
                 connected.execute(taking(target, some))
-        except REFUSED:
+        except ROW_ERRORS:
             if len(half) > ROWS_SINGLY:
-                yield from _taken_by_halves(connected, target, attempts, half)
+                yield from _insert_by_halves(connected, target, attempts, half)
             else:
-                yield from _taken_singly(connected, target, some)
+                yield from _insert_singly(connected, target, some)
 
 
-def _taken_singly(
-    connected: "psycopg.Connection[Any]", target: Target, some: sql.Composable
-) -> Iterator[Refused]:
+def _insert_singly(
+    connected: "psycopg.Connection[Any]", target: PostgresTarget, some: sql.Composable
+) -> Iterator[RejectedRow]:
     this_row = sql.SQL(
         "(s.attempt, s.part, s.pos) = (penstock_row.attempt, penstock_row.part, penstock_row.pos)"
     )
@@ -291,4 +296,4 @@ def _taken_singly(
     found = connected.execute("select current_setting(%s)", (_RESULT,)).fetchone()
     assert found is not None, "such a query has one row"
     for part, pos, row, message, detail in json.loads(found[0]):
-        yield Refused(StagedRow(part, pos, row), f"PostgreSQL refuses it: {told(message, detail)}")
+        yield RejectedRow(StagedRow(part, pos, row), f"PostgreSQL refuses it: {with_detail(message, detail)}")

@@ -2,7 +2,7 @@
 
 A record's value is its row as JSON, written and read by Spark itself. A row that is bad has a column
 `deadLetter` that is not null (payload/dead_letters.py): it travels with the others until it is written. Where
-it cannot travel, as through a function of the user's, `diverted` writes it and takes it out.
+it cannot travel, as through a function of the user's, `without_dead_letters` writes it and takes it out.
 
 Rule: dead letters are written at least once. Headers tell which are the same.
 """
@@ -15,11 +15,11 @@ import pyarrow as pa
 from penstock.spark.options.options import WriteSettings, write_settings
 from penstock.spark.payload import dead_letters
 from penstock.spark.payload.ddl import parse_ddl
-from penstock.spark.payload.dead_letters import COLUMN, ERROR_HEADER
+from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN, ERROR_HEADER
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import nullable_field
 from penstock.spark.pipelines.common.headers import headers_of, source_headers
-from penstock.spark.pipelines.common.truncate_oversized import TOPIC_BYTES_MAX, Fitting
+from penstock.spark.pipelines.common.truncate_oversized import TOPIC_BYTES_MAX, OversizedRowTruncator
 from penstock.spark.sink import write_rows
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ _WRITING: Final = {"timestampFormat": f"{_TIME_FORMAT}xxx", "timestampNTZFormat"
 _READING: Final = {**_WRITING, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
 
-def json_of(rows: "DataFrame", *, without: str = COLUMN) -> "Column":
+def json_of(rows: "DataFrame", *, without: str = DEAD_LETTER_COLUMN) -> "Column":
     """All columns but the dead letter, and one more that can be left out, as one value."""
     from pyspark.sql import functions as f
 
-    values = [rows[f"`{name}`"] for name in rows.columns if name not in (COLUMN, without)]
+    values = [rows[f"`{name}`"] for name in rows.columns if name not in (DEAD_LETTER_COLUMN, without)]
     return f.to_json(f.struct(*values), _WRITING)
 
 
@@ -48,7 +48,7 @@ def columns_of(ddl: str) -> "StructType":
     return StructType([nullable_field(field) for field in parse_ddl(SchemaFile("of columns", ddl.encode()))])
 
 
-def parsed(records: "DataFrame", schema: "StructType", stage: str, dead_topic: str) -> "DataFrame":
+def parse_rows(records: "DataFrame", schema: "StructType", stage: str, dead_topic: str) -> "DataFrame":
     """The columns of `schema` and `deadLetter`; with `partition` and `offset` of the record in `_record`."""
     from pyspark.sql import functions as f
 
@@ -63,10 +63,10 @@ def parsed(records: "DataFrame", schema: "StructType", stage: str, dead_topic: s
         )
     )
     source = source_headers(f.col("topic"))
-    letter = letter_of(reason, stage, dead_topic, f.col("key"), f.col("value"), source)
+    letter = dead_letter_of(reason, stage, dead_topic, f.col("key"), f.col("value"), source)
     fields = [f.col(f"_row.`{name}`").alias(name) for name in schema.fieldNames()]
     place = f.struct("partition", "offset").alias("_record")
-    return read.select(*fields, letter.alias(COLUMN), place)
+    return read.select(*fields, letter.alias(DEAD_LETTER_COLUMN), place)
 
 
 def with_corrupt(schema: "StructType") -> "StructType":
@@ -76,7 +76,7 @@ def with_corrupt(schema: "StructType") -> "StructType":
     return StructType([*schema.fields, StructField(CORRUPT, StringType())])
 
 
-def letter_of(
+def dead_letter_of(
     reason: "Column",
     stage: str,
     dead_topic: str,
@@ -87,25 +87,25 @@ def letter_of(
     """A dead letter where there is a reason, null where there is none."""
     from pyspark.sql import functions as f
 
-    said = {ERROR_HEADER: reason, STAGE_HEADER: f.lit(stage), **source}
+    header_texts = {ERROR_HEADER: reason, STAGE_HEADER: f.lit(stage), **source}
     letter = f.struct(
         f.lit(dead_topic).alias("topic"),
         key.cast("binary").alias("key"),
         value.cast("binary").alias("value"),
-        headers_of(said).alias("headers"),
+        headers_of(header_texts).alias("headers"),
     )
-    return f.when(reason.isNotNull(), letter).cast(dead_letters.TYPE)
+    return f.when(reason.isNotNull(), letter).cast(dead_letters.DEAD_LETTER_TYPE)
 
 
-def diverted(rows: "DataFrame", access: Mapping[str, str]) -> "DataFrame":
+def without_dead_letters(rows: "DataFrame", access: Mapping[str, str]) -> "DataFrame":
     """The good ones. A task that comes by a dead letter writes it."""
     from pyspark.sql.types import StructType
 
-    good = StructType([field for field in rows.schema if field.name != COLUMN])
-    return rows.mapInArrow(Diversion(write_settings(dict(access))), good)
+    good = StructType([field for field in rows.schema if field.name != DEAD_LETTER_COLUMN])
+    return rows.mapInArrow(DeadLetterWriter(write_settings(dict(access))), good)
 
 
-class Diversion:
+class DeadLetterWriter:
     """What a task does. Sent to executors by pickle."""
 
     def __init__(self, settings: WriteSettings) -> None:
@@ -113,17 +113,17 @@ class Diversion:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            place = batch.schema.get_field_index(COLUMN)
+            place = batch.schema.get_field_index(DEAD_LETTER_COLUMN)
             letters = batch.column(place)
             if letters.null_count < len(letters):
-                write_letters(self._settings, _records(letters.drop_null()))
+                write_dead_letters(self._settings, _records(letters.drop_null()))
                 batch = batch.filter(letters.is_null())
             yield batch.remove_column(place)
 
 
-def write_letters(settings: WriteSettings, letters: pa.RecordBatch) -> None:
+def write_dead_letters(settings: WriteSettings, letters: pa.RecordBatch) -> None:
     """Those that are too large for a topic are cut."""
-    write_rows(settings, Fitting(None)(iter([letters])), row_bytes_max=TOPIC_BYTES_MAX)
+    write_rows(settings, OversizedRowTruncator(None)(iter([letters])), row_bytes_max=TOPIC_BYTES_MAX)
 
 
 def _records(letters: pa.StructArray) -> pa.RecordBatch:

@@ -18,10 +18,10 @@ Rule: looks are settled in their order, and at most LOOKS_MAX are kept. While th
 from collections import deque
 from typing import Final, NamedTuple
 
-LOOKS_MAX: Final = 100
+UNSETTLED_ENDS_MAX: Final = 100
 
 
-class Running(NamedTuple):
+class OpenTransactions(NamedTuple):
     """Transactions that are not over, by names that no later one has."""
 
     open: frozenset[str] = frozenset()
@@ -29,25 +29,25 @@ class Running(NamedTuple):
     """For a two-phase commit: these are in no session any more, and can still commit."""
 
 
-class Look(NamedTuple):
+class ObservedEnd(NamedTuple):
     end: str | None
     """The largest value; the one below it if the largest is held back. None if there is none."""
-    running: Running
+    running: OpenTransactions
     """What ran after `end` was read, so that what is over was visible."""
 
 
-class _Waiting(NamedTuple):
+class _UnsettledEnd(NamedTuple):
     end: str
-    ripe_at_s: float
+    settles_from_s: float
     waits_for: frozenset[str] | None
     """None until it is ripe."""
 
 
-class Settling:
+class SettledEndTracker:
     def __init__(self, same_value_s: float = 0.0) -> None:
         """`same_value_s` is how long rows with the same value keep coming."""
         self._delay_s = same_value_s
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_UnsettledEnd] = deque()
         self.end: str | None = None
 
     @property
@@ -59,23 +59,23 @@ class Settling:
         """How many transactions hold back the oldest look."""
         return len(self._waiting[0].waits_for or ()) if self._waiting else 0
 
-    def see(self, look: Look, now_s: float) -> None:
-        if look.end is not None and len(self._waiting) < LOOKS_MAX:
-            self._waiting.append(_Waiting(look.end, now_s + self._delay_s, None))
-        self._waiting = deque(_after(each, look.running, now_s) for each in self._waiting)
+    def observe(self, observed_end: ObservedEnd, now_s: float) -> None:
+        if observed_end.end is not None and len(self._waiting) < UNSETTLED_ENDS_MAX:
+            self._waiting.append(_UnsettledEnd(observed_end.end, now_s + self._delay_s, None))
+        self._waiting = deque(_after(each, observed_end.running, now_s) for each in self._waiting)
         while self._waiting and self._waiting[0].waits_for == frozenset():
             self.end = self._waiting.popleft().end
 
 
-def _after(waiting: _Waiting, running: Running, now_s: float) -> _Waiting:
+def _after(waiting: _UnsettledEnd, running: OpenTransactions, now_s: float) -> _UnsettledEnd:
     if waiting.waits_for is None:
-        if now_s < waiting.ripe_at_s:
+        if now_s < waiting.settles_from_s:
             return waiting
         return waiting._replace(waits_for=running.open | running.prepared)
-    return waiting._replace(waits_for=still_running(waiting.waits_for, running))
+    return waiting._replace(waits_for=still_open(waiting.waits_for, running))
 
 
-def still_running(waits_for: frozenset[str], running: Running) -> frozenset[str]:
+def still_open(waits_for: frozenset[str], running: OpenTransactions) -> frozenset[str]:
     left = waits_for & (running.open | running.prepared)
     # A transaction that is in no session any more is over, or is one of those that were prepared. Only
     # those that leave `open` count: their number is finite, and prepared ones may follow each other for ever.

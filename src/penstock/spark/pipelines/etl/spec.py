@@ -48,7 +48,7 @@ class FromTopic(NamedTuple):
     """What becomes of records without a value: dead, row, delete."""
 
 
-Extract = FromFiles | FromDatabase | FromTopic
+ExtractSpec = FromFiles | FromDatabase | FromTopic
 
 
 class Sql(NamedTuple):
@@ -62,7 +62,7 @@ class PythonFunction(NamedTuple):
     function: str
 
 
-Transform = Sql | PythonFunction
+TransformSpec = Sql | PythonFunction
 
 
 class Reference(NamedTuple):
@@ -76,7 +76,7 @@ class Reference(NamedTuple):
     options: dict[str, str]
 
 
-class Enrich(NamedTuple):
+class EnrichSpec(NamedTuple):
     reference: Reference
     on: tuple[str, ...]
     missing: str
@@ -104,7 +104,7 @@ class ToTopic(NamedTuple):
     topic: str
 
 
-Load = ToLake | ToPostgres | ToTopic
+LoadSpec = ToLake | ToPostgres | ToTopic
 
 
 class Spec(NamedTuple):
@@ -115,10 +115,10 @@ class Spec(NamedTuple):
     partitions: int
     dead_letters: str
     checkpoint: Path
-    extract: Extract
-    transform: Transform | None
-    enrich: Enrich | None
-    load: Load
+    extract: ExtractSpec
+    transform: TransformSpec | None
+    enrich: EnrichSpec | None
+    load: LoadSpec
     topics: dict[str, str]
     """What each stage but the last writes to, in the order of stages."""
     isolation: str = READ_COMMITTED
@@ -153,14 +153,14 @@ class Spec(NamedTuple):
             topic = self.extract.topic
         return [] if topic is None else [topic]
 
-    def described(self, stage: str) -> dict[str, str]:
+    def checkpoint_identity(self, stage: str) -> dict[str, str]:
         """Whose checkpoint it is: what must not change while it is used."""
-        reads = self.input_topic(stage) or place_of(self.extract)
-        writes = self.topics.get(stage) or place_of(self.load)
+        reads = self.input_topic(stage) or endpoint_text(self.extract)
+        writes = self.topics.get(stage) or endpoint_text(self.load)
         return {"pipeline": "etl", "stage": stage, "from": reads, "to": writes}
 
 
-def place_of(end: Extract | Load) -> str:
+def endpoint_text(end: ExtractSpec | LoadSpec) -> str:
     match end:
         case FromFiles(path):
             return path

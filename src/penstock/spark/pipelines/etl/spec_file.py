@@ -23,19 +23,19 @@ from penstock.spark.pipelines.etl.address import (
     SCHEMES,
     SQLITE,
     VARIABLE,
-    AddressWrong,
+    InvalidAddress,
     postgres_settings,
     with_variables,
 )
 from penstock.spark.pipelines.etl.places import line_of
 from penstock.spark.pipelines.etl.rows import columns_of
 from penstock.spark.pipelines.etl.spec import (
-    Enrich,
-    Extract,
+    EnrichSpec,
+    ExtractSpec,
     FromDatabase,
     FromFiles,
     FromTopic,
-    Load,
+    LoadSpec,
     PythonFunction,
     Reference,
     Spec,
@@ -43,7 +43,7 @@ from penstock.spark.pipelines.etl.spec import (
     ToLake,
     ToPostgres,
     ToTopic,
-    Transform,
+    TransformSpec,
 )
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,200}", re.ASCII)
@@ -59,7 +59,7 @@ _SAME_VALUE_S_MAX: Final = 3600
 """A run with `--once` waits that long before it reads."""
 
 
-class SpecWrong(CommandFailed):
+class InvalidSpec(CommandFailed):
     """The message begins with the file and the line."""
 
 
@@ -73,11 +73,11 @@ class Section:
         self._values = values
         self._known: list[str] = []
 
-    def wrong(self, key: str | None, problem: str) -> SpecWrong:
+    def error_at(self, key: str | None, problem: str) -> InvalidSpec:
         line = line_of(self._text, self._table, key)
         place = f"{self.file}, line {line}" if line is not None else str(self.file)
         named = " ".join(filter(None, [self._table and f"[{self._table}]", key]))
-        return SpecWrong(f"{place}: {named}: {problem}" if named else f"{place}: {problem}")
+        return InvalidSpec(f"{place}: {named}: {problem}" if named else f"{place}: {problem}")
 
     def value(self, key: str, kind: type, example: str | None) -> Any:
         """None if it is not there; `example` says that it must be."""
@@ -85,11 +85,11 @@ class Section:
         found = self._values.get(key)
         if found is None:
             if example is not None:
-                raise self.wrong(key, f"is missing; for example: {key} = {example}")
+                raise self.error_at(key, f"is missing; for example: {key} = {example}")
             return None
         fits = isinstance(found, int | float) if kind is float else isinstance(found, kind)
         if not fits or (isinstance(found, bool) and kind is not bool):
-            raise self.wrong(key, f"is {found!r} and must be {_KINDS[kind]}")
+            raise self.error_at(key, f"is {found!r} and must be {_KINDS[kind]}")
         return found
 
     def text(self, key: str, example: str) -> str:
@@ -100,7 +100,7 @@ class Section:
     def optional(self, key: str, example: str | None = None) -> str | None:
         found = self.value(key, str, example)
         if found is not None and not found.strip():
-            raise self.wrong(
+            raise self.error_at(
                 key, f"is empty; {f'for example: {key} = {example}' if example else 'leave it out'}"
             )
         return found if found is None else str(found).strip()
@@ -112,16 +112,16 @@ class Section:
             try:
                 columns_of(found)
             except ConfigError as problem:
-                raise self.wrong(key, f"{problem}; for example: id bigint, name string") from problem
+                raise self.error_at(key, f"{problem}; for example: id bigint, name string") from problem
         return found
 
     def choice(self, key: str, allowed: Sequence[str], default: str | None = None) -> str:
         self._known.append(key)
         found = self._values.get(key, default)
         if found is None:
-            raise self.wrong(key, f"is missing; give one of {', '.join(allowed)}")
+            raise self.error_at(key, f"is missing; give one of {', '.join(allowed)}")
         if found not in allowed:
-            raise self.wrong(
+            raise self.error_at(
                 key, f"is {found!r} and must be one of {', '.join(allowed)}{_near(found, allowed)}"
             )
         return str(found)
@@ -129,13 +129,13 @@ class Section:
     def whole(self, key: str, default: int) -> int:
         found = self.value(key, int, None)
         if found is not None and found < 1:
-            raise self.wrong(key, f"is {found} and must be at least 1")
+            raise self.error_at(key, f"is {found} and must be at least 1")
         return default if found is None else int(found)
 
     def seconds(self, key: str, default: float) -> float:
         found = self.value(key, float, None)
         if found is not None and found < 0:
-            raise self.wrong(key, f"is {found} and must not be negative")
+            raise self.error_at(key, f"is {found} and must not be negative")
         return default if found is None else float(found)
 
     def names(self, key: str, example: str | None) -> tuple[str, ...]:
@@ -143,17 +143,17 @@ class Section:
         self._known.append(key)
         found = self._values.get(key)
         if found is None and example is not None:
-            raise self.wrong(key, f"is missing; for example: {key} = {example}")
+            raise self.error_at(key, f"is missing; for example: {key} = {example}")
         listed = [found] if isinstance(found, str) else found or []
         if not isinstance(listed, list) or not all(isinstance(each, str) and each for each in listed):
-            raise self.wrong(key, f"is {found!r} and must be a name or a list of names")
+            raise self.error_at(key, f"is {found!r} and must be a name or a list of names")
         return tuple(listed)
 
     def topic(self, key: str, default: str | None) -> str:
         found = self.optional(key) if default is not None else self.text(key, '"orders"')
         name = found or default or ""
         if _NAME.fullmatch(name) is None:
-            raise self.wrong(
+            raise self.error_at(
                 key, f"{name!r} cannot name a topic: use letters, digits, dots, dashes, underscores"
             )
         return name
@@ -166,16 +166,16 @@ class Section:
         found = self.text(key, '"postgresql://${USER}@127.0.0.1/shop" or "sqlite:///shop.db"')
         names = VARIABLE.findall(found)
         if missing := [name for name in names if name not in os.environ]:
-            raise self.wrong(key, f"the variable {missing[0]} is not set in the environment: set it")
+            raise self.error_at(key, f"the variable {missing[0]} is not set in the environment: set it")
         found = with_variables(found, {name: os.environ[name] for name in names})
         if not found.startswith(SCHEMES):
-            raise self.wrong(key, f"must begin with one of {', '.join(SCHEMES)}")
+            raise self.error_at(key, f"must begin with one of {', '.join(SCHEMES)}")
         if found.startswith(SQLITE):
             return f"{SQLITE}{self.file.parent / found.removeprefix(SQLITE)}"
         try:
             postgres_settings(found)
-        except AddressWrong as problem:
-            raise self.wrong(key, str(problem)) from problem
+        except InvalidAddress as problem:
+            raise self.error_at(key, str(problem)) from problem
         return found
 
     def options(self, key: str) -> dict[str, str]:
@@ -185,24 +185,24 @@ class Section:
             for name, value in found.items()
         }
 
-    def section(self, key: str, *, must: bool) -> "Section | None":
+    def section(self, key: str, *, is_required: bool) -> "Section | None":
         self._known.append(key)
         found = self._values.get(key)
-        if found is None and not must:
+        if found is None and not is_required:
             return None
         if found is None:
-            raise self.wrong(None, f"the table [{key}] is missing: every etl has one")
+            raise self.error_at(None, f"the table [{key}] is missing: every etl has one")
         if not isinstance(found, dict):
-            raise self.wrong(key, f"must be a table: write [{key}] on a line of its own")
+            raise self.error_at(key, f"must be a table: write [{key}] on a line of its own")
         inner = f"{self._table}.{key}" if self._table else key
         return Section(self.file, self._text, inner, found)
 
-    def done(self) -> None:
+    def check_no_unknown_keys(self) -> None:
         """All that may be there was asked for."""
         for key in self._values:
             if key not in self._known:
                 near = _near(key, self._known) or f"; here may stand {', '.join(self._known)}"
-                raise self.wrong(key, f"is not known{near}")
+                raise self.error_at(key, f"is not known{near}")
 
 
 def _near(name: Any, names: Sequence[str]) -> str:
@@ -219,18 +219,18 @@ def read_spec(file: Path, checkpoint: Path | None = None) -> Spec:
     except OSError as problem:
         raise CommandFailed(f"cannot read {file}: {problem.strerror or problem}") from problem
     except UnicodeDecodeError as problem:
-        raise SpecWrong(
+        raise InvalidSpec(
             f"{file}: it is not UTF-8 text ({problem.reason} at byte {problem.start})"
         ) from problem
     except tomllib.TOMLDecodeError as problem:
-        raise SpecWrong(f"{file}: it is not TOML: {problem}") from problem
+        raise InvalidSpec(f"{file}: it is not TOML: {problem}") from problem
     return _spec(Section(file, text, "", values), checkpoint)
 
 
 def _spec(whole: Section, checkpoint: Path | None) -> Spec:
     name = whole.text("name", '"orders"')
     if _NAME.fullmatch(name) is None:
-        raise whole.wrong(
+        raise whole.error_at(
             "name", f"is {name!r}: it names topics, so use letters, digits, dots, dashes, underscores"
         )
     key = whole.names("key", None)
@@ -241,14 +241,14 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
     topics: dict[str, str] = {}
     extract = _extract(_stage(whole, "extract", topics, name))
     transform = enrich = None
-    if (section := whole.section("transform", must=False)) is not None:
-        transform = _transform(_named(section, "transform", topics, name))
-    if (section := whole.section("enrich", must=False)) is not None:
-        enrich = _enrich(_named(section, "enrich", topics, name))
-    section = whole.section("load", must=True)
+    if (section := whole.section("transform", is_required=False)) is not None:
+        transform = _transform(_with_output_topic(section, "transform", topics, name))
+    if (section := whole.section("enrich", is_required=False)) is not None:
+        enrich = _enrich(_with_output_topic(section, "enrich", topics, name))
+    section = whole.section("load", is_required=True)
     assert section is not None, "it must be there"
     load = _load(section)
-    whole.done()
+    whole.check_no_unknown_keys()
     key = _stage_key(whole, key, load)
     if isinstance(extract, FromTopic):
         extract = _with_tombstones(whole, extract, load, key)
@@ -269,12 +269,12 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
     )
 
 
-def _stage_key(whole: Section, key: tuple[str, ...], load: Load) -> tuple[str, ...]:
+def _stage_key(whole: Section, key: tuple[str, ...], load: LoadSpec) -> tuple[str, ...]:
     """The key of records between stages: by default that by which rows are told apart in the end."""
     if not isinstance(load, ToPostgres) or not load.key:
         return key
     if load.version is None and not set(key) <= set(load.key):
-        raise whole.wrong(
+        raise whole.error_at(
             "key",
             f"is {', '.join(key)}, and [load] tells rows apart by {', '.join(load.key)}: versions of a row "
             "would be in several partitions, and the older one could stay. Leave key out, name columns of "
@@ -283,17 +283,17 @@ def _stage_key(whole: Section, key: tuple[str, ...], load: Load) -> tuple[str, .
     return key or load.key
 
 
-def _with_tombstones(whole: Section, source: FromTopic, load: Load, key: tuple[str, ...]) -> FromTopic:
+def _with_tombstones(whole: Section, source: FromTopic, load: LoadSpec, key: tuple[str, ...]) -> FromTopic:
     """What becomes of tombstones, if the file leaves it open: they delete where that is possible."""
-    problem = _no_deletes(source, load, key)
+    problem = _why_no_deletes(source, load, key)
     if source.tombstones == "delete" and problem is not None:
-        raise whole.wrong(None, f'[extract] tombstones = "delete": {problem}')
+        raise whole.error_at(None, f'[extract] tombstones = "delete": {problem}')
     is_open = not source.tombstones
     deletes = is_open and problem is None and isinstance(load, ToPostgres)
     return source._replace(tombstones="delete" if deletes else "dead") if is_open else source
 
 
-def _no_deletes(source: FromTopic, load: Load, key: tuple[str, ...]) -> str | None:
+def _why_no_deletes(source: FromTopic, load: LoadSpec, key: tuple[str, ...]) -> str | None:
     """Why tombstones cannot delete what their key names."""
     if source.key_column is None:
         return "nothing says which column the key of a record is: name it as key_column"
@@ -309,28 +309,28 @@ def _no_deletes(source: FromTopic, load: Load, key: tuple[str, ...]) -> str | No
 
 
 def _stage(whole: Section, stage: str, topics: dict[str, str], name: str) -> Section:
-    section = whole.section(stage, must=True)
+    section = whole.section(stage, is_required=True)
     assert section is not None, "it must be there"
-    return _named(section, stage, topics, name)
+    return _with_output_topic(section, stage, topics, name)
 
 
-def _named(section: Section, stage: str, topics: dict[str, str], name: str) -> Section:
+def _with_output_topic(section: Section, stage: str, topics: dict[str, str], name: str) -> Section:
     topics[stage] = section.topic("to_topic", f"{name}.{stage}")
     return section
 
 
-def _check_topics(whole: Section, ours: Sequence[str], extract: Extract, load: Load) -> None:
+def _check_topics(whole: Section, ours: Sequence[str], extract: ExtractSpec, load: LoadSpec) -> None:
     ends = [end.topic for end in (extract, load) if isinstance(end, FromTopic | ToTopic)]
     names = [*ours, *ends]
     for name in names:
         if names.count(name) > 1:
-            raise whole.wrong(
+            raise whole.error_at(
                 None, f"the topic {name} has two uses: give to_topic, dead_letters ... names of their own"
             )
 
 
-def _extract(section: Section) -> Extract:
-    found: Extract
+def _extract(section: Section) -> ExtractSpec:
+    found: ExtractSpec
     match section.choice("from", ("files", "database", "topic")):
         case "files":
             form = section.choice("format", _FILE_FORMATS)
@@ -355,7 +355,7 @@ def _extract(section: Section) -> Extract:
                 headers_column=section.optional("headers_column"),
                 tombstones=_tombstones(section),
             )
-    section.done()
+    section.check_no_unknown_keys()
     return found
 
 
@@ -370,16 +370,18 @@ def _from_database(section: Section) -> FromDatabase:
     )
     if found.same_value_s is None:
         return found
-    key, said = "same_value_s", found.same_value_s
-    if not 0 < said <= _SAME_VALUE_S_MAX:
-        raise section.wrong(key, f"is {said} and must be more than 0 and at most {_SAME_VALUE_S_MAX}")
+    key, duration_s = "same_value_s", found.same_value_s
+    if not 0 < duration_s <= _SAME_VALUE_S_MAX:
+        raise section.error_at(
+            key, f"is {duration_s} and must be more than 0 and at most {_SAME_VALUE_S_MAX}"
+        )
     if found.is_unique:
-        raise section.wrong(key, "says that values come again, and unique that they do not: leave one out")
+        raise section.error_at(key, "says that values come again, and unique that they do not: leave one out")
     if found.url.startswith(SQLITE):
-        raise section.wrong(
+        raise section.error_at(
             key, "needs to know which transactions are open, and SQLite does not tell: leave it out"
         )
-    return found._replace(same_value_s=float(said))
+    return found._replace(same_value_s=float(duration_s))
 
 
 def _tombstones(section: Section) -> str:
@@ -395,28 +397,30 @@ def _schema_of_topic(section: Section, form: str) -> str:
     return str(path) if path.suffix in (".json", ".ddl", ".sql", ".avsc", ".desc") else given
 
 
-def _transform(section: Section) -> Transform:
+def _transform(section: Section) -> TransformSpec:
     sql, python = section.optional("sql"), section.optional("python")
     if (sql is None) == (python is None):
-        raise section.wrong(
+        raise section.error_at(
             None, 'give one of sql = "select ... from rows" and python = "functions.py:clean"'
         )
-    section.done()
+    section.check_no_unknown_keys()
     if sql is not None:
         return Sql(sql)
     assert python is not None, "it is one of the two"
     module, colon, function = python.rpartition(":")
     if not colon or not module or not function.isidentifier():
-        raise section.wrong("python", f"is {python!r} and must be a file and a function: functions.py:clean")
+        raise section.error_at(
+            "python", f"is {python!r} and must be a file and a function: functions.py:clean"
+        )
     if not module.endswith(".py"):
         return PythonFunction(None, module, function)
     file = section.file.parent / module
     if not file.is_file():
-        raise section.wrong("python", f"there is no file {file}")
+        raise section.error_at("python", f"there is no file {file}")
     return PythonFunction(file, file.stem, function)
 
 
-def _enrich(section: Section) -> Enrich:
+def _enrich(section: Section) -> EnrichSpec:
     form = section.choice("format", (*_FILE_FORMATS, "delta", "database"))
     is_database = form == "database"
     reference = Reference(
@@ -426,18 +430,18 @@ def _enrich(section: Section) -> Enrich:
         schema=section.columns("schema", None) if form != "delta" else None,
         options=section.options("options") if form in _FILE_FORMATS else {},
     )
-    found = Enrich(
+    found = EnrichSpec(
         reference,
         on=section.names("on", '["customer_id"]'),
         missing=section.choice("missing", ("keep", "drop", "dead"), "keep"),
         refresh_s=section.seconds("refresh_s", 60.0),
     )
-    section.done()
+    section.check_no_unknown_keys()
     return found
 
 
-def _load(section: Section) -> Load:
-    found: Load
+def _load(section: Section) -> LoadSpec:
+    found: LoadSpec
     match section.choice("to", ("delta", "parquet", "postgresql", "topic")):
         case "postgresql":
             found = ToPostgres(
@@ -447,11 +451,11 @@ def _load(section: Section) -> Load:
                 section.optional("version"),
             )
             if found.version is not None and (not found.key or found.version in found.key):
-                raise section.wrong(
+                raise section.error_at(
                     "version", "needs a key, and is no part of it: of rows with that key, the newest stays"
                 )
             if found.url.startswith("sqlite"):
-                raise section.wrong(
+                raise section.error_at(
                     "url", "is of SQLite, and rows are loaded to PostgreSQL: postgresql://..."
                 )
         case "topic":
@@ -461,5 +465,5 @@ def _load(section: Section) -> Load:
             example = '"created_at"' if by != "none" else None
             time = section.optional("time_column", example)
             found = ToLake(form, section.path("path", '"lake/orders"'), PartitionBy(by), time or "timestamp")
-    section.done()
+    section.check_no_unknown_keys()
     return found

@@ -23,10 +23,10 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.options.options import write_settings
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
-from penstock.spark.pipelines.common.truncate_oversized import Fitting
+from penstock.spark.pipelines.common.truncate_oversized import OversizedRowTruncator
 from penstock.spark.pipelines.etl.rows import STAGE_HEADER
-from penstock.spark.records.decode import Columns, Decoder
-from penstock.spark.sink import BYTES_AT_ONCE, Written, check_columns, write_rows
+from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
+from penstock.spark.sink import BYTES_AT_ONCE, WrittenRecords, check_columns, write_rows
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 NAME: Final = "penstock-stage"
 BATCH_HEADER: Final = "penstock-batch"
-_COLUMNS: Final = Columns(timestamp=False, timestamp_type=False)
+_COLUMNS: Final = ColumnSelection(timestamp=False, timestamp_type=False)
 
 
-class Begun(NamedTuple):
+class StageWrite(NamedTuple):
     """One write of one batch. Plain values: sent to executors."""
 
     topic: str
@@ -47,11 +47,11 @@ class Begun(NamedTuple):
     ends: dict[str, int]
     """Where the topic ended, by partition."""
 
-    def mark_of(self, task: int) -> bytes:
+    def task_mark(self, task: int) -> bytes:
         return f"{self.mark}{task}".encode()
 
 
-class Dead(NamedTuple):
+class DeadLetterTarget(NamedTuple):
     """Where rows go that are too large for the topic."""
 
     topic: str
@@ -62,7 +62,7 @@ def register(spark: "SparkSession") -> None:
     spark.dataSource.register(StageSink)
 
 
-def options_of(begun: Begun, access: Mapping[str, str], dead: Dead) -> dict[str, str]:
+def options_of(begun: StageWrite, access: Mapping[str, str], dead: DeadLetterTarget) -> dict[str, str]:
     """As text, which all options are."""
     return {"begun": json.dumps(begun), "access": json.dumps(dict(access)), "dead": json.dumps(dead)}
 
@@ -81,26 +81,26 @@ class StageWriter(DataSourceArrowWriter):
         self, options: Mapping[str, str], schema: StructType, bytes_at_once: int = BYTES_AT_ONCE
     ) -> None:
         self._bytes_at_once = bytes_at_once
-        self._begun = Begun(*json.loads(options["begun"]))
+        self._begun = StageWrite(*json.loads(options["begun"]))
         self._access: dict[str, str] = json.loads(options["access"])
         self._settings = write_settings(self._access)
-        dead = Dead(*json.loads(options["dead"]))
-        self._fitting = Fitting(dead.topic, ((STAGE_HEADER, dead.stage),))
+        dead = DeadLetterTarget(*json.loads(options["dead"]))
+        self._truncator = OversizedRowTruncator(dead.topic, ((STAGE_HEADER, dead.stage),))
         check_columns(schema, self._settings)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRecords:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None, "Spark calls this within a task"
         if context.attemptNumber() > 0:
             with cluster(self._access) as client:
-                written = written_by(client, self._begun, context.partitionId())
-            iterator = unwritten(iterator, self._begun.topic, written)
+                written = rows_written_by(client, self._begun, context.partitionId())
+            iterator = without_written(iterator, self._begun.topic, written)
         return write_rows(
             self._settings,
-            self._fitting(iterator),
-            row_bytes_max=self._fitting.bytes_max,
+            self._truncator(iterator),
+            row_bytes_max=self._truncator.bytes_max,
             bytes_at_once=self._bytes_at_once,
         )
 
@@ -111,24 +111,24 @@ class StageWriter(DataSourceArrowWriter):
         """What is written stays, and is left out when the batch is run again (`stage_topic.py`)."""
 
 
-Counts = Counter[bytes]
+RowCounts = Counter[bytes]
 """How often there is a row, by a digest of its key and value."""
 
 
-def written_by(client: ClusterClient, begun: Begun, task: int) -> Counts:
+def rows_written_by(client: ClusterClient, begun: StageWrite, task: int) -> RowCounts:
     """What earlier attempts of the task have written."""
     partitions = partitions_of(client, [begun.topic], existed=True)
     first = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
-    found = Counts()
+    found = RowCounts()
     for partition in partitions:
         start = Offset(max(begun.ends.get(str(partition.partition), 0), first[partition][0]))
-        _count(found, client, partition, (start, ends[partition][0]), begun.mark_of(task))
+        _count(found, client, partition, (start, ends[partition][0]), begun.task_mark(task))
     return found
 
 
 def _count(
-    found: Counts,
+    found: RowCounts,
     client: ClusterClient,
     partition: TopicPartition,
     bounds: tuple[Offset, Offset],
@@ -137,7 +137,7 @@ def _count(
     start, end = bounds
     if start >= end:
         return
-    decoder = Decoder(_COLUMNS, read_committed=False)
+    decoder = RecordBatchDecoder(_COLUMNS, read_committed=False)
     for fetched in client.fetch(partition, start, end, read_committed=False):
         for piece in decoder.decode(fetched, start, end):
             assert piece.keys is not None, "it was asked for"
@@ -160,14 +160,16 @@ def _digest(key: bytes | None, value: bytes | None) -> bytes:
     return hashlib.blake2b(sizes + (key or b"") + (value or b""), digest_size=16).digest()
 
 
-def unwritten(batches: Iterator[pa.RecordBatch], topic: str, written: Counts) -> Iterator[pa.RecordBatch]:
+def without_written(
+    batches: Iterator[pa.RecordBatch], topic: str, written: RowCounts
+) -> Iterator[pa.RecordBatch]:
     """The rows that are not there yet. Those for other topics, which are dead letters, all."""
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in ("topic", "key", "value"))
         yield batch.filter(pa.array([_is_new(row, topic, written) for row in zip(*columns, strict=True)]))
 
 
-def _is_new(row: tuple[str, bytes | None, bytes | None], topic: str, written: Counts) -> bool:
+def _is_new(row: tuple[str, bytes | None, bytes | None], topic: str, written: RowCounts) -> bool:
     digest = _digest(*row[1:])
     if row[0] != topic or not written[digest]:
         return True

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.spark.lake import disk
 from penstock.spark.options.options import ISOLATION_OPTION, READ_UNCOMMITTED
-from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
 from penstock.spark.pipelines.etl import stage_sink
 from penstock.spark.pipelines.etl.rows import json_of
 from penstock.spark.pipelines.etl.spec import DELETED
-from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, Begun, Dead
+from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, DeadLetterTarget, StageWrite
 from penstock.spark.table import HEADERS_TYPE
 from penstock.wire.cluster import EARLIEST, LATEST
 
@@ -46,7 +46,7 @@ class StageTopic:
         key: Sequence[str],
         access: Mapping[str, str],
         checkpoint: Path,
-        dead: Dead,
+        dead: DeadLetterTarget,
         writes_tombstones: bool = False,
     ) -> None:
         """`writes_tombstones`: rows that are to be deleted become records without a value."""
@@ -63,12 +63,14 @@ class StageTopic:
         begun_at = self._begin(batch, ends)
         records = self._records(rows.drop(_PLACE))
         if begun_at is not None:
-            starts = readable(begun_at, self._offsets(EARLIEST), ends)
+            starts = clamped_starts(begun_at, self._offsets(EARLIEST), ends)
             records = self._without_written(records, batch, starts)
-        begun = Begun(self._topic, f"{self._mark(batch)}{uuid.uuid4().hex[:8]}/", ends)
+        begun = StageWrite(self._topic, f"{self._mark(batch)}{uuid.uuid4().hex[:8]}/", ends)
         stage_sink.register(rows.sparkSession)
         options = stage_sink.options_of(begun, self._access, self._dead)
-        _marked(records, begun).write.format(stage_sink.NAME).options(**options).mode("append").save()
+        _with_batch_header(records, begun).write.format(stage_sink.NAME).options(**options).mode(
+            "append"
+        ).save()
 
     def _records(self, rows: "DataFrame") -> "DataFrame":
         """topic, key, value, headers: of rows, which have none yet, and of dead letters among them."""
@@ -80,10 +82,10 @@ class StageTopic:
             "value": self._value_of(rows),
             "headers": f.lit(None).cast(HEADERS_TYPE),
         }
-        if COLUMN in rows.columns:
-            is_good = f.col(COLUMN).isNull()
+        if DEAD_LETTER_COLUMN in rows.columns:
+            is_good = f.col(DEAD_LETTER_COLUMN).isNull()
             record = {
-                name: f.when(is_good, column).otherwise(f.col(f"{COLUMN}.{name}"))
+                name: f.when(is_good, column).otherwise(f.col(f"{DEAD_LETTER_COLUMN}.{name}"))
                 for name, column in record.items()
             }
         return rows.select(*(column.alias(name) for name, column in record.items()))
@@ -176,7 +178,9 @@ def _key_of(rows: "DataFrame", names: Sequence[str]) -> "Column":
     return (texts[0] if len(texts) == 1 else f.to_json(f.array(*texts))).cast("binary")
 
 
-def readable(noted: Mapping[str, int], firsts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, int]:
+def clamped_starts(
+    noted: Mapping[str, int], firsts: Mapping[str, int], ends: Mapping[str, int]
+) -> dict[str, int]:
     """Where to begin, by partition: where the note says, if the topic still has that place.
 
     Else retention has removed it, or the topic was made anew; or the partition is new. Then all is read.
@@ -187,7 +191,7 @@ def readable(noted: Mapping[str, int], firsts: Mapping[str, int], ends: Mapping[
     }
 
 
-def _marked(records: "DataFrame", begun: Begun) -> "DataFrame":
+def _with_batch_header(records: "DataFrame", begun: StageWrite) -> "DataFrame":
     """With the header that names batch and task: those that are written, so nothing may be shuffled later."""
     from pyspark.sql import functions as f
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import CommandFailed
 from penstock.spark.options.options import ISOLATION_OPTION
-from penstock.spark.pipelines.etl.enrich import References
-from penstock.spark.pipelines.etl.extract import extracted, source_schema
+from penstock.spark.pipelines.etl.enrich import ReferenceTable
+from penstock.spark.pipelines.etl.extract import extract_stream, source_schema
 from penstock.spark.pipelines.etl.load import lake_writer, postgres_writer
-from penstock.spark.pipelines.etl.rows import diverted, parsed
+from penstock.spark.pipelines.etl.rows import parse_rows, without_dead_letters
 from penstock.spark.pipelines.etl.spec import DELETED, Spec, ToLake, ToPostgres, ToTopic
-from penstock.spark.pipelines.etl.stage_sink import Dead
+from penstock.spark.pipelines.etl.stage_sink import DeadLetterTarget
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
-from penstock.spark.pipelines.etl.transform import ERROR_COLUMN, transformed, with_errors_as_letters
+from penstock.spark.pipelines.etl.transform import ERROR_COLUMN, apply_transform, with_errors_as_dead_letters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,17 +103,17 @@ def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataSt
     _check_key(spark, spec)
     _check_deletes(spark, spec)
     if stage == "extract":
-        rows = extracted(spark, spec, settings.reading, settings.rows_per_batch)
+        rows = extract_stream(spark, spec, settings.reading, settings.rows_per_batch)
         return rows.writeStream.foreachBatch(topic_of(settings, stage).write)
     schema = input_schema(spark, spec, stage)
-    rows = parsed(_records(spark, settings, stage), schema, stage, spec.dead_letters)
+    rows = parse_rows(_records(spark, settings, stage), schema, stage, spec.dead_letters)
     match stage, spec.load:
         case "transform", _:
-            good = diverted(rows.drop("_record"), access)
-            done = with_errors_as_letters(transformed(good, spec), spec)
+            good = without_dead_letters(rows.drop("_record"), access)
+            done = with_errors_as_dead_letters(apply_transform(good, spec), spec)
             return done.writeStream.foreachBatch(topic_of(settings, stage).write)
         case "enrich", _:
-            return rows.drop("_record").writeStream.foreachBatch(_enriching(spark, settings))
+            return rows.drop("_record").writeStream.foreachBatch(_enrich_batch(spark, settings))
         case _, ToLake() as lake:
             (topic,) = spec.topics_read(stage)
             return lake_writer(rows, lake, topic, access)
@@ -123,12 +123,12 @@ def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataSt
             return rows.drop("_record").writeStream.foreachBatch(topic_of(settings, stage).write)
 
 
-def _enriching(spark: "SparkSession", settings: EtlSettings) -> "Callable[[DataFrame, int], None]":
-    references, topic = References(spark, settings.spec), topic_of(settings, "enrich")
+def _enrich_batch(spark: "SparkSession", settings: EtlSettings) -> "Callable[[DataFrame, int], None]":
+    references, topic = ReferenceTable(spark, settings.spec), topic_of(settings, "enrich")
     references.check(spark.createDataFrame([], input_schema(spark, settings.spec, "enrich")))
 
     def write(rows: "DataFrame", batch: int) -> None:
-        topic.write(references.joined(rows), batch)
+        topic.write(references.enriched(rows), batch)
 
     return write
 
@@ -142,7 +142,7 @@ def topic_of(settings: EtlSettings, stage: str) -> StageTopic:
         key=spec.key,
         access=settings.access,
         checkpoint=settings.checkpoint(stage),
-        dead=Dead(spec.dead_letters, stage),
+        dead=DeadLetterTarget(spec.dead_letters, stage),
         writes_tombstones=stage == "load",
     )
 
@@ -158,9 +158,9 @@ def input_schema(spark: "SparkSession", spec: Spec, stage: str) -> "StructType":
     rows = spark.createDataFrame([], source_schema(spec))
     before = spec.stages[: spec.stages.index(stage)]
     if "transform" in before:
-        rows = transformed(rows, spec).drop(ERROR_COLUMN)
+        rows = apply_transform(rows, spec).drop(ERROR_COLUMN)
     if "enrich" in before:
-        return _checked(References(spark, spec).schema_after(rows), spec)
+        return _checked(ReferenceTable(spark, spec).schema_after(rows), spec)
     return _checked(rows.schema, spec)
 
 

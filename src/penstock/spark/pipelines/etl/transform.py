@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import PySparkException
 
 from penstock.errors import CommandFailed
-from penstock.spark.payload.dead_letters import COLUMN
+from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.running import reason
-from penstock.spark.pipelines.etl.rows import json_of, letter_of
+from penstock.spark.pipelines.etl.rows import dead_letter_of, json_of
 from penstock.spark.pipelines.etl.spec import PythonFunction, Spec, Sql
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ VIEW: Final = "rows"
 ERROR_COLUMN: Final = "_error"
 
 
-def transformed(rows: "DataFrame", spec: Spec) -> "DataFrame":
+def apply_transform(rows: "DataFrame", spec: Spec) -> "DataFrame":
     """With `_error`, if the user gave it."""
     match spec.transform:
         case None:
@@ -39,10 +39,10 @@ def transformed(rows: "DataFrame", spec: Spec) -> "DataFrame":
             except PySparkException as problem:
                 raise CommandFailed(f"{spec.file}: [transform] sql: {reason(problem)}") from problem
         case PythonFunction() as place:
-            return _applied(load_function(place, spec), rows, spec)
+            return _apply_function(load_function(place, spec), rows, spec)
 
 
-def _applied(function: Callable[..., Any], rows: "DataFrame", spec: Spec) -> "DataFrame":
+def _apply_function(function: Callable[..., Any], rows: "DataFrame", spec: Spec) -> "DataFrame":
     from pyspark.sql import DataFrame
 
     where = f"{spec.file}: [transform] python: {function.__name__}"
@@ -85,7 +85,7 @@ def _module(place: PythonFunction) -> Any:
     return module
 
 
-def with_errors_as_letters(rows: "DataFrame", spec: Spec) -> "DataFrame":
+def with_errors_as_dead_letters(rows: "DataFrame", spec: Spec) -> "DataFrame":
     """`_error` becomes `deadLetter`. In rows without one, nothing is bad."""
     from pyspark.sql import functions as f
 
@@ -93,5 +93,5 @@ def with_errors_as_letters(rows: "DataFrame", spec: Spec) -> "DataFrame":
         return rows
     plain = rows.drop(ERROR_COLUMN)
     nothing = f.lit(None).cast("binary")
-    letter = letter_of(rows[ERROR_COLUMN], "transform", spec.dead_letters, nothing, json_of(plain), {})
-    return rows.withColumn(COLUMN, letter).drop(ERROR_COLUMN)
+    letter = dead_letter_of(rows[ERROR_COLUMN], "transform", spec.dead_letters, nothing, json_of(plain), {})
+    return rows.withColumn(DEAD_LETTER_COLUMN, letter).drop(ERROR_COLUMN)

@@ -20,21 +20,21 @@ import pyarrow as pa
 
 from penstock.limits import KIB, MIB, SECOND_MS
 from penstock.spark.pipelines.common.report import size_text
-from penstock.spark.pipelines.insights.numbers import KeyLoad, Measured, skew
+from penstock.spark.pipelines.insights.numbers import KeyLoad, TopicMeasurements, skew
 from penstock.spark.records.partitioning import partition_of
 
-HOT: Final = 1.25
+HOT_RATIO: Final = 1.25
 """A key with so many times the fair share of a partition is hot; partitions so uneven are uneven."""
 FACTOR_MAX: Final = 64
-AS_GOOD: Final = 1.05
+SKEW_TOLERANCE: Final = 1.05
 PARTITION_BYTES_PER_S: Final = 10 * MIB
 HEADROOM: Final = 2.0
-SPARE: Final = 8
+EXCESS_FACTOR: Final = 8
 BATCH_BYTES: Final = 64 * KIB
 BATCH_BYTES_SMALL: Final = 8 * KIB
 BATCH_RECORDS_SMALL: Final = 10
 LINGER_MS_MAX: Final = 100
-WORTH: Final = 0.75
+COMPRESSION_RATIO_MAX: Final = 0.75
 """Compression that leaves more than this is not advised."""
 SUFFIX: Final = b"#"
 
@@ -45,7 +45,9 @@ class Advice(NamedTuple):
     because: str
 
 
-def advise(measured: Measured, *, partition_bytes_per_s: float = PARTITION_BYTES_PER_S) -> list[Advice]:
+def advise(
+    measured: TopicMeasurements, *, partition_bytes_per_s: float = PARTITION_BYTES_PER_S
+) -> list[Advice]:
     if not measured.rows:
         return []
     hot = list(hot_keys(measured))
@@ -60,28 +62,29 @@ def advise(measured: Measured, *, partition_bytes_per_s: float = PARTITION_BYTES
     ]
 
 
-def hot_keys(measured: Measured) -> Iterator[Advice]:
+def hot_keys(measured: TopicMeasurements) -> Iterator[Advice]:
     """The hottest first; each is judged with those before it already spread."""
     loads = [float(each.bytes) for each in measured.partitions]
     count, total = len(loads), sum(loads)
     for key in measured.keys:
         share = key.bytes / total if total else 0.0
-        if count < 2 or share * count < HOT:
+        if count < 2 or share * count < HOT_RATIO:
             return
         before = skew(loads)
-        factor, loads = suffixed(key, loads)
+        factor, loads = choose_suffix_count(key, loads)
         yield Advice(
             "hot key",
             f"spread the key {key_text(key.key)} over {factor} keys: append #0 to #{factor - 1} in turn, "
             "and let consumers leave it off",
             f"it has {share:.1%} of all bytes ({key.rows:,} records), and the fair share of one of {count} "
             f"partitions is {1 / count:.1%}. The fullest partition has {before:.2f} times the mean, and "
-            f"would have {skew(loads):.2f} times{_how(key, count)}. Order is then kept for each suffix, not "
+            f"would have {skew(loads):.2f} times{_spread_basis(key, count)}."
+            " Order is then kept for each suffix, not "
             "for the whole key",
         )
 
 
-def suffixed(key: KeyLoad, loads: Sequence[float]) -> tuple[int, list[float]]:
+def choose_suffix_count(key: KeyLoad, loads: Sequence[float]) -> tuple[int, list[float]]:
     """The smallest number of suffixes that is about as good as any, and what partitions then hold."""
     count = len(loads)
     if not _is_java_partitioned(key, count):
@@ -90,7 +93,7 @@ def suffixed(key: KeyLoad, loads: Sequence[float]) -> tuple[int, list[float]]:
         return factor, _spread(key, loads, [key.bytes / count] * count)
     tried = {factor: _with_suffixes(key, loads, factor) for factor in range(2, FACTOR_MAX + 1)}
     best = min(skew(each) for each in tried.values())
-    return next((factor, each) for factor, each in tried.items() if skew(each) <= best * AS_GOOD)
+    return next((factor, each) for factor, each in tried.items() if skew(each) <= best * SKEW_TOLERANCE)
 
 
 def _with_suffixes(key: KeyLoad, loads: Sequence[float], factor: int) -> list[float]:
@@ -112,16 +115,16 @@ def _is_java_partitioned(key: KeyLoad, count: int) -> bool:
     return key.partitions == tuple(partition_of(pa.array([key.key], pa.binary()), count).tolist())
 
 
-def _how(key: KeyLoad, count: int) -> str:
+def _spread_basis(key: KeyLoad, count: int) -> str:
     if _is_java_partitioned(key, count):
         return " (calculated with murmur2, by which this key was partitioned)"
     return " if its pieces fall evenly (this key was not partitioned by murmur2, so that is not calculated)"
 
 
-def uneven(measured: Measured) -> Iterator[Advice]:
+def uneven(measured: TopicMeasurements) -> Iterator[Advice]:
     loads = [float(each.bytes) for each in measured.partitions]
     found = skew(loads)
-    if found < HOT:
+    if found < HOT_RATIO:
         return
     fullest = max(measured.partitions, key=lambda each: each.bytes)
     because = (
@@ -139,7 +142,7 @@ def uneven(measured: Measured) -> Iterator[Advice]:
     yield Advice("uneven partitions", advice, because)
 
 
-def partition_count(measured: Measured, partition_bytes_per_s: float) -> Iterator[Advice]:
+def partition_count(measured: TopicMeasurements, partition_bytes_per_s: float) -> Iterator[Advice]:
     peak = measured.peak_bytes_per_s
     count = len(measured.partitions)
     needed = max(1, math.ceil(peak * HEADROOM / partition_bytes_per_s))
@@ -154,7 +157,7 @@ def partition_count(measured: Measured, partition_bytes_per_s: float) -> Iterato
             f"have {needed} partitions: `penstock topic alter {measured.topic} --partitions {needed}`",
             f"{because}. Keys move to other partitions when some are added: their order begins anew",
         )
-    elif count >= SPARE * needed and count > SPARE:
+    elif count >= EXCESS_FACTOR * needed and count > EXCESS_FACTOR:
         yield Advice(
             "partition count",
             f"{needed * 2} partitions would do, if consumers need no more; a topic made anew can have fewer",
@@ -162,7 +165,7 @@ def partition_count(measured: Measured, partition_bytes_per_s: float) -> Iterato
         )
 
 
-def batch_size(measured: Measured) -> Iterator[Advice]:
+def batch_size(measured: TopicMeasurements) -> Iterator[Advice]:
     sample = measured.batches
     if not sample.batches or not measured.slices:
         return
@@ -189,12 +192,12 @@ def batch_size(measured: Measured) -> Iterator[Advice]:
     )
 
 
-def compression(measured: Measured) -> Iterator[Advice]:
+def compression(measured: TopicMeasurements) -> Iterator[Advice]:
     sample = measured.batches
     if not sample.plain_bytes or sample.codecs.get("none", 0) * 2 < sample.batches:
         return
     left = sample.compressed_bytes / sample.plain_bytes
-    if left > WORTH:
+    if left > COMPRESSION_RATIO_MAX:
         return
     yield Advice(
         "compression",
@@ -204,7 +207,7 @@ def compression(measured: Measured) -> Iterator[Advice]:
     )
 
 
-def scattered_keys(measured: Measured) -> Iterator[Advice]:
+def scattered_keys(measured: TopicMeasurements) -> Iterator[Advice]:
     if measured.scattered_keys:
         yield Advice(
             "keys in several partitions",
@@ -214,7 +217,7 @@ def scattered_keys(measured: Measured) -> Iterator[Advice]:
         )
 
 
-def lateness(measured: Measured) -> Iterator[Advice]:
+def lateness(measured: TopicMeasurements) -> Iterator[Advice]:
     if measured.behind is None or measured.behind.max_ms < SECOND_MS:
         return
     late = measured.late_rows.get(SECOND_MS, 0)

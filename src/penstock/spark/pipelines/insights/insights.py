@@ -19,14 +19,20 @@ from penstock.errors import CommandFailed
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
-from penstock.spark.pipelines.common.jobs import GivenUp, done_by_spark
-from penstock.spark.pipelines.common.running import Stop
+from penstock.spark.pipelines.common.jobs import RunInterrupted, run_spark_action
+from penstock.spark.pipelines.common.running import StopRequest
 from penstock.spark.pipelines.insights import measures
 from penstock.spark.pipelines.insights.advice import PARTITION_BYTES_PER_S, Advice, advise, key_text
-from penstock.spark.pipelines.insights.measures import Made
-from penstock.spark.pipelines.insights.numbers import BatchSample, GroupWait, Measured, Times, skew
+from penstock.spark.pipelines.insights.measures import CreationTimeField
+from penstock.spark.pipelines.insights.numbers import (
+    BatchSample,
+    DurationStats,
+    GroupBacklog,
+    TopicMeasurements,
+    skew,
+)
 from penstock.spark.pipelines.insights.page import duration, page
-from penstock.spark.pipelines.insights.sample import batch_sample, group_waits
+from penstock.spark.pipelines.insights.sample import batch_sample, group_backlogs
 from penstock.spark.pipelines.replay.plan import Bound
 from penstock.spark.source.offsets import to_document
 from penstock.types import TopicPartition
@@ -38,8 +44,8 @@ if TYPE_CHECKING:
 _MADE: Final = re.compile(r"(?P<kind>header|json):(?P<name>.+)")
 _FIELD: Final = re.compile(r"[\w.\[\]-]+")
 
-Tell = Callable[[str], None]
-Ranges = dict[TopicPartition, tuple[int, int]]
+ShowLine = Callable[[str], None]
+PartitionSpans = dict[TopicPartition, tuple[int, int]]
 
 
 class InsightsSettings(NamedTuple):
@@ -49,23 +55,23 @@ class InsightsSettings(NamedTuple):
     page: Path
     start: Bound = Bound()
     end: Bound = Bound()
-    made: Made | None = None
+    made: CreationTimeField | None = None
     groups: tuple[str, ...] = ()
     partition_bytes_per_s: float = PARTITION_BYTES_PER_S
     isolation: str = READ_COMMITTED
 
 
-class Plan(NamedTuple):
+class InsightsPlan(NamedTuple):
     """What the cluster tells before Spark is started."""
 
-    ranges: Ranges
+    ranges: PartitionSpans
     batches: BatchSample
-    groups: tuple[GroupWait, ...]
+    groups: tuple[GroupBacklog, ...]
     read_at_ms: int
 
 
 class InsightsReport(NamedTuple):
-    measured: Measured
+    measured: TopicMeasurements
     advice: tuple[Advice, ...]
     page: str
     seconds: float
@@ -136,16 +142,16 @@ class InsightsReport(NamedTuple):
         return [*facts, "", *advice]
 
 
-def parse_made(text: str | None) -> Made | None:
+def parse_created_field(text: str | None) -> CreationTimeField | None:
     if text is None:
         return None
     found = _MADE.fullmatch(text)
     if found is None or (found["kind"] == "json" and _FIELD.fullmatch(found["name"]) is None):
         raise CommandFailed(f"--made is {text!r}: give header:NAME, or json:FIELD such as json:order.made_at")
-    return Made(found["kind"], found["name"])
+    return CreationTimeField(found["kind"], found["name"])
 
 
-def check(settings: InsightsSettings) -> Plan:
+def check(settings: InsightsSettings) -> InsightsPlan:
     """All that can be found wrong without Spark, and which records are meant."""
     if settings.page.is_dir():
         raise CommandFailed(f"{settings.page} is a folder: name the file that the report is written to")
@@ -157,43 +163,51 @@ def check(settings: InsightsSettings) -> Plan:
     with cluster(settings.access) as client:
         ranges = _ranges(client, settings)
         batches = batch_sample(client, ranges)
-        groups = group_waits(client, settings.groups, ranges, now_ms)
+        groups = group_backlogs(client, settings.groups, ranges, now_ms)
     if unknown := set(settings.groups) - {each.group for each in groups}:
         raise CommandFailed(
             f"group {min(unknown)} has committed no offset of {settings.topic}: "
             "`penstock group list` shows the groups there are"
         )
-    return Plan(ranges, batches, groups, now_ms)
+    return InsightsPlan(ranges, batches, groups, now_ms)
 
 
 def insights(
-    spark: "SparkSession", settings: InsightsSettings, plan: Plan, stop: Stop, tell: Tell
+    spark: "SparkSession",
+    settings: InsightsSettings,
+    plan: InsightsPlan,
+    stop: StopRequest,
+    show_line: ShowLine,
 ) -> InsightsReport:
     """GivenUp if a stop is asked for."""
     began = time.monotonic()
-    measured = measure(spark, settings, plan, stop, tell)
+    measured = measure(spark, settings, plan, stop, show_line)
     advice = tuple(advise(measured, partition_bytes_per_s=settings.partition_bytes_per_s))
     _write(settings.page, page(measured, advice))
     return InsightsReport(measured, advice, str(settings.page), time.monotonic() - began)
 
 
 def measure(
-    spark: "SparkSession", settings: InsightsSettings, plan: Plan, stop: Stop, tell: Tell
-) -> Measured:
+    spark: "SparkSession",
+    settings: InsightsSettings,
+    plan: InsightsPlan,
+    stop: StopRequest,
+    show_line: ShowLine,
+) -> TopicMeasurements:
     def collect(frame: "DataFrame") -> list[Any]:
-        if stop.asked:
-            raise GivenUp
-        return done_by_spark(spark, frame.collect, stop, give_up_when_asked=1)
+        if stop.requested:
+            raise RunInterrupted
+        return run_spark_action(spark, frame.collect, stop, stops_to_interrupt=1)
 
     rows = sum(end - start for start, end in plan.ranges.values())
-    of = measures.Range(spark, _read_options(settings, plan.ranges))
-    tell(f"insights: {rows:,} offsets of {settings.topic}: throughput and partitions")
+    of = measures.TopicRange(spark, _read_options(settings, plan.ranges))
+    show_line(f"insights: {rows:,} offsets of {settings.topic}: throughput and partitions")
     found = measures.loads(of, (each.partition for each in plan.ranges), collect)
-    tell("insights: keys")
+    show_line("insights: keys")
     keys = measures.keys(of, collect)
-    tell("insights: delays")
+    show_line("insights: delays")
     delays = measures.delays(of, settings.made, found, collect)
-    return Measured(
+    return TopicMeasurements(
         topic=settings.topic,
         read_at_ms=plan.read_at_ms,
         ranges={each.partition: span for each, span in plan.ranges.items()},
@@ -208,7 +222,7 @@ def measure(
     )
 
 
-def _read_options(settings: InsightsSettings, ranges: Ranges) -> dict[str, str]:
+def _read_options(settings: InsightsSettings, ranges: PartitionSpans) -> dict[str, str]:
     starts = to_document({partition: start for partition, (start, _) in ranges.items()})
     ends = to_document({partition: end for partition, (_, end) in ranges.items()})
     return {
@@ -220,7 +234,7 @@ def _read_options(settings: InsightsSettings, ranges: Ranges) -> dict[str, str]:
     }
 
 
-def _ranges(client: ClusterClient, settings: InsightsSettings) -> Ranges:
+def _ranges(client: ClusterClient, settings: InsightsSettings) -> PartitionSpans:
     """Within what is there."""
     partitions = partitions_of(client, [settings.topic])
     firsts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
@@ -260,22 +274,22 @@ def _write(path: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _skew(measured: Measured) -> float:
+def _skew(measured: TopicMeasurements) -> float:
     return skew([each.bytes for each in measured.partitions])
 
 
-def _times(times: Times | None) -> dict[str, Any] | None:
+def _times(times: DurationStats | None) -> dict[str, Any] | None:
     return None if times is None else report.document(times._asdict())
 
 
-def _times_text(times: Times | None) -> str | None:
+def _times_text(times: DurationStats | None) -> str | None:
     if times is None:
         return None
     return f"p50 {duration(times.p50_ms)}, p99 {duration(times.p99_ms)}, at most {duration(times.max_ms)}"
 
 
-def _waits(measured: Measured) -> dict[str, report.Value]:
-    found: dict[str, report.Value] = {}
+def _waits(measured: TopicMeasurements) -> dict[str, report.ReportValue]:
+    found: dict[str, report.ReportValue] = {}
     for group in dict.fromkeys(each.group for each in measured.groups):
         mine = [each for each in measured.groups if each.group == group]
         ages = [each.age_ms for each in mine if each.age_ms is not None]

@@ -19,10 +19,10 @@ from pyspark.sql import functions as F
 from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from penstock.spark.pipelines.insights.numbers import (
     BIN_GROWTH,
+    DurationStats,
     KeyLoad,
     PartitionLoad,
-    Slice,
-    Times,
+    TimeSlice,
     every_slice,
     slice_width,
     times_of,
@@ -39,7 +39,7 @@ _APPEND_TIME: Final = 1
 _HEADERS: Final = "headers array<struct<key:string,value:binary>>"
 
 
-class Made(NamedTuple):
+class CreationTimeField(NamedTuple):
     """Where a message says when it was made: in milliseconds, or in text as 2026-03-01T12:00:00Z."""
 
     kind: str
@@ -47,29 +47,29 @@ class Made(NamedTuple):
     name: str
 
 
-class Loads(NamedTuple):
+class LoadTotals(NamedTuple):
     partitions: tuple[PartitionLoad, ...]
     slice_ms: int
-    slices: dict[int, Slice]
+    slices: dict[int, TimeSlice]
 
 
-class Keys(NamedTuple):
+class KeyTotals(NamedTuple):
     largest: tuple[KeyLoad, ...]
     distinct: int
     scattered: int
 
 
 class Delays(NamedTuple):
-    slices: tuple[Slice, ...]
-    behind: Times | None
+    slices: tuple[TimeSlice, ...]
+    behind: DurationStats | None
     late_rows: dict[int, int]
-    latency: Times | None
+    latency: DurationStats | None
     from_the_future: int
     without_made: int
     append_time: bool
 
 
-class Range:
+class TopicRange:
     """A range of a topic, read anew for each measure."""
 
     def __init__(self, spark: "SparkSession", options: Mapping[str, str]) -> None:
@@ -85,7 +85,7 @@ Collect = Callable[["DataFrame"], list[Any]]
 """Runs it, and brings the rows."""
 
 
-def loads(of: Range, partitions: Iterable[int], collect: Collect) -> Loads:
+def loads(of: TopicRange, partitions: Iterable[int], collect: Collect) -> LoadTotals:
     first_ms, last_ms = collect(
         of.rows("timestamp timestamp").agg(
             F.unix_millis(F.min("timestamp")), F.unix_millis(F.max("timestamp"))
@@ -102,7 +102,7 @@ def loads(of: Range, partitions: Iterable[int], collect: Collect) -> Loads:
             F.unix_millis(F.max("timestamp")).alias("newest"),
         )
     )
-    return Loads(_partition_loads(found, partitions), slice_ms, _slices(found))
+    return LoadTotals(_partition_loads(found, partitions), slice_ms, _slices(found))
 
 
 def _partition_loads(found: Iterable[Any], partitions: Iterable[int]) -> tuple[PartitionLoad, ...]:
@@ -121,17 +121,17 @@ def _partition_loads(found: Iterable[Any], partitions: Iterable[int]) -> tuple[P
     return tuple(loads[number] for number in sorted(loads))
 
 
-def _slices(found: Iterable[Any]) -> dict[int, Slice]:
-    slices: dict[int, Slice] = {}
+def _slices(found: Iterable[Any]) -> dict[int, TimeSlice]:
+    slices: dict[int, TimeSlice] = {}
     for row in found:
         if row.slice is None:  # a time that Spark cannot hold
             continue
-        so_far = slices.get(row.slice, Slice(row.slice))
+        so_far = slices.get(row.slice, TimeSlice(row.slice))
         slices[row.slice] = so_far._replace(rows=so_far.rows + row.rows, bytes=so_far.bytes + row.bytes)
     return slices
 
 
-def keys(of: Range, collect: Collect) -> Keys:
+def keys(of: TopicRange, collect: Collect) -> KeyTotals:
     """Two passes: one for the largest, one for how many there are."""
     each = (
         of.rows("key binary, value binary, partition int")
@@ -147,14 +147,14 @@ def keys(of: Range, collect: Collect) -> Keys:
     totals = collect(
         each.agg(F.count("*").alias("distinct"), F.count_if(F.size("partitions") > 1).alias("scattered"))
     )[0]
-    return Keys(
+    return KeyTotals(
         tuple(KeyLoad(bytes(row.key), row.rows, row.bytes, tuple(row.partitions)) for row in largest),
         totals.distinct,
         totals.scattered,
     )
 
 
-def delays(of: Range, made: Made | None, measured: Loads, collect: Collect) -> Delays:
+def delays(of: TopicRange, made: CreationTimeField | None, measured: LoadTotals, collect: Collect) -> Delays:
     columns = "partition int, offset bigint, timestamp timestamp, timestampType int"
     if made is not None:
         columns += f", {_HEADERS}" if made.kind == "header" else ", value binary"
@@ -178,7 +178,7 @@ def delays(of: Range, made: Made | None, measured: Loads, collect: Collect) -> D
     return _delays(found, measured, has_made=made is not None)
 
 
-def _delays(found: list[Any], measured: Loads, *, has_made: bool) -> Delays:
+def _delays(found: list[Any], measured: LoadTotals, *, has_made: bool) -> Delays:
     sound = [row for row in found if row.bin is not None and row.bin >= 0]
     by_kind = {kind: [row for row in sound if row.kind == kind] for kind in (BEHIND, LATENCY)}
     slices = {}
@@ -197,7 +197,7 @@ def _delays(found: list[Any], measured: Loads, *, has_made: bool) -> Delays:
     )
 
 
-def _times(rows: Iterable[Any]) -> Times | None:
+def _times(rows: Iterable[Any]) -> DurationStats | None:
     bins: dict[int, int] = defaultdict(int)
     max_ms = 0
     for row in rows:
@@ -231,7 +231,7 @@ def _bin(milliseconds: "Column") -> "Column":
     return F.when(milliseconds < 0, -1).when(milliseconds < 1, 0).otherwise(number).cast("int")
 
 
-def _made_ms(made: Made) -> "Column":
+def _made_ms(made: CreationTimeField) -> "Column":
     if made.kind == "header":
         named = F.filter("headers", lambda header: header["key"] == made.name)
         text = F.try_element_at(named, F.lit(1))["value"].cast("string")

@@ -39,7 +39,7 @@ class KeyLoad(NamedTuple):
     """In which it lies; more than one is against the order of a key."""
 
 
-class Times(NamedTuple):
+class DurationStats(NamedTuple):
     """How long something took, of many rows."""
 
     rows: int
@@ -49,14 +49,14 @@ class Times(NamedTuple):
     max_ms: int
 
 
-class Slice(NamedTuple):
-    """A part of the time, of `Measured.slice_ms`."""
+class TimeSlice(NamedTuple):
+    """A part of the time, of `TopicMeasurements.slice_ms`."""
 
     start_ms: int
     rows: int = 0
     bytes: int = 0
-    behind: Times | None = None
-    latency: Times | None = None
+    behind: DurationStats | None = None
+    latency: DurationStats | None = None
 
 
 class BatchSample(NamedTuple):
@@ -71,7 +71,7 @@ class BatchSample(NamedTuple):
     compressed_bytes: int = 0
 
 
-class GroupWait(NamedTuple):
+class GroupBacklog(NamedTuple):
     group: str
     partition: int
     waiting: int
@@ -79,7 +79,7 @@ class GroupWait(NamedTuple):
     """Of the oldest record that waits; None: none does."""
 
 
-class Measured(NamedTuple):
+class TopicMeasurements(NamedTuple):
     topic: str
     read_at_ms: int
     ranges: Mapping[int, tuple[int, int]]
@@ -91,12 +91,12 @@ class Measured(NamedTuple):
     scattered_keys: int
     """How many lie in more than one partition."""
     slice_ms: int
-    slices: tuple[Slice, ...]
-    behind: Times | None
+    slices: tuple[TimeSlice, ...]
+    behind: DurationStats | None
     """How far the time of a record is behind that of the newest before it in its partition."""
     late_rows: Mapping[int, int]
     """How many rows are behind by as many milliseconds, or more."""
-    latency: Times | None
+    latency: DurationStats | None
     """From when a message was made, as it says itself, to the time of its record."""
     from_the_future: int
     """Rows that say they were made after the time of their record."""
@@ -104,7 +104,7 @@ class Measured(NamedTuple):
     append_time: bool
     """Whether times of records are those of the broker."""
     batches: BatchSample = BatchSample()
-    groups: tuple[GroupWait, ...] = ()
+    groups: tuple[GroupBacklog, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -115,8 +115,8 @@ class Measured(NamedTuple):
         return sum(each.bytes for each in self.partitions)
 
     @property
-    def peak(self) -> Slice:
-        return max(self.slices, key=lambda each: each.bytes, default=Slice(0))
+    def peak(self) -> TimeSlice:
+        return max(self.slices, key=lambda each: each.bytes, default=TimeSlice(0))
 
     @property
     def peak_bytes_per_s(self) -> float:
@@ -137,12 +137,12 @@ def slice_width(first_ms: int, last_ms: int) -> int:
     return -(-(last_ms - first_ms + 1) // ((SLICES_MAX - 1) * DAY_MS)) * DAY_MS
 
 
-def every_slice(found: Mapping[int, Slice], slice_ms: int) -> tuple[Slice, ...]:
+def every_slice(found: Mapping[int, TimeSlice], slice_ms: int) -> tuple[TimeSlice, ...]:
     """Those in between, in which nothing happened, among them."""
     if not found:
         return ()
     return tuple(
-        found.get(start, Slice(start)) for start in range(min(found), max(found) + slice_ms, slice_ms)
+        found.get(start, TimeSlice(start)) for start in range(min(found), max(found) + slice_ms, slice_ms)
     )
 
 
@@ -156,12 +156,12 @@ def bin_end(number: int) -> float:
     return 0.0 if number == 0 else BIN_GROWTH**number
 
 
-def times_of(bins: Mapping[int, int], max_ms: int) -> Times | None:
+def times_of(bins: Mapping[int, int], max_ms: int) -> DurationStats | None:
     rows = sum(bins.values())
     if not rows:
         return None
     p50, p95, p99 = (min(each, float(max_ms)) for each in percentiles(bins, (0.5, 0.95, 0.99)))
-    return Times(rows, p50, p95, p99, max_ms)
+    return DurationStats(rows, p50, p95, p99, max_ms)
 
 
 def percentiles(bins: Mapping[int, int], wanted: Iterable[float]) -> list[float]:

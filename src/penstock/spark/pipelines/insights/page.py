@@ -7,9 +7,9 @@ from typing import Final
 
 from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from penstock.spark.pipelines.common.report import size_text
-from penstock.spark.pipelines.insights.advice import HOT, Advice, key_text
-from penstock.spark.pipelines.insights.numbers import Measured, Slice, Times, skew
-from penstock.spark.pipelines.insights.plots import Bar, Place, Series, bar_plot, line_plot
+from penstock.spark.pipelines.insights.advice import HOT_RATIO, Advice, key_text
+from penstock.spark.pipelines.insights.numbers import DurationStats, TimeSlice, TopicMeasurements, skew
+from penstock.spark.pipelines.insights.plots import AxisLabel, Bar, PlotSeries, bar_plot, line_plot
 
 PARTITIONS_SHOWN: Final = 64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,7 +42,7 @@ th:first-child, td:first-child { text-align: left; } .scroll { overflow-x: auto;
 """
 
 
-def page(measured: Measured, advice: Sequence[Advice]) -> str:
+def page(measured: TopicMeasurements, advice: Sequence[Advice]) -> str:
     title = f"Insights: {measured.topic}"
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -62,7 +62,7 @@ def page(measured: Measured, advice: Sequence[Advice]) -> str:
     )
 
 
-def _facts(measured: Measured) -> str:
+def _facts(measured: TopicMeasurements) -> str:
     facts = {
         "records": f"{measured.rows:,}",
         "keys and values": size_text(measured.bytes),
@@ -90,23 +90,25 @@ def _advice(advice: Sequence[Advice]) -> str:
     return f"<h2>Advice</h2>{each}"
 
 
-def _throughput(measured: Measured) -> str:
-    places = places_of(measured)
+def _throughput(measured: TopicMeasurements) -> str:
+    places = axis_labels(measured)
     seconds = measured.slice_ms / 1000
     rows = [each.rows / seconds for each in measured.slices]
     sizes = [each.bytes / seconds for each in measured.slices]
     return (
         "<h2>Throughput</h2>"
         f"<p class='soft'>By the time of records, in steps of {duration(measured.slice_ms)}.</p>"
-        + line_plot("Records per second", places, [Series("records/s", rows)], lambda value: f"{value:,.4g}")
+        + line_plot(
+            "Records per second", places, [PlotSeries("records/s", rows)], lambda value: f"{value:,.4g}"
+        )
         + "<p class='soft'>Bytes of keys and values per second:</p>"
         + line_plot(
-            "Bytes per second", places, [Series("bytes/s", sizes)], lambda value: size_text(round(value))
+            "Bytes per second", places, [PlotSeries("bytes/s", sizes)], lambda value: size_text(round(value))
         )
     )
 
 
-def _partitions(measured: Measured) -> str:
+def _partitions(measured: TopicMeasurements) -> str:
     mean = measured.bytes / len(measured.partitions)
     shown = measured.partitions[:PARTITIONS_SHOWN]
     bars = [
@@ -114,7 +116,7 @@ def _partitions(measured: Measured) -> str:
             f"partition {each.partition}",
             each.bytes,
             f"{each.rows:,} records",
-            each.bytes > HOT * mean,
+            each.bytes > HOT_RATIO * mean,
         )
         for each in shown
     ]
@@ -138,7 +140,7 @@ def _partitions(measured: Measured) -> str:
     )
 
 
-def _keys(measured: Measured) -> str:
+def _keys(measured: TopicMeasurements) -> str:
     if not measured.keys:
         return "<h2>Keys</h2><p>No record has a key.</p>"
     fair = measured.bytes / len(measured.partitions)
@@ -149,7 +151,7 @@ def _keys(measured: Measured) -> str:
             each.bytes / measured.bytes if measured.bytes else 0.0,
             f"{each.rows:,} records, {size_text(each.bytes)}, in partition "
             + ", ".join(map(str, each.partitions)),
-            many and each.bytes >= HOT * fair,
+            many and each.bytes >= HOT_RATIO * fair,
         )
         for each in measured.keys
     ]
@@ -160,7 +162,7 @@ def _keys(measured: Measured) -> str:
     )
 
 
-def _delays(measured: Measured) -> Iterable[str]:
+def _delays(measured: TopicMeasurements) -> Iterable[str]:
     if measured.latency is not None:
         yield (
             "<h2>End-to-end latency</h2><p class='soft'>From when a message was made, as it says itself, to "
@@ -182,17 +184,19 @@ def _delays(measured: Measured) -> Iterable[str]:
         )
 
 
-def _times_plot(title: str, measured: Measured, chosen: Callable[[Slice], Times | None]) -> str:
+def _times_plot(
+    title: str, measured: TopicMeasurements, chosen: Callable[[TimeSlice], DurationStats | None]
+) -> str:
     found = [chosen(each) for each in measured.slices]
     series = [
-        Series("p50", [None if each is None else each.p50_ms for each in found]),
-        Series("p95", [None if each is None else each.p95_ms for each in found]),
-        Series("p99", [None if each is None else each.p99_ms for each in found]),
+        PlotSeries("p50", [None if each is None else each.p50_ms for each in found]),
+        PlotSeries("p95", [None if each is None else each.p95_ms for each in found]),
+        PlotSeries("p99", [None if each is None else each.p99_ms for each in found]),
     ]
-    return line_plot(title, places_of(measured), series, duration)
+    return line_plot(title, axis_labels(measured), series, duration)
 
 
-def _groups(measured: Measured) -> str:
+def _groups(measured: TopicMeasurements) -> str:
     if not measured.groups:
         return ""
     rows = [
@@ -209,7 +213,7 @@ def _groups(measured: Measured) -> str:
     )
 
 
-def _batches(measured: Measured) -> str:
+def _batches(measured: TopicMeasurements) -> str:
     sample = measured.batches
     if not sample.batches:
         return ""
@@ -228,25 +232,25 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def _span(measured: Measured) -> str:
+def _span(measured: TopicMeasurements) -> str:
     if not measured.slices:
         return "no records"
     last = measured.slices[-1].start_ms + measured.slice_ms
     return f"records from {time_text(measured.slices[0].start_ms)} to {time_text(last)}"
 
 
-def _age(measured: Measured, time_ms: int | None) -> str:
+def _age(measured: TopicMeasurements, time_ms: int | None) -> str:
     return "-" if time_ms is None else duration(max(measured.read_at_ms - time_ms, 0))
 
 
-def _times(times: Times) -> str:
+def _times(times: DurationStats) -> str:
     return (
         f"Half within {duration(times.p50_ms)}, 95 % within {duration(times.p95_ms)}, "
         f"99 % within {duration(times.p99_ms)}, all within {duration(times.max_ms)}."
     )
 
 
-def places_of(measured: Measured) -> list[Place]:
+def axis_labels(measured: TopicMeasurements) -> list[AxisLabel]:
     """Short texts leave out what is the same everywhere."""
     fulls = [time_text(each.start_ms) for each in measured.slices]
     if measured.slice_ms >= DAY_MS:
@@ -255,7 +259,7 @@ def places_of(measured: Measured) -> list[Place]:
         cut = slice(5, 16)
     else:
         cut = slice(11, 19 if measured.slice_ms < MINUTE_MS else 16)
-    return [Place(full[cut], full) for full in fulls]
+    return [AxisLabel(full[cut], full) for full in fulls]
 
 
 def time_text(time_ms: int) -> str:

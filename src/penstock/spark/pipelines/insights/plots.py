@@ -22,17 +22,17 @@ NAME_WIDTH: Final = 210
 TICKS: Final = 4
 POINTS_WITH_DOTS_MAX: Final = 80
 
-Format = Callable[[float], str]
+NumberFormat = Callable[[float], str]
 
 
-class Place(NamedTuple):
+class AxisLabel(NamedTuple):
     """Along the bottom: what stands there if there is room, and what is told of a point."""
 
     short: str
     full: str
 
 
-class Series(NamedTuple):
+class PlotSeries(NamedTuple):
     name: str
     values: Sequence[float | None]
     """None: nothing was measured there, and the line has a gap."""
@@ -45,7 +45,9 @@ class Bar(NamedTuple):
     is_marked: bool = False
 
 
-def line_plot(title: str, places: Sequence[Place], series: Sequence[Series], form: Format) -> str:
+def line_plot(
+    title: str, places: Sequence[AxisLabel], series: Sequence[PlotSeries], form: NumberFormat
+) -> str:
     """One place for each value."""
     found = [value for each in series for value in each.values if value is not None]
     top = nice_ceiling(max(found, default=0.0))
@@ -63,7 +65,7 @@ def line_plot(title: str, places: Sequence[Place], series: Sequence[Series], for
     return _svg(title, "".join(body), HEIGHT) + _legend(series)
 
 
-def bar_plot(title: str, bars: Sequence[Bar], form: Format, *, mean: float | None = None) -> str:
+def bar_plot(title: str, bars: Sequence[Bar], form: NumberFormat, *, mean: float | None = None) -> str:
     """Bars to the right, one below the other; a line where the mean is."""
     top = max([bar.value for bar in bars] + ([mean] if mean else []), default=0.0) or 1.0
     room = WIDTH - NAME_WIDTH - 110
@@ -108,7 +110,7 @@ def _svg(title: str, body: str, height: int) -> str:
     )
 
 
-def _grid(top: float, form: Format) -> str:
+def _grid(top: float, form: NumberFormat) -> str:
     lines = []
     for number in range(TICKS + 1):
         value = top * number / TICKS
@@ -120,7 +122,7 @@ def _grid(top: float, form: Format) -> str:
     return "".join(lines)
 
 
-def _bottom(places: Sequence[Place]) -> str:
+def _bottom(places: Sequence[AxisLabel]) -> str:
     """As many texts as there is room for, the first and the last among them."""
     if not places:
         return ""
@@ -147,7 +149,7 @@ def _runs(points: Sequence[tuple[float, float | None]], top: float) -> list[str]
     return [" ".join(run) for run in runs if run]
 
 
-def _legend(series: Sequence[Series]) -> str:
+def _legend(series: Sequence[PlotSeries]) -> str:
     if len(series) < 2:
         return ""
     entries = "".join(

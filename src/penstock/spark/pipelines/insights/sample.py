@@ -13,18 +13,18 @@ from penstock.errors import CorruptData
 from penstock.limits import KIB
 from penstock.protocol.batches import HEADER_BYTES
 from penstock.protocol.compression import Codec, compress
-from penstock.spark.pipelines.insights.numbers import BatchSample, GroupWait
+from penstock.spark.pipelines.insights.numbers import BatchSample, GroupBacklog
 from penstock.spark.records.batch_table import BatchTable, read_table
-from penstock.spark.records.decode import Columns, Decoder
+from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import ClusterClient, OffsetGone
+from penstock.wire.cluster import ClusterClient, OffsetOutOfRange
 
 SAMPLE_BYTES: Final = 512 * KIB
 PARTITIONS_MAX: Final = 16
-Ranges = Mapping[TopicPartition, tuple[int, int]]
+SampledRanges = Mapping[TopicPartition, tuple[int, int]]
 
 
-def batch_sample(client: ClusterClient, ranges: Ranges) -> BatchSample:
+def batch_sample(client: ClusterClient, ranges: SampledRanges) -> BatchSample:
     total = BatchSample()
     filled = [(partition, span) for partition, span in ranges.items() if span[0] < span[1]]
     for partition, (start, end) in filled[:PARTITIONS_MAX]:
@@ -38,7 +38,7 @@ def _of_one(client: ClusterClient, partition: TopicPartition, middle: Offset) ->
     )
     try:
         chunk = next(chunks, None)
-    except OffsetGone:
+    except OffsetOutOfRange:
         return BatchSample()
     return BatchSample() if chunk is None else sample_of(chunk.data)
 
@@ -47,7 +47,7 @@ def sample_of(data: memoryview) -> BatchSample:
     table = read_table(data, np.frombuffer(data, np.uint8))
     table = table.where(~table.is_control)
     codecs = Counter(Codec(number).label for number in table.codec.tolist())
-    plain = _plain(data, table)
+    plain = _uncompressed_payloads(data, table)
     return BatchSample(
         table.size,
         int(table.record_count.sum()),
@@ -58,7 +58,7 @@ def sample_of(data: memoryview) -> BatchSample:
     )
 
 
-def _plain(data: memoryview, table: BatchTable) -> list[memoryview]:
+def _uncompressed_payloads(data: memoryview, table: BatchTable) -> list[memoryview]:
     """The records of batches that are not compressed; each is compressed by itself."""
     chosen = table.where(table.codec == Codec.NONE)
     spans = zip(chosen.position.tolist(), chosen.end.tolist(), strict=True)
@@ -76,9 +76,9 @@ def _added(one: BatchSample, other: BatchSample) -> BatchSample:
     )
 
 
-def group_waits(
-    client: ClusterClient, groups: Iterable[str], ranges: Ranges, now_ms: int
-) -> tuple[GroupWait, ...]:
+def group_backlogs(
+    client: ClusterClient, groups: Iterable[str], ranges: SampledRanges, now_ms: int
+) -> tuple[GroupBacklog, ...]:
     """What each group has not committed, of partitions in which it has committed anything."""
     waits = []
     for group in groups:
@@ -87,13 +87,13 @@ def group_waits(
                 end = ranges[partition][1]
                 time_ms = _time_at(client, partition, committed) if committed < end else None
                 age_ms = None if time_ms is None else max(now_ms - time_ms, 0)
-                waits.append(GroupWait(group, partition.partition, max(end - committed, 0), age_ms))
+                waits.append(GroupBacklog(group, partition.partition, max(end - committed, 0), age_ms))
     return tuple(waits)
 
 
 def _time_at(client: ClusterClient, partition: TopicPartition, offset: Offset) -> int | None:
     """Of the first record from there on."""
-    decoder = Decoder(Columns(key=False, value=False, headers=False), read_committed=False)
+    decoder = RecordBatchDecoder(ColumnSelection(key=False, value=False, headers=False), read_committed=False)
     chunks = client.fetch(
         partition, offset, Offset(offset + 1), read_committed=False, bytes_at_once=SAMPLE_BYTES
     )
@@ -102,6 +102,6 @@ def _time_at(client: ClusterClient, partition: TopicPartition, offset: Offset) -
             for decoded in decoder.decode(chunk, offset, Offset(offset + 1)):
                 if decoded.timestamps_ms is not None and len(decoded.timestamps_ms):
                     return int(decoded.timestamps_ms[0].as_py())
-    except (OffsetGone, CorruptData):
+    except (OffsetOutOfRange, CorruptData):
         return None
     return None

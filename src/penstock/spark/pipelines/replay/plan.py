@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed, CorruptData
-from penstock.spark.lake.table import Span
-from penstock.spark.source.offsets import from_document, limited, to_document
+from penstock.spark.lake.table import OffsetSpan
+from penstock.spark.source.offsets import from_document, limit_offsets, to_document
 from penstock.types import TopicPartition
 
 SLICE_S: Final = 2.0
@@ -40,7 +40,7 @@ class Bound(NamedTuple):
         return default if self.offset is None else self.offset
 
 
-class Held(NamedTuple):
+class FileOffsets(NamedTuple):
     """What one file holds of one partition."""
 
     path: str
@@ -50,8 +50,8 @@ class Held(NamedTuple):
     rows: int
 
 
-class Slice(NamedTuple):
-    spans: dict[TopicPartition, Span]
+class ReplaySlice(NamedTuple):
+    spans: dict[TopicPartition, OffsetSpan]
     files: tuple[str, ...]
 
     @property
@@ -59,7 +59,7 @@ class Slice(NamedTuple):
         return sum(span.end - span.start for span in self.spans.values())
 
 
-class Times(NamedTuple):
+class TimeRange(NamedTuple):
     """Timestamps of the rows that a replay sends: milliseconds since 1970. None: no bound on that side."""
 
     start_ms: int | None = None
@@ -68,12 +68,12 @@ class Times(NamedTuple):
     """Exclusive."""
 
 
-class Record(NamedTuple):
+class ReplayState(NamedTuple):
     """The range of a replay, and how far it is."""
 
     next: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
-    times: Times = Times()
+    times: TimeRange = TimeRange()
     rows: int = 0
     bytes: int = 0
     slices: int = 0
@@ -83,13 +83,13 @@ class Record(NamedTuple):
         """Offsets, of which some may have no row."""
         return sum(max(end - self.next[partition], 0) for partition, end in self.ends.items())
 
-    def after(self, sent: Slice, rows: int, size: int) -> "Record":
+    def after(self, sent: ReplaySlice, rows: int, size: int) -> "ReplayState":
         reached = {partition: span.end for partition, span in sent.spans.items()}
         return self._replace(
             next=self.next | reached, rows=self.rows + rows, bytes=self.bytes + size, slices=self.slices + 1
         )
 
-    def finished(self) -> "Record":
+    def finished(self) -> "ReplayState":
         """No row is left, though offsets may be that no row has."""
         return self._replace(next=dict(self.ends))
 
@@ -100,23 +100,23 @@ class Record(NamedTuple):
         return {"layout": LAYOUT, **offsets, "times": times, **counts}
 
 
-def record_of(document: Mapping[str, Any], place: str) -> Record:
+def parse_replay_state(document: Mapping[str, Any], place: str) -> ReplayState:
     """CorruptData, or CommandFailed for a record of another version of Penstock."""
     try:
         _check_layout(document["layout"], place)
-        record = Record(
+        state = ReplayState(
             from_document(document["next"]),
             from_document(document["ends"]),
-            Times(_ms(document["times"]["start_ms"]), _ms(document["times"]["end_ms"])),
+            TimeRange(_ms(document["times"]["start_ms"]), _ms(document["times"]["end_ms"])),
             int(document["rows"]),
             int(document["bytes"]),
             int(document["slices"]),
         )
-        if record.next.keys() != record.ends.keys():
+        if state.next.keys() != state.ends.keys():
             raise ValueError("it names other partitions as the place to go on than as the end")
     except (KeyError, TypeError, ValueError) as problem:
         raise CorruptData(f"{place} is not what was written there: {problem!r}") from problem
-    return record
+    return state
 
 
 def _check_layout(layout: Any, place: str) -> None:
@@ -133,41 +133,43 @@ def _ms(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def beginning(held: Iterable[Held], start: Bound, end: Bound) -> Record:
+def initial_state(file_offsets: Iterable[FileOffsets], start: Bound, end: Bound) -> ReplayState:
     """Before anything is sent."""
-    spans: dict[TopicPartition, Span] = {}
-    for each in held:
-        known = spans.get(each.partition, Span(each.first, each.last + 1))
-        spans[each.partition] = Span(min(known.start, each.first), max(known.end, each.last + 1))
+    spans: dict[TopicPartition, OffsetSpan] = {}
+    for each in file_offsets:
+        known = spans.get(each.partition, OffsetSpan(each.first, each.last + 1))
+        spans[each.partition] = OffsetSpan(min(known.start, each.first), max(known.end, each.last + 1))
     first = {partition: max(span.start, start.of(partition, 0)) for partition, span in spans.items()}
     last = {partition: min(span.end, end.of(partition, span.end)) for partition, span in spans.items()}
     wanted = [partition for partition in sorted(spans) if first[partition] < last[partition]]
-    return Record(
+    return ReplayState(
         {partition: first[partition] for partition in wanted},
         {partition: last[partition] for partition in wanted},
-        Times(start.timestamp_ms, end.timestamp_ms),
+        TimeRange(start.timestamp_ms, end.timestamp_ms),
     )
 
 
-def next_slice(record: Record, held: Iterable[Held], offsets_max: int) -> Slice | None:
+def next_slice(
+    state: ReplayState, file_offsets: Iterable[FileOffsets], offsets_max: int
+) -> ReplaySlice | None:
     """None when all is sent."""
     pending = [
         each
-        for each in held
-        if each.partition in record.ends
-        and max(each.first, record.next[each.partition]) < min(each.last + 1, record.ends[each.partition])
+        for each in file_offsets
+        if each.partition in state.ends
+        and max(each.first, state.next[each.partition]) < min(each.last + 1, state.ends[each.partition])
     ]
     if not pending:
         return None
     starts: dict[TopicPartition, int] = {}
     for each in pending:
-        start = max(each.first, record.next[each.partition])
+        start = max(each.first, state.next[each.partition])
         starts[each.partition] = min(start, starts.get(each.partition, start))
-    ends = {partition: record.ends[partition] for partition in starts}
+    ends = {partition: state.ends[partition] for partition in starts}
     waiting = {partition: ends[partition] - start for partition, start in starts.items()}
-    until = limited(starts, ends, waiting, offsets_max)
+    until = limit_offsets(starts, ends, waiting, offsets_max)
     spans = {
-        partition: Span(start, until[partition])
+        partition: OffsetSpan(start, until[partition])
         for partition, start in starts.items()
         if start < until[partition]
     }
@@ -176,10 +178,10 @@ def next_slice(record: Record, held: Iterable[Held], offsets_max: int) -> Slice 
         for each in pending
         if (span := spans.get(each.partition)) is not None and each.first < span.end
     ]
-    return Slice(spans, tuple(dict.fromkeys(files)))
+    return ReplaySlice(spans, tuple(dict.fromkeys(files)))
 
 
-class Pace:
+class ReplayThrottle:
     """How many offsets a slice takes, and how long to rest after it."""
 
     def __init__(self, rows_per_s: float | None, rows_max: int) -> None:

@@ -26,29 +26,34 @@ from pyspark.sql import functions as F
 
 from penstock.errors import CommandFailed, CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.table import OURS
+from penstock.spark.lake.table import METADATA_FOLDER
 from penstock.spark.options.options import write_settings
-from penstock.spark.pipelines.common.checkpoint import claim
+from penstock.spark.pipelines.common.checkpoint import bind_checkpoint
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
 from penstock.spark.pipelines.common.headers import headers_of
-from penstock.spark.pipelines.common.jobs import GivenUp, done_by_spark
-from penstock.spark.pipelines.common.lake_rows import format_of, listed, rows_in
-from penstock.spark.pipelines.common.progress import Progress, Step
-from penstock.spark.pipelines.common.run_lock import alone
-from penstock.spark.pipelines.common.running import TURN_S, Stop, reason
+from penstock.spark.pipelines.common.jobs import RunInterrupted, run_spark_action
+from penstock.spark.pipelines.common.lake_rows import format_of, rows_in, table_files
+from penstock.spark.pipelines.common.progress import BatchProgress, Progress
+from penstock.spark.pipelines.common.run_lock import run_lock
+from penstock.spark.pipelines.common.running import POLL_INTERVAL_S, StopRequest, reason
 from penstock.spark.pipelines.common.truncate_oversized import BATCH_BYTES_MAX, TOPIC_BYTES_MAX
 from penstock.spark.pipelines.replay.plan import (
     Bound,
-    Held,
-    Pace,
-    Record,
-    Slice,
-    Times,
-    beginning,
+    FileOffsets,
+    ReplaySlice,
+    ReplayState,
+    ReplayThrottle,
+    TimeRange,
+    initial_state,
     next_slice,
-    record_of,
+    parse_replay_state,
 )
-from penstock.spark.pipelines.replay.report import HEADERS, SOURCE, DryReport, ReplayReport
+from penstock.spark.pipelines.replay.report import (
+    SOURCE_COLUMNS,
+    SOURCE_HEADER_PREFIX,
+    DryReport,
+    ReplayReport,
+)
 from penstock.spark.source.offsets import to_document
 from penstock.spark.table import BEYOND
 from penstock.types import TopicPartition
@@ -58,13 +63,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BATCH: Final = 500_000
-RECORD_FILE: Final = "replay.json"
+STATE_FILE: Final = "replay.json"
 ATTEMPTS_MAX: Final = 3
 SENT_MS_END: Final = 1 << 62
-AT_ONCE: Final = 2
+STOPS_TO_INTERRUPT_SLICE: Final = 2
 """Asked to stop so often, a slice is not finished."""
 
-Tell = Callable[[str], None]
+ShowLine = Callable[[str], None]
 
 
 class ReplaySettings(NamedTuple):
@@ -92,7 +97,7 @@ class ReplaySettings(NamedTuple):
 
     @property
     def checkpoint_folder(self) -> Path:
-        return self.checkpoint or self.folder / OURS / "replays" / self.replay_name
+        return self.checkpoint or self.folder / METADATA_FOLDER / "replays" / self.replay_name
 
     @property
     def identity(self) -> dict[str, str]:
@@ -119,7 +124,7 @@ class ReplaySettings(NamedTuple):
 def check(settings: ReplaySettings) -> None:
     """All that can be found wrong without Spark."""
     format_of(settings.folder)
-    if missing := listed(settings.folder).missing:
+    if missing := table_files(settings.folder).missing:
         raise CommandFailed(
             f"{missing[0]} belongs to the table and is missing ({len(missing):,} files in all): the replay "
             "would leave its rows out. `penstock pipeline audit --lake` says which; bring the files back"
@@ -131,23 +136,23 @@ def check(settings: ReplaySettings) -> None:
         raise CommandFailed(f"{settings.replay_name!r} cannot be the name of a replay: it names a folder too")
 
 
-def _check_condition(spark: "SparkSession", settings: ReplaySettings, stop: Stop) -> None:
+def _check_condition(spark: "SparkSession", settings: ReplaySettings, stop: StopRequest) -> None:
     """Before the replay is begun, which is known by its condition from then on."""
     where = settings.where
     if where is None:
         return
-    files = listed(settings.folder).there
-    with suppress(GivenUp):  # the run ends at its own first step, and says so
-        done_by_spark(spark, lambda: _filtered(rows_in(spark, files), where), stop, give_up_when_asked=1)
+    files = table_files(settings.folder).present
+    with suppress(RunInterrupted):  # the run ends at its own first step, and says so
+        run_spark_action(spark, lambda: _filtered(rows_in(spark, files), where), stop, stops_to_interrupt=1)
 
 
-def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: Stop) -> DryReport:
+def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: StopRequest) -> DryReport:
     check(settings)
-    index = _Index(spark, settings)
-    held = done_by_spark(spark, index.held, stop, give_up_when_asked=1)
-    record = _kept(settings) or beginning(held, settings.start, settings.end)
-    everything = next_slice(record, held, record.left)
-    rows = [] if everything is None else _counted(spark, settings, record.times, everything, stop)
+    index = _FileIndex(spark, settings)
+    file_offsets = run_spark_action(spark, index.file_offsets, stop, stops_to_interrupt=1)
+    state = _load_state(settings) or initial_state(file_offsets, settings.start, settings.end)
+    everything = next_slice(state, file_offsets, state.left)
+    rows = [] if everything is None else _counted(spark, settings, state.times, everything, stop)
     partitions = {TopicPartition(row.topic, row.partition): row.rows for row in rows}
     total = sum(partitions.values())
     return DryReport(
@@ -163,7 +168,11 @@ def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: Stop) -> DryR
 
 
 def _counted(
-    spark: "SparkSession", settings: ReplaySettings, times: Times, everything: Slice, stop: Stop
+    spark: "SparkSession",
+    settings: ReplaySettings,
+    times: TimeRange,
+    everything: ReplaySlice,
+    stop: StopRequest,
 ) -> list[Any]:
     rows = _selected(spark, settings.where, times, everything)
     size = sum((F.coalesce(F.length(column), F.lit(0)) for column in ("key", "value")), start=F.lit(0))
@@ -173,21 +182,23 @@ def _counted(
         F.min("timestamp").cast("string").alias("first"),
         F.max("timestamp").cast("string").alias("last"),
     )
-    return done_by_spark(spark, counted.collect, stop, give_up_when_asked=1)
+    return run_spark_action(spark, counted.collect, stop, stops_to_interrupt=1)
 
 
-def replay(spark: "SparkSession", settings: ReplaySettings, stop: Stop, tell: Tell) -> ReplayReport:
+def replay(
+    spark: "SparkSession", settings: ReplaySettings, stop: StopRequest, show_line: ShowLine
+) -> ReplayReport:
     """Until all is sent, or until a stop is asked for."""
     check(settings)
     _check_condition(spark, settings, stop)
-    claim(settings.checkpoint_folder, settings.identity)
+    bind_checkpoint(settings.checkpoint_folder, settings.identity)
     began = time.monotonic()
-    instead = "Wait for it, or give another --name for a replay of its own"
-    with alone(settings.checkpoint_folder, "replay", instead):
-        run = _Run(spark, settings, stop, tell)
-        before = run.record
+    remedy = "Wait for it, or give another --name for a replay of its own"
+    with run_lock(settings.checkpoint_folder, "replay", remedy):
+        run = _ReplayRun(spark, settings, stop, show_line)
+        before = run.state
         run.until_done()
-        after = run.record
+        after = run.state
     return ReplayReport(
         name=settings.replay_name,
         table=str(settings.folder),
@@ -203,46 +214,48 @@ def replay(spark: "SparkSession", settings: ReplaySettings, stop: Stop, tell: Te
     )
 
 
-class _Run:
-    def __init__(self, spark: "SparkSession", settings: ReplaySettings, stop: Stop, tell: Tell) -> None:
+class _ReplayRun:
+    def __init__(
+        self, spark: "SparkSession", settings: ReplaySettings, stop: StopRequest, show_line: ShowLine
+    ) -> None:
         self._spark = spark
         self._settings = settings
         self._stop = stop
-        self._tell = tell
-        self._index = _Index(spark, settings)
+        self._show_line = show_line
+        self._index = _FileIndex(spark, settings)
         self._progress = Progress(settings.replay_name)
-        self.record = _kept(settings) or self._begun()
+        self.state = _load_state(settings) or self._begin()
 
-    def _begun(self) -> Record:
+    def _begin(self) -> ReplayState:
         try:
-            held = self._held()
-        except GivenUp:
-            return Record({}, {})
-        record = beginning(held, self._settings.start, self._settings.end)
-        _keep(self._settings, record)
-        return record
+            file_offsets = self._file_offsets()
+        except RunInterrupted:
+            return ReplayState({}, {})
+        state = initial_state(file_offsets, self._settings.start, self._settings.end)
+        _save_state(self._settings, state)
+        return state
 
-    def _held(self) -> list[Held]:
-        return done_by_spark(self._spark, self._index.held, self._stop, give_up_when_asked=1)
+    def _file_offsets(self) -> list[FileOffsets]:
+        return run_spark_action(self._spark, self._index.file_offsets, self._stop, stops_to_interrupt=1)
 
     def until_done(self) -> None:
-        pace = Pace(self._settings.rows_per_s, self._settings.rows_per_batch)
+        throttle = ReplayThrottle(self._settings.rows_per_s, self._settings.rows_per_batch)
         began = time.monotonic()
-        while not self._stop.asked:
+        while not self._stop.requested:
             try:
-                sent = self._send_next(pace.offsets_max)
-            except GivenUp:
+                sent = self._send_next(throttle.offsets_max)
+            except RunInterrupted:
                 return
             if sent is None:
-                self._keep(self.record.finished())
+                self._save_state(self.state.finished())
                 return
             elapsed = time.monotonic() - began
-            self._rest(pace.sent(offsets=sent.offsets, rows=sent.rows, elapsed_s=elapsed))
+            self._pause(throttle.sent(offsets=sent.offsets, rows=sent.rows, elapsed_s=elapsed))
 
     def _send_next(self, offsets_max: int) -> "_Sent | None":
         began = time.monotonic()
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            chosen = next_slice(self.record, self._held(), offsets_max)
+            chosen = next_slice(self.state, self._file_offsets(), offsets_max)
             if chosen is None:
                 return None
             try:
@@ -252,34 +265,36 @@ class _Run:
                 if attempt == ATTEMPTS_MAX or all(Path(path).is_file() for path in chosen.files):
                     raise
                 continue
-            self._keep(self.record.after(chosen, rows, size))
-            self._say(rows, time.monotonic() - began)
+            self._save_state(self.state.after(chosen, rows, size))
+            self._report_progress(rows, time.monotonic() - began)
             return _Sent(chosen.offsets, rows)
         raise AssertionError("the last attempt returns or raises")
 
-    def _say(self, rows: int, seconds: float) -> None:
-        record = self.record
-        if self._progress.add(Step(record.slices, rows, seconds, record.next, record.ends)):
-            self._tell(self._progress.line())
+    def _report_progress(self, rows: int, seconds: float) -> None:
+        state = self.state
+        if self._progress.add(BatchProgress(state.slices, rows, seconds, state.next, state.ends)):
+            self._show_line(self._progress.line())
 
-    def _keep(self, record: Record) -> None:
-        _keep(self._settings, record)
-        self.record = record
+    def _save_state(self, state: ReplayState) -> None:
+        _save_state(self._settings, state)
+        self.state = state
 
-    def _send(self, chosen: Slice) -> tuple[int, int]:
-        rows = _selected(self._spark, self._settings.where, self.record.times, chosen)
+    def _send(self, chosen: ReplaySlice) -> tuple[int, int]:
+        rows = _selected(self._spark, self._settings.where, self.state.times, chosen)
         records = _records(rows, self._settings)
-        told = records.mapInArrow(
+        task_counts = records.mapInArrow(
             _Sender(self._settings.write_options, self._settings.row_bytes_max),
             "records bigint, bytes bigint",
         )
-        done = done_by_spark(self._spark, told.collect, self._stop, give_up_when_asked=AT_ONCE)
+        done = run_spark_action(
+            self._spark, task_counts.collect, self._stop, stops_to_interrupt=STOPS_TO_INTERRUPT_SLICE
+        )
         return sum(row[0] for row in done), sum(row[1] for row in done)
 
-    def _rest(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not self._stop.asked and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, TURN_S))
+        while not self._stop.requested and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, POLL_INTERVAL_S))
 
 
 class _Sent(NamedTuple):
@@ -287,45 +302,46 @@ class _Sent(NamedTuple):
     rows: int
 
 
-class _Index:
+class _FileIndex:
     """Which file holds what. A file never changes, so each is looked at once."""
 
     def __init__(self, spark: "SparkSession", settings: ReplaySettings) -> None:
         self._spark = spark
         self._settings = settings
-        self._known: dict[str, list[Held]] = {}
+        self._known: dict[str, list[FileOffsets]] = {}
 
-    def held(self) -> list[Held]:
-        files = listed(self._settings.folder).there
+    def file_offsets(self) -> list[FileOffsets]:
+        files = table_files(self._settings.folder).present
         if new := [path for path in files if path not in self._known]:
             found = self._look(new)
             self._known |= {path: found.get(path, []) for path in new}
-        held = [each for path in files for each in self._known[path]]
-        return self._of_wanted_topics(held)
+        file_offsets = [each for path in files for each in self._known[path]]
+        return self._of_wanted_topics(file_offsets)
 
-    def _of_wanted_topics(self, held: list[Held]) -> list[Held]:
-        there = {each.partition.topic for each in held}
-        if missing := [topic for topic in self._settings.topics if topic not in there]:
+    def _of_wanted_topics(self, file_offsets: list[FileOffsets]) -> list[FileOffsets]:
+        present = {each.partition.topic for each in file_offsets}
+        if missing := [topic for topic in self._settings.topics if topic not in present]:
             raise CommandFailed(
-                f"the table holds no rows of topic {missing[0]}, only of {', '.join(sorted(there)) or 'none'}"
+                f"the table holds no rows of topic {missing[0]},"
+                f" only of {', '.join(sorted(present)) or 'none'}"
             )
-        wanted = set(self._settings.topics) or there
-        return [each for each in held if each.partition.topic in wanted]
+        wanted = set(self._settings.topics) or present
+        return [each for each in file_offsets if each.partition.topic in wanted]
 
-    def _look(self, files: list[str]) -> dict[str, list[Held]]:
+    def _look(self, files: list[str]) -> dict[str, list[FileOffsets]]:
         rows = rows_in(self._spark, files)
         counted = rows.groupBy(F.col("_metadata.file_path").alias("path"), "topic", "partition").agg(
             F.min("offset").alias("first"), F.max("offset").alias("last"), F.count(F.lit(1)).alias("rows")
         )
-        found: dict[str, list[Held]] = {}
+        found: dict[str, list[FileOffsets]] = {}
         for row in counted.collect():
             path = unquote(urlsplit(row.path).path)
             partition = TopicPartition(row.topic, row.partition)
-            found.setdefault(path, []).append(Held(path, partition, row.first, row.last, row.rows))
+            found.setdefault(path, []).append(FileOffsets(path, partition, row.first, row.last, row.rows))
         return found
 
 
-def _selected(spark: "SparkSession", where: str | None, times: Times, chosen: Slice) -> "DataFrame":
+def _selected(spark: "SparkSession", where: str | None, times: TimeRange, chosen: ReplaySlice) -> "DataFrame":
     """The rows of a slice, without those that are filtered out."""
 
     spans = [(*partition, *span) for partition, span in chosen.spans.items()]
@@ -380,9 +396,9 @@ def _asks_for_now(rows: "DataFrame") -> bool:
 
 def _records(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
     """As they are to be written, in order."""
-    added = headers_of({f"{HEADERS}{name}": F.col(name) for name in SOURCE})
+    added = headers_of({f"{SOURCE_HEADER_PREFIX}{name}": F.col(name) for name in SOURCE_COLUMNS})
     # Those of an earlier replay would say that it is a copy of something else.
-    kept = F.filter("headers", lambda header: ~F.startswith(header["key"], F.lit(HEADERS)))
+    kept = F.filter("headers", lambda header: ~F.startswith(header["key"], F.lit(SOURCE_HEADER_PREFIX)))
     headers = F.concat(F.coalesce(kept, F.array().cast(rows.schema["headers"].dataType)), added)
     # The difference of two times in a batch must fit 64 bits: those at the very ends are sent as now.
     beyond = F.when(F.abs(F.col(BEYOND)) < SENT_MS_END, F.col(BEYOND)).alias(BEYOND)
@@ -420,19 +436,19 @@ class _Sender:
 # How far it is, on disk
 
 
-def _kept(settings: ReplaySettings) -> Record | None:
-    path = settings.checkpoint_folder / RECORD_FILE
+def _load_state(settings: ReplaySettings) -> ReplayState | None:
+    path = settings.checkpoint_folder / STATE_FILE
     try:
-        return record_of(json.loads(path.read_bytes()), str(path))
+        return parse_replay_state(json.loads(path.read_bytes()), str(path))
     except FileNotFoundError:
         return None
     except ValueError as problem:
         raise CorruptData(f"{path} is not what was written there: {problem}") from problem
 
 
-def _keep(settings: ReplaySettings, record: Record) -> None:
-    path = settings.checkpoint_folder / RECORD_FILE
+def _save_state(settings: ReplaySettings, state: ReplayState) -> None:
+    path = settings.checkpoint_folder / STATE_FILE
     try:
-        disk.replace(path, json.dumps(record.document()).encode())
+        disk.replace(path, json.dumps(state.document()).encode())
     except OSError as problem:
         raise CommandFailed(f"cannot write to {path}: {problem.strerror or problem}") from problem

@@ -4,9 +4,9 @@ from typing import Any, Final, NamedTuple
 
 from penstock.spark.pipelines.common import report
 
-HEADERS: Final = "penstock-replay-source-"
+SOURCE_HEADER_PREFIX: Final = "penstock-replay-source-"
 """How the names of headers begin that say which record another is a copy of."""
-SOURCE: Final = ("topic", "partition", "offset")
+SOURCE_COLUMNS: Final = ("topic", "partition", "offset")
 """How they end."""
 
 

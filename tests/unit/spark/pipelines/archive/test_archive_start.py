@@ -10,9 +10,9 @@ import pytest
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.archive import archive as archiving
 from penstock.spark.pipelines.archive.archive import ArchiveSettings, check
-from penstock.spark.pipelines.common.run_lock import alone
+from penstock.spark.pipelines.common.run_lock import run_lock
 from penstock.types import Offset, TopicId, TopicPartition
-from penstock.wire.view import TopicFacts
+from penstock.wire.view import TopicMetadata
 
 
 class Client:
@@ -20,9 +20,9 @@ class Client:
 
     start = Offset(0)
 
-    def topics(self, names: tuple[str, ...]) -> dict[str, TopicFacts]:
+    def topics(self, names: tuple[str, ...]) -> dict[str, TopicMetadata]:
         return {
-            name: TopicFacts(name, TopicId(b"a" * 16), 1, internal=False)
+            name: TopicMetadata(name, TopicId(b"a" * 16), 1, internal=False)
             for name in names
             if name == "orders"
         }
@@ -56,7 +56,7 @@ def test_a_second_start_is_refused_before_it_changes_anything(client: Client, tm
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     client.start = Offset(2)
     with (
-        alone(settings.checkpoint_folder, "archive", ""),
+        run_lock(settings.checkpoint_folder, "archive", ""),
         pytest.raises(CommandFailed, match="another run of this archive is under way"),
     ):
         check(settings)

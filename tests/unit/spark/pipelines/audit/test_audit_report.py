@@ -3,15 +3,15 @@
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.spark.lake.table import Span
-from penstock.spark.pipelines.audit.ids import IdPart, Kind, parse_ids
-from penstock.spark.pipelines.audit.report import AuditReport, Finding, counting, id_text, spans_text
+from penstock.spark.lake.table import OffsetSpan
+from penstock.spark.pipelines.audit.ids import IdKind, IdPart, parse_ids
+from penstock.spark.pipelines.audit.report import AuditReport, Finding, id_text, spans_text, violation_kinds
 
 
 def report(
     *findings: Finding, strict: bool = False, complete: bool = False, ignored: str = ""
 ) -> AuditReport:
-    kinds = counting(strict=strict, complete=complete, ignored=[ignored])
+    kinds = violation_kinds(strict=strict, complete=complete, ignored=[ignored])
     return AuditReport({"records of topics": 1_000}, findings, kinds, 1.25)
 
 
@@ -52,10 +52,10 @@ def test_examples_say_how_many_more_there_are() -> None:
 
 
 def test_ranges_that_touch_are_one() -> None:
-    spans = [Span(100, 200), Span(0, 100), Span(300, 301)]
+    spans = [OffsetSpan(100, 200), OffsetSpan(0, 100), OffsetSpan(300, 301)]
     assert spans_text(spans, is_all=True) == ("offsets 0 to 199", "offset 300")
     assert spans_text(spans, is_all=False)[-1] == "and others"
-    many = [Span(10 * index, 10 * index + 2) for index in range(9)]
+    many = [OffsetSpan(10 * index, 10 * index + 2) for index in range(9)]
     assert len(spans_text(many, is_all=True)) == 6
 
 
@@ -66,11 +66,11 @@ def test_ids_are_shown_as_text_where_they_are_text() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("key", IdPart(Kind.KEY)),
-        ("header:message-id", IdPart(Kind.HEADER, "message-id")),
-        ("header:a:b", IdPart(Kind.HEADER, "a:b")),
-        ("json:order.id", IdPart(Kind.JSON, "order.id")),
-        ("replay", IdPart(Kind.REPLAY)),
+        ("key", IdPart(IdKind.KEY)),
+        ("header:message-id", IdPart(IdKind.HEADER, "message-id")),
+        ("header:a:b", IdPart(IdKind.HEADER, "a:b")),
+        ("json:order.id", IdPart(IdKind.JSON, "order.id")),
+        ("replay", IdPart(IdKind.REPLAY)),
     ],
 )
 def test_an_id_is_understood(text: str, part: IdPart) -> None:

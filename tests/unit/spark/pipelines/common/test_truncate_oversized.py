@@ -12,13 +12,13 @@ from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
 from penstock.spark import sink
 from penstock.spark.payload import dead_letters
-from penstock.spark.pipelines.common.truncate_oversized import Fitting
+from penstock.spark.pipelines.common.truncate_oversized import OversizedRowTruncator
 from penstock.spark.pipelines.replay.replay import _Sender
 from penstock.spark.records.encode import RecordTooLarge, encode
 from penstock.spark.sink import RowTooLarge
 from penstock.types import TopicPartition
 
-SCHEMA = to_arrow_schema(dead_letters.TYPE, timezone="UTC")
+SCHEMA = to_arrow_schema(dead_letters.DEAD_LETTER_TYPE, timezone="UTC")
 BYTES_MAX = 250_000
 sizes = st.one_of(st.none(), st.integers(0, 200), st.integers(BYTES_MAX - 300, BYTES_MAX + 10))
 header = st.tuples(st.sampled_from(["penstock-a", "b", "penstock-" + "n" * 300_000]), sizes)
@@ -52,7 +52,11 @@ def test_what_comes_out_fits_and_nothing_is_missing(
     rows: list[tuple[int | None, int | None, list[tuple[str, int | None]] | None]], dead_topic: str | None
 ) -> None:
     given_rows = batch_of(rows)
-    made = [each for each in Fitting(dead_topic, bytes_max=BYTES_MAX)(iter([given_rows])) if each.num_rows]
+    made = [
+        each
+        for each in OversizedRowTruncator(dead_topic, bytes_max=BYTES_MAX)(iter([given_rows]))
+        if each.num_rows
+    ]
     assert sum(each.num_rows for each in made) == len(rows)
     for each in made:
         encode(

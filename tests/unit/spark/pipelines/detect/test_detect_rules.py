@@ -7,21 +7,21 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.detect.detect import check_columns
-from penstock.spark.pipelines.detect.rules import Kind, Rules, Stream, parse_rules, read_rules
+from penstock.spark.pipelines.detect.rules import DetectRules, RuleKind, StreamSpec, parse_rules, read_rules
 
 EXAMPLE = Path(__file__).parents[5] / "examples" / "detect" / "payments.toml"
 RULE = 'name = "fast"\nkind = "count"\nwithin = "1m"\nat_least = 5\n'
 STREAM = '[stream]\nschema = "card string, amount double"\n'
 
 
-def rules(text: str) -> Rules:
+def rules(text: str) -> DetectRules:
     return parse_rules(tomllib.loads(text), Path("rules.toml"))
 
 
 def test_the_example_is_read_as_it_is_meant() -> None:
     found = read_rules(EXAMPLE)
     assert (found.stream.format, found.stream.time, found.stream.lateness_ms) == ("json", "at", 600_000)
-    assert [rule.kind for rule in found.rules] == list(Kind)
+    assert [rule.kind for rule in found.rules] == list(RuleKind)
     assert [rule.span_ms for rule in found.rules] == [60_000, 600_000, 3_600_000, 300_000]
     assert [rule.at_least for rule in found.rules] == [5, 5000, 3, 8]
     assert found.rules[3].where == "amount < 2"
@@ -30,7 +30,7 @@ def test_the_example_is_read_as_it_is_meant() -> None:
 
 def test_without_a_schema_rules_are_about_keys_and_times_of_records() -> None:
     found = rules("[[rule]]\n" + RULE)
-    assert found.stream == Stream()
+    assert found.stream == StreamSpec()
     assert found.rules[0].key == "key"
     check_columns(found)
 

@@ -13,11 +13,11 @@ from penstock.errors import CommandFailed
 from penstock.spark.pipelines.detect import detect
 from penstock.spark.pipelines.detect.detect import DetectSettings, check
 from penstock.spark.pipelines.detect.query import evaluator
-from penstock.spark.pipelines.detect.rules import Kind, Rule, Rules, Stream
+from penstock.spark.pipelines.detect.rules import DetectRule, DetectRules, RuleKind, StreamSpec
 from penstock.types import TopicId
-from penstock.wire.view import TopicFacts
+from penstock.wire.view import TopicMetadata
 
-RULES = Rules(Stream(), (Rule("many", Kind.COUNT, 2, 60_000),))
+RULES = DetectRules(StreamSpec(), (DetectRule("many", RuleKind.COUNT, 2, 60_000),))
 OLD, NEW = TopicId(b"a" * 16), TopicId(b"b" * 16)
 
 
@@ -28,14 +28,14 @@ class ForgetfulClient:
         self._forgets = forgets
         self._answers = 0
 
-    def topics(self, names: list[str]) -> dict[str, TopicFacts]:
+    def topics(self, names: list[str]) -> dict[str, TopicMetadata]:
         self._answers += 1
         if self._answers in self._forgets:
             return {}
         return {name: self.topic(name) for name in names}
 
-    def topic(self, name: str) -> TopicFacts:
-        return TopicFacts(name, OLD, 1, internal=False)
+    def topic(self, name: str) -> TopicMetadata:
+        return TopicMetadata(name, OLD, 1, internal=False)
 
     def create_topic(self, name: str, partitions: int) -> None:
         pass

@@ -8,24 +8,24 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as some
 
-from penstock.spark.pipelines.detect.rules import EVENTS_MAX, NUMBER_MAX, Kind, Rule
-from penstock.spark.pipelines.detect.sessions import Session
-from penstock.spark.pipelines.detect.state import Alert, Held, Outcome, step
-from penstock.spark.pipelines.detect.windows import Event
+from penstock.spark.pipelines.detect.rules import EVENTS_MAX, NUMBER_MAX, DetectRule, RuleKind
+from penstock.spark.pipelines.detect.sessions import EventSession
+from penstock.spark.pipelines.detect.state import Alert, RuleMemory, RuleResult, apply_events
+from penstock.spark.pipelines.detect.windows import RuleEvent
 from penstock.types import TopicId
 
-COUNT = Rule("fast", Kind.COUNT, 3, 1_000)
-SUM = Rule("much", Kind.SUM, 100.0, 1_000, field="amount")
-DISTINCT = Rule("many", Kind.DISTINCT, 2, 1_000, field="country")
-SESSION = Rule("long", Kind.SESSION, 3, 1_000, lasting_ms=500)
+COUNT = DetectRule("fast", RuleKind.COUNT, 3, 1_000)
+SUM = DetectRule("much", RuleKind.SUM, 100.0, 1_000, field="amount")
+DISTINCT = DetectRule("many", RuleKind.DISTINCT, 2, 1_000, field="country")
+SESSION = DetectRule("long", RuleKind.SESSION, 3, 1_000, lasting_ms=500)
 
 
-def events(times: Iterable[int], amount: float = 0.0) -> list[Event]:
-    return [Event(time, 0, offset, amount) for offset, time in enumerate(times)]
+def events(times: Iterable[int], amount: float = 0.0) -> list[RuleEvent]:
+    return [RuleEvent(time, 0, offset, amount) for offset, time in enumerate(times)]
 
 
-def found(rule: Rule, rows: Sequence[Event], *, watermark_ms: int = 0) -> Outcome:
-    return step(rule, "card", (), rows, watermark_ms)
+def found(rule: DetectRule, rows: Sequence[RuleEvent], *, watermark_ms: int = 0) -> RuleResult:
+    return apply_events(rule, "card", (), rows, watermark_ms)
 
 
 def offsets(alert: Alert) -> list[int]:
@@ -44,8 +44,8 @@ def test_so_many_within_the_window_are_an_alert_and_one_fewer_is_none() -> None:
 def test_numbers_beyond_what_can_be_summed_are_no_end_of_it() -> None:
     """A checkpoint may hold them."""
     for number in (1e305, float("inf")):
-        held = [Event(0, 0, 0, -number), Event(1, 0, 1, number)]
-        (alert,) = step(SUM, "card", held, [Event(2, 0, 2, number)], 0).alerts
+        held = [RuleEvent(0, 0, 0, -number), RuleEvent(1, 0, 1, number)]
+        (alert,) = apply_events(SUM, "card", held, [RuleEvent(2, 0, 2, number)], 0).alerts
         assert alert.measure >= NUMBER_MAX
         assert json.loads(alert.text("payments"))["count"] == alert.events
 
@@ -62,7 +62,7 @@ def test_an_alert_uses_up_its_events() -> None:
 
 
 def test_a_sum_is_reached_exactly() -> None:
-    tenths = [Event(10 * number, 0, number, 0.1) for number in range(3)]
+    tenths = [RuleEvent(10 * number, 0, number, 0.1) for number in range(3)]
     (alert,) = found(SUM._replace(at_least=0.3), tenths).alerts
     assert alert.measure == 0.3
     assert found(SUM, events([0, 1], 49.99)).alerts == []
@@ -70,13 +70,13 @@ def test_a_sum_is_reached_exactly() -> None:
 
 
 def test_a_refund_does_not_hide_what_came_after_it() -> None:
-    rows = [Event(0, 0, 0, -500.0), Event(1, 0, 1, 60.0), Event(2, 0, 2, 40.0)]
+    rows = [RuleEvent(0, 0, 0, -500.0), RuleEvent(1, 0, 1, 60.0), RuleEvent(2, 0, 2, 40.0)]
     assert offsets(found(SUM, rows).alerts[0]) == [1, 2]
 
 
 def test_different_values_are_counted_once_each() -> None:
-    def row(offset: int, country: str) -> Event:
-        return Event(offset, 0, offset, text=country)
+    def row(offset: int, country: str) -> RuleEvent:
+        return RuleEvent(offset, 0, offset, text=country)
 
     assert found(DISTINCT, [row(0, "AT"), row(1, "AT")]).alerts == []
     (alert,) = found(DISTINCT, [row(0, "AT"), row(1, "AT"), row(2, "DE")]).alerts
@@ -91,18 +91,18 @@ def test_what_is_behind_the_watermark_is_handed_back_and_not_looked_at() -> None
 
 def test_events_are_forgotten_when_none_can_come_near_them() -> None:
     held = found(COUNT, events([100, 900])).held
-    assert step(COUNT, "card", held, [], 1_099).held == held
-    kept = step(COUNT, "card", held, [], 1_100)
-    assert kept.held == [Event(900, 0, 1)]
+    assert apply_events(COUNT, "card", held, [], 1_099).held == held
+    kept = apply_events(COUNT, "card", held, [], 1_100)
+    assert kept.held == [RuleEvent(900, 0, 1)]
     assert kept.wake_ms == 1_900
-    assert not step(COUNT, "card", held, [], 1_900).held
+    assert not apply_events(COUNT, "card", held, [], 1_900).held
 
 
 def test_a_session_is_an_alert_when_it_is_over() -> None:
     outcome = found(SESSION, events([0, 900, 1_800]), watermark_ms=0)
     assert (outcome.alerts, outcome.wake_ms) == ([], 2_800)
-    assert step(SESSION, "card", outcome.held, [], 2_799).alerts == []
-    ended = step(SESSION, "card", outcome.held, [], 2_800)
+    assert apply_events(SESSION, "card", outcome.held, [], 2_799).alerts == []
+    ended = apply_events(SESSION, "card", outcome.held, [], 2_800)
     (alert,) = ended.alerts
     assert not ended.held
     assert (alert.start_ms, alert.end_ms, alert.events, offsets(alert)) == (0, 1_800, 3, [0, 1, 2])
@@ -112,26 +112,26 @@ def test_a_pause_ends_a_session_and_an_event_in_between_joins_two() -> None:
     assert len(found(SESSION, events([1_100, 1_200, 100, 0])).held) == 2
     apart = found(SESSION, events([0, 100, 1_100, 1_200]))
     assert len(apart.held) == 2
-    assert step(SESSION, "card", apart.held, [], 9_000).alerts == [], "two payments each"
-    between = step(SESSION, "card", apart.held, [Event(600, 0, 9)], 0)
-    (alert,) = step(SESSION, "card", between.held, [], 9_000).alerts
+    assert apply_events(SESSION, "card", apart.held, [], 9_000).alerts == [], "two payments each"
+    between = apply_events(SESSION, "card", apart.held, [RuleEvent(600, 0, 9)], 0)
+    (alert,) = apply_events(SESSION, "card", between.held, [], 9_000).alerts
     assert offsets(alert) == [0, 1, 9, 2, 3]
 
 
 def test_a_short_session_is_no_alert() -> None:
-    assert step(SESSION, "card", found(SESSION, events([0, 1, 2])).held, [], 9_000).alerts == []
+    assert apply_events(SESSION, "card", found(SESSION, events([0, 1, 2])).held, [], 9_000).alerts == []
 
 
 def test_sessions_that_are_over_end_before_new_rows_begin_others() -> None:
     held = found(SESSION, events([0, 500, 900])).held
-    outcome = step(SESSION, "card", held, [Event(5_000, 0, 9)], 5_000)
+    outcome = apply_events(SESSION, "card", held, [RuleEvent(5_000, 0, 9)], 5_000)
     assert [offsets(alert) for alert in outcome.alerts] == [[0, 1, 2]]
-    assert outcome.held == [Session(5_000, 5_000, 1, ((5_000, 0, 9),))]
+    assert outcome.held == [EventSession(5_000, 5_000, 1, ((5_000, 0, 9),))]
 
 
 def test_long_sessions_remember_some_positions_and_count_the_others() -> None:
     outcome = found(SESSION, events(range(0, 100_000, 500)))
-    (alert,) = step(SESSION, "card", outcome.held, [], 10**9).alerts
+    (alert,) = apply_events(SESSION, "card", outcome.held, [], 10**9).alerts
     assert (alert.events, len(alert.evidence)) == (200, 100)
 
 
@@ -146,8 +146,8 @@ def test_ids_are_the_same_in_another_run_and_different_for_other_alerts() -> Non
     rows = events([0, 1, 2, 3, 4, 5])
     first, second = found(COUNT, rows).alerts
     assert [alert.id for alert in found(COUNT, rows).alerts] == [first.id, second.id]
-    (of_another,) = step(COUNT._replace(name="other"), "card", (), rows[:3], 0).alerts
-    (of_another_key,) = step(COUNT, "card-2", (), rows[:3], 0).alerts
+    (of_another,) = apply_events(COUNT._replace(name="other"), "card", (), rows[:3], 0).alerts
+    (of_another_key,) = apply_events(COUNT, "card-2", (), rows[:3], 0).alerts
     assert len({first.id, second.id, of_another.id, of_another_key.id}) == 4
 
 
@@ -180,16 +180,16 @@ def test_an_alert_as_json_says_what_and_where() -> None:
     cuts=some.lists(some.integers(0, 40), max_size=4),
     rule=some.sampled_from([COUNT, SUM._replace(at_least=30.0), SESSION]),
 )
-def test_how_the_stream_was_cut_does_not_matter(times: list[int], cuts: list[int], rule: Rule) -> None:
+def test_how_the_stream_was_cut_does_not_matter(times: list[int], cuts: list[int], rule: DetectRule) -> None:
     rows = events(times, 10.0)
-    whole = step(rule, "card", (), rows, 0)
-    held: Held = ()
+    whole = apply_events(rule, "card", (), rows, 0)
+    held: RuleMemory = ()
     alerts: list[Alert] = []
     places = [0, *sorted(cuts), len(rows)]
     for first, last in pairwise(places):
         part = rows[first:last]
         random.Random(len(part)).shuffle(part)
-        outcome = step(rule, "card", held, part, 0)
+        outcome = apply_events(rule, "card", held, part, 0)
         held = outcome.held
         alerts += outcome.alerts
     assert (list(held), alerts) == (list(whole.held), whole.alerts)
@@ -198,7 +198,7 @@ def test_how_the_stream_was_cut_does_not_matter(times: list[int], cuts: list[int
 @given(times=some.lists(some.integers(0, 30).map(lambda number: 100 * number), max_size=30))
 def test_alerts_are_found_wherever_a_slow_search_finds_one(times: list[int]) -> None:
     rows = events(times)
-    left: list[Event] = []
+    left: list[RuleEvent] = []
     expected = []
     for row in rows:
         left = sorted([*left, row])

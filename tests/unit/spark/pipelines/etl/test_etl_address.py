@@ -6,7 +6,7 @@ import pytest
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl import database, postgres
 from penstock.spark.pipelines.etl.address import (
-    AddressWrong,
+    InvalidAddress,
     postgres_settings,
     with_variables,
     without_password,
@@ -92,5 +92,5 @@ def test_a_variable_may_stand_for_a_place_or_for_the_whole_address() -> None:
 
 
 def test_the_remedy_is_told() -> None:
-    with pytest.raises(AddressWrong, match=r"too many\. Write it as .* in a name or a password as %2F %40"):
+    with pytest.raises(InvalidAddress, match=r"too many\. Write it as .* in a name or a password as %2F %40"):
         postgres_settings("postgresql://me:a/b@db/shop")

@@ -18,13 +18,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl import database_source
-from penstock.spark.pipelines.etl.database import Newest, connect
+from penstock.spark.pipelines.etl.database import NewestRows, connect
 from penstock.spark.pipelines.etl.database_source import (
     SETTLE_S_MAX,
     DatabaseReader,
-    Growing,
+    IncrementalTable,
     options_of,
-    with_letters,
+    with_dead_letter_column,
 )
 from penstock.spark.pipelines.etl.extract import held_back, source_notes
 from penstock.spark.pipelines.etl.rows import columns_of
@@ -81,7 +81,7 @@ class Streams:
         same_value_s: float | None = None,
         settle_s_max: float = SETTLE_S_MAX,
     ) -> "Stream":
-        growing = Growing(table, column, is_unique, same_value_s)
+        growing = IncrementalTable(table, column, is_unique, same_value_s)
         self.all.append(Stream(url, growing, rows_max, self._clock, settle_s_max))
         return self.all[-1]
 
@@ -89,11 +89,15 @@ class Streams:
 class Stream:
     """A streaming query over one table, as Spark's micro-batches drive it."""
 
-    def __init__(self, url: str, growing: Growing, rows_max: int, clock: Clock, settle_s_max: float) -> None:
+    def __init__(
+        self, url: str, growing: IncrementalTable, rows_max: int, clock: Clock, settle_s_max: float
+    ) -> None:
         options = options_of(url, growing) | {"rowsPerBatch": str(rows_max), "deadTopic": "dead"}
         self.url = url
         self._clock = clock
-        self.reader = DatabaseReader(options, with_letters(columns_of("name string")), settle_s_max)
+        self.reader = DatabaseReader(
+            options, with_dead_letter_column(columns_of("name string")), settle_s_max
+        )
         self.position: dict[str, Any] = self.reader.initialOffset()
         self.names: list[str] = []
 
@@ -433,7 +437,7 @@ def test_a_bounded_run_ends_without_the_newest_rows_and_they_are_counted(
         stream.reader.prepareForTriggerAvailableNow()
         assert (stream.batch(), stream.batch(), stream.names) == (1, 0, ["a"])
         largest = "2020-01-02 00:00:00" if place == url else "2020-01-02"
-        assert held_back(source, stream.position["after"]) == Newest(2, largest)
+        assert held_back(source, stream.position["after"]) == NewestRows(2, largest)
         assert held_back(source, largest) is None
         assert held_back(source._replace(is_unique=True), None) is None
 

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl import postgres
-from penstock.spark.pipelines.etl.database import Range, connect
-from penstock.spark.pipelines.etl.postgres import Refused, StagedRow, Target
+from penstock.spark.pipelines.etl.database import ValueRange, connect
+from penstock.spark.pipelines.etl.postgres import PostgresTarget, RejectedRow, StagedRow
 from penstock.spark.pipelines.etl.rows import columns_of
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import eventually
@@ -30,8 +30,8 @@ def url() -> Iterator[str]:
         yield address
 
 
-def target_in(url: str, table: str, *key: str, schema: StructType = SCHEMA) -> Target:
-    target = Target(url, table, tuple(schema.fieldNames()), key, "stage")
+def target_in(url: str, table: str, *key: str, schema: StructType = SCHEMA) -> PostgresTarget:
+    target = PostgresTarget(url, table, tuple(schema.fieldNames()), key, "stage")
     postgres.prepare(target, schema)
     return target
 
@@ -40,20 +40,20 @@ def rows(*numbers: int, partition: int = 0, name: str = "x") -> list[StagedRow]:
     return [StagedRow(partition, number, f'{{"id": {number}, "name": "{name}"}}') for number in numbers]
 
 
-def staged(target: Target, some: list[StagedRow], attempt: str = "one") -> postgres.Staged:
+def staged(target: PostgresTarget, some: list[StagedRow], attempt: str = "one") -> postgres.StagedAttempt:
     return postgres.stage(target, attempt, iter(some))
 
 
-def committed(target: Target, batch: int, some: list[StagedRow], query: str = "") -> bool:
+def committed(target: PostgresTarget, batch: int, some: list[StagedRow], query: str = "") -> bool:
     told = staged(target, some, uuid.uuid4().hex)
     return postgres.commit(target, query or target.table, batch, [told], no_burial)
 
 
-def no_burial(refused: list[Refused]) -> None:
+def no_burial(refused: list[RejectedRow]) -> None:
     raise AssertionError(refused)
 
 
-def ids(target: Target) -> list[int]:
+def ids(target: PostgresTarget) -> list[int]:
     with psycopg.connect(target.url) as database:
         return [row[0] for row in database.execute(f"select id from {target.table} order by 1")]
 
@@ -111,16 +111,16 @@ def test_who_comes_second_waits_and_takes_nothing(url: str) -> None:
     assert committed(target, 0, rows(0))
     bad = StagedRow(0, 2, '{"id": "two"}')
     first, second = (staged(target, [*rows(1), bad], attempt) for attempt in ("first", "second"))
-    buried: list[Refused] = []
+    buried: list[RejectedRow] = []
     with ThreadPoolExecutor(1) as threads:
         later: list[Future[bool]] = []
 
-        def bury(refused: list[Refused]) -> None:
+        def write_rejected(refused: list[RejectedRow]) -> None:
             buried.extend(refused)
             later.append(threads.submit(postgres.commit, target, "second", 1, [second], no_burial))
             eventually(lambda: waits_for_a_lock(url, "penstock_batches"))
 
-        assert postgres.commit(target, "second", 1, [first], bury)
+        assert postgres.commit(target, "second", 1, [first], write_rejected)
         assert not later[0].result()
     assert ids(target) == [0, 1]
     assert len(buried) == 1
@@ -137,12 +137,12 @@ def test_of_two_queries_that_bring_the_same_offsets_at_once_one_is_refused(url: 
     with ThreadPoolExecutor(1) as threads:
         later: list[Future[bool]] = []
 
-        def bury(refused: list[Refused]) -> None:
+        def write_rejected(refused: list[RejectedRow]) -> None:
             rival = f"rival of {held}"
             later.append(threads.submit(postgres.commit, target, rival, 0, [second], no_burial))
             eventually(lambda: waits_for_a_lock(url, "penstock_offsets"))
 
-        assert postgres.commit(target, target.table, 1, [first], bury)
+        assert postgres.commit(target, target.table, 1, [first], write_rejected)
         with pytest.raises(
             CommandFailed, match=f"up to offset {held + 2} and was given rows from offset {held}"
         ):
@@ -213,7 +213,7 @@ def test_rows_of_attempts_that_nobody_told_of_are_removed_when_they_are_old(url:
     assert staged_attempts(target) == {"young"}
 
 
-def staged_attempts(target: Target) -> set[str]:
+def staged_attempts(target: PostgresTarget) -> set[str]:
     with psycopg.connect(target.url) as database:
         return {row[0] for row in database.execute(f"select attempt from {target.staging.as_string()}")}
 
@@ -227,7 +227,7 @@ def test_a_table_is_the_same_with_and_without_its_schema(url: str) -> None:
 def test_columns_may_be_named_as_those_of_the_staging_table(url: str) -> None:
     schema = columns_of("id bigint, attempt string, part int, pos bigint, row string, staged_at timestamp")
     target = target_in(url, "namesakes", "id", schema=schema)
-    refused: list[Refused] = []
+    refused: list[RejectedRow] = []
     some = [
         StagedRow(0, 0, '{"id": 1, "attempt": "x", "part": 7}'),
         StagedRow(0, 1, '{"id": 2, "part": "x"}'),
@@ -240,7 +240,7 @@ def test_columns_may_be_named_as_those_of_the_staging_table(url: str) -> None:
 def test_nothing_is_left_of_a_commit_that_fails(url: str) -> None:
     target = target_in(url, "failing")
 
-    def fails(refused: list[Refused]) -> None:
+    def fails(refused: list[RejectedRow]) -> None:
         raise CommandFailed("the topic of dead letters cannot be reached")
 
     told = staged(target, [*rows(0), StagedRow(0, 1, '{"id": "many"}')])
@@ -255,7 +255,7 @@ def test_rows_that_are_refused_are_found_and_the_others_taken(url: str) -> None:
         database.execute("create table strict (id bigint unique check (id < 100), name text not null)")
     target = target_in(url, "strict", schema=columns_of("id bigint, name string"))
     bad = [StagedRow(0, 3, '{"id": 3}'), StagedRow(0, 4, '{"id": "four", "name": "x"}'), *rows(200)]
-    refused: list[Refused] = []
+    refused: list[RejectedRow] = []
     told = staged(target, [*rows(0, 1, 2), *bad, *rows(5, 6)])
     assert postgres.commit(target, "strict", 0, [told], refused.extend)
     assert ids(target) == [0, 1, 2, 5, 6]
@@ -310,7 +310,7 @@ def test_whatever_a_table_has_against_a_row_stops_no_other(
         with psycopg.connect(url) as database:
             database.execute(setup)
     target = target_in(as_guest(url) if "policy" in setup else url, table, *key, schema=ID_AND_NAME)
-    refused: list[Refused] = []
+    refused: list[RejectedRow] = []
     told = staged(target, [*rows(0), StagedRow(0, 1, f'{{"id": 1, "name": "{bad_name}"}}'), *rows(2)])
     assert postgres.commit(target, table, 0, [told], refused.extend)
     assert ids(target)[-1:] == [2]
@@ -358,14 +358,14 @@ def test_many_rows_that_are_refused_are_found_among_many(
         statements += 1
         return execute(self, *given, **named)
 
-    refused: list[Refused] = []
+    refused: list[RejectedRow] = []
     told = staged(target, given)
     monkeypatch.setattr(psycopg.Connection, "execute", counting)
     assert postgres.commit(target, target.table, 0, [told], refused.extend)
     assert statements < 60
     assert ids(target) == [number for number in range(5_000) if number not in bad]
     assert {each.row.offset for each in refused} == bad
-    assert refused[0] == Refused(
+    assert refused[0] == RejectedRow(
         StagedRow(0, 0, '{"id": "no 0"}'),
         'PostgreSQL refuses it: invalid input syntax for type bigint: "no 0"',
     )
@@ -390,12 +390,12 @@ def test_with_a_version_the_newest_row_stays_wherever_it_comes_from(url: str) ->
         return StagedRow(partition, offset, f'{{"id": {key}, "version": {version}, "name": "{partition}"}}')
 
     schema = columns_of("id bigint, version int, name string")
-    target = Target(url, "versioned", tuple(schema.fieldNames()), ("id",), "stage", "version")
+    target = PostgresTarget(url, "versioned", tuple(schema.fieldNames()), ("id",), "stage", "version")
     postgres.prepare(target, schema)
     assert committed(target, 0, [row(0, 0, 1, "10"), row(1, 0, 1, "9"), row(0, 1, 2, "10")])
     assert committed(target, 1, [row(1, 1, 2, "9"), row(1, 2, 1, "null"), row(0, 2, 1, "10")])
     # The same where one row is refused and the others are taken one by one.
-    refused: list[Refused] = []
+    refused: list[RejectedRow] = []
     told = staged(target, [row(0, 3, 3, "2"), row(1, 3, 3, "1"), StagedRow(0, 4, '{"id": "no"}')], "some")
     assert postgres.commit(target, target.table, 2, [told], refused.extend)
     assert len(refused) == 1
@@ -412,7 +412,7 @@ def test_rows_that_say_so_are_deleted_in_their_order(url: str) -> None:
         return StagedRow(0, offset, f'{{"id": {key}, "_deleted": true}}')
 
     schema = columns_of("id bigint, name string")
-    target = Target(url, "deleting", tuple(schema.fieldNames()), ("id",), "stage", deletes=True)
+    target = PostgresTarget(url, "deleting", tuple(schema.fieldNames()), ("id",), "stage", deletes=True)
     postgres.prepare(target, schema)
     # 1 stays; 2 is deleted in the batch that brings it; 3 is there, deleted, and there again; 9 never was.
     assert committed(
@@ -425,7 +425,7 @@ def test_rows_that_say_so_are_deleted_in_their_order(url: str) -> None:
     with psycopg.connect(url) as database:
         database.execute("create table deleting_children (parent bigint references deleting)")
         database.execute("insert into deleting_children values (4)")
-    refused: list[Refused] = []
+    refused: list[RejectedRow] = []
     told = staged(target, [gone(10, 4), gone(11, 5), put(12, 6)], "with a child")
     assert postgres.commit(target, target.table, 2, [told], refused.extend)
     assert [each.row.offset for each in refused] == [10]
@@ -438,7 +438,7 @@ def test_with_a_time_as_version_an_older_tombstone_deletes_nothing(url: str) -> 
         return StagedRow(0, offset, f'{{"id": {key}, "version": {version}{rest}}}')
 
     schema = columns_of("id bigint, version int")
-    target = Target(url, "old_tombstones", ("id", "version"), ("id",), "stage", "version", True)
+    target = PostgresTarget(url, "old_tombstones", ("id", "version"), ("id",), "stage", "version", True)
     postgres.prepare(target, schema)
     gone = ', "_deleted": true'
     assert committed(target, 0, [row(0, 1, 5), row(1, 2, 5)])
@@ -493,10 +493,10 @@ def test_a_table_of_postgresql_is_read_in_ranges(url: str) -> None:
     ]
     after, seen = None, []
     assert not database.is_unique("ranges", "at")
-    until = database.look("ranges", "at", below_largest=False).end
+    until = database.observed_end("ranges", "at", below_largest=False).end
     assert until is not None
-    while (end := database.range_end("ranges", "at", Range(after, until), 4)) is not None:
-        chunks = database.rows("ranges", ["n", "j"], "at", Range(after, end))
+    while (end := database.range_end("ranges", "at", ValueRange(after, until), 4)) is not None:
+        chunks = database.rows("ranges", ["n", "j"], "at", ValueRange(after, end))
         seen.append([int(row[0]) for chunk in chunks for row in chunk])
         after = end
     assert seen == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]

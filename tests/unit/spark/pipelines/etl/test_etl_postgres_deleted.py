@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl import postgres
-from penstock.spark.pipelines.etl.postgres import Refused, StagedRow, Target
+from penstock.spark.pipelines.etl.postgres import PostgresTarget, RejectedRow, StagedRow
 from penstock.spark.pipelines.etl.rows import columns_of
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import eventually
@@ -36,13 +36,13 @@ def url() -> Iterator[str]:
         yield address
 
 
-def target_in(url: str, table: str, topic: str = "stage") -> Target:
-    target = Target(url, table, ("id", "version"), ("id",), topic, "version", deletes=True)
+def target_in(url: str, table: str, topic: str = "stage") -> PostgresTarget:
+    target = PostgresTarget(url, table, ("id", "version"), ("id",), topic, "version", deletes=True)
     postgres.prepare(target, SCHEMA)
     return target
 
 
-def remembered(target: Target, key: int = 1) -> list[int]:
+def remembered(target: PostgresTarget, key: int = 1) -> list[int]:
     with psycopg.connect(target.url) as database:
         query = f"select version from {target.deleted.as_string()} where id = %s"
         return [row[0] for row in database.execute(query, (key,))]
@@ -51,31 +51,35 @@ def remembered(target: Target, key: int = 1) -> list[int]:
 class Loading:
     """A query that brings changes in batches, each of one key."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: PostgresTarget) -> None:
         self.target = target
         self._offsets = itertools.count()
         self._batches = itertools.count()
 
     def load(self, key: int, changes: Iterable[tuple[int, Change]], *, bad_rows: bool = False) -> None:
         """`changes` with their partitions. Bad rows make PostgreSQL take all of them one by one."""
-        refused: list[Refused] = []
+        refused: list[RejectedRow] = []
         assert self.commit(self.staged(key, changes, bad_rows=bad_rows), refused.extend)
         assert len(refused) == (2 if bad_rows else 0)
 
     def staged(
         self, key: int, changes: Iterable[tuple[int, Change]], *, bad_rows: bool = False
-    ) -> postgres.Staged:
+    ) -> postgres.StagedAttempt:
         rows = [self._row(partition, key, change) for partition, change in changes]
         if bad_rows:  # first and last, for rows are taken in halves before they are taken singly
             rows = [self._bad(0), *rows, self._bad(9)]
         return postgres.stage(self.target, uuid.uuid4().hex, iter(rows))
 
     def commit(
-        self, staged: postgres.Staged, bury: Callable[[list[Refused]], None], *, lock_s_max: int = 60
+        self,
+        staged: postgres.StagedAttempt,
+        write_rejected: Callable[[list[RejectedRow]], None],
+        *,
+        lock_s_max: int = 60,
     ) -> bool:
         query = f"{self.target.table} from {self.target.topic}"
         batch = next(self._batches)
-        return postgres.commit(self.target, query, batch, [staged], bury, lock_s_max=lock_s_max)
+        return postgres.commit(self.target, query, batch, [staged], write_rejected, lock_s_max=lock_s_max)
 
     def versions(self, key: int) -> list[int | None]:
         with psycopg.connect(self.target.url) as database:
@@ -158,7 +162,7 @@ def test_a_tombstone_that_is_refused_is_not_remembered(url: str) -> None:
     with psycopg.connect(url) as database:
         database.execute("create table children (parent bigint references parents)")
         database.execute("insert into children values (1)")
-    refused: list[Refused] = []
+    refused: list[RejectedRow] = []
     assert loading.commit(loading.staged(1, [(1, GONE_10)]), refused.extend)
     assert (len(refused), remembered(loading.target)) == (1, [])
     assert loading.versions(1) == [5]
@@ -191,7 +195,7 @@ def test_the_table_of_deletions_is_beside_the_target_and_named_after_it(url: str
 def test_no_deletions_are_remembered_where_nothing_asks_for_them(
     url: str, table: str, version: str | None, deletes: bool
 ) -> None:
-    target = Target(url, table, ("id", "version"), ("id",), "stage", version, deletes)
+    target = PostgresTarget(url, table, ("id", "version"), ("id",), "stage", version, deletes)
     postgres.prepare(target, SCHEMA)
     with psycopg.connect(url) as database:
         found = database.execute("select to_regclass(%s)", (target.deleted.as_string(),)).fetchone()
@@ -206,18 +210,18 @@ def test_two_queries_that_load_one_table_do_not_miss_each_others_deletions(url: 
     with ThreadPoolExecutor(1) as threads:
         later: list[Future[bool]] = []
 
-        def bury(refused: Sequence[Refused]) -> None:
+        def write_rejected(refused: Sequence[RejectedRow]) -> None:
             with pytest.raises(CommandFailed, match="needs, for more than 1 s"):
                 second.commit(putting, none_refused, lock_s_max=1)
             later.append(threads.submit(second.commit, putting, none_refused))
             eventually(lambda: waits_for_a_lock(url))
 
-        assert first.commit(deleting, bury)
+        assert first.commit(deleting, write_rejected)
         assert later[0].result()
     assert second.versions(1) == []
 
 
-def none_refused(refused: Sequence[Refused]) -> None:
+def none_refused(refused: Sequence[RejectedRow]) -> None:
     raise AssertionError(refused)
 
 

@@ -18,9 +18,9 @@ from penstock.spark.pipelines.etl.spec import (
     ToLake,
     ToPostgres,
     ToTopic,
-    place_of,
+    endpoint_text,
 )
-from penstock.spark.pipelines.etl.spec_file import SpecWrong, read_spec
+from penstock.spark.pipelines.etl.spec_file import InvalidSpec, read_spec
 
 FILES = """\
 name = "shop"
@@ -55,7 +55,7 @@ def spec_of(folder: Path, text: str) -> Spec:
 
 
 def refusal(folder: Path, text: str) -> str:
-    with pytest.raises(SpecWrong) as refused:
+    with pytest.raises(InvalidSpec) as refused:
         spec_of(folder, text)
     return str(refused.value).removeprefix(str(folder / "etl.toml"))
 
@@ -147,8 +147,8 @@ def test_every_end_of_an_etl_can_be_said(tmp_path: Path, monkeypatch: pytest.Mon
     assert spec.load == ToPostgres("postgresql://me:word@db/shop?sslmode=require", "public.orders", ("id",))
     assert (spec.key, spec.partitions, spec.dead_letters) == (("id",), 4, "bad")
     assert (spec.checkpoint, spec.topics["extract"]) == (tmp_path / "state", "raw")
-    assert place_of(spec.load) == "postgresql://me@db/shop, table public.orders"
-    assert "word" not in str(spec.described("load"))
+    assert endpoint_text(spec.load) == "postgresql://me@db/shop, table public.orders"
+    assert "word" not in str(spec.checkpoint_identity("load"))
 
 
 def test_a_topic_and_a_lake_are_ends_too(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_a_file_that_cannot_be_read_is_said_to_be_so(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match=r"cannot read .*nowhere.toml: No such file"):
         read_spec(tmp_path / "nowhere.toml")
     (tmp_path / "etl.toml").write_bytes(b"name = '\xff'")
-    with pytest.raises(SpecWrong, match="it is not UTF-8"):
+    with pytest.raises(InvalidSpec, match="it is not UTF-8"):
         read_spec(tmp_path / "etl.toml")
 
 

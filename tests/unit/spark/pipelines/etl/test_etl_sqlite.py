@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CommandFailed
-from penstock.spark.payload.dead_letters import COLUMN
-from penstock.spark.pipelines.etl.database import Range, connect
-from penstock.spark.pipelines.etl.database_source import batch_of, with_letters
+from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
+from penstock.spark.pipelines.etl.database import ValueRange, connect
+from penstock.spark.pipelines.etl.database_source import batch_of, with_dead_letter_column
 from penstock.spark.pipelines.etl.rows import columns_of
 
 
@@ -29,12 +29,16 @@ def test_ranges_are_as_large_as_asked_and_numbers_are_ordered_as_numbers(url: st
     database = connect(url)
     assert [field.type for field in database.fields("orders")] == ["bigint", "string", "double", "binary"]
     after, seen = None, []
-    assert database.look("orders", "id", below_largest=True).end == "11"
-    look = database.look("orders", "id", below_largest=False)
-    assert look.end == "12"
-    while (end := database.range_end("orders", "id", Range(after, look.end), 5)) is not None:
+    assert database.observed_end("orders", "id", below_largest=True).end == "11"
+    observed_end = database.observed_end("orders", "id", below_largest=False)
+    assert observed_end.end == "12"
+    while (end := database.range_end("orders", "id", ValueRange(after, observed_end.end), 5)) is not None:
         seen.append(
-            [row[0] for chunk in database.rows("orders", ["id"], "id", Range(after, end)) for row in chunk]
+            [
+                row[0]
+                for chunk in database.rows("orders", ["id"], "id", ValueRange(after, end))
+                for row in chunk
+            ]
         )
         after = end
     assert seen == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11, 12]]
@@ -60,9 +64,9 @@ def test_what_is_not_there_is_named(url: str, tmp_path: Path) -> None:
 
 def test_rows_that_do_not_fit_have_a_dead_letter() -> None:
     schema = columns_of("id bigint, name string")
-    batch = batch_of([(1, "a"), ("many", "b"), (None, None)], with_letters(schema), "shop.dead")
+    batch = batch_of([(1, "a"), ("many", "b"), (None, None)], with_dead_letter_column(schema), "shop.dead")
     assert batch.column("id").to_pylist() == [1, None, None]
-    first, second, third = batch.column(COLUMN).to_pylist()
+    first, second, third = batch.column(DEAD_LETTER_COLUMN).to_pylist()
     assert (first, third) == (None, None)
     assert json.loads(second["value"]) == {"id": "many", "name": "b"}
     headers = {each["key"]: each["value"].decode() for each in second["headers"]}

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.spark.pipelines.etl import stage_sink
-from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, Begun, Dead, StageWriter
+from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, DeadLetterTarget, StageWrite, StageWriter
 from penstock.spark.table import HEADERS_TYPE
 from penstock.testing import Broker, broker
 from penstock.types import TopicPartition
@@ -69,14 +69,14 @@ class Stage:
         ends: dict[str, int] | None = None,
     ) -> None:
         """Each value is a piece of its own, and sent by itself. Dies before it has given the next."""
-        begun = Begun(self.topic, mark, ends or {})
+        begun = StageWrite(self.topic, mark, ends or {})
         access = {"kafka.bootstrap.servers": self._running.bootstrap}
-        options = stage_sink.options_of(begun, access, Dead(f"{self.topic}.dead", "transform"))
+        options = stage_sink.options_of(begun, access, DeadLetterTarget(f"{self.topic}.dead", "transform"))
         # So that a task has sent something before it has seen all of its rows.
         writer = StageWriter(options, SCHEMA, bytes_at_once=1)
         context = SimpleNamespace(attemptNumber=lambda: number, partitionId=lambda: task)
         self._monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
-        writer.write(self._rows(values, begun.mark_of(task), dies_after))
+        writer.write(self._rows(values, begun.task_mark(task), dies_after))
 
     def _rows(self, values: list[bytes], mark: bytes, dies_after: int | None) -> Iterator[pa.RecordBatch]:
         for place, value in enumerate(values):

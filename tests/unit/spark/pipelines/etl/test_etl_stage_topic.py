@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse
-from penstock.spark.pipelines.etl.stage_sink import Dead
+from penstock.spark.pipelines.etl.stage_sink import DeadLetterTarget
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.spark.pool import ClientSettings
 from penstock.spark.source import source
-from penstock.spark.source.source import BatchReader, RangePartition, schema_of
+from penstock.spark.source.source import BatchReader, OffsetRangePartition, schema_of
 from penstock.wire.cluster import EARLIEST, ClusterClient
 from tests.unit.wire.fake_cluster import ORDERS, OTHER, FakeCluster, client_of, offsets_answer
 
@@ -31,17 +31,22 @@ def test_what_is_behind_an_open_transaction_is_written_all_the_same(
     cluster.brokers[0].on(LIST_OFFSETS, offsets_beside_an_open_transaction)
 
     @contextmanager
-    def borrowed(settings: ClientSettings) -> Iterator[ClusterClient]:
+    def borrowed_client(settings: ClientSettings) -> Iterator[ClusterClient]:
         yield client_of(cluster)
 
-    monkeypatch.setattr(source, "borrowed", borrowed)
+    monkeypatch.setattr(source, "borrowed_client", borrowed_client)
     access = {"kafka.bootstrap.servers": "broker-0:9092"}
     stage = StageTopic(
-        "orders", query="shop-load", key=[], access=access, checkpoint=tmp_path, dead=Dead("dead", "load")
+        "orders",
+        query="shop-load",
+        key=[],
+        access=access,
+        checkpoint=tmp_path,
+        dead=DeadLetterTarget("dead", "load"),
     )
     options = stage.reading_of_written({"0": START, "1": START})
     tasks = BatchReader.of(options, schema_of(options)).partitions()
-    ranges = [task.wanted for task in tasks if isinstance(task, RangePartition)]
+    ranges = [task.offset_range for task in tasks if isinstance(task, OffsetRangePartition)]
     assert [(each.partition, each.start, each.end) for each in ranges] == [
         (ORDERS, START, END),
         (OTHER, START, END),

@@ -10,31 +10,31 @@ from penstock.spark.pipelines.insights.advice import (
     Advice,
     advise,
     batch_size,
+    choose_suffix_count,
     compression,
     hot_keys,
     key_text,
     lateness,
     partition_count,
     scattered_keys,
-    suffixed,
     uneven,
 )
 from penstock.spark.pipelines.insights.numbers import (
     BatchSample,
+    DurationStats,
     KeyLoad,
-    Measured,
     PartitionLoad,
-    Slice,
-    Times,
+    TimeSlice,
+    TopicMeasurements,
     skew,
 )
 from penstock.spark.records.partitioning import partition_of
 
 
-def measured(loads: Sequence[int], keys: Sequence[KeyLoad] = (), **more: object) -> Measured:
+def measured(loads: Sequence[int], keys: Sequence[KeyLoad] = (), **more: object) -> TopicMeasurements:
     """A topic of nothing but these loads, in one slice of a second."""
     partitions = tuple(PartitionLoad(number, load, load) for number, load in enumerate(loads))
-    found = Measured(
+    found = TopicMeasurements(
         topic="orders",
         read_at_ms=0,
         ranges={},
@@ -43,8 +43,8 @@ def measured(loads: Sequence[int], keys: Sequence[KeyLoad] = (), **more: object)
         distinct_keys=10_000,
         scattered_keys=0,
         slice_ms=SECOND_MS,
-        slices=(Slice(0, sum(loads), sum(loads)),),
-        behind=Times(sum(loads), 0, 0, 0, 0),
+        slices=(TimeSlice(0, sum(loads), sum(loads)),),
+        behind=DurationStats(sum(loads), 0, 0, 0, 0),
         late_rows={},
         latency=None,
         from_the_future=0,
@@ -86,7 +86,7 @@ def test_the_factor_is_the_smallest_that_is_as_good_as_any_and_where_pieces_go_i
     hot = key(b"whale", 6_000, 8)
     loads = [500.0] * 8
     loads[hot.partitions[0]] += 6_000
-    factor, after = suffixed(hot, loads)
+    factor, after = choose_suffix_count(hot, loads)
     assert sum(after) == pytest.approx(sum(loads))
     assert skew(after) < 1.3 < skew(loads)
     pieces = pa.array([b"whale#%d" % number for number in range(factor)], pa.binary())
@@ -152,7 +152,7 @@ def test_small_batches_are_gathered_only_where_records_come_fast_enough() -> Non
 def test_a_pause_does_not_make_records_look_slow() -> None:
     sample = BatchSample(100, 120, 30 * KIB, {"none": 100})
     busy = measured([MIB, MIB], batches=sample)
-    with_pause = busy._replace(slices=(*busy.slices, *(Slice(1_000 * number) for number in range(1, 50))))
+    with_pause = busy._replace(slices=(*busy.slices, *(TimeSlice(1_000 * number) for number in range(1, 50))))
     assert list(batch_size(with_pause)) == list(batch_size(busy))
 
 
@@ -167,7 +167,7 @@ def test_compression_is_advised_where_it_saves_something() -> None:
 
 def test_scattered_keys_and_late_rows_are_told() -> None:
     assert "3 of 10,000 keys" in only(list(scattered_keys(measured([1], scattered_keys=3)))).because
-    late = measured([1], behind=Times(100, 0, 10, 2_500, 90_500), late_rows={SECOND_MS: 7, DAY_MS: 0})
+    late = measured([1], behind=DurationStats(100, 0, 10, 2_500, 90_500), late_rows={SECOND_MS: 7, DAY_MS: 0})
     found = only(list(lateness(late)))
     assert "wait 91 s for late rows (detect: lateness), or 3 s" in found.advice
     assert found.because.startswith("7 of 1 records are a second or more behind")

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from penstock.spark.pipelines.insights.measures import _partition_loads, _slices
-from penstock.spark.pipelines.insights.numbers import PartitionLoad, Slice
+from penstock.spark.pipelines.insights.numbers import PartitionLoad, TimeSlice
 
 
 class Row(NamedTuple):
@@ -23,4 +23,4 @@ def test_rows_without_a_time_count_and_are_in_no_slice() -> None:
         PartitionLoad(0, 6, 60, 1, 700, 1900),
         PartitionLoad(1, 4, 40, 0, None, None),
     )
-    assert _slices(found) == {1000: Slice(1000, 3, 30), 0: Slice(0, 1, 10)}
+    assert _slices(found) == {1000: TimeSlice(1000, 3, 30), 0: TimeSlice(0, 1, 10)}

@@ -12,12 +12,12 @@ from penstock.spark.pipelines.insights.advice import Advice
 from penstock.spark.pipelines.insights.numbers import (
     SLICES_MAX,
     BatchSample,
-    GroupWait,
+    DurationStats,
+    GroupBacklog,
     KeyLoad,
-    Measured,
     PartitionLoad,
-    Slice,
-    Times,
+    TimeSlice,
+    TopicMeasurements,
     bin_end,
     bin_of,
     every_slice,
@@ -25,12 +25,19 @@ from penstock.spark.pipelines.insights.numbers import (
     slice_width,
     times_of,
 )
-from penstock.spark.pipelines.insights.page import duration, page, places_of
-from penstock.spark.pipelines.insights.plots import Bar, Place, Series, bar_plot, line_plot, nice_ceiling
+from penstock.spark.pipelines.insights.page import axis_labels, duration, page
+from penstock.spark.pipelines.insights.plots import (
+    AxisLabel,
+    Bar,
+    PlotSeries,
+    bar_plot,
+    line_plot,
+    nice_ceiling,
+)
 
 NASTY = b"<script>alert('\"&')</script>"
-SOME_TIMES = Times(10, 5.0, 50.0, 400.0, 1_000)
-MEASURED = Measured(
+SOME_TIMES = DurationStats(10, 5.0, 50.0, 400.0, 1_000)
+MEASURED = TopicMeasurements(
     topic="orders",
     read_at_ms=10 * MINUTE_MS,
     ranges={0: (0, 7), 1: (0, 3)},
@@ -39,7 +46,11 @@ MEASURED = Measured(
     distinct_keys=5,
     scattered_keys=1,
     slice_ms=SECOND_MS,
-    slices=(Slice(0, 5, 500, SOME_TIMES, SOME_TIMES), Slice(1_000), Slice(2_000, 5, 500, SOME_TIMES)),
+    slices=(
+        TimeSlice(0, 5, 500, SOME_TIMES, SOME_TIMES),
+        TimeSlice(1_000),
+        TimeSlice(2_000, 5, 500, SOME_TIMES),
+    ),
     behind=SOME_TIMES,
     late_rows={SECOND_MS: 2, MINUTE_MS: 0},
     latency=SOME_TIMES,
@@ -47,7 +58,7 @@ MEASURED = Measured(
     without_made=2,
     append_time=False,
     batches=BatchSample(4, 10, 1_200, {"zstd": 4}),
-    groups=(GroupWait("billing", 0, 3, 5_000), GroupWait("billing", 1, 0, None)),
+    groups=(GroupBacklog("billing", 0, 3, 5_000), GroupBacklog("billing", 1, 0, None)),
 )
 EMPTY = MEASURED._replace(
     partitions=(PartitionLoad(0),),
@@ -135,16 +146,16 @@ def test_what_is_full_is_marked() -> None:
     ],
 )
 def test_times_below_a_plot_are_short_enough_to_stand_side_by_side(slice_ms: int, texts: list[str]) -> None:
-    slices = (Slice(0), Slice(slice_ms))
-    places = places_of(MEASURED._replace(slice_ms=slice_ms, slices=slices))
+    slices = (TimeSlice(0), TimeSlice(slice_ms))
+    places = axis_labels(MEASURED._replace(slice_ms=slice_ms, slices=slices))
     assert [place.short for place in places] == texts
     assert places[0].full == "1970-01-01 00:00:00 UTC"
-    later = MEASURED._replace(slice_ms=HOUR_MS, slices=(Slice(0), Slice(25 * HOUR_MS)))
-    assert [place.short for place in places_of(later)] == ["01-01 00:00", "01-02 01:00"]
+    later = MEASURED._replace(slice_ms=HOUR_MS, slices=(TimeSlice(0), TimeSlice(25 * HOUR_MS)))
+    assert [place.short for place in axis_labels(later)] == ["01-01 00:00", "01-02 01:00"]
 
 
 def test_a_line_has_a_gap_where_nothing_is_known() -> None:
-    text = line_plot("t", [Place("a", "b")] * 4, [Series("x", [1.0, None, 2.0, 2.0])], str)
+    text = line_plot("t", [AxisLabel("a", "b")] * 4, [PlotSeries("x", [1.0, None, 2.0, 2.0])], str)
     lines = [each.attrib["points"] for each in plots_of(text)[0].iter() if each.tag.endswith("polyline")]
     assert [len(points.split()) for points in lines] == [1, 2]
 
@@ -153,8 +164,10 @@ def test_a_line_has_a_gap_where_nothing_is_known() -> None:
 @given(name=some.text(max_size=50), values=some.lists(some.floats(0, 1e15), max_size=70))
 def test_any_text_and_any_numbers_make_a_plot(name: str, values: list[float]) -> None:
     name = "".join(letter for letter in name if letter.isprintable())
-    places = [Place(name, name)] * len(values)
-    plots_of(line_plot(name, places, [Series(name, values), Series("y", values)], lambda each: f"{each:g}"))
+    places = [AxisLabel(name, name)] * len(values)
+    plots_of(
+        line_plot(name, places, [PlotSeries(name, values), PlotSeries("y", values)], lambda each: f"{each:g}")
+    )
     plots_of(bar_plot(name, [Bar(name, value, name) for value in values], str, mean=1.0))
 
 
@@ -182,7 +195,7 @@ def test_slices_are_few_and_cover_everything(one: int, other: int) -> None:
     first, last = sorted((one, other))
     width = slice_width(first, last)
     starts = {first - first % width, last - last % width}
-    slices = every_slice({start: Slice(start, 1) for start in starts}, width)
+    slices = every_slice({start: TimeSlice(start, 1) for start in starts}, width)
     assert len(slices) <= SLICES_MAX
     assert slices[-1].start_ms + width > last
     assert sum(each.rows for each in slices) == len(starts)
