@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from benchmarks.clients import STALL_S_MAX, ClientFailed
 from benchmarks.phase import Gauge, Phase
-from penstock.coordinator.placement import shard_of
+from penstock.coordinator.shard_placement import shard_of
 from penstock.errors import ErrorCode
 from penstock.host.blocking_stream import open_stream
 from penstock.protocol.frames import encode_request, encode_response
@@ -45,7 +45,7 @@ from penstock.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
-from penstock.wire.blocking import BlockingClient
+from penstock.wire.blocking_client import BlockingClient
 
 SHARDS = 50
 """Partitions of __consumer_offsets, unless a broker is told otherwise."""

@@ -12,7 +12,7 @@ from benchmarks.spark_setting import SparkBenchmark, in_turn, seconds, share, sp
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.pipelines.archive.archive import ArchiveSettings, archive
 from penstock.spark.pipelines.archive.archive_tasks import COLUMNS
-from penstock.spark.pipelines.common.running import StopRequest
+from penstock.spark.pipelines.common.query_run import StopRequest
 
 BATCHES = 2
 RATIO_MIN = 0.95

@@ -41,7 +41,7 @@ PARTITION = "replication/partition.py"
 FOLLOWING = "replication/following.py"
 LOG = "log/partition_log.py"
 DURABILITY = "metadata/durability.py"
-MANAGER = "replication/manager.py"
+MANAGER = "replication/replica_manager.py"
 ELECTIONS = "controller/elections.py"
 DAMAGED = "broker/replication/damaged_replicas.py"
 RECOVERY = "log/recovery.py"
@@ -188,13 +188,13 @@ MUTANTS: Sequence[Mutant] = (
     # Producers
     Mutant(
         "window_of_four_batches",
-        "log/producers.py",
+        "log/producer_state.py",
         "before.batches[1 - PRODUCER_WINDOW_BATCHES :]",
         "before.batches[2 - PRODUCER_WINDOW_BATCHES :]",
     ),
     Mutant(
         "retries_are_not_recognised",
-        "log/producers.py",
+        "log/producer_state.py",
         "return _duplicate_or_next(producer, header)",
         "return None",
     ),
@@ -257,7 +257,7 @@ MUTANTS: Sequence[Mutant] = (
         MANAGER,
         "noted = self._directory.recorded_damage(name)",
         "noted = None",
-        "tests/unit/replication/test_manager.py",
+        "tests/unit/replication/test_replica_manager.py",
     ),
     Mutant(
         "truncation_counts_as_damage",
@@ -271,11 +271,11 @@ MUTANTS: Sequence[Mutant] = (
         MANAGER,
         "        except CorruptData as damage:\n",
         "        except (CorruptData, StorageFailed) as damage:\n",
-        "tests/unit/replication/test_manager.py",
+        "tests/unit/replication/test_replica_manager.py",
     ),
     Mutant(
         "unreadable_copy_is_kept",
-        "broker/storage/storage.py",
+        "broker/storage/partition_storage.py",
         "            self._read_failures.report(partition, problem)\n",
         "            pass\n",
         "tests/unit/broker/replication/test_damaged_replicas.py",
@@ -295,7 +295,7 @@ MUTANTS: Sequence[Mutant] = (
         self._make(topic, state, empty.log, None, roles)
 """,
         "        self._make(topic, state, empty.log, None, roles)\n",
-        "tests/unit/replication/test_manager_roles.py",
+        "tests/unit/replication/test_replica_manager_roles.py",
     ),
     Mutant(
         "damage_found_by_the_cleaner_is_kept",
@@ -416,7 +416,7 @@ MUTANTS: Sequence[Mutant] = (
             topic = Topic(topic.name, topic.id, False, 0, {"min.insync.replicas": "1"}, topic.partitions, 1)
             roles = self._roles(self._image_now())
 """,
-        "tests/unit/replication/test_manager_roles.py",
+        "tests/unit/replication/test_replica_manager_roles.py",
     ),
     # Bounds
     Mutant(

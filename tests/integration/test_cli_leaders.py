@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.admin import Admin
-from penstock.cli.connection import BrokerConnector
-from penstock.cli.times import PositionKind, PositionSpec
+from penstock.cli.admin_client import Admin
+from penstock.cli.broker_connector import BrokerConnector
+from penstock.cli.positions import PositionKind, PositionSpec
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed
 from tests.integration.broker_process import serving

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from penstock.errors import ErrorCode
-from penstock.metadata.facts import GROUP_TOPIC
+from penstock.metadata.cluster_image import GROUP_TOPIC
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.cluster_processes import running_cluster
 from tests.integration.group_client import commit, find_coordinator

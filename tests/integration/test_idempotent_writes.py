@@ -10,7 +10,7 @@ from penstock.spark.options.options import write_settings
 from penstock.spark.sink import write_rows
 from penstock.testing import broker
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import LATEST
+from penstock.wire.cluster_client import LATEST
 from tests.integration.free_ports import free_ports
 from tests.integration.relay import losing_answers
 from tests.integration.test_wire_cluster import client_of, records_of

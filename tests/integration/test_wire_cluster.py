@@ -28,9 +28,16 @@ from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record, build_batch, iterate
 from penstock.testing import Broker, broker
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient, FetchedBatches, OffsetOutOfRange, WireError
+from penstock.wire.cluster_client import (
+    EARLIEST,
+    LATEST,
+    ClusterClient,
+    FetchedBatches,
+    OffsetOutOfRange,
+    WireError,
+)
 from penstock.wire.errors import RecordsTooLarge, TopicReplaced, TopicUnknown, Unreachable
-from penstock.wire.fetching import extent_of
+from penstock.wire.range_fetcher import extent_of
 from tests.integration.broker_process import BrokerProcess, serving
 from tests.integration.free_ports import free_ports
 from tests.integration.messages import QUIET

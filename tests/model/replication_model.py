@@ -28,7 +28,7 @@ from penstock.replication.leading import (
     PendingIsrChange,
 )
 from penstock.replication.partition import Partition, log_settings
-from penstock.replication.waiting import ProduceWait
+from penstock.replication.produce_waits import ProduceWait
 from penstock.sim.disk import Mount, PowerLost, SimDisk
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from tests.unit.log.log_support import FOLDER, LOGS, NOW_MS, batch_of, checkpoint

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.groups.consumer.consumer_group import ConsumerGroup, ConsumerState
 from penstock.groups.migration import Group
-from penstock.metadata.facts import Topic
+from penstock.metadata.cluster_image import Topic
 from penstock.types import TopicId
 from tests.unit.groups.consumer.consumer_support import SESSION_MS, ConsumerGroupHarness, Member, topic
 

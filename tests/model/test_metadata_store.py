@@ -26,7 +26,7 @@ from penstock.host.metadata_store import (
     StoreChange,
     StoreEntry,
 )
-from penstock.metadata.sqlite import SqliteStore
+from penstock.metadata.sqlite_store import SqliteStore
 
 KEYS = st.sampled_from(["/a", "/a/1", "/a/2", "/a0", "/b/1", "/b"])
 PREFIXES = ("/a/", "/b")

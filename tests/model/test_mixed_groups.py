@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.errors import ErrorCode
 from penstock.groups.consumer.consumer_group import ConsumerGroup, ConsumerState
-from penstock.groups.consumer_protocol import ConsumerProtocolSubscription, decode_subscription
+from penstock.groups.embedded_protocol import ConsumerProtocolSubscription, decode_subscription
 from tests.unit.groups.consumer.consumer_support import ConsumerGroupHarness, Member, topic, topic_id
 from tests.unit.groups.migration_support import Classic, assignment
 

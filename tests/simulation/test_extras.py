@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.broker.replication.damaged_replicas import DamagedReplicas
-from penstock.metadata.facts import GROUP_TOPIC
+from penstock.metadata.cluster_image import GROUP_TOPIC
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.cluster import CROWD_TOPIC, SimCluster
 from penstock.sim.cluster.extras import CROWD, NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras

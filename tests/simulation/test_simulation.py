@@ -19,12 +19,12 @@ from penstock.log.compaction import cleaner as cleaning
 from penstock.log.compaction.cleanable import group_segments
 from penstock.log.compaction.swap import discard_cleaned
 from penstock.log.partition_log import Flush, PartitionLog
-from penstock.log.producers import Producers
+from penstock.log.producer_state import Producers
 from penstock.replication.partition import Partition
 from penstock.sim.history import InvariantViolation
+from penstock.sim.log_simulation import LogSimulation
 from penstock.sim.run import main, run_seed
 from penstock.sim.scheduler import Deadlock
-from penstock.sim.world import LogSimulation
 
 Canary = Callable[[pytest.MonkeyPatch], None]
 SEEDS = range(500, 512)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, archive
-from penstock.spark.pipelines.common.running import StopRequest
+from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.session import spark_session
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from penstock.config.listeners import Address
 from penstock.spark.lake.description import open_table
 from penstock.types import TopicPartition
-from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
+from penstock.wire.cluster_client import EARLIEST, LATEST, ClusterClient
 
 
 class Producing:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.config.listeners import Address
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
-from penstock.spark.pipelines.common.running import StopRequest
+from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.pipelines.etl.etl import EtlReport, etl
 from penstock.spark.pipelines.etl.spec import Spec
 from penstock.spark.pipelines.etl.spec_file import read_spec
 from penstock.spark.pipelines.etl.stages import EtlSettings
 from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import LATEST, ClusterClient
+from penstock.wire.cluster_client import LATEST, ClusterClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from penstock.spark.lake.description import FORMATS, open_table, read_descriptio
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, archive, check
 from penstock.spark.pipelines.archive.archive_tasks import COLUMNS
-from penstock.spark.pipelines.common.running import StopRequest, reporting_spark_errors
+from penstock.spark.pipelines.common.query_run import StopRequest, reporting_spark_errors
 from penstock.testing import Broker
 from tests.integration.broker_process import eventually, penstock
 from tests.spark.archive_topics import Audit, Connected, Producing, audited, rows_of

@@ -22,7 +22,7 @@ from penstock.spark.lake.table import DataFile, LakeBatch
 from penstock.spark.pipelines.audit.audit import AuditSettings, audit, check
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.audit.report import AuditReport
-from penstock.spark.pipelines.common.running import StopRequest
+from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.testing import Broker
 from tests.integration.broker_process import eventually, penstock
 from tests.spark.lake_topics import SCHEMA, backwards, make_lake, make_topic, record, records, send

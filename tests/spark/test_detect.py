@@ -12,8 +12,8 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
+from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.pipelines.common.run_lock import run_lock
-from penstock.spark.pipelines.common.running import StopRequest
 from penstock.spark.pipelines.detect.detect import DetectReport, DetectSettings, check, detect
 from penstock.spark.pipelines.detect.rules import DetectRule, DetectRules, RuleKind, StreamSpec, read_rules
 from penstock.spark.pipelines.detect.state import Alert, alert_id

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
-from penstock.spark.pipelines.common.jobs import RunInterrupted
-from penstock.spark.pipelines.common.running import StopRequest
+from penstock.spark.pipelines.common.query_run import StopRequest
+from penstock.spark.pipelines.common.spark_action import RunInterrupted
 from penstock.spark.pipelines.insights.insights import (
     InsightsReport,
     InsightsSettings,

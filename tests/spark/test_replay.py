@@ -19,8 +19,8 @@ from penstock.spark.lake.table import OffsetSpan
 from penstock.spark.pipelines.audit.audit import AuditSettings, audit
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.common.lake_rows import SCHEMA
+from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.pipelines.common.run_lock import run_lock
-from penstock.spark.pipelines.common.running import StopRequest
 from penstock.spark.pipelines.replay import replay as module
 from penstock.spark.pipelines.replay.plan import Bound, ReplaySlice, ReplayState, TimeRange
 from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run, replay

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from penstock.cli.connection import connector_of
+from penstock.cli.broker_connector import connector_of
 from penstock.cli.pipeline.app import kafka_options_of
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.integration.test_tls import Certificates

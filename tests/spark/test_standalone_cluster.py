@@ -18,7 +18,7 @@ import pytest
 
 from penstock.spark.lake.description import open_table
 from penstock.spark.pipelines.audit.audit import AuditSettings, audit
-from penstock.spark.pipelines.common.running import StopRequest
+from penstock.spark.pipelines.common.query_run import StopRequest
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.spark.archive_topics import Connected
 from tests.spark.spark_cluster import SparkCluster, kill_session, spark_cluster

@@ -11,7 +11,7 @@ from penstock.protocol.compression import Codec
 from penstock.spark.records.encode import encode
 from penstock.testing import Broker
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import ClusterClient
+from penstock.wire.cluster_client import ClusterClient
 
 WAIT_SECONDS_MAX = 60
 BATCH_BYTES_MAX = 1_000_000

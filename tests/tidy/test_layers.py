@@ -104,7 +104,7 @@ WORLD = {
     "zoneinfo",
 }
 # One file implements the metadata store's side of the seam on SQLite; nobody else opens databases.
-SQLITE_USERS = {Path("metadata/sqlite.py")}
+SQLITE_USERS = {Path("metadata/sqlite_store.py")}
 # Facts that do not change while a process lives.
 ALLOWED = {Path("log/index/offset_index.py"): {"sys"}}  # the order of bytes in this machine's numbers
 # Ways to the world that need no import.
@@ -141,7 +141,7 @@ def wrong_way_imports(layer: str, modules: list[str]) -> list[str]:
 def test_a_wrong_way_import_is_found() -> None:
     assert wrong_way_imports("log", ["penstock.broker.router", "penstock.protocol.batches"]) == ["broker"]
     assert wrong_way_imports("broker", ["penstock.sim.disk"]) == ["sim"]
-    assert wrong_way_imports("spark", ["penstock.log.segment", "penstock.wire.cluster"]) == ["log"]
+    assert wrong_way_imports("spark", ["penstock.log.segment", "penstock.wire.cluster_client"]) == ["log"]
     assert wrong_way_imports("wire", ["penstock.spark.pool"]) == ["spark"]
 
 

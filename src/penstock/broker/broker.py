@@ -23,8 +23,7 @@ from penstock.broker.cluster.peer_requests import PeerRequests
 from penstock.broker.cluster.topic_creation import TopicCreation
 from penstock.broker.data.fetch_reader import NO_FOLLOWERS
 from penstock.broker.data.pending_produce import PRODUCE_LIMITS, ProduceLimits
-from penstock.broker.data.timestamp_lookup import TimeLookups
-from penstock.broker.failures import leave_on_failure, loop_exception_handler, report_failure, stop_on_failure
+from penstock.broker.data.timestamp_lookups import TimeLookups
 from penstock.broker.groups.cluster_groups import ClusterGroups
 from penstock.broker.groups.coordinator_runtime import CoordinatorDependencies
 from penstock.broker.groups.group_coordinator import GroupCoordinator, group_coordinator_runtime
@@ -39,7 +38,13 @@ from penstock.broker.routes import HandlerDependencies, add_routes
 from penstock.broker.storage.cleaner_process import ProcessCleaner
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.broker.storage.compaction import Cleaner, Compaction, CompactionDependencies
-from penstock.broker.storage.storage import STORAGE_LIMITS, Storage, StorageLimits
+from penstock.broker.storage.partition_storage import STORAGE_LIMITS, Storage, StorageLimits
+from penstock.broker.task_failures import (
+    leave_on_failure,
+    loop_exception_handler,
+    report_failure,
+    stop_on_failure,
+)
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
 from penstock.controller.decision import NOTHING_TO_DO, Decision, transactions_of
@@ -72,11 +77,11 @@ from penstock.log.data_directory import (
     reject_other_metadata_store,
 )
 from penstock.metadata import levels
-from penstock.metadata.embedded import EmbeddedStore
-from penstock.metadata.facts import ClusterImage, Endpoint
-from penstock.metadata.image import image_of
+from penstock.metadata.cluster_image import ClusterImage, Endpoint
+from penstock.metadata.embedded_store import EmbeddedStore
+from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import ClusterKeys
-from penstock.metadata.sqlite import SqliteStore
+from penstock.metadata.sqlite_store import SqliteStore
 from penstock.observability.logs import Log, NullLog
 from penstock.replication.roles import Admission
 from penstock.security.access import AllowEverything, Authorizer

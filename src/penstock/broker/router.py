@@ -20,7 +20,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.quotas import Quotas
 from penstock.broker.served_api import ServedApi
 from penstock.errors import ProtocolError
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.compiler import Decoder, decoder
 from penstock.protocol.frames import RequestHeader, encode_response, parse_request_header
 from penstock.protocol.messages.produce import ProduceResponse

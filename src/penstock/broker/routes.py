@@ -51,14 +51,14 @@ from penstock.broker.data.append import BatchAppender
 from penstock.broker.data.fetch_reader import NO_FOLLOWERS, FetchReader, Followers
 from penstock.broker.data.fetch_sessions import FetchSessions
 from penstock.broker.data.pending_produce import PRODUCE_LIMITS, ProduceLimits
-from penstock.broker.data.timestamp_lookup import TimeLookups
+from penstock.broker.data.timestamp_lookups import TimeLookups
 from penstock.broker.groups.group_coordinator import GroupCoordinator
 from penstock.broker.groups.group_lag import GroupLagReporter
 from penstock.broker.groups.log_positions import LogPositionLookup
 from penstock.broker.router import Route, Router
 from penstock.broker.served_api import ServedApi
 from penstock.broker.storage.cold_reads import ColdReads
-from penstock.broker.storage.storage import Storage
+from penstock.broker.storage.partition_storage import Storage
 from penstock.host.clock import Clock
 from penstock.host.randomness import Randomness
 from penstock.host.tasks import Tasks

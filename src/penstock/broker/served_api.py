@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from penstock.limits import DECODED_BYTES_PER_BYTE, DECODED_REQUEST_BYTES
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.schema import Api, Struct
 from penstock.security.access import CLUSTER, Authorizer, Operation, Principal, Resource, ResourceType
 from penstock.types import TopicId

@@ -76,7 +76,7 @@ def client_command(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(**values: Any) -> None:
-        from penstock.cli.connection import connector_of
+        from penstock.cli.broker_connector import connector_of
 
         options = {parameter.name: values.pop(parameter.name) for parameter in connection}
         function(connector_of(**options), **values)

@@ -8,7 +8,7 @@ from penstock.cli.command import client_command, examples, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
 
 EXAMPLES = examples(
     ("Every partition, the largest first", "penstock log-dirs"),
@@ -50,7 +50,7 @@ def log_dirs(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     from penstock.cli.output import json_line
-    from penstock.cli.topic_state import find_topics
+    from penstock.cli.topic_metadata import find_topics
 
     if topics:
         find_topics(broker, topics)
@@ -64,7 +64,7 @@ def log_dirs(
 
 def read_directories(broker: "BrokerConnector", topics: list[str] | None) -> list[LogDirectory]:
     """Of every broker of the cluster: each knows only its own."""
-    from penstock.cli.topic_state import metadata_of
+    from penstock.cli.topic_metadata import metadata_of
     from penstock.config.listeners import Address
 
     with broker.client() as client:
@@ -77,7 +77,7 @@ def read_directories(broker: "BrokerConnector", topics: list[str] | None) -> lis
 
 
 def _directories_of(client: Any, node_id: int, topics: list[str] | None) -> list[LogDirectory]:
-    from penstock.cli.topic_state import error_name
+    from penstock.cli.topic_metadata import error_name
     from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS, DescribeLogDirsRequest
 
     answer = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None))

@@ -13,12 +13,12 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from penstock.cli.output import counted
 from penstock.errors import CorruptData
 from penstock.limits import DECOMPRESSED_BYTES_MAX
-from penstock.log.checkpoint import parse_rows
-from penstock.log.epochs import FILE_NAME as EPOCH_FILE
+from penstock.log.checkpoint_file import parse_rows
 from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.time_index import ENTRY as TIME_ENTRY
+from penstock.log.leader_epochs import FILE_NAME as EPOCH_FILE
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX
-from penstock.log.producers import Producers
+from penstock.log.producer_state import Producers
 from penstock.log.reading.cold_reading import validate_stored_batch
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from penstock.protocol import records

@@ -14,10 +14,10 @@ from penstock.errors import CommandFailed
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 
 if TYPE_CHECKING:
-    from penstock.cli.admin import FoundOffset, TopicSetting
-    from penstock.cli.connection import BrokerConnector
-    from penstock.cli.times import PositionSpec
-    from penstock.cli.topic_state import TopicDescription
+    from penstock.cli.admin_client import FoundOffset, TopicSetting
+    from penstock.cli.broker_connector import BrokerConnector
+    from penstock.cli.positions import PositionSpec
+    from penstock.cli.topic_metadata import TopicDescription
 
 BROKER_DEFAULT = -1
 """Kafka's way to leave a number to the broker."""
@@ -85,9 +85,9 @@ def create(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.admin import Admin
+    from penstock.cli.admin_client import Admin
     from penstock.cli.output import counted, json_line
-    from penstock.cli.topic_state import find_topic
+    from penstock.cli.topic_metadata import find_topic
 
     settings = parse_settings(set_ or (), "--set")
     with broker.client():  # says what is wrong if there is no broker
@@ -124,7 +124,7 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.output import json_line, note, table
-    from penstock.cli.topic_state import list_topics
+    from penstock.cli.topic_metadata import list_topics
 
     with broker.client() as client:
         topics = [topic for topic in list_topics(client) if internal or not topic.is_internal]
@@ -155,9 +155,9 @@ def describe(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.admin import Admin
+    from penstock.cli.admin_client import Admin
     from penstock.cli.output import json_line
-    from penstock.cli.topic_state import find_topics
+    from penstock.cli.topic_metadata import find_topics
 
     names = list(dict.fromkeys(names))
     topics = find_topics(broker, names)
@@ -237,10 +237,10 @@ def offsets(
     as_json: JsonOption = False,
 ) -> None:
     """On a compacted topic the counts are upper bounds: removed records leave gaps."""
-    from penstock.cli.admin import Admin
+    from penstock.cli.admin_client import Admin
     from penstock.cli.output import json_line, table
-    from penstock.cli.times import PositionKind
-    from penstock.cli.topic_state import find_topic
+    from penstock.cli.positions import PositionKind
+    from penstock.cli.topic_metadata import find_topic
 
     position = _parse_position(at, PositionKind.TIMESTAMP, "--time") if at is not None else None
     topic, admin = find_topic(broker, name), Admin(broker)
@@ -271,7 +271,7 @@ def _offset_row(number: int, start: int, end: int, found: "FoundOffset | None") 
 
 
 def _parse_position(text: str, number_is: Any, option: str) -> "PositionSpec":
-    from penstock.cli.times import parse_position
+    from penstock.cli.positions import parse_position
 
     try:
         return parse_position(text, time.time_ns() // 1_000_000, number_is=number_is)
@@ -301,8 +301,8 @@ def alter(
         list[str] | None, typer.Option(metavar="KEY", help="Back to the broker's value. May be repeated.")
     ] = None,
 ) -> None:
-    from penstock.cli.admin import Admin
-    from penstock.cli.topic_state import find_topic
+    from penstock.cli.admin_client import Admin
+    from penstock.cli.topic_metadata import find_topic
 
     changes: dict[str, str | None] = {**parse_settings(set_ or (), "--set")}
     for key in unset or ():
@@ -332,7 +332,7 @@ def alter(
 
 def _not_set(name: str, keys: Sequence[str], settings: dict[str, "TopicSetting"]) -> list[str]:
     """Those the topic has no value of its own for. CommandFailed if one is no setting at all."""
-    from penstock.cli.admin import SETTINGS_ARE_LISTED
+    from penstock.cli.admin_client import SETTINGS_ARE_LISTED
     from penstock.cli.main import with_full_stop
     from penstock.config.setting import unknown_setting_message
 
@@ -354,9 +354,9 @@ DELETE_EXAMPLES = examples(
 @topic_app.command("delete", help="Delete topics and all their records.", epilog=DELETE_EXAMPLES)
 @client_command
 def delete(broker: "BrokerConnector", names: TopicNamesArgument, yes: YesOption = False) -> None:
-    from penstock.cli.admin import Admin
+    from penstock.cli.admin_client import Admin
     from penstock.cli.output import confirm
-    from penstock.cli.topic_state import find_topics
+    from penstock.cli.topic_metadata import find_topics
 
     names = list(dict.fromkeys(names))
     find_topics(broker, names)
@@ -386,9 +386,9 @@ def truncate(
     ] = "latest",
     yes: YesOption = False,
 ) -> None:
-    from penstock.cli.admin import Admin
+    from penstock.cli.admin_client import Admin
     from penstock.cli.output import confirm, counted, table
-    from penstock.cli.topic_state import find_topic, no_partition_text
+    from penstock.cli.topic_metadata import find_topic, no_partition_text
 
     if before != "latest" and not (before.isascii() and before.isdigit()):
         raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from penstock.config.broker_settings import BROKER_SETTINGS, SECTIONS
-from penstock.config.departures import KAFKA_DIFFERENCES, NOT_IN_KAFKA
 from penstock.config.group_settings import GROUP_OVERRIDE_SETTINGS
+from penstock.config.kafka_differences import KAFKA_DIFFERENCES, NOT_IN_KAFKA
 from penstock.config.kafka_settings import PROTECTIVE_SETTINGS
 from penstock.config.setting import ConfigType, Setting
 from penstock.config.topic_settings import IGNORED_TOPIC_SETTINGS, TOPIC_SETTINGS

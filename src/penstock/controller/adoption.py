@@ -12,13 +12,13 @@ Rule 2: what is written is what was read, but for the broker's registration, whi
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.controller.brokers import adopt
+from penstock.controller.broker_lifecycle import adopt
 from penstock.controller.decision import Decision
 from penstock.errors import ConfigError, CorruptData
 from penstock.host.metadata_store import ABSENT, Compare, Delete, DeleteAll, Put, Snapshot
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import BrokerValue, decode
-from penstock.metadata.facts import ClusterImage
-from penstock.metadata.image import image_of
+from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import CLUSTER_ID_KEY, BrokerKey, BrokerSessionKey, ClusterKeys, ControllerKey
 
 STORE_PREFIX = "/penstock/"

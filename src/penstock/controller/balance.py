@@ -22,7 +22,7 @@ from zlib import crc32
 from penstock.controller.partitions import Partition, every_partition
 from penstock.controller.placement import Replicas, default_replication_factor, placement_candidates
 from penstock.controller.reassignment import Reassignment
-from penstock.metadata.facts import BrokerRegistration, ClusterImage, Topic
+from penstock.metadata.cluster_image import BrokerRegistration, ClusterImage, Topic
 
 ReplicaCounts = dict[int, int]
 """Of replicas, by the broker that holds them."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare, Put, StoreChange
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.keys import ClusterKeys
 
 

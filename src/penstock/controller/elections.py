@@ -24,8 +24,8 @@ import msgspec
 from penstock.controller.decision import Decision, compare_sessions, compare_term
 from penstock.controller.partitions import Partition, change_partition, existing_partition, with_isr
 from penstock.errors import ApiError, ErrorCode
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage, PartitionState, Topic, without
 from penstock.metadata.durability import allows_unclean_election, eligible_leaders, has_acknowledged_records
-from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic, without
 
 
 class ElectionType(IntEnum):

@@ -4,8 +4,8 @@ from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_term
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare, Put
 from penstock.metadata import levels
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import FeaturesValue, encode
-from penstock.metadata.facts import ClusterImage
 from penstock.metadata.keys import ClusterKeys
 
 

@@ -6,8 +6,8 @@ from penstock.controller.decision import Decision
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, Put
 from penstock.limits import GROUPS_WITH_SETTINGS_MAX
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import GroupConfigValue, encode
-from penstock.metadata.facts import ClusterImage
 from penstock.metadata.keys import ClusterKeys
 
 

@@ -6,7 +6,7 @@ Kafka allows most of it and leaves the consequences to whoever asked.
 from collections.abc import Mapping
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.facts import GROUP_TOPIC, INTERNAL_TOPICS
+from penstock.metadata.cluster_image import GROUP_TOPIC, INTERNAL_TOPICS
 
 _COMPACT = "compact"
 

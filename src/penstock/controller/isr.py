@@ -18,7 +18,7 @@ from penstock.controller.decision import Decision
 from penstock.controller.partitions import change_partition, compare_min_isr, with_isr
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare
-from penstock.metadata.facts import ClusterImage, PartitionState, Topic
+from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
 from penstock.metadata.keys import ClusterKeys
 from penstock.types import TopicId
 

@@ -22,9 +22,9 @@ import msgspec
 from penstock.controller.decision import Decision, compare_sessions
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare, Put
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage, PartitionState, Topic
 from penstock.metadata.documents import PartitionValue, encode
 from penstock.metadata.durability import eligible_leaders, min_isr, min_isr_changes
-from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic
 from penstock.metadata.keys import ClusterKeys
 
 Partition = tuple[Topic, PartitionState]

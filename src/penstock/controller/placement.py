@@ -26,8 +26,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 
 from penstock.errors import ApiError, ErrorCode
+from penstock.metadata.cluster_image import BrokerRegistration, ClusterImage
 from penstock.metadata.durability import REPLICATION_FACTOR_DEFAULT
-from penstock.metadata.facts import BrokerRegistration, ClusterImage
 
 _SHOWN_MAX = 20
 

@@ -25,7 +25,7 @@ from penstock.controller.partitions import (
 )
 from penstock.controller.placement import Replicas, validate_replicas
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic, without
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage, PartitionState, Topic, without
 
 
 class Reassignment(NamedTuple):

@@ -48,6 +48,7 @@ from penstock.limits import (
     TOPIC_NAME_CHARACTERS_MAX,
 )
 from penstock.metadata import levels
+from penstock.metadata.cluster_image import ClusterImage, Endpoint, PartitionState, Topic, metric_name
 from penstock.metadata.documents import (
     BrokerConfigValue,
     BrokerValue,
@@ -58,7 +59,6 @@ from penstock.metadata.documents import (
     encode,
 )
 from penstock.metadata.durability import changes_min_isr
-from penstock.metadata.facts import ClusterImage, Endpoint, PartitionState, Topic, metric_name
 from penstock.metadata.keys import ClusterKeys, acceptable_topic_id, topic_id_text
 from penstock.types import ProducerId, TopicId
 

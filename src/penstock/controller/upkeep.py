@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from penstock.controller.balance import balancing_moves, replication_factor_moves
-from penstock.controller.brokers import admit, awaits_admission, finish_joining, prepare_admission
+from penstock.controller.broker_lifecycle import admit, awaits_admission, finish_joining, prepare_admission
 from penstock.controller.decision import Decision, compare_term
 from penstock.controller.elections import (
     elect_preferred_leader,
@@ -33,7 +33,7 @@ from penstock.controller.partitions import Partition, every_partition
 from penstock.controller.reassignment import complete, reassign
 from penstock.host.metadata_store import Compare, Delete
 from penstock.limits import REASSIGNMENTS_AT_ONCE, UPKEEP_DECISIONS_MAX
-from penstock.metadata.facts import NO_NODE, BrokerRegistration, ClusterImage
+from penstock.metadata.cluster_image import NO_NODE, BrokerRegistration, ClusterImage
 from penstock.metadata.image_changes import changed_partitions, changed_topics
 from penstock.metadata.keys import ClusterKeys
 

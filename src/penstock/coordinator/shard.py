@@ -36,7 +36,7 @@ from penstock.limits import (
 from penstock.protocol.batches import HEADER_BYTES
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.partition import Partition
-from penstock.replication.waiting import ProduceWait
+from penstock.replication.produce_waits import ProduceWait
 from penstock.types import NO_OFFSET, Offset
 
 

@@ -7,14 +7,14 @@ from penstock.config.groups import ConsumerConfig, GroupConfig
 from penstock.coordinator.timers import Timers
 from penstock.groups.consumer.regex import REGEX_CHUNK_WORK_MAX
 from penstock.groups.offsets.consume_rate import ConsumeRates
-from penstock.groups.offsets.expiry import TrustedClock
+from penstock.groups.offsets.expiry_rules import TrustedClock
 from penstock.limits import (
     GROUP_METADATA_BYTES_MAX,
     GROUP_RATE_PARTITIONS_MAX,
     GROUP_RATE_WINDOW_MS,
     GROUP_STATE_BYTES_MAX,
 )
-from penstock.metadata.facts import Topic
+from penstock.metadata.cluster_image import Topic
 from penstock.types import TopicId
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.coordinator.outcome import Now
-from penstock.groups.consumer_protocol import decode_assignment
+from penstock.groups.embedded_protocol import decode_assignment
 from penstock.groups.offsets.committed_offsets import OffsetAndMetadata
 from penstock.groups.rebalance_history import RebalanceHistory
 from penstock.protocol.messages.consumer_group_describe import DescribedConsumerGroup

@@ -2,7 +2,7 @@
 
     classic to consumer   the first member of the consumer protocol joins: everybody becomes a member of
                           a consumer group, with what it may still read of the last one; members that
-                          still speak the classic protocol are served by `classic_members.py`
+                          still speak the classic protocol are served by `classic_requests.py`
     consumer to classic   the last member of the consumer protocol is gone, and others remain: they
                           become a classic group and are asked to gather
 
@@ -49,7 +49,7 @@ from penstock.groups.consumer.consumer_records import (
     target_record,
 )
 from penstock.groups.consumer.target_assignment import topics_hash
-from penstock.groups.consumer_protocol import (
+from penstock.groups.embedded_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,

@@ -16,17 +16,17 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.controller.balance import balancing_moves, evacuation_moves
-from penstock.controller.brokers import drain_by_operator, is_drained, undrain
+from penstock.controller.broker_lifecycle import drain_by_operator, is_drained, undrain
+from penstock.controller.cluster_summary import ClusterSummary, broker_state, survey
 from penstock.controller.partitions import Partition
 from penstock.controller.reassignment import Reassignment, reassign
-from penstock.controller.survey import ClusterSummary, broker_state, survey
 from penstock.errors import ApiError, ErrorCode
 from penstock.http.errors import HttpError, json_reply
 from penstock.limits import BALANCE_MOVES_MAX, HTTP_PARTITIONS_LISTED_MAX, INT_MAX, PARTITION_CHANGES_AT_ONCE
-from penstock.metadata.facts import NO_NODE, ClusterImage
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage
 from penstock.replication.partition import Partition as Replica
 
 JsonObject = dict[str, Any]

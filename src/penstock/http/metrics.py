@@ -25,7 +25,7 @@ from penstock.limits import (
     METRICS_PARTITIONS_PER_TURN,
     METRICS_TOPICS_MAX,
 )
-from penstock.log.producers import ProducerRegistry
+from penstock.log.producer_state import ProducerRegistry
 from penstock.replication.partition import Partition
 
 

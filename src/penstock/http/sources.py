@@ -7,7 +7,7 @@ from penstock.broker.groups.cluster_groups import ClusterGroups
 from penstock.broker.groups.group_lag import GroupLagReporter
 from penstock.broker.network.server import Server
 from penstock.broker.storage.compaction import Compaction
-from penstock.broker.storage.storage import Storage
+from penstock.broker.storage.partition_storage import Storage
 from penstock.observability.logs import Log
 
 

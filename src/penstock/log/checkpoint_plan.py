@@ -13,7 +13,7 @@ from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
-from penstock.log.producers import Producer, render_snapshot
+from penstock.log.producer_state import Producer, render_snapshot
 from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from penstock.types import Offset
 

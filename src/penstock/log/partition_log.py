@@ -27,12 +27,12 @@ from typing import NamedTuple
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import Disk, File, SmallFile, TooManyOpenFiles
 from penstock.limits import SEGMENT_OFFSETS_MAX
-from penstock.log import epochs as epoch_file
-from penstock.log.checkpoint import render_rows
+from penstock.log import leader_epochs as epoch_file
+from penstock.log.checkpoint_file import render_rows
 from penstock.log.checkpoint_plan import Checkpoint, plan_indexes
-from penstock.log.epochs import LeaderEpochs
 from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
-from penstock.log.producers import Producers
+from penstock.log.leader_epochs import LeaderEpochs
+from penstock.log.producer_state import Producers
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead, LoadedIndexes, SegmentView
 from penstock.log.reading.warm_reading import WarmReads
 from penstock.log.segment import LOG_SUFFIX, Segment, segment_name

@@ -19,17 +19,17 @@ from typing import NamedTuple
 from penstock.errors import CorruptData, StorageFull
 from penstock.host.disk import Disk, File
 from penstock.limits import RECOVERY_READ_BYTES
-from penstock.log import epochs as epoch_file
-from penstock.log.checkpoint import parse_rows
+from penstock.log import leader_epochs as epoch_file
+from penstock.log.checkpoint_file import parse_rows
 from penstock.log.compaction.cleaner_offsets import load_clean_to
 from penstock.log.compaction.swap import finish_swaps
-from penstock.log.epochs import LeaderEpochs
 from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
+from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
-from penstock.log.producers import Producers
+from penstock.log.producer_state import Producers
 from penstock.log.reading.cold_reading import Indexes, is_dense, validate_stored_batch, wrong_offset_error
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header

@@ -9,7 +9,7 @@ from penstock.host.disk import Disk
 from penstock.limits import INDEX_BYTES_KEPT_MAX
 from penstock.log.index.index_cache import IndexCache
 from penstock.log.open_files import OpenFiles
-from penstock.log.producers import PRODUCER_LIMITS, ProducerLimits, ProducerRegistry
+from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits, ProducerRegistry
 
 
 class SharedLogResources(NamedTuple):

@@ -23,7 +23,7 @@ from penstock.config.setting import SettingValue
 from penstock.config.topic import FlushPolicy
 from penstock.config.topic_settings import TOPIC_SETTINGS
 from penstock.host.metadata_store import ABSENT
-from penstock.metadata.facts import BrokerRegistration, ClusterImage, PartitionState, Topic
+from penstock.metadata.cluster_image import BrokerRegistration, ClusterImage, PartitionState, Topic
 
 MIN_ISR = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"

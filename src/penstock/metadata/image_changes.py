@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.metadata.facts import ClusterImage, PartitionState, Topic
+from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
 
 
 class GrownTopic(msgspec.Struct, frozen=True):

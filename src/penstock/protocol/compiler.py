@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.protocol.decoders import DecoderWriter
 from penstock.protocol.encoders import EncoderWriter
-from penstock.protocol.source import Source
+from penstock.protocol.source_writer import Source
 from penstock.types import Buffer
 
 Message = TypeVar("Message", bound=msgspec.Struct)

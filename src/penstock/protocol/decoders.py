@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.errors import ProtocolError
 from penstock.protocol.schema import Blob, FieldSpec, Fixed, Nested, Text, fields_of
-from penstock.protocol.source import Source
+from penstock.protocol.source_writer import Source
 from penstock.types import Buffer
 
 VARINT_BYTES_MAX = 5

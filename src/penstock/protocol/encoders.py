@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.protocol.decoders import has_records
 from penstock.protocol.schema import Blob, FieldSpec, Fixed, Nested, Text, fields_of
-from penstock.protocol.source import Source
+from penstock.protocol.source_writer import Source
 
 
 def varint_bytes(value: int) -> bytes:

@@ -54,7 +54,7 @@ from penstock.replication.leading import (
     LeaderRole,
     PendingIsrChange,
 )
-from penstock.replication.waiting import ProduceWaits
+from penstock.replication.produce_waits import ProduceWaits
 from penstock.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
 
 # Looking a member up in its class costs as much as all the rest of a comparison.

@@ -2,8 +2,8 @@
 
 from penstock.host.metadata_store import ABSENT
 from penstock.log.partition_log import PartitionLog
+from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
 from penstock.metadata.durability import eligible_leaders, min_isr
-from penstock.metadata.facts import ClusterImage, PartitionState, Topic
 from penstock.replication.following import UNKNOWN_LEADER, FollowerRole
 from penstock.replication.leaderships import Leaderships
 from penstock.replication.leading import CommittedPartitionState, LeaderRole

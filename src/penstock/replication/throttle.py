@@ -10,7 +10,7 @@ Rule 2: a replica that is in sync is never held back: those who wait for acknowl
 from typing import NamedTuple
 
 from penstock.limits import LONG_MAX, REPLICA_PARTITION_BYTES, REPLICA_THROTTLE_PAUSE_MS_MAX
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.types import TopicId
 
 NO_RATE = LONG_MAX

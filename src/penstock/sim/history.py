@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from penstock.config.topic import FlushPolicy
 from penstock.limits import DECOMPRESSED_BYTES_MAX
-from penstock.log.producers import Producers
+from penstock.log.producer_state import Producers
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.protocol import records
 from penstock.protocol.batches import parse_header

@@ -16,8 +16,8 @@ from penstock.cli.output import counted
 from penstock.sim.cluster.cluster import SimCluster
 from penstock.sim.cluster.plan import ClusterPlan
 from penstock.sim.cluster.shrinking import ClusterRecipe, shrink
+from penstock.sim.log_simulation import LogSimulation
 from penstock.sim.options import LogRecipe, SimOptions, parse_options
-from penstock.sim.world import LogSimulation
 
 INTERRUPTED = 130
 

@@ -16,12 +16,12 @@ from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.reading.time_lookup import look_up
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.partition import Appended, Partition
-from penstock.replication.waiting import ProduceWait
+from penstock.replication.produce_waits import ProduceWait
 from penstock.sim.history import History, InvariantViolation
 from penstock.types import Offset
 
 if TYPE_CHECKING:
-    from penstock.sim.world import BrokerRun
+    from penstock.sim.log_simulation import BrokerRun
 
 IN_FLIGHT_MAX = 5
 HOT_KEYS, COLD_KEYS = 4, 60

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from penstock.config.listeners import Address
 from penstock.host.tls import ClientTls
-from penstock.wire.cluster import TIMEOUT_S, ClusterClient
+from penstock.wire.cluster_client import TIMEOUT_S, ClusterClient
 
 IDLE_CLIENTS_MAX: Final = 4
 

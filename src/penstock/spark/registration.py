@@ -13,7 +13,7 @@ def register(spark: "SparkSession", *, ship: bool = False) -> None:
     executors that do not have it, as from a notebook.
     """
     if ship:
-        from penstock.spark.runtime.shipped import shipped_source
+        from penstock.spark.runtime.code_shipping import shipped_source
 
         spark.dataSource.register(shipped_source())
         return

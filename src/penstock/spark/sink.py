@@ -45,7 +45,7 @@ from penstock.spark.runtime.workers import freeze_gc
 from penstock.spark.source.discovery import shortened_list
 from penstock.spark.table import BEYOND, HEADERS_TYPE
 from penstock.types import TopicPartition
-from penstock.wire.cluster import ClusterClient
+from penstock.wire.cluster_client import ClusterClient
 from penstock.wire.errors import TopicUnknown
 
 BYTES_AT_ONCE: Final = 8 << 20

@@ -12,9 +12,9 @@ from penstock.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from penstock.types import Offset, TopicPartition
-from penstock.wire.blocking import PendingResponse
-from penstock.wire.brokers import ANSWER_S_MAX, BrokerConnection
-from penstock.wire.retrying import RequestFailure, failure_of
+from penstock.wire.blocking_client import PendingResponse
+from penstock.wire.connection_pool import ANSWER_S_MAX, BrokerConnection
+from penstock.wire.retry_policy import RequestFailure, failure_of
 
 LATEST: Final = -1
 EARLIEST: Final = -2

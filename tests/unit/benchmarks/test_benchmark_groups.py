@@ -12,7 +12,7 @@ from benchmarks.clients import ClientFailed
 from benchmarks.groups_commits import groups_in_all_shards, groups_in_one_shard
 from benchmarks.groups_timeline import Event, Holdings, Kind, Receipt, kept, longest_pause
 from benchmarks.groups_wire import SHARDS, CommitFrame, Exchange, exchange_all, fetch_frame
-from penstock.coordinator.placement import shard_of
+from penstock.coordinator.shard_placement import shard_of
 from penstock.protocol.frames import decode_request, decode_response
 from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
 from penstock.protocol.messages.offset_fetch import OFFSET_FETCH

@@ -28,14 +28,14 @@ from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import SystemRandomness
 from penstock.host.worker import Worker, WorkerPool
 from penstock.log.data_directory import DataDirectory, open_directory
-from penstock.metadata.embedded import EmbeddedStore
-from penstock.metadata.facts import ClusterImage
-from penstock.metadata.sqlite import MEMORY, SqliteStore
+from penstock.metadata.cluster_image import ClusterImage
+from penstock.metadata.embedded_store import EmbeddedStore
+from penstock.metadata.sqlite_store import MEMORY, SqliteStore
 from penstock.protocol.frames import encode_response
 from penstock.protocol.records import BatchOptions, Record, build_batch
 from penstock.protocol.schema import Api, Struct
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.security.access import ANONYMOUS, AllowEverything, Authorizer, Operation, Principal, Resource
 from penstock.types import NodeId, Offset, TopicId
 

@@ -20,9 +20,9 @@ from penstock.controller.topics import TopicRequest, register_broker
 from penstock.errors import StorageFull
 from penstock.host.metadata_store import CommittedTransaction, Compare, Conflict, StoreChange
 from penstock.host.worker import Worker
-from penstock.metadata.embedded import EmbeddedStore
-from penstock.metadata.facts import ClusterImage, Endpoint, Topic
-from penstock.metadata.sqlite import MEMORY, SqliteStore
+from penstock.metadata.cluster_image import ClusterImage, Endpoint, Topic
+from penstock.metadata.embedded_store import EmbeddedStore
+from penstock.metadata.sqlite_store import MEMORY, SqliteStore
 from penstock.protocol.frames import encode_response
 from penstock.protocol.schema import Api, Struct
 from penstock.security.access import ANONYMOUS, AllowEverything, Authorizer, Operation, Principal, Resource

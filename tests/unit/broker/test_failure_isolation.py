@@ -12,7 +12,7 @@ from penstock.broker.broker import Environment, RunningBroker, running_broker
 from penstock.broker.cluster.metadata_service import MetadataLimits
 from penstock.config.sources import load
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.messages.create_topics import (
     CREATE_TOPICS,
     CreatableTopic,

@@ -11,7 +11,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.router import DeferredReply, Route, Router
 from penstock.broker.served_api import never_waits
 from penstock.errors import ProtocolError
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.frames import encode_request, parse_request_header
 from penstock.protocol.messages.log_positions import LOG_POSITIONS
 from penstock.protocol.messages.metadata import (

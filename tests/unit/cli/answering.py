@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from penstock.cli.connection import BrokerConnector
+from penstock.cli.broker_connector import BrokerConnector
 
 
 class CannedReplies:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.admin import Admin
-from penstock.cli.connection import BrokerConnector
+from penstock.cli.admin_client import Admin
+from penstock.cli.broker_connector import BrokerConnector
+from penstock.cli.positions import PositionKind, PositionSpec
 from penstock.cli.records.consume import AssignedReader, PartitionRange
 from penstock.cli.records.record_output import IncomingRecord
-from penstock.cli.times import PositionKind, PositionSpec
-from penstock.cli.topic_state import write_failure_reason
+from penstock.cli.topic_metadata import write_failure_reason
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed
 from tests.unit.wire.fake_cluster import FakeCluster

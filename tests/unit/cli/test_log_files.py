@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli.client_app import app
 from penstock.errors import CommandFailed
-from penstock.log.epochs import FILE_NAME as EPOCH_FILE
-from penstock.log.producers import Producers
+from penstock.log.leader_epochs import FILE_NAME as EPOCH_FILE
+from penstock.log.producer_state import Producers
 from penstock.protocol.batches import HEADER_BYTES, parse_header
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record, build_batch

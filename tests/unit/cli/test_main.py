@@ -92,7 +92,7 @@ def test_serve_imports_nothing_of_the_other_commands() -> None:
 def test_the_help_of_a_client_command_does_not_load_the_client() -> None:
     modules = modules_after("produce", "--help")
 
-    assert not {"confluent_kafka", "rich", "penstock.cli.connection"} & modules
+    assert not {"confluent_kafka", "rich", "penstock.cli.broker_connector"} & modules
 
 
 def test_a_command_of_the_broker_behind_something_else_is_refused_with_what_to_type() -> None:

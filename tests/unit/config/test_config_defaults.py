@@ -4,8 +4,8 @@ import pytest
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.broker_settings import BROKER_SETTINGS
-from penstock.config.departures import KAFKA_DIFFERENCES, NOT_IN_KAFKA
 from penstock.config.describe import describe_topic
+from penstock.config.kafka_differences import KAFKA_DIFFERENCES, NOT_IN_KAFKA
 from penstock.config.layers import NOTHING_GIVEN, synonyms_of, value_of
 from penstock.config.setting import ConfigSource, ConfigType
 from penstock.config.topic_settings import TOPIC_SETTINGS

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from penstock.config.broker_settings import BROKER_SETTINGS
-from penstock.config.departures import KAFKA_DIFFERENCES
+from penstock.config.kafka_differences import KAFKA_DIFFERENCES
 from penstock.config.reference import render
 from penstock.config.sources import load
 from penstock.config.topic_settings import TOPIC_SETTINGS

@@ -10,7 +10,7 @@ record, and that is seen.
 
 from dataclasses import dataclass, field, replace
 
-from penstock.controller.brokers import (
+from penstock.controller.broker_lifecycle import (
     RegistrationRequest,
     admit,
     awaits_admission,
@@ -22,9 +22,9 @@ from penstock.controller.elections import is_withdrawn, withdraw
 from penstock.controller.isr import IsrMember, IsrProposal, change_isr
 from penstock.errors import ApiError
 from penstock.host.metadata_store import DeleteAll, SessionId
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage, Controller, PartitionState
 from penstock.metadata.durability import eligible_leaders, has_lost_copy, min_isr
-from penstock.metadata.facts import NO_NODE, ClusterImage, Controller, PartitionState
-from penstock.metadata.image import image_of
+from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import topic_id_text
 from tests.unit.controller.controller_support import CLUSTER, LISTENERS, StoredCluster
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 
-from penstock.controller.brokers import (
+from penstock.controller.broker_lifecycle import (
     RegistrationRequest,
     admit,
     become_controller,
@@ -26,8 +26,8 @@ from penstock.host.metadata_store import (
     StoreEntry,
 )
 from penstock.metadata import levels
-from penstock.metadata.facts import ClusterImage, Endpoint, PartitionState
-from penstock.metadata.image import apply, image_of
+from penstock.metadata.cluster_image import ClusterImage, Endpoint, PartitionState
+from penstock.metadata.image_builder import apply, image_of
 from penstock.metadata.keys import ClusterKeys
 from penstock.types import TopicId
 

@@ -2,7 +2,7 @@
 
 from penstock.controller.isr import IsrMember, IsrProposal, change_isr
 from penstock.controller.upkeep import Task, urgent_work
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from tests.unit.controller.controller_support import StoredCluster
 
 STEPS_MAX = 100

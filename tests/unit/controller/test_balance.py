@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.controller.balance import balancing_moves, evacuation_moves, replication_factor_moves
-from penstock.controller.brokers import drain
+from penstock.controller.broker_lifecycle import drain
 from penstock.controller.partitions import every_partition
 from penstock.controller.reassignment import Reassignment, reassign
 from tests.unit.controller.controller_support import StoredCluster, cluster_of

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from penstock.controller.brokers import drain, fence
+from penstock.controller.broker_lifecycle import drain, fence
 from penstock.controller.decision import Decision, batched, merged
 from penstock.controller.elections import ElectionType, elect
 from penstock.controller.reassignment import Reassignment, cancel, reassign
 from penstock.controller.topics import alter_broker_config, alter_topic_config, grow_topic
 from penstock.controller.upkeep import UpkeepSettings, UpkeepStep, deferrable_work, urgent_work
 from penstock.errors import ApiError
-from penstock.metadata.facts import NO_NODE, ClusterImage
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage
 from tests.unit.controller.cluster_model import (
     CHANGES_MAX,
     UNFLUSHED_TOPIC,

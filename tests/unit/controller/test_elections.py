@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.controller.brokers import drain, fence
+from penstock.controller.broker_lifecycle import drain, fence
 from penstock.controller.elections import (
     ElectionType,
     elect,
@@ -13,8 +13,8 @@ from penstock.controller.elections import (
 )
 from penstock.controller.topics import alter_broker_config, alter_topic_config, bump_leader_epochs
 from penstock.errors import ErrorCode
+from penstock.metadata.cluster_image import NO_NODE, PartitionState
 from penstock.metadata.durability import eligible_leaders
-from penstock.metadata.facts import NO_NODE, PartitionState
 from tests.unit.controller.controller_support import StoredCluster, accept_any, cluster_of, refusal
 from tests.unit.controller.scenarios import shrink, upkeep
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.controller.brokers import unregister
+from penstock.controller.broker_lifecycle import unregister
 from penstock.controller.decision import Decision
 from penstock.controller.features import upgrade
 from penstock.errors import CorruptData, ErrorCode

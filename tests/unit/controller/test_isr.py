@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.controller.brokers import drain
+from penstock.controller.broker_lifecycle import drain
 from penstock.controller.elections import ElectionType, elect
 from penstock.controller.isr import IsrMember, IsrProposal, change_isr
 from penstock.controller.reassignment import Reassignment, reassign

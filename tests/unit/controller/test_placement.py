@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.controller.placement import place_replicas
-from penstock.metadata.facts import BrokerRegistration
+from penstock.metadata.cluster_image import BrokerRegistration
 
 
 def brokers(*racks: str | None) -> list[BrokerRegistration]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.controller.brokers import drain
+from penstock.controller.broker_lifecycle import drain
 from penstock.controller.reassignment import Reassignment, cancel, complete, reassign, reassigning_partitions
 from penstock.errors import ErrorCode
 from penstock.metadata.durability import min_isr

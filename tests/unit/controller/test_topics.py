@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from penstock.controller.brokers import drain, unregister
+from penstock.controller.broker_lifecycle import drain, unregister
 from penstock.controller.decision import Decision, transactions_of
 from penstock.controller.topics import (
     NewTopicFacts,
@@ -22,8 +22,8 @@ from penstock.controller.topics import (
 )
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare
-from penstock.metadata.facts import ClusterImage, Endpoint
-from penstock.metadata.image import apply
+from penstock.metadata.cluster_image import ClusterImage, Endpoint
+from penstock.metadata.image_builder import apply
 from penstock.types import NO_TOPIC_ID, TopicId
 from tests.unit.controller.controller_support import EMPTY, StoredCluster, refusal
 from tests.unit.controller.controller_support import cluster_of as real_cluster_of

@@ -1,7 +1,7 @@
 """What the controller does next: the most urgent first, in pieces, and nothing twice."""
 
 from penstock.controller.balance import balancing_moves
-from penstock.controller.brokers import become_controller, drain
+from penstock.controller.broker_lifecycle import become_controller, drain
 from penstock.controller.decision import transactions_of
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.controller.topics import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.coordinator.placement import java_hash, shard_of
+from penstock.coordinator.shard_placement import java_hash, shard_of
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from penstock.errors import ErrorCode
-from penstock.groups.consumer_protocol import (
+from penstock.groups.embedded_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     ConsumerTopicPartitions,

@@ -1,7 +1,7 @@
 """Groups as people see them, whichever protocol they speak."""
 
 from penstock.coordinator.outcome import Now
-from penstock.groups.consumer_protocol import (
+from penstock.groups.embedded_protocol import (
     ConsumerProtocolAssignment,
     ConsumerTopicPartitions,
     encode_assignment,

@@ -19,10 +19,10 @@ from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller
 from penstock.groups.consumer.consumer_member import Subscription
 from penstock.groups.consumer.regex import REGEXES_PER_GROUP_MAX
 from penstock.groups.group_context import ClientInfo, GroupContext, GroupStateLimits, TopicsImage
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.memory_check import heartbeat_needs_memory, sync_needs_memory
 from penstock.limits import MIB
-from penstock.metadata.facts import Topic
+from penstock.metadata.cluster_image import Topic
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from penstock.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity

@@ -12,7 +12,7 @@ from penstock.errors import ApiError, ConfigError, ErrorCode
 from penstock.groups.classic.join import ClassicCaller
 from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller
 from penstock.groups.group_context import ClientInfo, GroupContext, TopicsImage
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.offsets.commit import NO_GENERATION, CommitRequest
 from penstock.groups.offsets.committed_offsets import OffsetAndMetadata, PartitionCommit, commit_records
 from penstock.limits import (

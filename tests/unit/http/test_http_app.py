@@ -16,7 +16,7 @@ from penstock.http.errors import errors_as_json
 from penstock.http.groups import GroupPages
 from penstock.http.metrics import coordinator_error_metrics, group_metrics, producer_metrics
 from penstock.http.prometheus import lines
-from penstock.log.producers import ProducerLimits, ProducerRegistry, Producers
+from penstock.log.producer_state import ProducerLimits, ProducerRegistry, Producers
 from penstock.protocol.batches import parse_header
 from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset, TopicPartition

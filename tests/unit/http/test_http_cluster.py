@@ -8,7 +8,7 @@ import pytest
 from tests.unit.broker.support import HandlerHarness, running_cluster
 from tests.unit.http.http_support import JSON, client_of
 from tests.unit.log.log_support import new_disk
-from tests.unit.replication.test_manager import FIRST_ID, SECOND_ID, image, opened
+from tests.unit.replication.test_replica_manager import FIRST_ID, SECOND_ID, image, opened
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from penstock.host.disk import SmallFile, TooManyOpenFiles
 from penstock.log.index.index_cache import IndexCache
 from penstock.log.open_files import CLOSED_WHEN_SHORT, OpenFiles
 from penstock.log.partition_log import PartitionLog
-from penstock.log.producers import ProducerRegistry
+from penstock.log.producer_state import ProducerRegistry
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.segment import Segment
 from penstock.log.shared_bounds import SharedLogResources

@@ -11,7 +11,7 @@ from penstock.controller.topics import (
     register_broker,
 )
 from penstock.host.metadata_store import Put
-from penstock.metadata.facts import Endpoint, PartitionState
+from penstock.metadata.cluster_image import Endpoint, PartitionState
 from tests.unit.controller.controller_support import KEYS, StoredCluster, accept_any
 
 TOPIC = "AAAAAAAAAAAAAAAAAAAABw"

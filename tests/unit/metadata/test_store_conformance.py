@@ -7,8 +7,8 @@ import pytest
 
 from penstock.host.metadata_store import MetadataStore
 from penstock.host.worker import Worker
-from penstock.metadata.embedded import EmbeddedStore
-from penstock.metadata.sqlite import MEMORY, SqliteStore
+from penstock.metadata.embedded_store import EmbeddedStore
+from penstock.metadata.sqlite_store import MEMORY, SqliteStore
 from penstock.sim.scheduler import VirtualTimeLoop
 from penstock.sim.store import SimStore, StoreFaults
 from tests.unit.metadata.store_conformance import CHECKS, Check, expect_history_gone, put

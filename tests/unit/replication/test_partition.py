@@ -9,7 +9,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import BatchesRead
 from penstock.protocol.batches import parse_header
 from penstock.replication.partition import Appended, Partition, log_settings
-from penstock.replication.waiting import ProduceWait
+from penstock.replication.produce_waits import ProduceWait
 from penstock.sim.disk import Mount
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from tests.unit.log.log_support import FOLDER, NOW_MS, batch_of, new_disk

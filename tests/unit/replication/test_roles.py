@@ -7,7 +7,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.replication.following import RetryLater
 from penstock.replication.leading import CommittedPartitionState
 from penstock.replication.partition import Partition
-from penstock.replication.waiting import ProduceWait
+from penstock.replication.produce_waits import ProduceWait
 from penstock.types import Offset
 from tests.unit.replication.replica_support import (
     catch_up,

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.limits import REPLICA_WAIT_MS
-from penstock.replication.fetch_plan import FetchSessionHandler, Replica
+from penstock.replication.fetch_session_handler import FetchSessionHandler, Replica
 from penstock.replication.throttle import Allowance, Throttle, is_being_added
 from penstock.types import TopicId
 from tests.unit.controller.controller_support import cluster_of

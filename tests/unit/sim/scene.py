@@ -6,10 +6,10 @@ from functools import partial
 
 from penstock.broker.broker import RunningBroker
 from penstock.broker.cluster.cluster_member import ClusterMember
-from penstock.metadata.facts import ClusterImage
-from penstock.sim.cluster.clients.administrating import Administrator
+from penstock.metadata.cluster_image import ClusterImage
+from penstock.sim.cluster.clients.administrator import Administrator
 from penstock.sim.cluster.clients.client import KafkaClient
-from penstock.sim.cluster.clients.consuming import PartitionReader
+from penstock.sim.cluster.clients.partition_reader import PartitionReader
 from penstock.sim.cluster.cluster import START_SECONDS_MAX, SimCluster
 from penstock.sim.cluster.node import BUG_EVENTS
 from penstock.sim.cluster.plan import draw_plan

@@ -9,7 +9,7 @@ import pytest
 from penstock.config.listeners import Address
 from penstock.host.tls import ClientTls
 from penstock.spark.pool import IDLE_CLIENTS_MAX, ClientSettings, Pool
-from penstock.wire.cluster import ClusterClient, WireError
+from penstock.wire.cluster_client import ClusterClient, WireError
 
 HERE = ClientSettings((Address("127.0.0.1", 9092),))
 

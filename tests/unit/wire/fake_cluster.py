@@ -42,7 +42,7 @@ from penstock.protocol.messages.metadata import (
 from penstock.protocol.records import Record, build_batch
 from penstock.protocol.schema import Api
 from penstock.types import Buffer, Offset, TopicId, TopicPartition
-from penstock.wire.cluster import LATEST, ClusterClient
+from penstock.wire.cluster_client import LATEST, ClusterClient
 
 ORDERS = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)

@@ -20,9 +20,9 @@ from penstock.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from penstock.types import TopicPartition
-from penstock.wire.cluster import EARLIEST, ClusterClient, WireError
+from penstock.wire.cluster_client import EARLIEST, ClusterClient, WireError
 from penstock.wire.errors import RequestRejected, TopicUnknown, Unreachable
-from penstock.wire.retrying import UNKNOWN_TOPIC_S_MAX
+from penstock.wire.retry_policy import UNKNOWN_TOPIC_S_MAX
 from tests.unit.wire.fake_cluster import (
     ORDERS,
     OTHER,

@@ -10,9 +10,9 @@ from penstock.protocol.messages.list_offsets import LIST_OFFSETS
 from penstock.protocol.messages.metadata import METADATA
 from penstock.protocol.messages.produce import PRODUCE
 from penstock.types import Offset, TopicId
-from penstock.wire.cluster import ClusterClient, WireError
+from penstock.wire.cluster_client import ClusterClient, WireError
 from penstock.wire.errors import TopicReplaced, TopicUnknown
-from penstock.wire.retrying import GONE_AFTER_S, UNKNOWN_TOPIC_S_MAX
+from penstock.wire.retry_policy import GONE_AFTER_S, UNKNOWN_TOPIC_S_MAX
 from tests.unit.wire.fake_cluster import (
     ORDERS,
     OTHER,

@@ -27,9 +27,9 @@ from penstock.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import ClusterClient, WireError
+from penstock.wire.cluster_client import ClusterClient, WireError
 from penstock.wire.errors import RecordsTooLarge, RequestRejected
-from penstock.wire.sequences import sequence_after
+from penstock.wire.sequence_numbers import sequence_after
 from tests.unit.wire.fake_cluster import (
     ORDERS,
     OTHER,

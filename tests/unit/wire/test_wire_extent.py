@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from penstock.errors import CorruptData
 from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset
-from penstock.wire.fetching import extent_of, next_fetch_bytes
+from penstock.wire.range_fetcher import extent_of, next_fetch_bytes
 
 FAR = Offset(10**9)
 

@@ -20,7 +20,7 @@ Differs from Kafka
 from collections import Counter
 from collections.abc import Mapping
 
-from penstock.broker.cluster.metadata_change import MetadataChange, no_controller_error
+from penstock.broker.cluster.metadata_changes import MetadataChange, no_controller_error
 from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name

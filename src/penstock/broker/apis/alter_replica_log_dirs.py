@@ -29,7 +29,7 @@ from penstock.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
-from penstock.replication.manager import ReplicaManager
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.security.access import Operation
 from penstock.types import TopicPartition
 

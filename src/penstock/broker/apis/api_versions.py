@@ -21,7 +21,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, never_waits, no_names
 from penstock.errors import ErrorCode
 from penstock.metadata import levels
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.messages.api_versions import (
     API_VERSIONS,
     ApiVersion,

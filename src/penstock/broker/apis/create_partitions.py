@@ -18,7 +18,7 @@ Differs from Kafka
 from collections import Counter
 from collections.abc import Sequence
 
-from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, names_at

@@ -34,7 +34,7 @@ from penstock.controller.internal_topics import internal_topic_error
 from penstock.controller.topics import BROKER_DEFAULT, ReplicaAssignment, TopicRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
-from penstock.metadata.facts import Topic
+from penstock.metadata.cluster_image import Topic
 from penstock.protocol.messages.create_topics import (
     CREATE_TOPICS,
     CreatableTopic,

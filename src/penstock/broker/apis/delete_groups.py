@@ -23,7 +23,7 @@ from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.delete_groups import (
     DELETE_GROUPS,

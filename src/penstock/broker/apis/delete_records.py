@@ -40,8 +40,8 @@ from penstock.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.security.access import Operation
 from penstock.types import NO_OFFSET, NO_TOPIC_ID, Offset, TopicPartition
 

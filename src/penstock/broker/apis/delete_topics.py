@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, topics_named
@@ -29,7 +29,7 @@ from penstock.controller.internal_topics import internal_topic_error
 from penstock.controller.topics import delete_topic, unknown_topic_id
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import TOPICS_PER_REQUEST_MAX
-from penstock.metadata.facts import ClusterImage, Topic
+from penstock.metadata.cluster_image import ClusterImage, Topic
 from penstock.protocol.messages.delete_topics import (
     DELETE_TOPICS,
     DeletableTopicResult,

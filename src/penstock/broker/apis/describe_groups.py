@@ -24,7 +24,7 @@ from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.describe_groups import (
     DESCRIBE_GROUPS,

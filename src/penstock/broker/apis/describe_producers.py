@@ -12,7 +12,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, names_at, never_waits
 from penstock.controller.topics import require_legal_name
 from penstock.errors import ApiError, ErrorCode
-from penstock.log.producers import NO_COORDINATOR, NO_TRANSACTION
+from penstock.log.producer_state import NO_COORDINATOR, NO_TRANSACTION
 from penstock.protocol.messages.describe_producers import (
     DESCRIBE_PRODUCERS,
     DescribeProducersRequest,
@@ -21,8 +21,8 @@ from penstock.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.security.access import Operation
 from penstock.types import NO_TOPIC_ID, TopicPartition
 

@@ -27,8 +27,8 @@ from penstock.broker.cluster.metadata_view import (
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, names_at, never_waits
 from penstock.errors import ErrorCode
+from penstock.metadata.cluster_image import INTERNAL_TOPICS, ClusterImage, PartitionState
 from penstock.metadata.durability import eligible_leaders
-from penstock.metadata.facts import INTERNAL_TOPICS, ClusterImage, PartitionState
 from penstock.protocol.messages.describe_topic_partitions import (
     DESCRIBE_TOPIC_PARTITIONS,
     Cursor,

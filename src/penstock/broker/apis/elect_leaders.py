@@ -20,7 +20,7 @@ Differs from Kafka
 
 from collections.abc import Iterable
 
-from penstock.broker.cluster.metadata_change import MetadataChange, no_controller_error
+from penstock.broker.cluster.metadata_changes import MetadataChange, no_controller_error
 from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
@@ -28,7 +28,7 @@ from penstock.controller.elections import ElectionType, elect, is_election_neede
 from penstock.controller.partitions import every_partition
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.messages.elect_leaders import (
     ELECT_LEADERS,
     ElectLeadersRequest,

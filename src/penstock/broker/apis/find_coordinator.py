@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ServedApi
-from penstock.coordinator.placement import shard_of
+from penstock.coordinator.shard_placement import shard_of
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.facts import GROUP_TOPIC, ClusterImage
+from penstock.metadata.cluster_image import GROUP_TOPIC, ClusterImage
 from penstock.protocol.messages.find_coordinator import (
     FIND_COORDINATOR,
     Coordinator,

@@ -25,7 +25,7 @@ from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.controller.decision import Decision
 from penstock.controller.topics import ProducerIdBlock, next_producer_id_block
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.messages.init_producer_id import (
     INIT_PRODUCER_ID,
     InitProducerIdRequest,

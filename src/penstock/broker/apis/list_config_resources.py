@@ -20,7 +20,7 @@ from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name, never_waits
 from penstock.errors import ErrorCode
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.messages.list_config_resources import (
     LIST_CONFIG_RESOURCES,
     ConfigResource,

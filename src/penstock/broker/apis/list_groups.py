@@ -20,7 +20,7 @@ from penstock.broker.groups.reply_budget import ReplyBudget
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, no_names
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.protocol.messages.list_groups import (
     LIST_GROUPS,
     ListedGroup,

@@ -27,7 +27,7 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.data.timestamp_lookup import NO_TIMEOUT, Lookup, TimeLookups
+from penstock.broker.data.timestamp_lookups import NO_TIMEOUT, Lookup, TimeLookups
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import TOPIC, ServedApi, names_at
 from penstock.errors import ApiError, ErrorCode
@@ -40,8 +40,8 @@ from penstock.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from penstock.protocol.schema import VERSION_MAX
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.security.access import Operation
 from penstock.types import NO_EPOCH, NO_TOPIC_ID, LeaderEpoch, TopicPartition
 

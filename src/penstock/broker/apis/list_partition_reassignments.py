@@ -16,7 +16,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name, never_waits
 from penstock.controller.reassignment import reassigning_partitions
 from penstock.errors import ErrorCode
-from penstock.metadata.facts import ClusterImage, PartitionState
+from penstock.metadata.cluster_image import ClusterImage, PartitionState
 from penstock.protocol.messages.list_partition_reassignments import (
     LIST_PARTITION_REASSIGNMENTS,
     ListPartitionReassignmentsRequest,

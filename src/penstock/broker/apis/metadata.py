@@ -34,7 +34,7 @@ from penstock.broker.cluster.topic_creation import TopicCreation, may_create_top
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, topics_named
 from penstock.errors import ErrorCode
-from penstock.metadata.facts import INTERNAL_TOPICS, Topic
+from penstock.metadata.cluster_image import INTERNAL_TOPICS, Topic
 from penstock.protocol.messages.metadata import (
     METADATA,
     MetadataRequest,

@@ -30,12 +30,12 @@ from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
 from penstock.errors import ErrorCode
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.offsets.commit import CommitRequest
 from penstock.groups.offsets.committed_offsets import OffsetAndMetadata, PartitionCommit
 from penstock.host.clock import Clock
 from penstock.limits import COMMITS_AT_ONCE, LONG_MAX
-from penstock.metadata.facts import Topic
+from penstock.metadata.cluster_image import Topic
 from penstock.protocol.messages.offset_commit import (
     OFFSET_COMMIT,
     OffsetCommitRequest,

@@ -19,7 +19,7 @@ from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.limits import TOMBSTONES_AT_ONCE
 from penstock.protocol.messages.offset_delete import (
     OFFSET_DELETE,

@@ -38,7 +38,7 @@ from penstock.broker.groups.reply_budget import ReplyBudget
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi
 from penstock.limits import GROUPS_REPORTED_PER_TURN, OFFSETS_PER_TURN
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.messages.offset_fetch import (
     OFFSET_FETCH,
     OffsetFetchRequest,

@@ -26,8 +26,8 @@ from penstock.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.security.access import Operation
 from penstock.types import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID, LeaderEpoch, Offset
 

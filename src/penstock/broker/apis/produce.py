@@ -52,7 +52,7 @@ from penstock.broker.served_api import TOPIC, ServedApi, topics_named
 from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.host.clock import Clock
 from penstock.limits import RECORDS_NAMED_MAX
-from penstock.metadata.facts import INTERNAL_TOPICS
+from penstock.metadata.cluster_image import INTERNAL_TOPICS
 from penstock.protocol.messages.produce import (
     PRODUCE,
     PartitionProduceResponse,
@@ -61,8 +61,8 @@ from penstock.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.security.access import Operation
 
 ACKS_ALLOWED: Final = frozenset({-1, 0, 1})

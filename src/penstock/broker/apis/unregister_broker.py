@@ -9,11 +9,11 @@ Differs from Kafka
     by itself, and its partitions would stay short of a replica without anybody being told.
 """
 
-from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
-from penstock.controller.brokers import unregister
+from penstock.controller.broker_lifecycle import unregister
 from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.messages.unregister_broker import (
     UNREGISTER_BROKER,

@@ -16,14 +16,14 @@ Differs from Kafka
 from functools import partial
 
 from penstock.broker.apis.api_versions import METADATA_LEVEL_MAX, METADATA_VERSION
-from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.controller.features import upgrade
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.levels import FEATURE, NEWEST
 from penstock.protocol.messages.update_features import (
     UPDATE_FEATURES,

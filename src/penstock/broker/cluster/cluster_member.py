@@ -22,21 +22,21 @@ from penstock.broker.cluster.failure_detector import FailureDetector
 from penstock.broker.cluster.membership import ClusterMembership, FoundOnDisk, registration
 from penstock.broker.cluster.peer_lease_check import PeerLeaseCheck
 from penstock.broker.cluster.store_identity import require_same_history, store_progress_of
-from penstock.broker.failures import report_failure
 from penstock.broker.replication.damaged_replicas import DamagedReplicas
 from penstock.broker.replication.follower_fetches import ClusterFollowers
 from penstock.broker.replication.replica_fetchers import InterBrokerLink, ReplicaFetchers
 from penstock.broker.storage.partition_inventory import InventoryKeeper
+from penstock.broker.task_failures import report_failure
 from penstock.config.broker import BrokerConfig
-from penstock.controller.brokers import drain, is_drained
+from penstock.controller.broker_lifecycle import drain, is_drained
 from penstock.errors import ApiError, ConfigError, StorageFailed
 from penstock.host.metadata_store import MetadataStore, StoreRejected, StoreUnavailable
 from penstock.host.tasks import Tasks
 from penstock.host.tls import ClientTls
 from penstock.limits import BROKER_ADMISSION_MS_MAX, BROKER_DRAIN_MS_MAX
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory, new_id
-from penstock.metadata.facts import ClusterImage
-from penstock.metadata.image import image_of
+from penstock.metadata.cluster_image import ClusterImage
+from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import ClusterKeys
 from penstock.replication.roles import Admission
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.config.broker import BrokerConfig
@@ -22,7 +22,7 @@ from penstock.controller.internal_topics import validate_internal_settings
 from penstock.controller.topics import alter_broker_config, alter_topic_config
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_ID_BYTES_MAX, TOPICS_PER_REQUEST_MAX
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.security.access import CLUSTER, Operation, ResourceType
 
 EVERY_BROKER = ""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import ReplicationConfig
-from penstock.controller.brokers import become_controller
+from penstock.controller.broker_lifecycle import become_controller
 from penstock.controller.decision import Decision, batched, merged
 from penstock.controller.partitions import Partition
 from penstock.controller.upkeep import (
@@ -37,7 +37,7 @@ from penstock.limits import (
     UPKEEP_IDLE_MS,
     UPKEEP_MS,
 )
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.types import TopicId
 

@@ -17,13 +17,13 @@ from typing import Final
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.listeners import Address
-from penstock.controller.brokers import depose_controller, fence
+from penstock.controller.broker_lifecycle import depose_controller, fence
 from penstock.controller.decision import Decision
 from penstock.errors import ApiError
 from penstock.host.metadata_store import StoreRejected, StoreUnavailable
 from penstock.host.tasks import Tasks
 from penstock.limits import ENDPOINT_CONNECT_MS_MAX, PEER_PAUSE_MS, PEER_PAUSE_MS_MAX
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 
 NOT_REACHED_HELP: Final = (

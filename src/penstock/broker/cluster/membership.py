@@ -27,7 +27,7 @@ from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
 from penstock.config.topic import FlushPolicy
-from penstock.controller.brokers import RegistrationRequest, is_stale_disk_copy, register
+from penstock.controller.broker_lifecycle import RegistrationRequest, is_stale_disk_copy, register
 from penstock.controller.decision import Decision
 from penstock.errors import ApiError, ConfigError, CorruptData, ErrorCode
 from penstock.host.backoff import Backoff
@@ -50,8 +50,8 @@ from penstock.limits import (
 )
 from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.metadata import levels
+from penstock.metadata.cluster_image import ClusterImage, Endpoint
 from penstock.metadata.documents import FeaturesValue, encode
-from penstock.metadata.facts import ClusterImage, Endpoint
 from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
 from penstock.observability.logs import Log
 from penstock.replication.roles import Admission

@@ -55,9 +55,9 @@ from penstock.limits import (
     METADATA_TRIES_MAX,
     METADATA_UNAVAILABLE_PAUSE_MS,
 )
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import PartitionValue, decode
-from penstock.metadata.facts import ClusterImage
-from penstock.metadata.image import apply, image_of
+from penstock.metadata.image_builder import apply, image_of
 from penstock.metadata.keys import ClusterKeys
 from penstock.types import TopicId
 

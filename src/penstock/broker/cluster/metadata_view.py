@@ -17,7 +17,7 @@ import msgspec
 from penstock.broker.context import RequestContext
 from penstock.controller.topics import require_legal_name
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.facts import (
+from penstock.metadata.cluster_image import (
     INTERNAL_TOPICS,
     NO_NODE,
     BrokerRegistration,

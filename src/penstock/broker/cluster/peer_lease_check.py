@@ -26,10 +26,10 @@ from penstock.limits import (
 )
 from penstock.observability.logs import Log
 from penstock.protocol.messages.fetch import FETCH, FetchRequest, ReplicaState
-from penstock.replication.manager import ReplicaManager
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.replication.roles import Admission
-from penstock.wire.asynchronous import connected
-from penstock.wire.core import VersionMismatch
+from penstock.wire.async_client import connected
+from penstock.wire.client_protocol import VersionMismatch
 
 NO_SESSION, LAST_OF_NONE = 0, -1
 

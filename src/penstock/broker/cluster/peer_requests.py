@@ -17,8 +17,8 @@ from penstock.config.listeners import Address
 from penstock.errors import ProtocolError
 from penstock.limits import PEER_UNAVAILABLE_MS
 from penstock.protocol.schema import Api, Request, Response
-from penstock.wire.asynchronous import connected
-from penstock.wire.core import VersionMismatch
+from penstock.wire.async_client import connected
+from penstock.wire.client_protocol import VersionMismatch
 
 
 class PeerUnavailable(Exception):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import Decide, MetadataService
 from penstock.broker.context import RequestContext
 from penstock.config.alter import replace_topic
@@ -17,7 +17,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import Clock
 from penstock.host.randomness import Randomness
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
-from penstock.metadata.facts import INTERNAL_TOPICS, ClusterImage, Topic
+from penstock.metadata.cluster_image import INTERNAL_TOPICS, ClusterImage, Topic
 from penstock.metadata.keys import TOPIC_ID_BYTES, acceptable_topic_id
 from penstock.security.access import CLUSTER, Operation, ResourceType
 from penstock.types import TopicId

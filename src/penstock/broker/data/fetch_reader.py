@@ -19,7 +19,7 @@ from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead
-from penstock.metadata.facts import NO_NODE
+from penstock.metadata.cluster_image import NO_NODE
 from penstock.protocol.messages.fetch import (
     FETCH,
     AbortedTransaction,
@@ -29,8 +29,8 @@ from penstock.protocol.messages.fetch import (
     ReadyPartitionData,
 )
 from penstock.replication.following import UNKNOWN_LEADER, FollowerRole
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.types import LeaderEpoch, Offset
 
 READ_COMMITTED = 1

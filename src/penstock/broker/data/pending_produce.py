@@ -30,7 +30,7 @@ from penstock.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from penstock.replication.partition import Appended, Partition
-from penstock.replication.waiting import ProduceWait
+from penstock.replication.produce_waits import ProduceWait
 from penstock.types import Offset
 
 # Errors found inside the log: the reply says where the log starts. Those found before say -1.

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.coordinator.outcome import CommandOutcome, Now, Reply, StateRecord, WaitingRequest
 from penstock.errors import ErrorCode
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.limits import STATE_RECORDS_PER_TURN
 
 GroupCommand = Callable[[GroupStateMachine, WaitingRequest, Now], CommandOutcome]

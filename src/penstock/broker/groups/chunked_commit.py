@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from penstock.broker.groups.chunked_commands import CommandChunk
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.offsets.commit import CommitRequest, check_commit_size
 from penstock.limits import COMMITS_AT_ONCE
 from penstock.protocol.messages.offset_commit import OffsetCommitResponse, OffsetCommitResponsePartition

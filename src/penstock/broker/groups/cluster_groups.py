@@ -19,10 +19,10 @@ import msgspec
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.cluster.peer_requests import PeerRequests, PeerUnavailable
 from penstock.broker.groups.group_lag import GroupLagReporter, GroupReport
-from penstock.coordinator.placement import shard_of
+from penstock.coordinator.shard_placement import shard_of
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_PAGES_AT_ONCE, GROUP_REPORTS_PER_QUESTION, PEER_REPORTS_MS_MAX
-from penstock.metadata.facts import GROUP_TOPIC, NO_NODE
+from penstock.metadata.cluster_image import GROUP_TOPIC, NO_NODE
 from penstock.protocol.messages.group_reports import (
     GROUP_REPORTS,
     GroupReportsRequest,

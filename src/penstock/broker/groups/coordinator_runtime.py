@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from penstock.broker.failures import report_failure
 from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
+from penstock.broker.task_failures import report_failure
 from penstock.coordinator.outcome import Now, StateRecord, WaitingRequest
 from penstock.coordinator.shard import Command, Phase, Shard, StateMachine
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
@@ -39,13 +39,13 @@ from penstock.limits import (
     UNREADABLE_RECORDS_TOLD_MAX,
 )
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.protocol.batches import split_batches
 from penstock.protocol.records import Record, iterate
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
-from penstock.replication.waiting import ProduceWait
+from penstock.replication.produce_waits import ProduceWait
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.types import NO_OFFSET, Offset, TopicId
 
 State = TypeVar("State", bound=StateMachine)

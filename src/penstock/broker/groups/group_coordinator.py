@@ -18,12 +18,12 @@ from penstock.broker.groups.coordinator_runtime import (
 from penstock.broker.router import DeferredReply
 from penstock.controller.topics import TopicRequest
 from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
-from penstock.coordinator.placement import shard_of
+from penstock.coordinator.shard_placement import shard_of
 from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.groups.group_context import ClientInfo, GroupContext, TopicsImage
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.offsets.consume_rate import ConsumeRates
-from penstock.groups.offsets.expiry import TrustedClock
+from penstock.groups.offsets.expiry_rules import TrustedClock
 from penstock.host.randomness import Randomness
 from penstock.limits import (
     GROUP_RATE_PARTITIONS_MAX,
@@ -32,7 +32,7 @@ from penstock.limits import (
     GROUPS_REPORTED_PER_TURN,
     STATE_COMMAND_BYTES_MAX,
 )
-from penstock.metadata.facts import GROUP_TOPIC, ClusterImage
+from penstock.metadata.cluster_image import GROUP_TOPIC, ClusterImage
 from penstock.metadata.image_changes import changed_topics
 
 GroupQuery = Callable[[GroupStateMachine, Now], Any]

@@ -22,8 +22,8 @@ from penstock.broker.groups.log_positions import LogPosition, LogPositionLookup,
 from penstock.broker.router import DeferredReply
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.group_status import GroupStatus
-from penstock.groups.groups import GroupStateMachine
 from penstock.groups.offsets.committed_offsets import GroupOffsets
 from penstock.groups.offsets.lag import (
     OFFLINE,

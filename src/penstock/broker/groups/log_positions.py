@@ -23,7 +23,7 @@ from penstock.limits import (
     PEER_POSITIONS_AT_ONCE,
     PEER_POSITIONS_MS_MAX,
 )
-from penstock.metadata.facts import NO_NODE, ClusterImage
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage
 from penstock.protocol.messages.log_positions import (
     LOG_POSITIONS,
     FoundPosition,
@@ -31,7 +31,7 @@ from penstock.protocol.messages.log_positions import (
     LogPositionsResponse,
     WantedPosition,
 )
-from penstock.replication.manager import ReplicaManager
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.types import NO_OFFSET, NO_TIMESTAMP, Offset, TopicId
 
 

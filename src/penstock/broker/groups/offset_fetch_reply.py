@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 from penstock.broker.context import RequestContext
 from penstock.broker.groups.reply_budget import ReplyBudget
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.offsets.committed_offsets import OffsetAndMetadata
 from penstock.limits import OFFSETS_PER_TURN
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.compiler import encoder
 from penstock.protocol.messages.offset_fetch import (
     OFFSET_FETCH,

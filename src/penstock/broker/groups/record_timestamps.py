@@ -18,7 +18,7 @@ from penstock.limits import (
     RECORD_TIMES_MS_MAX,
     RECORD_TIMES_READ_AT_ONCE,
 )
-from penstock.log.reading.first_record import FirstRecordRead, FirstRecordTime, plan_first_record
+from penstock.log.reading.first_record_time import FirstRecordRead, FirstRecordTime, plan_first_record
 from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicId
 

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.cluster.metadata_service import MetadataService
-from penstock.broker.storage.storage import Storage
+from penstock.broker.storage.partition_storage import Storage
 from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.controller.elections import is_withdrawn, withdraw
 from penstock.errors import ApiError, StorageFailed, StorageFull
@@ -40,9 +40,9 @@ from penstock.limits import (
     RENEWAL_PAUSE_MS,
     RENEWAL_PAUSE_MS_MAX,
 )
-from penstock.metadata.facts import ClusterImage, PartitionState, Topic
+from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
 from penstock.observability.logs import Log
-from penstock.replication.fetch_plan import Replica
+from penstock.replication.fetch_session_handler import Replica
 from penstock.replication.partition import Partition
 
 NEVER_FETCHED: Final = -1

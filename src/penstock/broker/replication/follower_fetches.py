@@ -20,12 +20,12 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import Clock
 from penstock.host.tasks import Tasks
 from penstock.limits import REPLICA_LAG_CHECK_MS
-from penstock.metadata.facts import NO_NODE, ClusterImage
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage
 from penstock.observability.logs import Log
 from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition
 from penstock.replication.leading import NO_BROKER_EPOCH, FollowerFetchState
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.types import Offset
 
 

@@ -31,11 +31,11 @@ from penstock.limits import (
     METADATA_UNAVAILABLE_PAUSE_MS,
     METADATA_UNAVAILABLE_PAUSE_MS_MAX,
 )
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.replication.leading import NO_BROKER_EPOCH, LeaderRole, PendingIsrChange
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 
 OwnBrokerEpoch = Callable[[], int]
 """This broker's own."""

@@ -5,7 +5,7 @@
 Each task holds one connection and one fetch session. Where many partitions are followed, those that have
 had nothing for a while are asked for by a second one: a fetch costs both sides a look at everything that
 is in its session, and few partitions are written to at a time. What is asked for and what an answer means is
-decided in replication/fetch_plan.py and following.py; here is the waiting.
+decided in replication/fetch_session_handler.py and following.py; here is the waiting.
 
 Rule 1: nothing that was appended is acknowledged before it is flushed, where the topic wants that: the
         next fetch waits for the flush.
@@ -23,8 +23,8 @@ from ssl import SSLContext
 from typing import NamedTuple
 
 from penstock.broker.cluster.metadata_service import MetadataService
-from penstock.broker.failures import report_failure
-from penstock.broker.storage.storage import Storage
+from penstock.broker.storage.partition_storage import Storage
+from penstock.broker.task_failures import report_failure
 from penstock.config.listeners import Address
 from penstock.config.topic import FlushPolicy
 from penstock.errors import CorruptData, ProtocolError, StorageFailed, StorageFull
@@ -39,17 +39,22 @@ from penstock.limits import (
     REPLICA_WAIT_MS,
 )
 from penstock.log.truncation import FullTruncation, Truncation
-from penstock.metadata.facts import NO_NODE, ClusterImage
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage
 from penstock.metadata.image_changes import changed_partitions
 from penstock.observability.logs import Log
 from penstock.protocol.messages.fetch import FETCH, FetchResponse, PartitionData
-from penstock.replication.fetch_plan import FetchSessionHandler, PartitionActivity, Replica, SessionPartition
+from penstock.replication.fetch_session_handler import (
+    FetchSessionHandler,
+    PartitionActivity,
+    Replica,
+    SessionPartition,
+)
 from penstock.replication.following import Applied, RetryLater
 from penstock.replication.partition import Partition
 from penstock.replication.throttle import NO_RATE, Allowance, Throttle, is_being_added
 from penstock.types import LeaderEpoch, Offset
-from penstock.wire.asynchronous import AsyncClient, connected
-from penstock.wire.core import VersionMismatch
+from penstock.wire.async_client import AsyncClient, connected
+from penstock.wire.client_protocol import VersionMismatch
 
 
 class InterBrokerLink(NamedTuple):

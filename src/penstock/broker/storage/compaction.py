@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from penstock.broker.storage.storage import Storage
+from penstock.broker.storage.partition_storage import Storage
 from penstock.config.broker import CleanerConfig
 from penstock.config.topic import TopicConfig
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
@@ -64,7 +64,7 @@ from penstock.log.compaction.swap import (
 )
 from penstock.log.data_directory import DataDirectory
 from penstock.log.trusted_time import TrustedTime
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 from penstock.types import TopicPartition

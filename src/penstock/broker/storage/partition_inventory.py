@@ -17,7 +17,7 @@ import asyncio
 from itertools import count
 from typing import Final
 
-from penstock.broker.storage.storage import Storage
+from penstock.broker.storage.partition_storage import Storage
 from penstock.errors import StorageFailed, StorageFull
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory, StoreProgress
 from penstock.observability.logs import Log

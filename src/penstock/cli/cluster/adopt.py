@@ -47,7 +47,7 @@ def adopt(
 
 
 async def _adopt(path: str, url: "EtcdUrl") -> None:
-    from penstock.broker.cluster.adoption import adopt_directory
+    from penstock.broker.cluster.directory_adoption import adopt_directory
     from penstock.cli.output import counted, note
     from penstock.host.os_disk import OsDisk
     from penstock.host.randomness import SystemRandomness
@@ -68,7 +68,7 @@ async def _adopt(path: str, url: "EtcdUrl") -> None:
 
 
 async def _release(path: str, url: "EtcdUrl") -> None:
-    from penstock.broker.cluster.adoption import release_directory
+    from penstock.broker.cluster.directory_adoption import release_directory
     from penstock.cli.output import note
     from penstock.host.os_disk import OsDisk
     from penstock.metadata.etcd.etcd_store import EtcdStore

@@ -15,7 +15,7 @@ from penstock.errors import CommandFailed
 from penstock.limits import INT_MAX
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
 
 BALANCE_EXAMPLES = examples(
     ("What would move", "penstock cluster balance --dry-run"),

@@ -11,7 +11,7 @@ from penstock.cli.command import client_command, examples, topic_names
 from penstock.errors import CommandFailed, ErrorCode
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
     from penstock.protocol.messages.elect_leaders import ElectLeadersRequest
     from penstock.types import TopicPartition
 
@@ -77,7 +77,7 @@ _SUCCESS_CODES = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
 def _request(
     broker: "BrokerConnector", topic: str | None, wanted: Sequence[int], *, unclean: bool
 ) -> "ElectLeadersRequest":
-    from penstock.cli.topic_state import chosen_partitions, find_topic
+    from penstock.cli.topic_metadata import chosen_partitions, find_topic
     from penstock.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 
     if topic is None:
@@ -90,7 +90,7 @@ def _request(
 def _ask(
     broker: "BrokerConnector", request: "ElectLeadersRequest"
 ) -> "dict[TopicPartition, tuple[ErrorCode, str]]":
-    from penstock.cli.topic_state import error_name
+    from penstock.cli.topic_metadata import error_name
     from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
     from penstock.types import TopicPartition
 

@@ -9,7 +9,7 @@ from penstock.cli.command import client_command, examples
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerClient, BrokerConnector
+    from penstock.cli.broker_connector import BrokerClient, BrokerConnector
 
 FEATURES_EXAMPLES = examples(
     ("What the cluster writes, and what the broker that is asked knows", "penstock cluster features"),
@@ -53,7 +53,7 @@ def _level(client: "BrokerClient") -> tuple[int, int]:
 
 
 def _upgrade(client: "BrokerClient", level: int) -> None:
-    from penstock.cli.topic_state import error_name
+    from penstock.cli.topic_metadata import error_name
     from penstock.metadata.levels import FEATURE
     from penstock.protocol.messages.update_features import (
         UPDATE_FEATURES,

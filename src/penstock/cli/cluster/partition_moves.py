@@ -6,8 +6,8 @@ Any broker takes them. How many records a replica still lacks is told by the bro
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.cli.connection import BrokerConnector
-from penstock.cli.topic_state import error_name, metadata_of
+from penstock.cli.broker_connector import BrokerConnector
+from penstock.cli.topic_metadata import error_name, metadata_of
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed, ErrorCode
 from penstock.protocol.messages.alter_partition_reassignments import (

@@ -13,10 +13,10 @@ from penstock.cli.command import client_command, examples, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
+    from penstock.cli.broker_connector import BrokerConnector
     from penstock.cli.cluster.partition_moves import BlockedMove, PartitionMove, RecordsLeft
     from penstock.cli.cluster.reassign_plan import Targets
-    from penstock.cli.connection import BrokerConnector
-    from penstock.cli.topic_state import TopicDescription
+    from penstock.cli.topic_metadata import TopicDescription
     from penstock.types import TopicPartition
 
 SHOWN_MAX: Final = 20
@@ -101,7 +101,7 @@ def _current_and_target_replicas(
 ) -> "tuple[dict[TopicPartition, list[int]], Targets]":
     """The replicas of now, and those to be; none to be if nothing is to be moved."""
     from penstock.cli.cluster.reassign_plan import parse_brokers, spread
-    from penstock.cli.topic_state import find_topics, no_partition_text
+    from penstock.cli.topic_metadata import find_topics, no_partition_text
     from penstock.types import TopicPartition
 
     plan = _read(file) if file is not None else {}

@@ -7,7 +7,7 @@ from penstock.cli.cluster.options import URL_DEFAULT, JsonOption, UrlOption
 from penstock.cli.command import client_command, examples
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
 
 STATUS_EXAMPLES = examples(
     ("Brokers, partitions in trouble, topics that one lost disk would lose", "penstock cluster status"),

@@ -10,7 +10,7 @@ from penstock.errors import CommandFailed
 from penstock.limits import INT_MAX
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
 
 UNREGISTER_EXAMPLES = examples(
     ("After everything was moved away from it, and it was stopped", "penstock cluster unregister 3")
@@ -24,7 +24,7 @@ def unregister(
     broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, max=INT_MAX, help="The broker.")],
 ) -> None:
     """Refused while it is there or holds replicas: `penstock cluster balance --away-from ID` moves them."""
-    from penstock.cli.topic_state import error_name
+    from penstock.cli.topic_metadata import error_name
     from penstock.protocol.messages.unregister_broker import UNREGISTER_BROKER, UnregisterBrokerRequest
 
     with broker.client() as client:

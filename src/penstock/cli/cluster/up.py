@@ -62,8 +62,8 @@ def up(
     import asyncio
 
     from penstock.cli.local_cluster.checks import locked_folder
+    from penstock.cli.local_cluster.local_cluster import LocalCluster
     from penstock.cli.local_cluster.plan import ClusterOptions
-    from penstock.cli.local_cluster.running import LocalCluster
     from penstock.cli.main import EXIT_INTERRUPTED
 
     with locked_folder(ClusterOptions(str(data_dir), brokers, kafka_port, http_port)) as plan:

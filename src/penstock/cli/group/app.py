@@ -23,10 +23,10 @@ from penstock.cli.command import (
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
     from penstock.cli.group.client import Coordinator, GroupMember, GroupState
     from penstock.cli.group.reset import OffsetMove, TopicSelection
-    from penstock.cli.times import PositionSpec
+    from penstock.cli.positions import PositionSpec
     from penstock.types import TopicPartition
 
 URL_DEFAULT = "http://127.0.0.1:8080"
@@ -220,9 +220,9 @@ def _planned_moves(
     committed: "Mapping[TopicPartition, int]",
     group: str,
 ) -> "list[OffsetMove]":
-    from penstock.cli.admin import Admin
+    from penstock.cli.admin_client import Admin
     from penstock.cli.group.reset import plan_moves
-    from penstock.cli.times import PositionKind
+    from penstock.cli.positions import PositionKind
     from penstock.types import TopicPartition
 
     chosen = _chosen(broker, selections) if selections else _by_topic(committed)
@@ -248,7 +248,7 @@ def _by_topic(partitions: "Mapping[TopicPartition, int]") -> dict[str, list[int]
 
 
 def _chosen(broker: "BrokerConnector", selections: "Sequence[TopicSelection]") -> dict[str, list[int]]:
-    from penstock.cli.topic_state import find_topics
+    from penstock.cli.topic_metadata import find_topics
 
     chosen: dict[str, set[int]] = {}
     found = find_topics(broker, list(dict.fromkeys(selection.topic for selection in selections)))

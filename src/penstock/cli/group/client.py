@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from penstock.cli.connection import BrokerClient, BrokerConnector
-from penstock.cli.topic_state import error_name, metadata_of
+from penstock.cli.broker_connector import BrokerClient, BrokerConnector
+from penstock.cli.topic_metadata import error_name, metadata_of
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed, ErrorCode
 from penstock.protocol.messages.consumer_group_describe import (

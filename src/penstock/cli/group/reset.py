@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from penstock.cli.times import PositionKind, PositionSpec, parse_position
+from penstock.cli.positions import PositionKind, PositionSpec, parse_position
 from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from penstock.types import TopicPartition
 

@@ -19,7 +19,7 @@ from penstock.cli.command import examples, is_utf8, new_app
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
 
 EXAMPLES = examples(
     (
@@ -93,7 +93,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JS
 def session(name: str, master: str, settings: dict[str, str]) -> Iterator[tuple[Any, Any, Any]]:
     """Spark, whether a stop was asked for, and how to tell of progress."""
     from penstock.cli.output import note
-    from penstock.spark.pipelines.common.running import SparkEnded, stop_on_signals
+    from penstock.spark.pipelines.common.query_run import SparkEnded, stop_on_signals
     from penstock.spark.session import spark_session
 
     note(f"{name}: starting Spark on {master}")

@@ -24,7 +24,7 @@ from penstock.cli.pipeline.app import (
 )
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
     from penstock.spark.pipelines.audit.audit import AuditSettings
     from penstock.spark.pipelines.audit.report import AuditReport
 
@@ -129,8 +129,8 @@ def _audited(wanted: "AuditSettings", master: str, spark_settings: dict[str, str
     """A stop leaves no verdict, so it is no success here."""
     from penstock.cli.output import note
     from penstock.spark.pipelines.audit.audit import audit as run_audit
-    from penstock.spark.pipelines.common.jobs import RunInterrupted, stop_at_once_on_signals
-    from penstock.spark.pipelines.common.running import SparkEnded
+    from penstock.spark.pipelines.common.query_run import SparkEnded
+    from penstock.spark.pipelines.common.spark_action import RunInterrupted, stop_at_once_on_signals
     from penstock.spark.session import spark_session
 
     note(f"audit: starting Spark on {master}")

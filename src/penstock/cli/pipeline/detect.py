@@ -21,7 +21,7 @@ from penstock.cli.pipeline.app import (
 )
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
 
 EXAMPLES = examples(
     ("All that is there now",

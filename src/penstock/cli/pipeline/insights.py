@@ -19,7 +19,7 @@ from penstock.cli.pipeline.app import (
 )
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
 
 EXAMPLES = examples(
     ("The whole topic", "penstock pipeline insights --topic orders --to orders.html"),
@@ -73,8 +73,8 @@ def insights(
 
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
-        from penstock.spark.pipelines.common.jobs import RunInterrupted, stop_at_once_on_signals
-        from penstock.spark.pipelines.common.running import SparkEnded
+        from penstock.spark.pipelines.common.query_run import SparkEnded
+        from penstock.spark.pipelines.common.spark_action import RunInterrupted, stop_at_once_on_signals
         from penstock.spark.pipelines.insights.insights import InsightsSettings, check, parse_created_field
         from penstock.spark.pipelines.insights.insights import insights as run_insights
         from penstock.spark.session import spark_session

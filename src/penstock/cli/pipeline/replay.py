@@ -22,7 +22,7 @@ from penstock.cli.pipeline.app import (
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
     from penstock.spark.pipelines.replay.plan import Bound
 
 EXAMPLES = examples(
@@ -92,7 +92,7 @@ def replay(
 
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
-        from penstock.spark.pipelines.common.jobs import RunInterrupted
+        from penstock.spark.pipelines.common.spark_action import RunInterrupted
         from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run
         from penstock.spark.pipelines.replay.replay import replay as run_replay
     wanted = ReplaySettings(
@@ -125,7 +125,7 @@ def replay(
 
 
 def bound(text: str, option: str, *, unbounded: str) -> "Bound":
-    from penstock.cli.times import PositionKind, parse_position
+    from penstock.cli.positions import PositionKind, parse_position
     from penstock.spark.options.values import partition_offsets
     from penstock.spark.pipelines.replay.plan import Bound
 

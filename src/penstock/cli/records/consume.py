@@ -20,9 +20,9 @@ from penstock.cli.records.record_output import BytesFormat, BytesFormats, Incomi
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
+    from penstock.cli.positions import PositionSpec
     from penstock.cli.records.consume_group import GroupReader
-    from penstock.cli.times import PositionSpec
 
 RECORDS_AT_ONCE: Final = 1_000
 WAIT_S: Final = 0.1
@@ -101,9 +101,9 @@ def consume(
         GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
     ] = GroupProtocol.CLASSIC,
 ) -> None:
+    from penstock.cli.positions import PositionKind
     from penstock.cli.records.consume_group import GroupMembership, GroupReader
-    from penstock.cli.times import PositionKind
-    from penstock.cli.topic_state import chosen_partitions, find_topic
+    from penstock.cli.topic_metadata import chosen_partitions, find_topic
 
     if until_end and follow:
         raise typer.BadParameter("choose --until-end or --follow")
@@ -124,7 +124,7 @@ def consume(
 
 
 def _check_group_options(position: "PositionSpec", partitions: Sequence[int] | None) -> None:
-    from penstock.cli.times import PositionKind
+    from penstock.cli.positions import PositionKind
 
     if partitions:
         raise typer.BadParameter("the group decides who reads which; leave --partition or --group out")
@@ -136,7 +136,7 @@ def _check_group_options(position: "PositionSpec", partitions: Sequence[int] | N
 
 
 def _parse_position(start: str) -> "PositionSpec":
-    from penstock.cli.times import PositionKind, parse_position
+    from penstock.cli.positions import PositionKind, parse_position
 
     try:
         return parse_position(start, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
@@ -152,8 +152,8 @@ def _plan(
     *,
     follows: bool,
 ) -> dict[int, PartitionRange]:
-    from penstock.cli.admin import Admin
-    from penstock.cli.times import PositionKind
+    from penstock.cli.admin_client import Admin
+    from penstock.cli.positions import PositionKind
 
     admin = Admin(broker)
     spans = admin.span(topic, list(partitions))
@@ -171,7 +171,7 @@ def plan_ranges(
     follows: bool,
 ) -> dict[int, PartitionRange]:
     """What to read of each partition. An offset that a partition has no more begins at its start."""
-    from penstock.cli.times import PositionKind
+    from penstock.cli.positions import PositionKind
 
     if position.kind is PositionKind.OFFSET and all(position.number > end for _, end in spans.values()):
         furthest = max(end for _, end in spans.values())
@@ -285,7 +285,7 @@ class AssignedReader:
             self._raise_reason_for_silence(waiting)
 
     def _raise_reason_for_silence(self, waiting: Mapping[int, int]) -> None:
-        from penstock.cli.topic_state import leaderless_reason, read_failure_reason
+        from penstock.cli.topic_metadata import leaderless_reason, read_failure_reason
 
         follows = all(span.end is None for span in self._open.values())
         try:

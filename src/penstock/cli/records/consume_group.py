@@ -11,7 +11,7 @@ from penstock.cli.records.record_output import IncomingRecord
 from penstock.errors import CommandFailed, ErrorCode
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
 
 RECORDS_AT_ONCE: Final = 1_000
 WAIT_S: Final = 0.1

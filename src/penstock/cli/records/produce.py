@@ -21,7 +21,7 @@ from penstock.cli.command import client_command, examples, parse_pairs, topic_na
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import BrokerConnector
+    from penstock.cli.broker_connector import BrokerConnector
     from penstock.cli.records.record_input import OutgoingRecord
 
 FAILURES_SHOWN_MAX: Final = 3
@@ -100,7 +100,7 @@ def produce(
     ] = Acks.ALL,
 ) -> None:
     from penstock.cli.records.record_input import ANY_PARTITION, OutgoingRecord, json_records, plain_records
-    from penstock.cli.topic_state import find_or_create_topic, no_partition_text
+    from penstock.cli.topic_metadata import find_or_create_topic, no_partition_text
 
     _validate_options(value, key, key_separator, file, as_json)
     if ignore_partitions and not as_json:
@@ -166,7 +166,7 @@ class Sender:
     ) -> None:
         from confluent_kafka import Producer
 
-        from penstock.cli.admin import Admin
+        from penstock.cli.admin_client import Admin
 
         self._broker = broker
         self._topic = topic
@@ -234,7 +234,7 @@ class Sender:
         return reasons
 
     def _why_timed_out(self, partition: int) -> str | None:
-        from penstock.cli.topic_state import write_failure_reason
+        from penstock.cli.topic_metadata import write_failure_reason
 
         try:
             return write_failure_reason(self._broker, self._topic, partition)

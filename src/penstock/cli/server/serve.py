@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from penstock.cli.main import with_full_stop
-from penstock.cli.server.new_folder import remove_unused_new_folder
 from penstock.cli.server.serve_options import configuration, parser
 from penstock.cli.server.start_checks import advice, taken_addresses
+from penstock.cli.server.unused_folder import remove_unused_new_folder
 from penstock.cli.streams import OutputFailed
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Address, Listener

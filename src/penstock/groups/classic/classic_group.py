@@ -24,7 +24,7 @@ from typing import Final
 from penstock.coordinator.outcome import Now, StateRecord, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_member import ClassicMember, ClassicProtocol, ClassicTimeouts
-from penstock.groups.consumer_protocol import PROTOCOL_TYPE, decode_subscribed_topics
+from penstock.groups.embedded_protocol import PROTOCOL_TYPE, decode_subscribed_topics
 from penstock.groups.group_context import ClientInfo
 from penstock.groups.rebalance_history import RebalanceHistory
 from penstock.groups.records import (

@@ -1,6 +1,6 @@
 """Looking through all groups for what may be forgotten, some offsets at a time.
 
-Forgotten are offsets whose time is up (`expiry.py`), those of topics that are gone, and groups that
+Forgotten are offsets whose time is up (`expiry_rules.py`), those of topics that are gone, and groups that
 have neither members nor offsets left.
 
 Rule 1: a turn is measured in offsets, not in groups: one group may have as many as all others together.
@@ -21,7 +21,7 @@ from penstock.groups.group_context import GroupContext, TimerKey
 from penstock.groups.group_store import GroupStore
 from penstock.groups.migration import Group
 from penstock.groups.offsets.committed_offsets import offset_tombstones
-from penstock.groups.offsets.expiry import (
+from penstock.groups.offsets.expiry_rules import (
     GroupFacts,
     expired_partitions,
     partitions_of_old_topic,

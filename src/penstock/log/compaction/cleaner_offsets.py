@@ -17,7 +17,7 @@ Rule 2: losing the file costs time, not data: a log without it is cleaned from i
 
 from penstock.errors import CorruptData
 from penstock.host.disk import Disk, SmallFile
-from penstock.log.checkpoint import parse_rows, render_rows
+from penstock.log.checkpoint_file import parse_rows, render_rows
 from penstock.types import Offset
 
 FILE_NAME = "cleaner-offset-checkpoint"

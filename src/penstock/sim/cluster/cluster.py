@@ -20,27 +20,27 @@ from typing import Any, Final
 from penstock.host.metadata_store import Event
 from penstock.host.tasks import Tasks
 from penstock.log.partition_log import PartitionLog
-from penstock.log.producers import Producer as KnownProducer
-from penstock.metadata.facts import ClusterImage, PartitionState, Topic
+from penstock.log.producer_state import Producer as KnownProducer
+from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.checks.ledger import Ledger
 from penstock.sim.cluster.checks.store_checks import StoreChecks
 from penstock.sim.cluster.checks.watching import PartitionChecks
-from penstock.sim.cluster.clients.administrating import Administrator
+from penstock.sim.cluster.clients.administrator import Administrator
 from penstock.sim.cluster.clients.classic_member import SimClassicMember
 from penstock.sim.cluster.clients.client import KafkaClient
-from penstock.sim.cluster.clients.consuming import PartitionReader
 from penstock.sim.cluster.clients.group_member import GroupProgress, SimGroupMember
-from penstock.sim.cluster.clients.producing import CarelessProducer, Producer
+from penstock.sim.cluster.clients.partition_reader import PartitionReader
+from penstock.sim.cluster.clients.producers import CarelessProducer, Producer
 from penstock.sim.cluster.extras import NO_LIMIT
 from penstock.sim.cluster.faults.bit_rot import BitRot
 from penstock.sim.cluster.faults.faults import Faults
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.cluster.plan import ClusterPlan, Fault
 from penstock.sim.history import InvariantViolation
+from penstock.sim.interruptible_jobs import JobThreads
 from penstock.sim.network import NetworkConditions, NetworkLoop, SimNetwork
 from penstock.sim.processes import NO_PROCESS, NO_PROCESS_CONTEXT
-from penstock.sim.stepping import JobThreads
 from penstock.sim.store import SimStore, StoreFaults
 from penstock.types import TopicId, TopicPartition
 

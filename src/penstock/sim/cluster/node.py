@@ -20,10 +20,10 @@ from penstock.host.tasks import Tasks
 from penstock.log.compaction.cleaning_job import CleaningJob, CleaningStep
 from penstock.sim.clock import WALL_BEGINS_MS, SimClock
 from penstock.sim.cluster.extras import Extras
-from penstock.sim.compacted import SimCleaner
+from penstock.sim.compacted_history import SimCleaner
 from penstock.sim.disk import Mount, SimDisk
+from penstock.sim.interruptible_jobs import SteppingWorker
 from penstock.sim.processes import SimProcess
-from penstock.sim.stepping import SteppingWorker
 from penstock.sim.store import SimStoreClient
 from penstock.sim.worker import SimWorker
 

@@ -2,7 +2,7 @@
 
     stream.writeStream.format("penstock-lake").option("path", "./lake").option("lakeFormat", "delta")
 
-Tasks write files under names that no other attempt uses (`files.py`). The driver then commits all files
+Tasks write files under names that no other attempt uses (`task_files.py`). The driver then commits all files
 of a micro-batch in one step, together with the number of that batch (`sink.py`). A batch whose number the
 table already holds is not committed again, whoever asks. Three formats do that step, each in its own way:
 

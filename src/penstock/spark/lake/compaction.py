@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 from penstock.errors import CorruptData
 from penstock.limits import MIB
 from penstock.spark.lake.disk import make_folder, sync_folder
-from penstock.spark.lake.files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
 from penstock.spark.lake.partitioning import has_no_time
 from penstock.spark.lake.schema import conformed_to
 from penstock.spark.lake.table import DataFile
+from penstock.spark.lake.task_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
 
 TARGET_BYTES: Final = 128 * MIB
 

@@ -23,7 +23,6 @@ from deltalake.transaction import AddAction
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.files import check_written, is_penstock_file
 from penstock.spark.lake.partitioning import PartitionBy, partition_values
 from penstock.spark.lake.schema import new_fields, widened
 from penstock.spark.lake.table import (
@@ -34,6 +33,7 @@ from penstock.spark.lake.table import (
     QueryRecord,
     is_already_committed,
 )
+from penstock.spark.lake.task_files import check_written, is_penstock_file
 from penstock.types import TopicPartition
 
 ATTEMPTS_MAX: Final = 100

@@ -46,7 +46,6 @@ from penstock.errors import CorruptData
 from penstock.limits import DAY_MS
 from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import CompactionTarget, merge_files, merge_groups
-from penstock.spark.lake.files import check_written, columns_with_statistics, is_penstock_file
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.schema import in_plain_types, new_fields, widened, with_utc_timestamps
 from penstock.spark.lake.table import (
@@ -58,6 +57,7 @@ from penstock.spark.lake.table import (
     QueryRecord,
     is_already_committed,
 )
+from penstock.spark.lake.task_files import check_written, columns_with_statistics, is_penstock_file
 from penstock.types import TopicPartition
 
 log = logging.getLogger("penstock.spark")

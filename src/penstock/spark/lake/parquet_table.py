@@ -20,7 +20,6 @@ from pathlib import Path
 
 from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import CompactionTarget, merge_files, merge_groups
-from penstock.spark.lake.files import check_written, is_penstock_file
 from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Manifest, TableCommit, TableState
 from penstock.spark.lake.schema import widened
 from penstock.spark.lake.table import (
@@ -32,6 +31,7 @@ from penstock.spark.lake.table import (
     QueryRecord,
     is_already_committed,
 )
+from penstock.spark.lake.task_files import check_written, is_penstock_file
 from penstock.types import TopicPartition
 
 

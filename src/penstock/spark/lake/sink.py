@@ -31,15 +31,6 @@ from penstock.spark.lake.description import (
     make_table,
     table_of,
 )
-from penstock.spark.lake.files import (
-    COMPRESSIONS,
-    OFFSET_COLUMNS,
-    FileLayout,
-    TaskFiles,
-    add_spans,
-    spans_of,
-    write_all,
-)
 from penstock.spark.lake.parquet_table import staging_folder
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import (
@@ -51,6 +42,15 @@ from penstock.spark.lake.table import (
     PlannedRange,
     check_planned_ranges,
     is_already_committed,
+)
+from penstock.spark.lake.task_files import (
+    COMPRESSIONS,
+    OFFSET_COLUMNS,
+    FileLayout,
+    TaskFiles,
+    add_spans,
+    spans_of,
+    write_all,
 )
 from penstock.spark.runtime.workers import freeze_gc
 from penstock.types import TopicPartition

@@ -1,6 +1,6 @@
 """From options to a client of the cluster."""
 
-from penstock.spark.options.access import ClusterAccess
+from penstock.spark.options.cluster_access import ClusterAccess
 from penstock.spark.pool import ClientSettings
 
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from penstock.errors import ConfigError
 from penstock.limits import INT_MAX, MIB
 from penstock.protocol.compression import Codec
-from penstock.spark.options.access import ClusterAccess, parse_access
+from penstock.spark.options.cluster_access import ClusterAccess, parse_access
 from penstock.spark.options.names import (
     KAFKA_READ_OPTIONS,
     KAFKA_WRITE_OPTIONS,

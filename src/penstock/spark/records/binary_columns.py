@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.records.gather import NULL_LENGTH
+from penstock.spark.records.binary_extraction import NULL_LENGTH
 from penstock.spark.records.varints import BoolArray, ByteArray, IntArray
 
 

@@ -5,7 +5,7 @@
     pieces    payloads in one buffer, expanded              pieces.py
     framed    where each record begins and ends             record_starts.py
     rows      where each field is, all checked              rows.py, record_headers.py, varints.py
-    Decoded   columns that somebody wants, cut out          gather.py
+    Decoded   columns that somebody wants, cut out          binary_extraction.py
 
 Python touches each batch a few times and each record never, unless lengths are odd.
 
@@ -26,7 +26,7 @@ from penstock.limits import DECOMPRESSED_BYTES_MAX, INT_MAX
 from penstock.protocol.batches import HEADER_BYTES
 from penstock.spark.records.aborted import Aborted, AbortedTransactions
 from penstock.spark.records.batch_table import BatchTable, check_crcs, read_table
-from penstock.spark.records.gather import extract_strings
+from penstock.spark.records.binary_extraction import extract_strings
 from penstock.spark.records.pieces import pieces
 from penstock.spark.records.record_headers import HEADERS_TYPE, headers_array, no_headers
 from penstock.spark.records.record_starts import (

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CorruptData
-from penstock.spark.records.gather import NULL_LENGTH, extract_strings, validity
+from penstock.spark.records.binary_extraction import NULL_LENGTH, extract_strings, validity
 from penstock.spark.records.varints import ByteArray, IntArray, read_varint, read_varints
 
 HEADERS_TYPE = pa.list_(

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from penstock.errors import CorruptData
-from penstock.spark.records.gather import overlapping
+from penstock.spark.records.binary_extraction import overlapping
 from penstock.spark.records.varints import (
     PAIR_VALUES,
     BoolArray,

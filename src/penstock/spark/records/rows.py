@@ -13,7 +13,7 @@ import numpy as np
 from penstock.errors import CorruptData
 from penstock.protocol.batches import LOG_APPEND_TIME_BIT
 from penstock.spark.records.batch_table import BatchTable
-from penstock.spark.records.gather import NULL_LENGTH
+from penstock.spark.records.binary_extraction import NULL_LENGTH
 from penstock.spark.records.record_headers import HeaderSpans, read_headers
 from penstock.spark.records.record_starts import RecordSpans
 from penstock.spark.records.varints import LONG_BYTES_MAX, BoolArray, ByteArray, IntArray, read_varints

@@ -23,7 +23,7 @@ from penstock.spark.options.options import (
 )
 from penstock.spark.options.values import EARLIEST, LATEST
 from penstock.types import TopicId, TopicPartition
-from penstock.wire.cluster import ClusterClient, TopicMetadata
+from penstock.wire.cluster_client import ClusterClient, TopicMetadata
 
 log = logging.getLogger("penstock.spark")
 

@@ -6,7 +6,7 @@ topic id in the query's position. A topic that an answer lacks, or has under ano
 and keeps its place in the position. It is gone when all answers lacked its id for `topic_gone_after_s`, from
 the
 first of them to the newest. That time is also what a task needs to find that the topic of its range is gone
-(wire/retrying.py).
+(wire/retry_policy.py).
 
 Rule 1: partitions are never forgotten. Within one topic id their number only grows.
 Rule 2: another topic id is another topic. A position in the old one means nothing in the new one.

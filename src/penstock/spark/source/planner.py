@@ -31,7 +31,7 @@ from penstock.spark.source.discovery import (
     resolve_bound,
 )
 from penstock.spark.source.known_topics import KnownTopics, TopicsSnapshot, changed_ids
-from penstock.spark.source.mirror import FirstTaskCommit, OffsetMirror
+from penstock.spark.source.offset_mirror import FirstTaskCommit, OffsetMirror
 from penstock.spark.source.offsets import (
     OffsetRange,
     PartitionOffsets,
@@ -48,9 +48,9 @@ from penstock.spark.source.offsets import (
 from penstock.spark.source.reading import record_bytes
 from penstock.spark.source.source import OffsetRangePartition
 from penstock.types import TopicPartition
-from penstock.wire.cluster import ClusterClient
+from penstock.wire.cluster_client import ClusterClient
 from penstock.wire.errors import TopicUnknown
-from penstock.wire.retrying import topic_gone_after_s
+from penstock.wire.retry_policy import topic_gone_after_s
 
 _ABSENT_PAUSE_S: Final = 0.2
 

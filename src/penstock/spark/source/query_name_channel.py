@@ -5,7 +5,7 @@ the first micro-batch sends it there, in one datagram.
 
 Rule 1: a datagram counts only with the token that the planner gave to its own tasks.
 Rule 2: nobody waits for one. If none arrives, because a firewall is between, tasks go on to do what
-        they can do themselves (mirror.py).
+        they can do themselves (offset_mirror.py).
 """
 
 import secrets

@@ -18,9 +18,9 @@ from penstock.spark.source.discovery import report_losses
 from penstock.spark.source.offsets import OffsetRange, PartitionOffsets
 from penstock.spark.table import Table
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import ClusterClient, OffsetOutOfRange
+from penstock.wire.cluster_client import ClusterClient, OffsetOutOfRange
 from penstock.wire.errors import TopicReplaced
-from penstock.wire.fetching import extent_of
+from penstock.wire.range_fetcher import extent_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.options.options import ReadSettings, TriggerLimits, stream_read_settings
 from penstock.spark.runtime.workers import freeze_gc
-from penstock.spark.source.mirror import commit_from_task, current_query
+from penstock.spark.source.offset_mirror import commit_from_task, current_query
 from penstock.spark.source.offsets import parse_stream_position, stream_position_document, to_document
 from penstock.spark.source.planner import CommittingPartition, Planner
 from penstock.spark.source.reading import read_range

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.broker.apis.api_versions import ApiVersions, unsupported_version_reply
 from penstock.errors import ErrorCode
-from penstock.metadata.facts import ClusterImage, Features
+from penstock.metadata.cluster_image import ClusterImage, Features
 from penstock.protocol.frames import decode_response, encode_response
 from penstock.protocol.messages.api_versions import (
     API_VERSIONS,

@@ -7,7 +7,7 @@ import pytest
 from penstock.broker.apis.elect_leaders import ElectLeaders
 from penstock.broker.apis.unregister_broker import UnregisterBroker
 from penstock.broker.cluster.topic_creation import RequestedTopic
-from penstock.controller.brokers import drain
+from penstock.controller.broker_lifecycle import drain
 from penstock.controller.elections import ElectionType
 from penstock.controller.elections import elect as elect_one
 from penstock.controller.reassignment import Reassignment, reassign

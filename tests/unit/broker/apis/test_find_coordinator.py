@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from penstock.broker.apis.find_coordinator import GROUP, SHARE, TRANSACTION, FindCoordinator
-from penstock.coordinator.placement import shard_of
+from penstock.coordinator.shard_placement import shard_of
 from penstock.errors import ErrorCode
-from penstock.metadata.facts import GROUP_TOPIC
+from penstock.metadata.cluster_image import GROUP_TOPIC
 from penstock.protocol.messages.find_coordinator import (
     FIND_COORDINATOR,
     Coordinator,

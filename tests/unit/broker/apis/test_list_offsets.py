@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.apis.list_offsets import ListOffsets
-from penstock.broker.data.timestamp_lookup import TimeLookups
+from penstock.broker.data.timestamp_lookups import TimeLookups
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.errors import CorruptData, ErrorCode
 from penstock.host.clock import SystemClock

@@ -8,7 +8,7 @@ from penstock.broker.apis.alter_partition_reassignments import AlterPartitionRea
 from penstock.broker.apis.list_partition_reassignments import ListPartitionReassignments
 from penstock.errors import ErrorCode
 from penstock.limits import PARTITIONS_CHANGED_MAX
-from penstock.metadata.facts import PartitionState
+from penstock.metadata.cluster_image import PartitionState
 from penstock.protocol.messages.alter_partition_reassignments import (
     ALTER_PARTITION_REASSIGNMENTS,
     AlterPartitionReassignmentsRequest,

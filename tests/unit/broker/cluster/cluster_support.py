@@ -17,6 +17,7 @@ from penstock.controller.topics import (
     next_producer_id_block,
 )
 from penstock.host.metadata_store import Compare, Put
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import (
     BrokerSessionValue,
     BrokerValue,
@@ -24,8 +25,7 @@ from penstock.metadata.documents import (
     GroupConfigValue,
     encode,
 )
-from penstock.metadata.facts import ClusterImage
-from penstock.metadata.image import image_of
+from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import ClusterKeys
 from penstock.sim.scheduler import VirtualTimeLoop
 from penstock.sim.store import SimStore, SimStoreClient, StoreFaults

@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 
 from penstock.broker.apis.delete_topics import DeleteTopics
-from penstock.broker.cluster.metadata_change import MetadataChange
+from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import Decide
 from penstock.broker.context import RequestContext
 from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Delete
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from penstock.security.access import ANONYMOUS
 from penstock.sim.store import SimStore

@@ -12,7 +12,7 @@ from penstock.broker.cluster.controller_loop import ControllerLoop
 from penstock.broker.cluster.membership import ClusterMembership, FoundOnDisk, agree_on_cluster, registration
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
-from penstock.controller.brokers import RegistrationRequest, fence
+from penstock.controller.broker_lifecycle import RegistrationRequest, fence
 from penstock.errors import ConfigError, CorruptData
 from penstock.host.metadata_store import (
     CommittedTransaction,
@@ -24,8 +24,8 @@ from penstock.host.metadata_store import (
 )
 from penstock.limits import BROKER_JOIN_MS_MAX, BROKER_SESSION_MS, LOST_PARTITIONS_NAMED_MAX
 from penstock.log.data_directory import DataDirectory, DirectoryIdentity
-from penstock.metadata.facts import ClusterImage, Endpoint
-from penstock.metadata.image import image_of
+from penstock.metadata.cluster_image import ClusterImage, Endpoint
+from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import ClusterKeys, topic_id_text
 from penstock.observability.logs import NullLog
 from penstock.replication.roles import Admission

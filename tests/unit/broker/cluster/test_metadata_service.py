@@ -19,8 +19,8 @@ from penstock.controller.topics import (
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFull
 from penstock.host.metadata_store import ABSENT, CommittedTransaction, Compare, Conflict, Delete
 from penstock.limits import PRODUCER_IDS_PER_BLOCK
-from penstock.metadata.facts import ClusterImage
-from penstock.metadata.image import image_of
+from penstock.metadata.cluster_image import ClusterImage
+from penstock.metadata.image_builder import image_of
 from penstock.sim.store import SimStore, StoreFaults
 from penstock.types import TopicId
 from tests.unit.broker.cluster.cluster_support import KEYS, Node, group, more_ids, nodes, play

@@ -6,7 +6,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.data.fetch_sessions import CachedFetchRequest
 from penstock.broker.quotas import NoQuotas
 from penstock.broker.router import Route, Router
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.frames import encode_request
 from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.protocol.messages.produce import (

@@ -16,7 +16,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.groups.group_coordinator import GroupCoordinator, reply_of
 from penstock.coordinator.outcome import Now, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.limits import COMMITS_AT_ONCE, LONG_MAX, STATE_RECORDS_PER_TURN, TOMBSTONES_AT_ONCE
 from penstock.protocol.frames import encode_response
 from penstock.protocol.messages.delete_groups import DeleteGroupsRequest

@@ -20,13 +20,13 @@ from penstock.config.sources import load
 from penstock.controller.topics import TopicRequest, delete_topic
 from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
 from penstock.errors import ErrorCode
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.offsets.commit import NO_GENERATION, CommitRequest
 from penstock.groups.offsets.committed_offsets import OffsetAndMetadata, PartitionCommit
 from penstock.groups.offsets.lag import LagStatus
 from penstock.host.clock import AdjustableClock
 from penstock.host.randomness import SystemRandomness
-from penstock.log.reading.first_record import FirstRecordRead, FirstRecordTime
+from penstock.log.reading.first_record_time import FirstRecordRead, FirstRecordTime
 from penstock.protocol.batches import parse_header
 from penstock.protocol.messages.group_reports import GroupReportsRequest
 from penstock.protocol.messages.log_positions import LogPositionsRequest, WantedPosition

@@ -18,7 +18,7 @@ from penstock.broker.groups.log_positions import (
 from penstock.broker.replication.replica_fetchers import InterBrokerLink
 from penstock.errors import ErrorCode
 from penstock.groups.offsets.lag import LogSpan
-from penstock.metadata.facts import (
+from penstock.metadata.cluster_image import (
     BrokerRegistration,
     BrokerSession,
     ClusterImage,

@@ -23,7 +23,7 @@ from penstock.limits import (
     REPLY_BYTES_PAUSE_AT,
     SLOW_READER_MS_MAX,
 )
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.frames import decode_response, encode_request
 from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersionsRequest
 from penstock.protocol.messages.metadata import (

@@ -9,14 +9,20 @@ import pytest
 
 from penstock.broker.broker import BROKER_LIMITS, BrokerLimits, Environment, RunningBroker, running_broker
 from penstock.broker.storage.checkpoints import CheckpointLimits
-from penstock.broker.storage.storage import StorageLimits
+from penstock.broker.storage.partition_storage import StorageLimits
 from penstock.config.sources import load
 from penstock.host.disk import TooManyOpenFiles
 from penstock.host.os_disk import OsDisk, OsFile
 from penstock.replication.partition import Partition
 from penstock.types import Offset
 from tests.unit.broker.storage.test_hung_disk import eventually
-from tests.unit.broker.storage.test_storage import NOW_MS, CountingDisk, LinesKept, batch, make_topic
+from tests.unit.broker.storage.test_partition_storage import (
+    NOW_MS,
+    CountingDisk,
+    LinesKept,
+    batch,
+    make_topic,
+)
 
 LOG_FILES = 8
 CHECKPOINT_FILES = LOG_FILES // 4

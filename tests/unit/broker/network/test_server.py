@@ -15,7 +15,7 @@ from penstock.config.sources import load
 from penstock.errors import ConfigError
 from penstock.host.tasks import Tasks
 from penstock.limits import REJECTIONS_LOGGED_PER_SECOND_MAX
-from penstock.metadata.facts import ClusterImage
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.security.access import AllowEverything
 from tests.unit.broker.waiting import until
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.broker.replication.damaged_replicas import DamagedReplicas
 from penstock.broker.storage.cold_reads import ColdReads
-from penstock.broker.storage.storage import Storage
+from penstock.broker.storage.partition_storage import Storage
 from penstock.controller.elections import ElectionType, elect
 from penstock.controller.topics import (
     NewTopicFacts,
@@ -25,11 +25,11 @@ from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
 from penstock.log.damaged_copies import CopySpaceNeeds, DiscardedCopy
 from penstock.log.data_directory import DataDirectory
 from penstock.log.reading.cold_reading import ColdResult
-from penstock.metadata.facts import ClusterImage, PartitionState
+from penstock.metadata.cluster_image import ClusterImage, PartitionState
 from penstock.observability.logs import NullLog
-from penstock.replication.fetch_plan import Replica
-from penstock.replication.manager import ReplicaManager
+from penstock.replication.fetch_session_handler import Replica
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.sim.disk import Mount
 from penstock.sim.scheduler import VirtualTimeLoop
 from penstock.sim.store import SimStore, StoreFaults
@@ -39,7 +39,7 @@ from tests.unit.broker.cluster.test_membership import Node, nodes
 from tests.unit.broker.replication.test_isr_updates import CONFIG, LoopClock
 from tests.unit.log.log_support import NOW_MS, append, new_disk
 from tests.unit.replication.replica_support import sync
-from tests.unit.replication.test_manager import directory_on
+from tests.unit.replication.test_replica_manager import directory_on
 
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = TopicId(b"orders----------")

@@ -17,19 +17,19 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.layers import GivenSettings
 from penstock.host.metadata_store import Put, SessionId, StoreChange, StoreUnavailable
 from penstock.limits import ETCD_QUESTION_MS_MAX
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import PartitionValue, decode
-from penstock.metadata.facts import ClusterImage
 from penstock.observability.logs import NullLog
 from penstock.protocol.messages.fetch import FetchPartition, PartitionData
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.sim.scheduler import VirtualTimeLoop
 from penstock.sim.store import RequestFault, SimStore, StoreFaults
 from tests.unit.broker.cluster.test_membership import KEYS, Node, nodes
 from tests.unit.broker.replication.test_isr_updates import Leader, LoopClock, fall_behind
 from tests.unit.log.log_support import new_disk, read
 from tests.unit.replication.replica_support import sync
-from tests.unit.replication.test_manager import directory_on
+from tests.unit.replication.test_replica_manager import directory_on
 
 LATE_SECONDS = 4.2
 SECOND_BROKER = BrokerConfig.of(GivenSettings({"node.id": "2"}))

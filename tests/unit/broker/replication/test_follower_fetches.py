@@ -13,7 +13,7 @@ from penstock.broker.data.pending_fetch import FetchParams, PendingFetch
 from penstock.broker.replication.follower_fetches import require_session
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.errors import ApiError, ErrorCode
-from penstock.metadata.facts import NO_NODE, BrokerRegistration, BrokerSession, ClusterImage
+from penstock.metadata.cluster_image import NO_NODE, BrokerRegistration, BrokerSession, ClusterImage
 from penstock.protocol.messages.fetch import (
     EpochEndOffset,
     FetchPartition,

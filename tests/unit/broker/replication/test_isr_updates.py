@@ -9,7 +9,7 @@ import pytest
 from penstock.broker.data.fetch_reader import FetchLimits
 from penstock.broker.replication.follower_fetches import ClusterFollowers
 from penstock.config.broker import BrokerConfig
-from penstock.controller.brokers import drain
+from penstock.controller.broker_lifecycle import drain
 from penstock.controller.topics import (
     NewTopicFacts,
     ReplicaAssignment,
@@ -20,18 +20,18 @@ from penstock.controller.topics import (
 from penstock.host.metadata_store import Put
 from penstock.host.tasks import Tasks
 from penstock.limits import REPLICA_LAG_MS_MAX
-from penstock.metadata.facts import ClusterImage, PartitionState
+from penstock.metadata.cluster_image import ClusterImage, PartitionState
 from penstock.observability.logs import NullLog
 from penstock.protocol.messages.fetch import FetchPartition
-from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.sim.scheduler import VirtualTimeLoop
 from penstock.sim.store import SimStore, StoreFaults
 from penstock.types import TopicId
 from tests.unit.broker.cluster.test_membership import KEYS, Node, nodes
 from tests.unit.log.log_support import NOW_MS, batch_of, new_disk
 from tests.unit.replication.replica_support import sync
-from tests.unit.replication.test_manager import directory_on
+from tests.unit.replication.test_replica_manager import directory_on
 
 CONFIG = BrokerConfig.of()
 

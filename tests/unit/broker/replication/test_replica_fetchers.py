@@ -7,7 +7,7 @@ from penstock.broker.replication.replica_fetchers import _FetcherKey, _LeaderFet
 from penstock.log.partition_log import PartitionLog
 from penstock.observability.logs import NullLog
 from penstock.protocol.messages.fetch import FetchableTopicResponse, FetchResponse
-from penstock.replication.fetch_plan import Replica
+from penstock.replication.fetch_session_handler import Replica
 from penstock.replication.partition import Partition
 from penstock.replication.throttle import Allowance
 from penstock.types import Offset, TopicId

@@ -13,7 +13,7 @@ from penstock.broker.broker import Environment, RunningBroker
 from penstock.broker.context import RequestContext
 from penstock.broker.data.fetch_reader import FetchLimits, FetchReader
 from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
-from penstock.broker.data.timestamp_lookup import TimeLookups
+from penstock.broker.data.timestamp_lookups import TimeLookups
 from penstock.broker.groups.record_timestamps import RecordTimestamps, TimestampQuery
 from penstock.broker.router import DeferredReply
 from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged

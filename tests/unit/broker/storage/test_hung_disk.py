@@ -8,14 +8,14 @@ from pathlib import Path
 
 from penstock.broker.broker import BrokerLimits, Environment, RunningBroker, running_broker
 from penstock.broker.storage.checkpoints import CheckpointLimits
-from penstock.broker.storage.storage import StorageLimits
+from penstock.broker.storage.partition_storage import StorageLimits
 from penstock.config.sources import load
 from penstock.errors import ErrorCode
 from penstock.host.disk import File, SmallFile
 from penstock.host.os_disk import OsDisk
 from penstock.replication.partition import Partition
-from penstock.replication.waiting import ProduceWait
-from tests.unit.broker.storage.test_storage import NOW_MS, batch, make_topic
+from penstock.replication.produce_waits import ProduceWait
+from tests.unit.broker.storage.test_partition_storage import NOW_MS, batch, make_topic
 from tests.unit.broker.waiting import until
 
 SECONDS_MAX = 10

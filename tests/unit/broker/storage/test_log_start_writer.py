@@ -18,7 +18,7 @@ from penstock.log.recovery import open_log
 from penstock.observability.logs import NullLog
 from penstock.replication.partition import Partition
 from penstock.types import Offset
-from tests.unit.broker.storage.test_storage import NOW_MS, batch, make_topic
+from tests.unit.broker.storage.test_partition_storage import NOW_MS, batch, make_topic
 from tests.unit.broker.waiting import until
 from tests.unit.log.log_support import append, flush, new_disk, new_log
 

@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
-from penstock.broker.storage.storage import Storage
+from penstock.broker.storage.partition_storage import Storage
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
 from penstock.host.worker import Worker
 from penstock.log.data_directory import DataDirectory, open_directory
-from penstock.metadata.facts import ClusterImage, PartitionState, Topic
+from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
 from penstock.observability.logs import NullLog
 from penstock.replication.partition import Partition
 from penstock.sim.disk import Mount, SimDisk

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from penstock.cli import http_client
+from penstock.cli.broker_connector import BrokerConnector
 from penstock.cli.cluster import balance as cluster_balance
 from penstock.cli.cluster import reassign as cluster_reassign
 from penstock.cli.cluster.balance import remaining_replicas_text
 from penstock.cli.cluster.partition_moves import PartitionMove, blocked_moves
 from penstock.cli.cluster.reassign import NoLeaderToCopyFrom, wait_until_moved
-from penstock.cli.connection import BrokerConnector
 from penstock.errors import CommandFailed
 from penstock.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,

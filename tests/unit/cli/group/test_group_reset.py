@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from penstock.cli.group.reset import OffsetMove, TopicSelection, parse_selection, parse_target, plan_moves
-from penstock.cli.times import PositionKind, PositionSpec
+from penstock.cli.positions import PositionKind, PositionSpec
 from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS
 from penstock.types import TopicPartition
 

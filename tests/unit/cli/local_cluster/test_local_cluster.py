@@ -10,8 +10,8 @@ import pytest
 
 from penstock.cli.local_cluster import checks
 from penstock.cli.local_cluster.checks import checked_plan, etcd_program, is_running, locked_folder
+from penstock.cli.local_cluster.managed_process import exit_text
 from penstock.cli.local_cluster.plan import ClusterOptions, ClusterRecord, nodes_of
-from penstock.cli.local_cluster.processes import exit_text
 from penstock.errors import CommandFailed, ConfigError
 
 WISHES = ClusterOptions("here", None, 9092, 8080)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from penstock.cli.positions import PositionKind, PositionSpec
 from penstock.cli.records.consume import PartitionRange, plan_ranges
-from penstock.cli.times import PositionKind, PositionSpec
 from penstock.errors import CommandFailed
 
 SPANS = {0: (10, 20), 1: (0, 5), 2: (7, 7)}

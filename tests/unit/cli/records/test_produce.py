@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.cli.connection import BrokerConnector
+from penstock.cli.broker_connector import BrokerConnector
 from penstock.cli.records.produce import Acks, RecordCompression, Sender
 from penstock.cli.records.record_input import ANY_PARTITION, OutgoingRecord
 from penstock.config.listeners import parse_address
@@ -49,7 +49,7 @@ def test_a_broker_that_is_gone_ends_it_after_one_time_out_whatever_else_would_be
 
 
 def sender_to(reached: BrokerConnector, topic: str) -> Sender:
-    from penstock.cli.topic_state import find_or_create_topic
+    from penstock.cli.topic_metadata import find_or_create_topic
 
     find_or_create_topic(reached, topic)
     return Sender(reached, topic, RecordCompression.NONE, Acks.ALL)

@@ -6,7 +6,7 @@ from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
 from penstock.groups.classic.classic_timers import end, expire
-from penstock.groups.consumer_protocol import PROTOCOL_TYPE
+from penstock.groups.embedded_protocol import PROTOCOL_TYPE
 from penstock.groups.rebalance_history import REASON_CHARACTERS_MAX, RebalanceHistory
 from penstock.groups.records import GroupMetadataValue, MemberMetadata
 from tests.unit.groups.classic.classic_support import GROUP, RANGE, SESSION_MS, ClassicGroupHarness

@@ -13,7 +13,7 @@ from penstock.groups.classic import sync as classic_sync
 from penstock.groups.classic.classic_group import ClassicGroup
 from penstock.groups.classic.join import ClassicCaller
 from penstock.groups.classic.rebalance import CLASSIC_TIMERS
-from penstock.groups.consumer import classic_members
+from penstock.groups.consumer import classic_requests
 from penstock.groups.consumer.assignment import EMPTY, Assignment, is_subset, parse_assignment, union
 from penstock.groups.consumer.consumer_group import _HELD_TOPIC_BYTES, CONSUMER_KEYS, ConsumerGroup
 from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller, heartbeat
@@ -22,7 +22,7 @@ from penstock.groups.consumer.consumer_timers import CONSUMER_TIMERS, SESSION, o
 from penstock.groups.group_context import ClientInfo, GroupContext, TimerKey, TopicsImage
 from penstock.groups.migration import Group, GroupTransition
 from penstock.groups.records import GroupMetadataKey, UnknownKey, decode_key, decode_value
-from penstock.metadata.facts import PartitionState, Topic
+from penstock.metadata.cluster_image import PartitionState, Topic
 from penstock.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -176,7 +176,7 @@ class ConsumerGroupHarness:
         def command(pending: WaitingRequest) -> GroupTransition:
             group = self.place.group or ClassicGroup.new(GROUP, self.now)
             if isinstance(group, ConsumerGroup):
-                return classic_members.join(self.context, group, request, caller, self.now)
+                return classic_requests.join(self.context, group, request, caller, self.now)
             return GroupTransition(group, classic_join.join(self.context, group, request, caller, self.now))
 
         return self.run_parked(asked, command)
@@ -192,7 +192,7 @@ class ConsumerGroupHarness:
         def command(pending: WaitingRequest) -> GroupTransition:
             group = self.place.group
             if isinstance(group, ConsumerGroup):
-                return classic_members.sync(self.context, group, request, caller, self.now)
+                return classic_requests.sync(self.context, group, request, caller, self.now)
             assert group is not None
             return GroupTransition(group, classic_sync.sync(self.context, group, request, pending, self.now))
 
@@ -205,7 +205,7 @@ class ConsumerGroupHarness:
             group = self.place.group
             caller = ClassicCaller(4, ClientInfo("c", "/c"), pending)
             if isinstance(group, ConsumerGroup):
-                return classic_members.heartbeat(self.context, group, request, caller, self.now)
+                return classic_requests.heartbeat(self.context, group, request, caller, self.now)
             assert group is not None
             outcome = classic_heartbeat.heartbeat(self.context, group, request, pending, self.now)
             return GroupTransition(group, outcome)
@@ -219,7 +219,7 @@ class ConsumerGroupHarness:
 
         def command(pending: WaitingRequest) -> GroupTransition:
             caller = ClassicCaller(version, ClientInfo("c", "/c"), pending)
-            return classic_members.leave(self.context, self.group, request, caller, self.now)
+            return classic_requests.leave(self.context, self.group, request, caller, self.now)
 
         reply = self.run(command, lambda code: LeaveGroupResponse(error_code=code))
         assert isinstance(reply, LeaveGroupResponse)

@@ -4,7 +4,7 @@ from penstock.coordinator.outcome import CommandOutcome, Now, StateRecord, Waiti
 from penstock.groups.classic.join import ClassicCaller
 from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller
 from penstock.groups.group_context import ClientInfo, GroupContext, TopicsImage
-from penstock.groups.groups import GroupStateMachine
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.offsets.committed_offsets import OffsetAndMetadata, PartitionCommit, commit_records
 from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.spark.options.options import stream_read_settings
-from penstock.spark.pipelines.common.running import reporting_data_loss
+from penstock.spark.pipelines.common.query_run import reporting_data_loss
 from penstock.spark.pipelines.detect.detect import DetectSettings
 from penstock.spark.pipelines.detect.rules import DetectRules, StreamSpec
 from penstock.spark.pipelines.etl.spec import Spec

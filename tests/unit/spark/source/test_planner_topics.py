@@ -24,9 +24,9 @@ from penstock.spark.source.offsets import (
 from penstock.spark.source.planner import Planner
 from penstock.spark.source.source import OffsetRangePartition
 from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
-from penstock.wire.cluster import EARLIEST, ClusterClient
+from penstock.wire.cluster_client import EARLIEST, ClusterClient
 from penstock.wire.errors import TopicUnknown
-from penstock.wire.retrying import GONE_AFTER_S
+from penstock.wire.retry_policy import GONE_AFTER_S
 from tests.unit.wire.fake_cluster import ORDERS, OTHER, TOPIC_ID, FakeCluster, client_of
 
 NEW_ID = TopicId(b"another topic...")

@@ -15,8 +15,8 @@ from penstock.spark.source.offsets import OffsetRange
 from penstock.spark.source.reading import read_range
 from penstock.spark.table import Table, full_schema
 from penstock.types import Offset, TopicId
-from penstock.wire.cluster import ClusterClient
-from penstock.wire.retrying import GONE_AFTER_S
+from penstock.wire.cluster_client import ClusterClient
+from penstock.wire.retry_policy import GONE_AFTER_S
 from tests.unit.wire.fake_cluster import ORDERS, TOPIC_ID, FakeCluster, Log, client_of
 
 OTHER_ID = TopicId(b"another topic...")

@@ -6,14 +6,14 @@ A cleaner rewrites batches, so only records can be compared:
     the last record of each key       is there, if it has a value
     offsets                           have no hole from batch to batch
 
-Deletions (records without a value) are left to `sim/compacted.py`: a follower that was unavailable for longer
-than delete.retention.ms never learns of one, as in Kafka.
+Deletions (records without a value) are left to `sim/compacted_history.py`: a follower that was unavailable
+for longer than delete.retention.ms never learns of one, as in Kafka.
 """
 
 from penstock.log.partition_log import PartitionLog
 from penstock.protocol.records import Record
 from penstock.sim.cluster.checks.ledger import Ledger, LogRange, StoredBatch
-from penstock.sim.compacted import records_in
+from penstock.sim.compacted_history import records_in
 from penstock.sim.disk import SimDisk
 
 

@@ -220,7 +220,7 @@ class Ledger:
     def leadership_began(self, leader: int, epoch: int, span: LogRange) -> None:
         """A leadership has begun: it has everything that leaders before it have shown and nobody has deleted.
 
-        The last batch tells: logs that have it are the same before it, which `matching.py` sees to.
+        The last batch tells: logs that have it are the same before it, which `log_matching.py` sees to.
         """
         batch = self._last_committed_before(epoch)
         if batch is not None and batch.next_offset > span.start:

@@ -12,9 +12,9 @@ eligible leaders    were written by somebody who knew the minimum that holds
 from collections.abc import Callable
 
 from penstock.host.metadata_store import Event, Put
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage, PartitionState, Topic
 from penstock.metadata.durability import eligible_leaders, min_isr_changes
-from penstock.metadata.facts import NO_NODE, ClusterImage, PartitionState, Topic
-from penstock.metadata.image import apply
+from penstock.metadata.image_builder import apply
 from penstock.metadata.image_changes import changed_partitions
 from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
 from penstock.sim.history import InvariantViolation

@@ -8,7 +8,7 @@
     who counts for it          has heard of the leader's epoch: no earlier leader can tell him any more to cut
                                what he has confirmed
     a cut, and a start         leave those who are in sync, or eligible, everything that was shown
-    what is flushed            is on the platter, and the same on all who have it (matching.py)
+    what is flushed            is on the platter, and the same on all who have it (log_matching.py)
     the start of a log         moves on a leader that was asked to delete records or whose topic has a
                                retention, no further than that allows; followers only follow it, unless
                                they led when they were asked, and who leads next has what was confirmed
@@ -21,13 +21,13 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.broker.broker import RunningBroker
+from penstock.metadata.cluster_image import GROUP_TOPIC, ClusterImage, Topic
 from penstock.metadata.durability import eligible_leaders
-from penstock.metadata.facts import GROUP_TOPIC, ClusterImage, Topic
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.partition import Partition
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.checks.ledger import Ledger, LogRange, TopicIdPartition
-from penstock.sim.cluster.checks.matching import LogMatcher
+from penstock.sim.cluster.checks.log_matching import LogMatcher
 from penstock.sim.cluster.extras import NO_LIMIT, Extras
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.history import InvariantViolation

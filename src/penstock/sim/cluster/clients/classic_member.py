@@ -11,7 +11,7 @@ from struct import Struct as Layout
 from typing import Final, cast
 
 from penstock.errors import ErrorCode
-from penstock.groups.consumer_protocol import (
+from penstock.groups.embedded_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,

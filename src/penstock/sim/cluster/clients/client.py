@@ -21,8 +21,8 @@ from penstock.protocol.schema import Api, Request, Response
 from penstock.sim.cluster.node import PORT
 from penstock.sim.processes import SimProcess
 from penstock.types import TopicId
-from penstock.wire.asynchronous import AsyncClient
-from penstock.wire.core import VersionMismatch
+from penstock.wire.async_client import AsyncClient
+from penstock.wire.client_protocol import VersionMismatch
 
 if TYPE_CHECKING:
     from penstock.sim.cluster.cluster import SimCluster

@@ -15,9 +15,9 @@ from collections.abc import Container, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.coordinator.placement import shard_of
+from penstock.coordinator.shard_placement import shard_of
 from penstock.errors import ErrorCode
-from penstock.metadata.facts import GROUP_TOPIC
+from penstock.metadata.cluster_image import GROUP_TOPIC
 from penstock.protocol.messages.consumer_group_heartbeat import (
     CONSUMER_GROUP_HEARTBEAT,
     ConsumerGroupHeartbeatRequest,
@@ -37,7 +37,7 @@ from penstock.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
 )
 from penstock.sim.cluster.clients.client import CONNECTION_ERRORS, KafkaClient
-from penstock.sim.cluster.clients.consuming import PartitionReader
+from penstock.sim.cluster.clients.partition_reader import PartitionReader
 from penstock.types import TopicId
 
 if TYPE_CHECKING:

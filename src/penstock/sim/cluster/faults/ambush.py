@@ -14,8 +14,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.host.metadata_store import Put, StoreChange
-from penstock.metadata.facts import NO_NODE
-from penstock.metadata.image import apply
+from penstock.metadata.cluster_image import NO_NODE
+from penstock.metadata.image_builder import apply
 from penstock.metadata.image_changes import changed_partitions
 from penstock.metadata.keys import ClusterKeys
 from penstock.sim.store import RequestFault

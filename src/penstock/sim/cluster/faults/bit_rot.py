@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import ErrorCode
-from penstock.metadata.facts import GROUP_TOPIC, NO_NODE, PartitionState, Topic
+from penstock.metadata.cluster_image import GROUP_TOPIC, NO_NODE, PartitionState, Topic
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader
 from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic
 from penstock.protocol.messages.list_offsets import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.metadata.keys import ClusterKeys
 from penstock.sim.cluster.clients.client import KafkaClient
 from penstock.sim.cluster.faults.ambush import Ambush
-from penstock.sim.cluster.faults.deposing import Deposal
+from penstock.sim.cluster.faults.deposal import Deposal
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.cluster.plan import Fault, FaultKind
 from penstock.sim.disk import UNLIMITED_BYTES

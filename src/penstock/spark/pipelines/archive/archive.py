@@ -41,16 +41,16 @@ from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new, make_folder, recorded_starts
 from penstock.spark.pipelines.common.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.common.progress import BatchProgress, Progress, lag
-from penstock.spark.pipelines.common.run_lock import run_lock
-from penstock.spark.pipelines.common.running import (
+from penstock.spark.pipelines.common.query_run import (
     StopRequest,
     reporting_data_loss,
     reporting_spark_errors,
     run,
 )
+from penstock.spark.pipelines.common.run_lock import run_lock
 from penstock.spark.source.offsets import PartitionOffsets, to_document
 from penstock.types import TopicId, TopicPartition
-from penstock.wire.cluster import EARLIEST, LATEST
+from penstock.wire.cluster_client import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

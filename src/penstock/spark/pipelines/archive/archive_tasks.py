@@ -26,9 +26,9 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from penstock.spark.lake.files import TaskFiles, add_spans
 from penstock.spark.lake.sink import LakeWriter, register_once, reject_overwrite
 from penstock.spark.lake.table import LakeBatch, LakeTable, LakeTableError, OffsetSpan, PlannedRange
+from penstock.spark.lake.task_files import TaskFiles, add_spans
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import stream_read_settings
 from penstock.spark.pool import borrowed_client

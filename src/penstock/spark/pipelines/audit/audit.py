@@ -25,8 +25,8 @@ from penstock.spark.pipelines.audit.lake import LakePlan
 from penstock.spark.pipelines.audit.report import AuditReport, Finding, violation_kinds
 from penstock.spark.pipelines.audit.topics import TopicsPlan
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
-from penstock.spark.pipelines.common.jobs import run_spark_action
-from penstock.spark.pipelines.common.running import StopRequest, reason
+from penstock.spark.pipelines.common.query_run import StopRequest, reason
+from penstock.spark.pipelines.common.spark_action import run_spark_action
 from penstock.spark.source.offsets import OffsetRange
 
 if TYPE_CHECKING:

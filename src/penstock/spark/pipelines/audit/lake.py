@@ -26,7 +26,7 @@ from penstock.spark.pipelines.common.lake_rows import TableFiles, ends_of, forma
 from penstock.spark.pipelines.common.topic_rows import records_in
 from penstock.spark.source.offsets import OffsetRange
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
+from penstock.wire.cluster_client import EARLIEST, LATEST, ClusterClient
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

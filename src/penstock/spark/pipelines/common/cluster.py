@@ -8,7 +8,7 @@ from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import write_settings
 from penstock.spark.pool import borrowed_client
 from penstock.types import TopicId, TopicPartition
-from penstock.wire.cluster import ClusterClient
+from penstock.wire.cluster_client import ClusterClient
 from penstock.wire.errors import TopicUnknown, WireError
 
 

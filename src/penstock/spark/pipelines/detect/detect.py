@@ -29,20 +29,20 @@ from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
 from penstock.spark.pipelines.common.progress import Progress, lag
-from penstock.spark.pipelines.common.run_lock import run_lock
-from penstock.spark.pipelines.common.running import (
+from penstock.spark.pipelines.common.query_run import (
     StopRequest,
     reporting_data_loss,
     reporting_spark_errors,
     run,
 )
+from penstock.spark.pipelines.common.run_lock import run_lock
 from penstock.spark.pipelines.common.truncate_oversized import BATCH_BYTES_MAX, OversizedRowTruncator
 from penstock.spark.pipelines.detect import query as detect_query
 from penstock.spark.pipelines.detect.memory import BUCKETS
 from penstock.spark.pipelines.detect.query import ALERT, FORGOTTEN, METRICS, REASONS
 from penstock.spark.pipelines.detect.rules import DetectRules, RuleKind
 from penstock.types import TopicId
-from penstock.wire.cluster import LATEST
+from penstock.wire.cluster_client import LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ from penstock.errors import CommandFailed
 from penstock.spark.payload import Payload
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN, ERROR_HEADER
 from penstock.spark.pipelines.common.headers import headers_of, source_headers
-from penstock.spark.pipelines.common.running import reason
+from penstock.spark.pipelines.common.query_run import reason
 from penstock.spark.pipelines.detect.memory import BUCKETS, BucketMemory, MemoryKey
 from penstock.spark.pipelines.detect.rules import NUMBER_MAX, DetectRule, DetectRules, RuleKind, StreamSpec
 from penstock.spark.pipelines.detect.state import Alert, time_text

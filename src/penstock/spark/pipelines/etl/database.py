@@ -1,7 +1,7 @@
 """Tables of PostgreSQL and SQLite, read in chunks by a column that grows.
 
 Rule 1: a range `(after, until]` of that column, once read, is read again with the same rows. So a range ends
-        where no row can come any more at or below its end (`settling.py`).
+        where no row can come any more at or below its end (`settled_end.py`).
 Rule 2: values of the column travel as text. The database compares, in its own order.
 Rule 3: a transaction of PostgreSQL is known by its virtual id, which it has from its first statement on. The
         other id comes with the first write, and a number or a time can be taken before that.
@@ -23,7 +23,7 @@ from psycopg import sql
 
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl.address import CONNECT_S, SQLITE, connect_postgres, without_password
-from penstock.spark.pipelines.etl.settling import ObservedEnd, OpenTransactions
+from penstock.spark.pipelines.etl.settled_end import ObservedEnd, OpenTransactions
 
 CHUNK_ROWS: Final = 10_000
 DATABASE_ERRORS: Final = (psycopg.Error, sqlite3.Error)

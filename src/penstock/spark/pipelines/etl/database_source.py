@@ -2,7 +2,7 @@
 
     spark.readStream.format("penstock-database").option("url", ...).option("table", ...).option("column", ...)
 
-Offsets are values of the column. The planner asks how far there is something to read (`settling.py`); one
+Offsets are values of the column. The planner asks how far there is something to read (`settled_end.py`); one
 task reads the range in chunks. Rows whose values do not fit the schema have a dead letter.
 
 Rule: a run that is bounded (`--once`) reads up to what was there when it began, and no further.
@@ -24,7 +24,7 @@ from penstock.spark.payload import dead_letters
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN, ERROR_HEADER
 from penstock.spark.pipelines.etl.database import Database, ValueRange, connect
 from penstock.spark.pipelines.etl.rows import STAGE_HEADER
-from penstock.spark.pipelines.etl.settling import SettledEndTracker
+from penstock.spark.pipelines.etl.settled_end import SettledEndTracker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

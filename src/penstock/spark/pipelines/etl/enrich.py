@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 
 from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
-from penstock.spark.pipelines.common.running import reason
+from penstock.spark.pipelines.common.query_run import reason
 from penstock.spark.pipelines.etl.address import without_password
 from penstock.spark.pipelines.etl.database import connect
 from penstock.spark.pipelines.etl.database_source import batch_of

@@ -17,13 +17,13 @@ from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, last_offset
 from penstock.spark.pipelines.common.cluster import cluster, ids_of, partitions_of
 from penstock.spark.pipelines.common.progress import Progress, lag
-from penstock.spark.pipelines.common.run_lock import run_lock
-from penstock.spark.pipelines.common.running import (
+from penstock.spark.pipelines.common.query_run import (
     StopRequest,
     reporting_data_loss,
     reporting_spark_errors,
     run,
 )
+from penstock.spark.pipelines.common.run_lock import run_lock
 from penstock.spark.pipelines.etl.database import DATABASE_ERRORS, NewestRows
 from penstock.spark.pipelines.etl.extract import check_source, held_back, source_notes
 from penstock.spark.pipelines.etl.load import check_target
@@ -39,7 +39,7 @@ from penstock.spark.pipelines.etl.spec import (
 from penstock.spark.pipelines.etl.stages import EtlSettings, start
 from penstock.spark.pipelines.etl.transform import load_function
 from penstock.types import TopicPartition
-from penstock.wire.cluster import LATEST, ClusterClient
+from penstock.wire.cluster_client import LATEST, ClusterClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

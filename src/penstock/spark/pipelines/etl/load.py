@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, StructType
 from penstock.errors import CommandFailed
 from penstock.spark.lake import sink
 from penstock.spark.lake.description import Description, make_table, open_table
-from penstock.spark.lake.files import OFFSET_COLUMNS
+from penstock.spark.lake.task_files import OFFSET_COLUMNS
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.checkpoint import is_new
 from penstock.spark.pipelines.etl import postgres, postgres_sink

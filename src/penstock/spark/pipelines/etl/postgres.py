@@ -28,7 +28,7 @@ from psycopg import sql
 from penstock.errors import CommandFailed
 from penstock.spark.lake.table import OffsetSpan, check_no_overlap
 from penstock.spark.pipelines.etl.address import connect_postgres, without_password
-from penstock.spark.pipelines.etl.postgres_taking import (
+from penstock.spark.pipelines.etl.postgres_insert import (
     PostgresTarget,
     RejectedRow,
     StagedRow,

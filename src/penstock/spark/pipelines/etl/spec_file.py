@@ -27,7 +27,6 @@ from penstock.spark.pipelines.etl.address import (
     postgres_settings,
     with_variables,
 )
-from penstock.spark.pipelines.etl.places import line_of
 from penstock.spark.pipelines.etl.rows import columns_of
 from penstock.spark.pipelines.etl.spec import (
     EnrichSpec,
@@ -45,6 +44,7 @@ from penstock.spark.pipelines.etl.spec import (
     ToTopic,
     TransformSpec,
 )
+from penstock.spark.pipelines.etl.toml_lines import line_of
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,200}", re.ASCII)
 _KINDS: Final = {

@@ -5,7 +5,7 @@ place where the write began, and of its rows leaves out as many equal ones as it
 and not the first so many: after a shuffle, rows come in another order.
 
 Rule: a first attempt reads nothing, so that a write costs what it costs without all this.
-A broker that wrote and could not say so is asked again, and does not write again (wire/sequences.py).
+A broker that wrote and could not say so is asked again, and does not write again (wire/sequence_numbers.py).
 Not covered: an attempt that Spark has given up and that still writes beside the next one; a whole stage of a
              plan that is run again, whose attempts are counted from 0.
 """
@@ -28,7 +28,7 @@ from penstock.spark.pipelines.etl.rows import STAGE_HEADER
 from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
 from penstock.spark.sink import BYTES_AT_ONCE, WrittenRecords, check_columns, write_rows
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
+from penstock.wire.cluster_client import EARLIEST, LATEST, ClusterClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

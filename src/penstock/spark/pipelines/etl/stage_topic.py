@@ -28,7 +28,7 @@ from penstock.spark.pipelines.etl.rows import json_of
 from penstock.spark.pipelines.etl.spec import DELETED
 from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, DeadLetterTarget, StageWrite
 from penstock.spark.table import HEADERS_TYPE
-from penstock.wire.cluster import EARLIEST, LATEST
+from penstock.wire.cluster_client import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 
 from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
-from penstock.spark.pipelines.common.running import reason
+from penstock.spark.pipelines.common.query_run import reason
 from penstock.spark.pipelines.etl.rows import dead_letter_of, json_of
 from penstock.spark.pipelines.etl.spec import PythonFunction, Spec, Sql
 

@@ -19,8 +19,8 @@ from penstock.errors import CommandFailed
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
-from penstock.spark.pipelines.common.jobs import RunInterrupted, run_spark_action
-from penstock.spark.pipelines.common.running import StopRequest
+from penstock.spark.pipelines.common.query_run import StopRequest
+from penstock.spark.pipelines.common.spark_action import RunInterrupted, run_spark_action
 from penstock.spark.pipelines.insights import measures
 from penstock.spark.pipelines.insights.advice import PARTITION_BYTES_PER_S, Advice, advise, key_text
 from penstock.spark.pipelines.insights.measures import CreationTimeField
@@ -36,7 +36,7 @@ from penstock.spark.pipelines.insights.sample import batch_sample, group_backlog
 from penstock.spark.pipelines.replay.plan import Bound
 from penstock.spark.source.offsets import to_document
 from penstock.types import TopicPartition
-from penstock.wire.cluster import EARLIEST, LATEST, ClusterClient
+from penstock.wire.cluster_client import EARLIEST, LATEST, ClusterClient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

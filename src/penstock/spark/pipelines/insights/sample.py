@@ -17,7 +17,7 @@ from penstock.spark.pipelines.insights.numbers import BatchSample, GroupBacklog
 from penstock.spark.records.batch_table import BatchTable, read_table
 from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
 from penstock.types import Offset, TopicPartition
-from penstock.wire.cluster import ClusterClient, OffsetOutOfRange
+from penstock.wire.cluster_client import ClusterClient, OffsetOutOfRange
 
 SAMPLE_BYTES: Final = 512 * KIB
 PARTITIONS_MAX: Final = 16

@@ -31,11 +31,11 @@ from penstock.spark.options.options import write_settings
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
 from penstock.spark.pipelines.common.headers import headers_of
-from penstock.spark.pipelines.common.jobs import RunInterrupted, run_spark_action
 from penstock.spark.pipelines.common.lake_rows import format_of, rows_in, table_files
 from penstock.spark.pipelines.common.progress import BatchProgress, Progress
+from penstock.spark.pipelines.common.query_run import POLL_INTERVAL_S, StopRequest, reason
 from penstock.spark.pipelines.common.run_lock import run_lock
-from penstock.spark.pipelines.common.running import POLL_INTERVAL_S, StopRequest, reason
+from penstock.spark.pipelines.common.spark_action import RunInterrupted, run_spark_action
 from penstock.spark.pipelines.common.truncate_oversized import BATCH_BYTES_MAX, TOPIC_BYTES_MAX
 from penstock.spark.pipelines.replay.plan import (
     Bound,

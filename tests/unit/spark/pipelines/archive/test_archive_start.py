@@ -12,7 +12,7 @@ from penstock.spark.pipelines.archive import archive as archiving
 from penstock.spark.pipelines.archive.archive import ArchiveSettings, check
 from penstock.spark.pipelines.common.run_lock import run_lock
 from penstock.types import Offset, TopicId, TopicPartition
-from penstock.wire.view import TopicMetadata
+from penstock.wire.cluster_metadata import TopicMetadata
 
 
 class Client:

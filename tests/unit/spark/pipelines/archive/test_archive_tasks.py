@@ -16,10 +16,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
 from penstock.spark.lake.description import open_table
-from penstock.spark.lake.files import FileLayout, TaskFiles, write_all
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.sink import WrittenFiles
 from penstock.spark.lake.table import LakeTableError, OffsetSpan, PlannedRange
+from penstock.spark.lake.task_files import FileLayout, TaskFiles, write_all
 from penstock.spark.pipelines.archive.archive import ArchiveSettings, archive, check
 from penstock.spark.pipelines.archive.archive_tasks import (
     COLUMNS,
@@ -28,8 +28,8 @@ from penstock.spark.pipelines.archive.archive_tasks import (
     ArchiveWriter,
     RangeSource,
 )
+from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.pipelines.common.run_lock import run_lock
-from penstock.spark.pipelines.common.running import StopRequest
 from penstock.spark.records.encode import encode
 from penstock.spark.source.discovery import DataLost
 from penstock.spark.source.offsets import OffsetRange

@@ -15,7 +15,7 @@ from penstock.spark.pipelines.detect.detect import DetectSettings, check
 from penstock.spark.pipelines.detect.query import evaluator
 from penstock.spark.pipelines.detect.rules import DetectRule, DetectRules, RuleKind, StreamSpec
 from penstock.types import TopicId
-from penstock.wire.view import TopicMetadata
+from penstock.wire.cluster_metadata import TopicMetadata
 
 RULES = DetectRules(StreamSpec(), (DetectRule("many", RuleKind.COUNT, 2, 60_000),))
 OLD, NEW = TopicId(b"a" * 16), TopicId(b"b" * 16)

@@ -7,7 +7,6 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.pipelines.etl.places import line_of
 from penstock.spark.pipelines.etl.spec import (
     FromDatabase,
     FromFiles,
@@ -21,6 +20,7 @@ from penstock.spark.pipelines.etl.spec import (
     endpoint_text,
 )
 from penstock.spark.pipelines.etl.spec_file import InvalidSpec, read_spec
+from penstock.spark.pipelines.etl.toml_lines import line_of
 
 FILES = """\
 name = "shop"

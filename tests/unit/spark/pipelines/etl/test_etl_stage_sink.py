@@ -15,7 +15,7 @@ from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, DeadLetterTarg
 from penstock.spark.table import HEADERS_TYPE
 from penstock.testing import Broker, broker
 from penstock.types import TopicPartition
-from penstock.wire.cluster import LATEST
+from penstock.wire.cluster_client import LATEST
 from tests.spark.etl_runs import Found, count_of, records_of
 from tests.spark.topics import client_of, create
 

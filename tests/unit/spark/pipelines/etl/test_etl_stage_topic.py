@@ -12,7 +12,7 @@ from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.spark.pool import ClientSettings
 from penstock.spark.source import source
 from penstock.spark.source.source import BatchReader, OffsetRangePartition, schema_of
-from penstock.wire.cluster import EARLIEST, ClusterClient
+from penstock.wire.cluster_client import EARLIEST, ClusterClient
 from tests.unit.wire.fake_cluster import ORDERS, OTHER, FakeCluster, client_of, offsets_answer
 
 START, STABLE, END = 30, 40, 100

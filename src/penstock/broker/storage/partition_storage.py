@@ -1,0 +1,430 @@
+"""Everything between a partition and the disk while the broker runs: opening, flushing, checkpoints,
+retention, and what happens when the disk fails.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.broker.storage.checkpoints import CHECKPOINT_LIMITS, CheckpointLimits, Checkpoints
+from penstock.broker.storage.flusher import Flusher
+from penstock.broker.storage.log_start_writer import LogStartWriter, NewStart
+from penstock.broker.storage.read_failures import ReadFailures
+from penstock.broker.storage.retention import Retention
+from penstock.config.broker import BrokerConfig
+from penstock.config.topic import FlushPolicy
+from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.host.clock import Clock
+from penstock.host.disk import SmallFile, TooManyOpenFiles
+from penstock.host.keyed_jobs import KeyedJobQueue
+from penstock.host.worker import NewWorker, Worker
+from penstock.limits import (
+    DISK_FULL_LOGGED_MS,
+    INSPECTED_BYTES_WAITING_MAX,
+    PRODUCERS_EVICTED_LOGGED_MS,
+    STORAGE_TICK_MS,
+)
+from penstock.log.damaged_copies import CopySpaceNeeds
+from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
+from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits
+from penstock.log.recovery import Recovered
+from penstock.log.truncation import FullTruncation, Truncation
+from penstock.metadata.cluster_image import ClusterImage
+from penstock.metadata.keys import topic_id_text
+from penstock.observability.logs import Log
+from penstock.replication.partition import Partition
+from penstock.replication.replica_manager import LostPartition, ReplicaManager
+from penstock.types import Offset, TopicId, TopicPartition
+
+JobResult = TypeVar("JobResult")
+
+# Looking a member up in its class costs as much as all the rest of a comparison.
+BEFORE_ACK, INTERVAL = FlushPolicy.BEFORE_ACK, FlushPolicy.INTERVAL
+TRUNCATION_PAUSE_MS: Final = 1_000
+EVICTION_HELP: Final = (
+    "a batch that these producers repeat is stored twice: see docs/operations.md, Many idempotent producers"
+)
+THREADS_THAT_SYNC: Final = 3
+"""The flusher's, the one for checkpoints, and at the start the one that recovers."""
+
+
+class StorageLimits(NamedTuple):
+    """How often the storage looks at what is due, and what it remembers."""
+
+    tick_ms: int = STORAGE_TICK_MS
+    checkpoints: CheckpointLimits = CHECKPOINT_LIMITS
+    producers: ProducerLimits = PRODUCER_LIMITS
+
+
+STORAGE_LIMITS: Final = StorageLimits()
+
+
+class Storage:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        config: Callable[[], BrokerConfig],
+        workers: tuple[Worker, Worker],
+        clock: Clock,
+        log: Log,
+        new_worker: NewWorker = Worker,
+        limits: StorageLimits = STORAGE_LIMITS,
+    ) -> None:
+        self._limits = limits
+        flush_worker, self._worker = workers
+        self._directory = directory
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self.flusher = Flusher(directory.disk, flush_worker, self.fail)
+        self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log, limits.checkpoints)
+        self.starts = LogStartWriter(self._store_small_files, self.checkpoints.lock, self.fail, log)
+        self.retention = Retention(directory.disk, self._worker, clock, log, self.damage)
+        loop = asyncio.get_running_loop()
+        self.deep_validations = KeyedJobQueue(
+            lambda: new_worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX
+        )
+        self.partitions = ReplicaManager(
+            directory, config(), self._written, self.deep_validations, clock.monotonic, limits.producers
+        )
+        self._read_failures = ReadFailures(
+            self.damage, self.partitions.has_other_eligible_leader, clock.monotonic, log
+        )
+        self._flush_due: dict[Partition, float] = {}
+        self._full_logged_at = -float("inf")
+        self._evictions_logged, self._evictions_logged_at = 0, -float("inf")
+        self._files_are_short = False
+        self._copied_bytes: dict[tuple[TopicId, int], int] = {}
+        """How large the copies that were begun anew become, as far as is known."""
+        self.on_damage: Callable[[Partition], None] = _ignore_damage
+        """Told of a partition that was just found damaged. In a cluster others may have it sound."""
+
+    # Opening and closing
+
+    def open(self, image: ClusterImage) -> None:
+        """Recover every partition. Blocks: nothing is served yet."""
+        disk = self._directory.disk
+        disk.open_sync_descriptors(self._directory.path, THREADS_THAT_SYNC)
+        self._directory.remove_deleted(self._directory.deleted_folders())
+        for name in self.partitions.strays(image):
+            # Never removed: if it is the metadata that was lost, this is all there is.
+            moved_to = self._directory.move_to_strays(name)
+            self._log.warning("partition.stray_set_aside", partition=name, moved_to=moved_to)
+        unsynced: list[Partition] = []
+        for partition, found in self.partitions.open_all(image):
+            if partition.log.is_dirty:
+                unsynced.append(partition)
+                if len(unsynced) >= self._limits.checkpoints.partitions_at_once:
+                    self._sync_and_close(unsynced)
+            else:
+                partition.log.close_files()
+            self._log_recovery(partition, found)
+        self._sync_and_close(unsynced)
+
+    def _log_recovery(self, partition: Partition, found: Recovered | LostPartition) -> None:
+        if isinstance(found, LostPartition):
+            where = {} if found.moved_to is None else {"moved_to": found.moved_to}
+            self._log.error("partition.damaged", partition=partition.name, reason=found.reason, **where)
+        elif found.cut_bytes or partition.log.recovery_point < partition.log.log_end_offset:
+            self._log.info(
+                "partition.recovered",
+                partition=partition.name,
+                scanned_bytes=found.scanned_bytes,
+                cut_bytes=found.cut_bytes,
+                log_end_offset=partition.log.log_end_offset,
+            )
+
+    def _sync_and_close(self, partitions: list[Partition]) -> None:
+        """What recovery found becomes durable before anybody sees it, a few open files at a time."""
+        flushes = [(partition, partition.log.begin_flush()) for partition in partitions]
+        files = [file for _, flush in flushes for file in flush.files]
+        folders = sorted({folder for _, flush in flushes for folder in flush.folders})
+        self._directory.disk.sync(files, folders)
+        for partition, flush in flushes:
+            partition.flushed(flush)
+            partition.log.close_files()
+        partitions.clear()
+
+    async def checkpoint_recovered(self) -> None:
+        """Bring recovery points to where the logs end, so that a second crash has nothing to read."""
+        await self.checkpoints.run([p for p in self.partitions if p.log.needs_checkpoint])
+
+    async def close(self) -> None:
+        """Make everything durable and let go of the files. Leaves the mark of a clean stop."""
+        self.deep_validations.stop()
+        try:
+            if self.partitions.failure is None:
+                await self.checkpoints.run(list(self.partitions))
+        except StorageFailed as failure:
+            self.fail(failure)
+        reason = self._unclean_reason()
+        notes = [
+            self._directory.store_progress_file(),
+            self._directory.inventory_file(self.partitions.inventory()),
+        ]
+        for partition in self.partitions:
+            partition.log.close()
+        if reason is None:
+            try:
+                if self._directory.broker_epoch != NO_BROKER_EPOCH:
+                    await self.store(notes)
+                await self._worker.run(self._directory.write_clean_shutdown_mark)
+            except (StorageFull, StorageFailed) as problem:
+                reason = str(problem)
+        if reason is not None:
+            self._log.warning("storage.no_clean_mark", reason=reason)
+        self._directory.disk.close_sync_descriptors()
+
+    def _unclean_reason(self) -> str | None:
+        """Why the next start has something to recover; None if it has not."""
+        if self.partitions.failure is not None:
+            return self.partitions.failure
+        for partition in self.partitions:
+            if partition.offline is not None:
+                return f"{partition.name} is offline: {partition.offline}"
+            if partition.log.needs_checkpoint:
+                return f"there was no room for the last checkpoint of {partition.name}"
+        return None
+
+    # While running
+
+    def _written(self, partition: Partition) -> None:
+        """Something of the partition must reach the disk: a batch, or an index that was made anew."""
+        self.checkpoints.touch(partition)
+        policy = partition.flush_policy
+        if policy is BEFORE_ACK:
+            self.flusher.request(partition)
+            return
+        if partition.leading is not None:
+            self.flusher.expect_replicas(partition)
+        if policy is INTERVAL:
+            log, config = partition.log, partition.config
+            if log.log_end_offset - log.flushed_end_offset >= config.flush_messages:
+                self.flusher.request(partition)
+            else:
+                self._flush_due.setdefault(partition, self._clock.monotonic() + config.flush_ms / 1000)
+
+    async def run(self) -> None:
+        """The task that does what is due soon: timeouts and flushes. It never waits for the disk."""
+        while True:
+            await asyncio.sleep(self._limits.tick_ms / 1000)
+            now = self._clock.monotonic()
+            self.flusher.expire_waits(now)
+            self._log_evictions(now)
+            if self.partitions.failure is None:
+                self._flush_what_is_due(now)
+
+    def _log_evictions(self, now: float) -> None:
+        """Idempotence ended early for some producers: said with one partition as an example, not for each."""
+        roll = self.partitions.producer_registry
+        count = roll.evicted - self._evictions_logged
+        if not count or (now - self._evictions_logged_at) * 1000 < PRODUCERS_EVICTED_LOGGED_MS:
+            return
+        self._evictions_logged, self._evictions_logged_at = roll.evicted, now
+        evicted_from, roll.last_evicted_from = roll.last_evicted_from, None
+        names = (each.name for each in self.partitions if each.log.producers is evicted_from)
+        self._log.warning("producers.evicted", count=count, partition=next(names, None), help=EVICTION_HELP)
+
+    async def run_checkpoints(self) -> None:
+        """The task that advances recovery points. It waits for the disk, however long that takes."""
+        while True:
+            await asyncio.sleep(self._limits.tick_ms / 1000)
+            if self.partitions.failure is not None:
+                continue
+            try:
+                await self.checkpoints.run_due(self._clock.monotonic())
+            except StorageFailed as failure:
+                self.fail(failure)
+
+    async def run_retention(self) -> None:
+        """The task that removes what is too old or too much. It may take long, and nothing waits for it."""
+        checked_at = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(self._limits.tick_ms / 1000)
+            now, config = self._clock.monotonic(), self._config().log
+            if (now - checked_at) * 1000 < config.retention_check_ms or self.partitions.failure is not None:
+                continue
+            checked_at = now
+            now_ms = self._clock.wall_ms()
+            for partition in tuple(self.partitions):
+                partition.log.producers.expire(now_ms=now_ms, idle_ms_max=config.producer_expiry_ms)
+                try:
+                    await self.retention.enforce(partition)
+                except (StorageFailed, StorageFull) as problem:
+                    self._log.warning("retention.postponed", partition=partition.name, reason=str(problem))
+                if partition.log.is_dirty and partition.offline is None:
+                    self._written(partition)  # a segment was begun: its file is open until it is synced
+
+    def _flush_what_is_due(self, now: float) -> None:
+        if self._files_are_short:
+            self._files_are_short = False
+            for partition in self.partitions:
+                if partition.log.is_dirty:
+                    self.flusher.request(partition)
+        due = [partition for partition, at in self._flush_due.items() if at <= now]
+        for partition in due:
+            del self._flush_due[partition]
+            self.flusher.request(partition)
+
+    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        """The cluster's metadata changed.
+
+        Folders of deleted topics get out of the way in the worker, behind whatever it is writing to
+        them, and before a topic of the same name can be made: that is the next change.
+        """
+        gone = self.partitions.follow(before, after, self._config())
+        if not gone:
+            return
+        try:
+            doomed = await self.with_reserve(lambda: self._directory.mark_deleted(gone))
+        except (StorageFailed, StorageFull) as failure:
+            # Their folders are in the way of topics that may get the same names.
+            self.fail(StorageFailed(str(failure)))
+            return
+        self._worker.submit(lambda: self._directory.remove_deleted(doomed), self._removed)
+
+    def _removed(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._log.warning("partition.not_removed", reason=str(error))
+
+    async def delete_before(self, partition: Partition, offset: Offset) -> None:
+        """DeleteRecords: the new start counts once it survives a crash; then what lies below is freed."""
+        partition.require_deletable(offset)
+        log = partition.log
+        start = max(offset, log.log_start_offset)  # retention moves the start without storing it
+        if start <= log.stored_start:
+            return
+        await self.starts.store([NewStart(log, start)])
+        partition.require_online()  # its topic may have been deleted meanwhile
+        assert log.stored_start >= start, f"the start of {partition.name} was not stored"
+        partition.delete_before(start)
+        await self.checkpoints.run([partition])  # retention stops at the recovery point
+        await self.retention.enforce(partition)
+
+    async def cut(self, partition: Partition, cut: Truncation | FullTruncation) -> None:
+        """Take off a log what its leader has not. Waits for room if there is none."""
+
+        def end(_: None) -> None:
+            cut.end()
+            self.partitions.truncation_ended(partition)
+
+        while True:
+            try:
+                await self._worker.run(cut.run, on_result=end)
+                return
+            except StorageFull as full:
+                self.note_full(full)
+                if not self._directory.release_reserve():
+                    await asyncio.sleep(TRUNCATION_PAUSE_MS / 1000)
+                if partition.log.is_closed:
+                    return  # what has the folder now, if anybody, is another log
+
+    async def _store_small_files(self, writes: Sequence[SmallFile]) -> None:
+        await self.with_reserve(lambda: self._directory.disk.store(writes))
+
+    async def store(self, writes: Sequence[SmallFile]) -> None:
+        """Each whole or not at all. StorageFull: there is no room, and none is made for it."""
+        await self._worker.run(lambda: self._directory.disk.store(writes))
+
+    async def with_reserve(self, job: Callable[[], JobResult]) -> JobResult:
+        """What frees space must work on a full disk: it may use the space that is set aside for it.
+
+        The second attempt follows the first at once, in the worker: folders are moved there too, so the
+        folder is the same one.
+        """
+
+        def attempt() -> JobResult:
+            try:
+                return job()
+            except StorageFull:
+                if not self._directory.release_reserve():
+                    raise
+                return job()
+
+        return await self._worker.run(attempt)
+
+    # Failing
+
+    def note_full(self, full: StorageFull) -> None:
+        """There is no room for what a client sent: said now and then, not for every batch."""
+        if isinstance(full, TooManyOpenFiles):
+            self._files_are_short = True  # until what is written is synced, whenever that was due
+        now = self._clock.monotonic()
+        if (now - self._full_logged_at) * 1000 >= DISK_FULL_LOGGED_MS:
+            self._full_logged_at = now
+            self._log.warning("storage.full", reason=str(full))
+
+    def fail(self, failure: StorageFailed) -> None:
+        """The disk broke a promise: nothing more is written to it, and nothing is retried."""
+        if self.partitions.failure is None:
+            self._log.error("storage.failed", reason=str(failure))
+            self.partitions.stop_writes(str(failure))
+
+    def read_failed(self, partition: Partition, problem: CorruptData | StorageFailed) -> None:
+        """What a read of segments met that were those of the log then."""
+        if isinstance(problem, CorruptData):
+            self.damage(partition, problem)
+        else:
+            self._read_failures.report(partition, problem)
+
+    def damage(self, partition: Partition, damage: Exception) -> None:
+        """The files of this partition cannot be relied on: it goes offline, and stays so. Every way of
+        finding that out leads here."""
+        found = self.partitions.damage(partition, str(damage))
+        if found is None:
+            return
+        self._log.error("partition.damaged", partition=found.name, reason=str(damage))
+        if isinstance(damage, CorruptData) and self.partitions.failure is None:
+            name = found.name
+
+            def noted(_: None, error: BaseException | None) -> None:
+                self._damage_noted(name, error)
+
+            # After an I/O error the next start may find nothing wrong. Damage it need not find again.
+            self._worker.submit(lambda: self._directory.record_damage(name, str(damage)), noted)
+        self.on_damage(found)
+
+    def _damage_noted(self, name: TopicPartition, error: BaseException | None) -> None:
+        if isinstance(error, StorageFailed):
+            self.fail(error)
+        elif error is not None:
+            self._log.warning(
+                "partition.damage_not_noted",
+                partition=name,
+                reason=str(error),
+                help="after a restart it is in use until the damage is read again",
+            )
+
+    async def begin_anew(self, partition: Partition) -> bool:
+        """Give a damaged copy up, and follow the leader with an empty one. False: it is not wanted any
+        more. StorageFull, StorageFailed: it stays damaged, and this may be tried again."""
+        empty = self.partitions.release_damaged(partition)
+        name, mark, room = empty.name, topic_id_text(empty.topic_id), self._room_for(empty)
+        # One attempt: before another one it has to be asked again whose folder that is.
+        given_up = await self._worker.run(lambda: self._directory.discard_damaged(name, mark, room))
+        self._copied_bytes[empty.topic_id, name.partition] = max(given_up.size_bytes, room.copy_bytes_min)
+        if not self.partitions.begin_recopy(empty):
+            return False
+        files = (
+            {"files": "removed", "reason": "a copy does not fit beside them"}
+            if given_up.moved_to is None
+            else {"files": "kept", "moved_to": given_up.moved_to}
+        )
+        self._log.info("partition.begins_anew", partition=name, size_bytes=given_up.size_bytes, **files)
+        return True
+
+    def _room_for(self, empty: Partition) -> CopySpaceNeeds:
+        """What copies of partitions that were begun anew still have to bring, this one's and the others'."""
+        own = empty.topic_id, empty.name.partition
+        lacking: dict[tuple[TopicId, int], int] = {}
+        for key, size_bytes in self._copied_bytes.items():
+            found = self.partitions.find_by_id(*key)
+            if key == own or (found is not None and found.log.size_bytes < size_bytes):
+                lacking[key] = size_bytes - (0 if found is None else found.log.size_bytes)
+        self._copied_bytes = {key: self._copied_bytes[key] for key in lacking}
+        lacking.pop(own, None)
+        return CopySpaceNeeds(self._copied_bytes.get(own, 0), claimed_bytes=sum(lacking.values()))
+
+
+def _ignore_damage(partition: Partition) -> None:
+    """A broker that is alone can only refuse to serve it."""

@@ -1,0 +1,262 @@
+"""What is asked over the wire client: the topics and their state, and why a partition is not served.
+
+What must go to a leader or to the controller is in admin_client.py. The exception are questions whose answer
+librdkafka keeps to itself: it tries again when a broker reports an error, and says only that time is up.
+"""
+
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from penstock.cli.broker_connector import BrokerClient, BrokerConnector
+from penstock.cli.command import TOPIC_NAME_RULE
+from penstock.cli.output import bytes_text
+from penstock.config.listeners import Address
+from penstock.errors import CommandFailed, ErrorCode
+from penstock.limits import BATCH_BYTES_MAX
+from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS, DescribeLogDirsRequest
+from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic
+from penstock.protocol.messages.list_offsets import (
+    LIST_OFFSETS,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from penstock.protocol.messages.metadata import (
+    METADATA,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from penstock.types import NO_TOPIC_ID
+
+# What a broker says of a topic that it is just making.
+_RETRIABLE: Final = (ErrorCode.LEADER_NOT_AVAILABLE,)
+_RETRY_PAUSE_S: Final = 0.05
+_LATEST: Final = -1
+_LEADERLESS_SHOWN_MAX: Final = 5
+# Where a fetch goes on by itself: librdkafka finds the start of the log.
+_HANDLED_BY_CLIENT: Final = (
+    ErrorCode.NONE,
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+)
+
+
+class PartitionDescription(NamedTuple):
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+
+
+class TopicDescription(NamedTuple):
+    name: str
+    id: str | None
+    is_internal: bool
+    partitions: list[PartitionDescription]
+
+    @property
+    def numbers(self) -> list[int]:
+        return [partition.partition for partition in self.partitions]
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+def list_topics(client: BrokerClient) -> list[TopicDescription]:
+    answer = client.ask(METADATA, MetadataRequest(topics=None, allow_auto_topic_creation=False))
+    return sorted(map(_topic_state, answer.topics))
+
+
+def metadata_of(client: BrokerClient, names: Sequence[str], *, create: bool = False) -> MetadataResponse:
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    return client.ask(METADATA, MetadataRequest(topics=topics, allow_auto_topic_creation=create))
+
+
+def find_topics(
+    broker: BrokerConnector, names: Sequence[str], *, advise_creation: bool = False
+) -> list[TopicDescription]:
+    """All of them, or CommandFailed that names the missing ones."""
+    with broker.client() as client:
+        answer = metadata_of(client, names)
+    missing = [topic for topic in answer.topics if topic.error_code]
+    if missing:
+        raise CommandFailed("\n".join(_topic_error_text(topic, advise_creation) for topic in missing))
+    by_name = {topic.name: _topic_state(topic) for topic in answer.topics}
+    return [by_name[name] for name in names]
+
+
+def find_topic(broker: BrokerConnector, name: str, *, advise_creation: bool = True) -> TopicDescription:
+    (found,) = find_topics(broker, [name], advise_creation=advise_creation)
+    return found
+
+
+def no_partition_text(topic: str, existing: Sequence[int], number: int) -> str:
+    has = "only partition 0" if len(existing) == 1 else f"partitions 0 to {existing[-1]}"
+    return f"topic {topic} has no partition {number}: it has {has}."
+
+
+def chosen_partitions(topic: str, existing: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """Those that were named, or all. CommandFailed if the topic has not one of them."""
+    for number in wanted:
+        if number not in existing:
+            raise CommandFailed(no_partition_text(topic, existing, number))
+    return sorted(set(wanted)) or list(existing)
+
+
+def find_or_create_topic(broker: BrokerConnector, name: str) -> TopicDescription:
+    """As a producer does: a broker that makes topics when they are asked for makes this one."""
+    deadline = time.monotonic() + broker.timeout_s
+    with broker.client() as client:
+        while True:
+            (topic,) = metadata_of(client, [name], create=True).topics
+            if topic.error_code == ErrorCode.NONE:
+                return _topic_state(topic)
+            if topic.error_code not in _RETRIABLE or time.monotonic() > deadline:
+                raise CommandFailed(_topic_error_text(topic, advise_creation=True))
+            time.sleep(_RETRY_PAUSE_S)
+
+
+def _topic_error_text(topic: MetadataResponseTopic, advise_creation: bool) -> str:
+    name, code = topic.name, topic.error_code
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        creation = f"Create it with `penstock topic create {name}`, or see `penstock topic list`."
+        remedy = creation if advise_creation else "`penstock topic list` shows those that do."
+        return f"topic {name} does not exist. {remedy}"
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        return f"{name!r} cannot be the name of a topic: {TOPIC_NAME_RULE}."
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return f"you may not use topic {name}."
+    return f"topic {name} cannot be used: {error_name(code)}."
+
+
+# Why nothing comes or goes
+
+
+def read_failure_reason(broker: BrokerConnector, topic: str, offsets: Mapping[int, int]) -> str | None:
+    """What a leader says to a fetch at one of these offsets, by partition; None if nothing is wrong.
+
+    That nobody leads is not wrong to those who can wait: see `leaderless_reason`.
+    """
+    led, _ = _by_leader(broker, topic, offsets)
+    for leader, state, numbers in led:
+        wanted = FetchTopic(
+            topic,
+            state.topic_id,
+            [
+                FetchPartition(number, fetch_offset=offsets[number], partition_max_bytes=1)
+                for number in numbers
+            ],
+        )
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, session_epoch=-1, topics=[wanted])
+        with broker.client(leader) as client:
+            answer = client.ask(FETCH, request)
+        for entry in (entry for found in answer.responses for entry in found.partitions):
+            if entry.error_code not in _HANDLED_BY_CLIENT:
+                return f"{reported_error(entry.error_code, f'{topic}-{entry.partition_index}')}."
+    return None
+
+
+def write_failure_reason(broker: BrokerConnector, topic: str, partition: int) -> str | None:
+    """What keeps the leader from storing records, without a full stop; None if nothing can be seen.
+
+    A batch is not sent to find out: it might be stored.
+    """
+    led, leaderless = _by_leader(broker, topic, [partition])
+    if leaderless:
+        return leaderless_text(topic, leaderless)
+    for leader, _, _ in led:
+        asked = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=_LATEST)])
+        with broker.client(leader) as client:
+            answer = client.ask(LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=[asked]))
+            directories = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=[])).results
+        for entry in (entry for found in answer.topics for entry in found.partitions):
+            if entry.error_code:
+                return reported_error(entry.error_code, f"{topic}-{partition}")
+        for directory in directories:
+            if directory.error_code:
+                return "the broker's disk failed: see its log"
+            if 0 <= directory.usable_bytes < BATCH_BYTES_MAX:
+                free, total = bytes_text(directory.usable_bytes), bytes_text(directory.total_bytes)
+                return f"the broker's disk is full ({free} of {total} are free)"
+    return None
+
+
+def reported_error(code: int, partition: str) -> str:
+    """An error that a broker reports for a partition, and where to look; without a full stop."""
+    if code == ErrorCode.KAFKA_STORAGE_ERROR:
+        return (
+            f"the broker reports a storage error for {partition}: see its log; "
+            "`penstock dump-log --verify` shows damage"
+        )
+    return f"the broker reports {error_name(code)} for {partition}"
+
+
+def leaderless_reason(broker: BrokerConnector, topic: str, partitions: Iterable[int]) -> str | None:
+    """Which of these partitions nobody leads, without a full stop; None if all are led."""
+    _, leaderless = _by_leader(broker, topic, partitions)
+    return leaderless_text(topic, leaderless) if leaderless else None
+
+
+def leaderless_text(topic: str, partitions: Sequence[int]) -> str:
+    """Without a full stop."""
+    shown = ", ".join(f"{topic}-{number}" for number in partitions[:_LEADERLESS_SHOWN_MAX])
+    more = ", ..." if len(partitions) > _LEADERLESS_SHOWN_MAX else ""
+    return f"nobody leads {shown}{more}: `penstock cluster status` shows which brokers are away"
+
+
+class LedPartitions(NamedTuple):
+    address: Address
+    """Of the leader."""
+    topic: MetadataResponseTopic
+    partitions: list[int]
+
+
+def _by_leader(
+    broker: BrokerConnector, topic: str, partitions: Iterable[int]
+) -> tuple[list[LedPartitions], list[int]]:
+    """The leaders of these partitions with what each of them leads, and the partitions that nobody leads."""
+    with broker.client() as client:
+        metadata = metadata_of(client, [topic])
+    addresses = {node.node_id: Address(node.host, node.port) for node in metadata.brokers}
+    (state,) = metadata.topics
+    leaders = {entry.partition_index: entry.leader_id for entry in state.partitions}
+    led: dict[int, list[int]] = {}
+    for number in sorted(leaders.keys() & set(partitions)):
+        led.setdefault(leaders[number], []).append(number)
+    leaderless = [number for node, numbers in led.items() if node not in addresses for number in numbers]
+    known = [
+        LedPartitions(addresses[node], state, numbers) for node, numbers in led.items() if node in addresses
+    ]
+    return known, leaderless
+
+
+def error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+def _topic_state(topic: MetadataResponseTopic) -> TopicDescription:
+    partitions = [
+        PartitionDescription(
+            partition.partition_index,
+            partition.leader_id if partition.leader_id >= 0 else None,
+            partition.leader_epoch,
+            list(partition.replica_nodes),
+            list(partition.isr_nodes),
+        )
+        for partition in topic.partitions
+    ]
+    identity = None if topic.topic_id == NO_TOPIC_ID else _id_text(topic.topic_id)
+    return TopicDescription(topic.name or "", identity, topic.is_internal, sorted(partitions))
+
+
+def _id_text(identity: bytes) -> str:
+    return urlsafe_b64encode(identity).decode().rstrip("=")

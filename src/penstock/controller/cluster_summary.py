@@ -1,0 +1,91 @@
+"""How the cluster is: what people who run it want to know at a glance.
+
+Strategy: one walk over all partitions, from the image alone. Any broker can tell it.
+
+Rule 1: a partition is offline if nobody who is admitted leads it; under-replicated if one of its replicas,
+        apart from those being added, is not in sync; unbalanced if another than the preferred one leads.
+Rule 2: a topic is at risk if the loss of one disk may lose what was acknowledged: it has one replica, or
+        one in sync is enough to acknowledge. Whether disks are flushed first makes no difference to that:
+        what the others hold in memory they still write.
+"""
+
+from typing import NamedTuple
+
+from penstock.controller.partitions import Partition, every_partition
+from penstock.metadata.cluster_image import (
+    NO_NODE,
+    BrokerRegistration,
+    ClusterImage,
+    PartitionState,
+    Topic,
+    without,
+)
+from penstock.metadata.durability import MIN_ISR, min_isr
+
+
+class BrokerLoad(NamedTuple):
+    leads: int
+    holds: int
+
+
+class TopicAtRisk(NamedTuple):
+    topic: str
+    reason: str
+
+
+class ClusterSummary(NamedTuple):
+    loads: dict[int, BrokerLoad]
+    """Of every broker that is registered, or holds something."""
+    offline: list[Partition]
+    under_replicated: list[Partition]
+    unbalanced: list[Partition]
+    reassigning: list[Partition]
+    at_risk: list[TopicAtRisk]
+
+
+def survey(image: ClusterImage) -> ClusterSummary:
+    led = dict.fromkeys(image.brokers, 0)
+    held = dict.fromkeys(image.brokers, 0)
+    found = ClusterSummary({}, [], [], [], [], topics_at_risk(image))
+    for partition in every_partition(image):
+        state = partition[1]
+        for node in state.replicas:
+            held[node] = held.get(node, 0) + 1
+        if state.leader in image.admitted:
+            led[state.leader] = led.get(state.leader, 0) + 1
+        else:
+            found.offline.append(partition)
+        if is_under_replicated(state):
+            found.under_replicated.append(partition)
+        if state.leader not in (state.replicas[0], NO_NODE):
+            found.unbalanced.append(partition)
+        if state.is_reassigning:
+            found.reassigning.append(partition)
+    found.loads.update({node: BrokerLoad(led.get(node, 0), held[node]) for node in sorted(held)})
+    return found
+
+
+def is_under_replicated(state: PartitionState) -> bool:
+    return not set(without(state.replicas, state.adding)) <= set(state.isr)
+
+
+def topics_at_risk(image: ClusterImage) -> list[TopicAtRisk]:
+    found = ((name, _risk(image, image.topics[name])) for name in sorted(image.topics))
+    return [TopicAtRisk(name, reason) for name, reason in found if reason is not None]
+
+
+def _risk(image: ClusterImage, topic: Topic) -> str | None:
+    if any(len(without(state.replicas, state.adding)) == 1 for state in topic.partitions):
+        return "one replica"
+    if any(min_isr(image, topic, state) == 1 for state in topic.partitions):
+        return f"{MIN_ISR} is 1"
+    return None
+
+
+def broker_state(broker: BrokerRegistration) -> str:
+    """In one word: admitted, draining, fenced (there, and not let in yet) or gone."""
+    if not broker.is_alive:
+        return "gone"
+    if not broker.is_admitted:
+        return "fenced"
+    return "draining" if broker.is_draining else "admitted"

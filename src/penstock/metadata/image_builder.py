@@ -1,0 +1,419 @@
+"""The cluster as this broker sees it: one immutable value, replaced whole.
+
+Handlers read the image they were given; nothing under their hands changes. Looking up a topic by
+name or by id, and a partition by index, is one dict or tuple access.
+
+Strategy: reading the whole store and applying one transaction are the same code. Both hand events
+(key, value, revision) to a draft and let it finish; the first starts from an empty image. So an
+image that was kept current equals one that was read afresh, and topics that were not touched are
+shared between the old image and the new.
+
+Rule 1: every fact carries the revision of its key, which is what a decision about it compares.
+Rule 2: a topic is shown whole (all its partitions, from zero) or the store is corrupt. Partitions
+        are written before the topic that makes them count, so those of no topic, and those at or
+        beyond their topic's count, are kept aside (`prepared`) until it does.
+Rule 3: nobody changes the mappings in here.
+Rule 4: one change costs what its topic costs, at the speed of copying a tuple, and no more for any
+        other topic than copying the dict that names it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from penstock.errors import CorruptData
+from penstock.host.metadata_store import DeleteAll, Put, Snapshot, StoreChange
+from penstock.metadata import levels
+from penstock.metadata.cluster_image import (
+    NO_FEATURES,
+    NO_NODE,
+    NO_PRODUCER_IDS,
+    BrokerRegistration,
+    BrokerSession,
+    ClusterImage,
+    Controller,
+    Endpoint,
+    Features,
+    Overrides,
+    PartitionState,
+    PartitionStates,
+    ProducerIds,
+    Topic,
+    metric_name,
+)
+from penstock.metadata.documents import (
+    BrokerConfigValue,
+    BrokerSessionValue,
+    BrokerValue,
+    ControllerValue,
+    FeaturesValue,
+    GroupConfigValue,
+    PartitionValue,
+    ProducerIdsValue,
+    TopicValue,
+    decode,
+    parse_topic_id,
+    topic_id_of,
+)
+from penstock.metadata.keys import (
+    BrokerConfigKey,
+    BrokerKey,
+    BrokerSessionKey,
+    ClusterKeys,
+    ControllerKey,
+    FeaturesKey,
+    GroupConfigKey,
+    MetadataKey,
+    PartitionKey,
+    ProducerIdsKey,
+    TopicKey,
+)
+from penstock.types import TopicId
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def image_of(snapshot: Snapshot, cluster_id: str, newest: int = levels.NEWEST) -> ClusterImage:
+    """The image of a whole store, read with `Keys(cluster_id).prefix`.
+
+    `newest`: the last level that this release knows.
+    """
+    draft = _Draft(ClusterImage(cluster_id=cluster_id), newest)
+    # First of all: what a level means that is not known here, nobody can say.
+    first = snapshot.entries.get(ClusterKeys(cluster_id).features)
+    if first is not None:
+        draft.put(ClusterKeys(cluster_id).features, first.value, first.revision)
+    for key, entry in snapshot.entries.items():
+        draft.put(key, entry.value, entry.revision)
+    return draft.finish(snapshot.revision)
+
+
+def apply(
+    image: ClusterImage, changes: Iterable[StoreChange], revision: int, *, newest: int = levels.NEWEST
+) -> ClusterImage:
+    """The image after the transaction that was committed at `revision`."""
+    draft = _Draft(image, newest)
+    for change in changes:
+        if isinstance(change, Put):
+            draft.put(change.key, change.value, revision)
+        elif isinstance(change, DeleteAll):
+            draft.delete_partitions(change.prefix)
+        else:
+            draft.delete(change.key)
+    return draft.finish(revision)
+
+
+class _Draft:
+    """Collects what happens to each key, then builds the next image in one go."""
+
+    def __init__(self, image: ClusterImage, newest: int) -> None:
+        self._image = image
+        self._newest = newest
+        self._keys = ClusterKeys(image.cluster_id)
+        self._topics: dict[str, tuple[TopicValue, int] | None] = {}
+        self._partitions: dict[TopicId, dict[int, PartitionState | None]] = {}
+        self._brokers: dict[int, BrokerRegistration | None] = {}
+        self._sessions: dict[int, BrokerSession | None] = {}
+        self._broker_overrides: dict[int | None, Overrides | None] = {}
+        self._group_overrides: dict[str, Overrides | None] = {}
+        self._controller = image.controller
+        self._producer_ids = image.producer_ids
+        self._features = image.features
+        # Most partitions have one of a few lists of replicas: keep each list once.
+        self._node_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def put(self, key: str, data: bytes, revision: int) -> None:
+        parsed = self._keys.parse(key)
+        match parsed:
+            case PartitionKey(topic_id, index):
+                value = decode(PartitionValue, key, data)
+                self._partitions.setdefault(topic_id, {})[index] = self._state(key, index, value, revision)
+            case TopicKey(name):
+                self._topics[name] = decode(TopicValue, key, data), revision
+            case None:
+                pass
+            case _:
+                self._put_other(parsed, key, data, revision)
+
+    def _put_other(self, parsed: MetadataKey, key: str, data: bytes, revision: int) -> None:
+        match parsed:
+            case BrokerKey(broker_id):
+                self._brokers[broker_id] = _broker(broker_id, decode(BrokerValue, key, data), revision)
+            case BrokerSessionKey(broker_id):
+                self._sessions[broker_id] = _live(key, decode(BrokerSessionValue, key, data), revision)
+            case ControllerKey():
+                self._controller = Controller(decode(ControllerValue, key, data).broker_id, revision)
+            case BrokerConfigKey(broker_id):
+                config = decode(BrokerConfigValue, key, data)
+                overrides = Overrides(config.overrides, revision, config.min_isr_changes)
+                self._broker_overrides[broker_id] = overrides
+            case GroupConfigKey(group_id):
+                of_group = decode(GroupConfigValue, key, data).overrides
+                self._group_overrides[group_id] = Overrides(of_group, revision)
+            case ProducerIdsKey():
+                self._producer_ids = ProducerIds(decode(ProducerIdsValue, key, data).next_id, revision)
+            case FeaturesKey():
+                self._features = _features(decode(FeaturesValue, key, data), revision, newest=self._newest)
+
+    def delete(self, key: str) -> None:
+        match self._keys.parse(key):
+            case PartitionKey(topic_id, index):
+                self._partitions.setdefault(topic_id, {})[index] = None
+            case TopicKey(name):
+                self._topics[name] = None
+            case BrokerKey(broker_id):
+                self._brokers[broker_id] = None
+            case BrokerSessionKey(broker_id):
+                self._sessions[broker_id] = None
+            case ControllerKey():
+                self._controller = None
+            case BrokerConfigKey(broker_id):
+                self._broker_overrides[broker_id] = None
+            case GroupConfigKey(group_id):
+                self._group_overrides[group_id] = None
+            case ProducerIdsKey():
+                self._producer_ids = NO_PRODUCER_IDS
+            case FeaturesKey():
+                self._features = NO_FEATURES
+
+    def delete_partitions(self, prefix: str) -> None:
+        topic_id = self._keys.parse_partitions(prefix)
+        topic = self._image.topics_by_id.get(topic_id)
+        known = range(len(topic.partitions)) if topic is not None else ()
+        gone = (*known, *self._image.prepared.get(topic_id, {}))
+        self._partitions.setdefault(topic_id, {}).update(dict.fromkeys(gone))
+
+    def finish(self, revision: int) -> ClusterImage:
+        before = self._image
+        image = msgspec.structs.replace(
+            before,
+            revision=revision,
+            controller=self._controller,
+            broker_overrides=_merged(before.broker_overrides, self._broker_overrides),
+            group_overrides=_merged(before.group_overrides, self._group_overrides),
+            producer_ids=self._producer_ids,
+            features=self._features,
+        )
+        if self._brokers or self._sessions:
+            image = self._with_brokers(image)
+        if self._topics or self._partitions:
+            image = self._with_topics(image)
+        return image
+
+    def _with_brokers(self, image: ClusterImage) -> ClusterImage:
+        brokers = dict(_merged(image.brokers, self._brokers))
+        sessions = _merged(image.sessions, self._sessions)
+        for broker_id in self._brokers.keys() | self._sessions.keys():
+            if broker_id in brokers:
+                live = sessions.get(broker_id)
+                brokers[broker_id] = msgspec.structs.replace(brokers[broker_id], live=live)
+        admitted = frozenset(broker.id for broker in brokers.values() if broker.is_admitted)
+        return msgspec.structs.replace(image, brokers=brokers, sessions=sessions, admitted=admitted)
+
+    def _with_topics(self, image: ClusterImage) -> ClusterImage:
+        touched = self._next_topics()
+        topics, by_id = dict(image.topics), dict(image.topics_by_id)
+        # It names the same topics as before if none of them was written itself.
+        metric_names = dict(image.topics_by_metric_name) if self._topics else image.topics_by_metric_name
+        partition_count = image.partition_count
+        for name in touched.topics:
+            before = topics.get(name)
+            if before is not None:
+                del by_id[before.id]
+                partition_count -= len(before.partitions)
+        for name, topic in touched.topics.items():
+            if topic is None:
+                topics.pop(name, None)
+                continue
+            if topic.id in by_id:
+                raise CorruptData(f"metadata key {self._keys.topic(name)}: another topic has its id")
+            topics[name] = by_id[topic.id] = topic
+            partition_count += len(topic.partitions)
+        if isinstance(metric_names, dict):
+            _rename_metrics(metric_names, image.topics, self._topics)
+        return msgspec.structs.replace(
+            image,
+            topics=topics,
+            topics_by_id=by_id,
+            topics_by_metric_name=metric_names,
+            partition_count=partition_count,
+            prepared=_merged(image.prepared, touched.prepared),
+        )
+
+    def _next_topics(self) -> "_ChangedTopics":
+        topics: dict[str, Topic | None] = {}
+        prepared: dict[TopicId, PartitionStates | None] = {}
+        left = dict.fromkeys(self._partitions)
+        for name, put in self._topics.items():
+            before = self._image.topics.get(name)
+            if before is not None:
+                left[before.id] = None
+            topics[name] = None
+            if put is not None:
+                topic, aside = self._build_topic(name, *put)
+                topics[name], prepared[topic.id] = topic, aside or None
+                left.pop(topic.id, None)
+        for topic_id in left:
+            # These were touched in their partitions only, or belong to no topic any more.
+            topic_before = self._image.topics_by_id.get(topic_id)
+            if topic_before is not None and topic_before.name not in topics:
+                topic, aside = self._with_changed_partitions(topic_before)
+                topics[topic.name], prepared[topic_id] = topic, aside or None
+            else:
+                prepared[topic_id] = self._all_states(topic_id) or None
+        return _ChangedTopics(topics, prepared)
+
+    def _build_topic(self, name: str, value: TopicValue, revision: int) -> tuple[Topic, PartitionStates]:
+        key = self._keys.topic(name)
+        topic_id = topic_id_of(value, key)
+        before = self._image.topics.get(name)
+        has_same_partitions = (
+            before is not None
+            and before.id == topic_id
+            and len(before.partitions) == value.partitions
+            and topic_id not in self._partitions
+        )
+        if before is not None and has_same_partitions:
+            partitions, aside = before.partitions, self._image.prepared.get(topic_id, {})
+        else:
+            partitions, aside = _split_by_count(key, self._all_states(topic_id), value.partitions)
+        return (
+            Topic(
+                name,
+                topic_id,
+                value.internal,
+                value.created_ms,
+                value.overrides,
+                partitions,
+                revision,
+                value.min_isr_changes,
+            ),
+            aside,
+        )
+
+    def _with_changed_partitions(self, topic: Topic) -> tuple[Topic, PartitionStates]:
+        changes = self._partitions[topic.id]
+        count = len(topic.partitions)
+        aside = self._image.prepared.get(topic.id, {})
+        if all(state is not None and index < count for index, state in changes.items()):
+            partitions = list(topic.partitions)
+            for index, state in changes.items():
+                assert state is not None
+                partitions[index] = state
+            return msgspec.structs.replace(topic, partitions=tuple(partitions)), aside
+        shown, aside = _split_by_count(self._keys.topic(topic.name), self._all_states(topic.id), count)
+        return msgspec.structs.replace(topic, partitions=shown), aside
+
+    def _all_states(self, topic_id: TopicId) -> PartitionStates:
+        """Every partition stored under this id, whether or not it counts."""
+        states: dict[int, PartitionState] = {}
+        topic = self._image.topics_by_id.get(topic_id)
+        if topic is not None:
+            states.update(enumerate(topic.partitions))
+        states.update(self._image.prepared.get(topic_id, {}))
+        return _merged(states, self._partitions.get(topic_id, {}))
+
+    def _state(self, key: str, index: int, value: PartitionValue, revision: int) -> PartitionState:
+        if value.leader != NO_NODE and value.leader not in value.replicas:
+            raise CorruptData(f"metadata key {key}: its leader {value.leader} holds no replica")
+        if value.isr != value.replicas and not set(value.isr) <= set(value.replicas):
+            raise CorruptData(f"metadata key {key}: a node is in sync that holds no replica")
+        replicas = self._node_lists.setdefault(value.replicas, value.replicas)
+        isr = self._node_lists.setdefault(value.isr, value.isr)
+        return PartitionState(
+            index,
+            value.leader,
+            value.leader_epoch,
+            replicas,
+            isr,
+            value.partition_epoch,
+            revision,
+            value.elr,
+            value.last_known_elr,
+            value.adding,
+            value.removing,
+            value.is_recovering,
+            value.min_isr_changes,
+        )
+
+
+class _ChangedTopics(NamedTuple):
+    topics: dict[str, Topic | None]
+    """Every topic that was touched, as it is now; None for those that are gone."""
+    prepared: dict[TopicId, PartitionStates | None]
+
+
+def _split_by_count(
+    key: str, states: PartitionStates, count: int
+) -> tuple[tuple[PartitionState, ...], PartitionStates]:
+    """The partitions that a topic shows, and those beyond its count."""
+    shown = tuple([state for state in map(states.get, range(count)) if state is not None])
+    if len(shown) != count:
+        raise CorruptData(f"metadata key {key}: it says {count} partitions, and fewer are stored")
+    if len(states) == count:
+        return shown, {}
+    return shown, {index: state for index, state in states.items() if index >= count}
+
+
+def _rename_metrics(
+    names: dict[str, str], before: Mapping[str, Topic], written: Mapping[str, object | None]
+) -> None:
+    for name in written:
+        if name in before:
+            names.pop(metric_name(name), None)
+    names.update({metric_name(name): name for name, put in written.items() if put is not None})
+
+
+def _broker(broker_id: int, value: BrokerValue, revision: int) -> BrokerRegistration:
+    return BrokerRegistration(
+        broker_id,
+        value.rack,
+        {name: Endpoint(at.host, at.port) for name, at in value.endpoints.items()},
+        revision,
+        incarnation=value.incarnation,
+        is_draining=value.is_draining,
+        features=value.features,
+        is_new=value.is_new,
+        admitted_epoch=value.admitted_epoch,
+        directory_id=value.directory_id,
+        flushes_before_ack=value.flushes_before_ack,
+        start_id=value.start_id,
+    )
+
+
+def _features(value: FeaturesValue, revision: int, *, newest: int) -> Features:
+    level = value.levels.get(levels.FEATURE, levels.OLDEST)
+    if not levels.OLDEST <= level <= newest:
+        raise CorruptData(
+            f"this cluster is at level {level}, and this release of Penstock knows "
+            f"{levels.OLDEST} to {newest}: start a release that knows it"
+        )
+    return Features(value.levels, revision)
+
+
+def _live(key: str, value: BrokerSessionValue, revision: int) -> BrokerSession:
+    return BrokerSession(
+        revision,
+        value.incarnation,
+        value.directory_id,
+        value.clean_epoch,
+        value.flushes_before_ack,
+        value.start_id,
+        value.lock,
+        value.has_lost_all,
+        {parse_topic_id(text, key): indexes for text, indexes in value.lost.items()},
+    )
+
+
+def _merged(before: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]:
+    if not changes:
+        return before
+    after = dict(before)
+    for key, value in changes.items():
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = value
+    return after

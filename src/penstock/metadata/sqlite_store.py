@@ -1,0 +1,286 @@
+"""The file under the embedded broker's metadata store: one SQLite database. Its calls block.
+
+Strategy: a table of entries and a row with the revision. Every transaction takes the write lock
+first, compares, changes, raises the revision and commits through the write-ahead log, which is
+synced before `transact` returns. What happens to a half-written transaction is SQLite's trade.
+
+Rule 1: one connection, used by one thread at a time. `embedded_store.py` gives it a worker of its own.
+Rule 2: a file that is not ours is refused before anything is written to it.
+Rule 3: after a failed write or sync the store takes nothing more: what is on disk is known only
+        by opening it again. A full disk is different: nothing was applied and writing may go on.
+Rule 4: a session lives no longer than the process. Keys that one left behind go at the next opening.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.host.metadata_store import (
+    ABSENT,
+    CommittedTransaction,
+    Compare,
+    Conflict,
+    Delete,
+    Event,
+    Put,
+    SessionId,
+    Snapshot,
+    StoreChange,
+    StoreEntry,
+    prefix_end,
+    require_well_formed,
+)
+
+MEMORY = ":memory:"
+"""Instead of a path: a store that is gone when it is closed."""
+
+APPLICATION_ID = int.from_bytes(b"Pens", "big")
+SCHEMA_VERSION = 1
+# Another process is kept out by the lock on the data directory; this is for a curious sqlite3 shell.
+BUSY_SECONDS_MAX = 5.0
+CHANGES_MAX = 1_000_000
+"""One sync for all of them. It is there so that a runaway decision is noticed."""
+
+_SESSIONS = "CREATE TABLE session_keys (key TEXT PRIMARY KEY, session INTEGER NOT NULL) WITHOUT ROWID"
+_SCHEMA = (
+    "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL)"
+    " WITHOUT ROWID",
+    "CREATE TABLE store (revision INTEGER NOT NULL)",
+    "INSERT INTO store VALUES (0)",
+    _SESSIONS,
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+_PUT = """
+INSERT INTO entries VALUES (?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision
+"""
+
+_FULL = {sqlite3.SQLITE_FULL}
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_FAILED = {
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOLFS,
+}
+
+
+class SqliteStore:
+    """Entries in the file at `path`, which is made if it is not there."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._failed = False
+        self._closed = False
+        with self._errors_translated():
+            self._connection = sqlite3.connect(
+                path, timeout=BUSY_SECONDS_MAX, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with self._errors_translated():
+                self._prepare()
+                self.opened_at_revision = self._revision()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def read(self, prefix: str) -> Snapshot:
+        assert prefix.isascii()
+        self._require_usable()
+        with self._errors_translated(), self._transaction("BEGIN"):
+            rows = self._select(prefix)
+            entries = {key: StoreEntry(value, revision) for key, value, revision in rows}
+            return Snapshot(self._revision(), entries)
+
+    def transact(
+        self, compares: Sequence[Compare], changes: Sequence[StoreChange]
+    ) -> CommittedTransaction | Conflict:
+        outcome = self.commit(compares, changes)
+        if isinstance(outcome, Conflict):
+            return outcome
+        return CommittedTransaction(outcome.revision, has_changed=bool(outcome.changes))
+
+    def commit(self, compares: Sequence[Compare], changes: Sequence[StoreChange]) -> Event | Conflict:
+        """As `transact`, and tells what has really changed."""
+        require_well_formed(compares, changes, CHANGES_MAX)
+        self._require_usable()
+        with self._errors_translated(), self._transaction("BEGIN IMMEDIATE"):
+            if not all(map(self._matches, compares)):
+                # Every revision is an event here, so that of the store shows whatever has moved.
+                return Conflict(self._revision())
+            return self._change(changes)
+
+    def end_session(self, session: SessionId) -> Event:
+        """Delete the keys that are tied to it."""
+        self._require_usable()
+        with self._errors_translated(), self._transaction("BEGIN IMMEDIATE"):
+            return self._change(self._session_deletes("WHERE session = ?", (session,)))
+
+    def close(self) -> None:
+        """Move the write-ahead log into the file and remove it. Closing twice is harmless.
+
+        If the disk is too full for that, StorageFull is raised with the store closed; the log stays
+        beside the file, and nothing that was committed is lost.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with self._errors_translated():
+            try:
+                if not self._failed:
+                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._connection.close()
+
+    def _prepare(self) -> None:
+        if self._is_new():
+            # Outside the transaction that makes the schema, because SQLite insists. A crash between
+            # the two leaves a file without tables, which is new the next time as well.
+            self._enable_wal()
+            with self._transaction("BEGIN IMMEDIATE"):
+                for statement in _SCHEMA:
+                    self._connection.execute(statement)
+            return
+        self._require_ours()
+        self._enable_wal()
+        self._require_undamaged()
+        self._end_sessions()
+
+    def _end_sessions(self) -> None:
+        """Of a process that has ended without doing so."""
+        if self._value("SELECT count(*) FROM sqlite_master WHERE name = 'session_keys'") == 0:
+            self._connection.execute(_SESSIONS)  # the store is older than sessions are
+        if left := self._session_deletes("", ()):
+            with self._transaction("BEGIN IMMEDIATE"):
+                self._change(left)
+
+    def _enable_wal(self) -> None:
+        mode = self._value("PRAGMA journal_mode = WAL")
+        if mode != "wal" and self._path != MEMORY:
+            raise StorageFailed(
+                f"{self._path}: this file system cannot hold a write-ahead log (it is {mode})"
+            )
+        # Every commit syncs the log. NORMAL would acknowledge what a power cut can take back.
+        self._connection.execute("PRAGMA synchronous = FULL")
+
+    def _is_new(self) -> bool:
+        return self._value("SELECT count(*) FROM sqlite_master") == 0 and self._application_id() == 0
+
+    def _require_ours(self) -> None:
+        if self._application_id() != APPLICATION_ID:
+            raise CorruptData(f"{self._path} is a database, but not a metadata store of Penstock")
+        version = self._value("PRAGMA user_version")
+        if version != SCHEMA_VERSION:
+            detail = f"was written with schema version {version}; this Penstock knows {SCHEMA_VERSION}"
+            raise CorruptData(f"{self._path} {detail}")
+
+    def _require_undamaged(self) -> None:
+        verdict = self._value("PRAGMA quick_check(1)")
+        if verdict != "ok":
+            raise CorruptData(f"{self._path} is damaged: {verdict}")
+        if self._value("SELECT count(*) FROM store") != 1:
+            raise CorruptData(f"{self._path} is damaged: it does not say its revision")
+
+    def _application_id(self) -> object:
+        return self._value("PRAGMA application_id")
+
+    def _revision(self) -> int:
+        revision = self._value("SELECT revision FROM store")
+        assert isinstance(revision, int)
+        return revision
+
+    def _value(self, statement: str) -> object:
+        row = self._connection.execute(statement).fetchone()
+        assert row is not None, statement
+        value: object = row[0]
+        return value
+
+    def _select(self, prefix: str) -> sqlite3.Cursor:
+        if not prefix:
+            return self._connection.execute("SELECT key, value, revision FROM entries ORDER BY key")
+        return self._connection.execute(
+            "SELECT key, value, revision FROM entries WHERE key >= ? AND key < ? ORDER BY key",
+            (prefix, prefix_end(prefix)),
+        )
+
+    def _matches(self, compare: Compare) -> bool:
+        query = "SELECT revision FROM entries WHERE key = ?"
+        row = self._connection.execute(query, (compare.key,)).fetchone()
+        return compare.revision == (ABSENT if row is None else row[0])
+
+    def _change(self, changes: Sequence[StoreChange]) -> Event:
+        revision = self._revision() + 1
+        puts = [change for change in changes if isinstance(change, Put)]
+        deletes = self._existing_deletes(changes)
+        if not puts and not deletes:
+            return Event(revision - 1, ())
+        self._connection.executemany(_PUT, [(put.key, put.value, revision) for put in puts])
+        keys = [(delete.key,) for delete in deletes]
+        self._connection.executemany("DELETE FROM entries WHERE key = ?", keys)
+        self._record_session_keys(puts, keys)
+        self._connection.execute("UPDATE store SET revision = ?", (revision,))
+        return Event(revision, (*puts, *deletes))
+
+    def _existing_deletes(self, changes: Sequence[StoreChange]) -> list[Delete]:
+        """Every key that the deletions among these are about and that is there."""
+        present: list[Delete] = []
+        for change in changes:
+            if isinstance(change, Delete):
+                query = "SELECT 1 FROM entries WHERE key = ?"
+                if self._connection.execute(query, (change.key,)).fetchone() is not None:
+                    present.append(change)
+            elif not isinstance(change, Put):
+                present += [Delete(key) for key, _, _ in self._select(change.prefix)]
+        return present
+
+    def _record_session_keys(self, puts: Sequence[Put], deleted: Sequence[tuple[str]]) -> None:
+        """Remember which keys go with which session."""
+        if self._value("SELECT count(*) FROM session_keys"):
+            untied = [*deleted, *((put.key,) for put in puts)]
+            self._connection.executemany("DELETE FROM session_keys WHERE key = ?", untied)
+        tied = [(put.key, put.session) for put in puts if put.session is not None]
+        self._connection.executemany("INSERT INTO session_keys VALUES (?, ?)", tied)
+
+    def _session_deletes(self, condition: str, values: tuple[int, ...]) -> list[Delete]:
+        rows = self._connection.execute(f"SELECT key FROM session_keys {condition}", values)  # noqa: S608
+        return [Delete(key) for (key,) in rows.fetchall()]
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        """Committed if the block ends, undone if it raises."""
+        self._connection.execute(begin)
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        finally:
+            # SQLite undoes some failed transactions by itself, and a second time is an error.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _errors_translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            # The low byte is the kind; the rest says which call it was. Kinds that are not listed
+            # are our own mistakes and pass as they are.
+            kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+            if kind in _FULL:
+                raise StorageFull(f"{self._path}: {error}") from error
+            if kind in _CORRUPT:
+                raise CorruptData(f"{self._path} is not a sound metadata store: {error}") from error
+            if kind in _FAILED:
+                self._failed = self._failed or kind == sqlite3.SQLITE_IOERR
+                raise StorageFailed(f"{self._path}: {error} ({error.sqlite_errorname})") from error
+            raise
+
+    def _require_usable(self) -> None:
+        assert not self._closed
+        if self._failed:
+            raise StorageFailed(f"{self._path}: an earlier write failed, and the store must be opened again")

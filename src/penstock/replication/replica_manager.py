@@ -1,0 +1,497 @@
+"""Which partitions live here.
+
+Follows the cluster's image: a partition appears when its topic does, or when this broker becomes one
+of its replicas; it obeys its topic's settings as they change, and goes when the topic or the replica
+goes. Two topics of one name, one after the other, are told apart by their ids: what is left of the
+first is never taken for the second.
+
+Rule 1: a new leader epoch makes a new object over the same log, and the old one answers nothing any more.
+        If that log is being cut just then, the new one is made when it has been (`truncation_ended`).
+Rule 2: in a cluster a copy that is gone, or damaged, begins anew and empty. The cluster is told so before
+        this broker may lead it or be in sync (`lost`). A broker that is alone never serves a damaged one.
+        Neither does the last one in sync of a copy that opens, and was found damaged by reading: it keeps it.
+        An I/O error is not damage: a broker of a cluster does not start then, and tells nobody that its
+        copy is lost.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.topic import TopicConfig
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
+from penstock.host.disk import Disk, SmallFile
+from penstock.host.keyed_jobs import KeyedJobQueue
+from penstock.log.data_directory import DataDirectory, Inventory
+from penstock.log.partition_log import METADATA_FILE, PartitionLog
+from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits, ProducerRegistry
+from penstock.log.recovery import Recovered, open_log
+from penstock.log.segment import LOG_SUFFIX
+from penstock.log.shared_bounds import SharedLogResources
+from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
+from penstock.metadata.durability import eligible_leaders
+from penstock.metadata.image_changes import PartitionChange, changed_partitions, changed_topics
+from penstock.metadata.keys import topic_id_text
+from penstock.replication.leaderships import Leaderships
+from penstock.replication.partition import Partition, log_settings
+from penstock.replication.roles import Roles, committed_state, may_always_lead
+from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
+
+_PARTITION_METADATA: Final = re.compile(rb"version: 0\ntopic_id: [a-zA-Z0-9_-]{22}\n")
+
+
+class RemovedPartition(NamedTuple):
+    """A partition whose topic was deleted, or that this broker is to keep no longer."""
+
+    name: TopicPartition
+    topic_id: str
+
+
+class LostPartition(NamedTuple):
+    """A partition that was here, and cannot be used now."""
+
+    reason: str
+    moved_to: str | None = None
+    """Where its folder was put; None: it is where it was, or gone."""
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        config: BrokerConfig,
+        on_dirty: Callable[[Partition], None],
+        job_queue: KeyedJobQueue | None = None,
+        monotonic: Callable[[], float] = lambda: 0.0,
+        producers: ProducerLimits = PRODUCER_LIMITS,
+    ) -> None:
+        self._directory = directory
+        self._disk: Disk = directory.disk
+        self._config = config
+        self._on_dirty = on_dirty
+        self._job_queue = job_queue
+        self._monotonic = monotonic
+        self._by_name: dict[str, list[Partition | None]] = {}
+        """None: others have it."""
+        self._by_id: dict[TopicId, list[Partition | None]] = {}
+        self._waiting: set[PartitionLog] = set()
+        """Logs that are being truncated, and get a new object afterwards. What that is to be is looked up
+        then: leader, replicas and settings may change during the truncation."""
+        self.may_lead: Callable[[ClusterImage], bool] = may_always_lead
+        """Asked with every new image."""
+        self.is_in_cluster = False
+        """This broker is one of a cluster."""
+        self.lost: Inventory = {}
+        """What it once had, and had not when it was opened."""
+        self._image: ClusterImage | None = None
+        self._could_lead = False
+        """Whether this broker might lead when somebody last asked."""
+        self._leaderships = Leaderships()
+        self._shared = SharedLogResources.on(directory.disk, producers)
+        self._failure: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing more can be written here; None while all is well."""
+        return self._failure
+
+    def stop_writes(self, reason: str) -> None:
+        """The disk no longer keeps its promises, for every partition there is and will be."""
+        self._failure = reason
+        for partition in self:
+            partition.stop_writes(reason)
+
+    # Finding
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        found = self._by_name.get(topic)
+        return found[index] if found is not None and 0 <= index < len(found) else None
+
+    def find_by_id(self, topic_id: TopicId, index: int) -> Partition | None:
+        found = self._by_id.get(topic_id)
+        return found[index] if found is not None and 0 <= index < len(found) else None
+
+    def missing_partition_error(self, topic: str, topic_id: TopicId, index: int) -> ApiError:
+        """Why there is no such partition here. By id if `topic` is empty."""
+        known = self._by_name.get(topic) if topic else self._by_id.get(topic_id)
+        if known is None and not topic:
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if known is None or not 0 <= index < len(known):
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no replica of it")
+
+    def of_topic(self, topic: str) -> list[Partition]:
+        """Those that are here."""
+        return [partition for partition in self._by_name.get(topic, []) if partition is not None]
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self._by_name.values():
+            for partition in partitions:
+                if partition is not None:
+                    yield partition
+
+    # Opening
+
+    def open_all(self, image: ClusterImage) -> Iterator[tuple[Partition, Recovered | LostPartition]]:
+        """Open every partition of the image, before anything is served. Blocks.
+
+        Yields each of which something was here, with what recovery found.
+        """
+        on_disk = set(self._directory.partitions_on_disk())
+        had = self._directory.inventory() if self.is_in_cluster else {}
+        roles = self._roles(image)
+        for topic in image.topics.values():
+            config = TopicConfig.effective(topic.overrides, self._config)
+            for state in topic.partitions:
+                name = TopicPartition(topic.name, state.index)
+                if not roles.is_replica(state):
+                    self._place(topic, state, None)
+                elif state.index in had.get(topic_id_text(topic.id), ()) and self._is_missing(name):
+                    self._note_lost(topic, state)
+                    partition = self._add(topic, state, self._new_log(name, config), roles)
+                    # Otherwise the replica was taken away, with its folder, and given back meanwhile.
+                    if self._may_be_elected(topic, state, roles):
+                        yield (
+                            partition,
+                            LostPartition(f"{self._directory.folder_of(name)} was there, and is gone"),
+                        )
+                elif name not in on_disk:
+                    self._add(topic, state, self._new_log(name, config), roles)
+                else:
+                    yield self._open(topic, state, roles)
+
+    def strays(self, image: ClusterImage) -> list[TopicPartition]:
+        """Folders on disk of partitions that no longer exist, or whose topic was made anew."""
+        return [name for name in self._directory.partitions_on_disk() if self._is_stray(name, image)]
+
+    def _is_stray(self, name: TopicPartition, image: ClusterImage) -> bool:
+        state = image.partition(name.topic, name.partition)
+        if state is None or self._config.node.node_id not in state.replicas:
+            return True
+        path = f"{self._directory.folder_of(name)}/{METADATA_FILE}"
+        if not self._disk.exists(path):
+            return False
+        content = self._disk.read_file(path)
+        # What a crash or a flipped bit left of the file is no proof that the records are another's.
+        is_sound = _PARTITION_METADATA.fullmatch(content) is not None
+        return is_sound and content != _partition_metadata(image.topics[name.topic].id)
+
+    def _is_missing(self, name: TopicPartition) -> bool:
+        """Or empty."""
+        folder = self._directory.folder_of(name)
+        found = self._disk.list_folder(folder) if self._disk.exists(folder) else ()
+        return not any(file == METADATA_FILE or file.endswith(LOG_SUFFIX) for file in found)
+
+    def _note_lost(self, topic: Topic, state: PartitionState) -> None:
+        self.lost.setdefault(topic_id_text(topic.id), []).append(state.index)
+
+    def _open(
+        self, topic: Topic, state: PartitionState, roles: Roles
+    ) -> tuple[Partition, Recovered | LostPartition]:
+        name = TopicPartition(topic.name, state.index)
+        config = self._config_of(topic)
+        try:
+            noted = self._directory.recorded_damage(name)
+            if noted is not None and self._is_available_elsewhere(topic, state, roles):
+                partition = self._add(topic, state, self._new_log(name, config), roles)
+                return partition, self._handle_damage(
+                    topic, state, partition, f"{noted} (found before this start)"
+                )
+            recovered = open_log(self._disk, self._directory.folder_of(name), log_settings(config))
+        except CorruptData as damage:
+            partition = self._add(topic, state, self._new_log(name, config), roles)
+            return partition, self._handle_damage(topic, state, partition, str(damage))
+        except StorageFailed as problem:
+            reason = self._unreadable(name, problem)
+            if self.is_in_cluster:
+                raise StorageFailed(reason) from problem
+            partition = self._add(topic, state, self._new_log(name, config), roles)
+            partition.mark_damaged(reason)
+            return partition, LostPartition(reason)
+        partition = self._add(topic, state, recovered.log, roles)
+        recovered.log.resync_folder()
+        if noted is None:
+            return partition, recovered
+        note = self._directory.damage_file(name)
+        reason = (
+            f"{noted} (found before this start; when the files are mended, remove {note} and start again)"
+        )
+        partition.mark_damaged(reason)
+        return partition, LostPartition(reason)
+
+    def _may_be_elected(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
+        """Whether this broker could be elected for what its copy has."""
+        return self._config.node.node_id in (*state.isr, *eligible_leaders(roles.image, topic, state))
+
+    def _is_available_elsewhere(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
+        """Whether another broker has all that was committed: this copy is not needed then."""
+        nodes = (*state.isr, *eligible_leaders(roles.image, topic, state))
+        return self.is_in_cluster and any(node != self._config.node.node_id for node in nodes)
+
+    def has_other_eligible_leader(self, partition: Partition) -> bool:
+        """Whether another broker that is there has all that was committed."""
+        if not self.is_in_cluster:
+            return False
+        image, (topic, state) = self._image_now(), self._topic_and_state(partition)
+        others = image.admitted - {self._config.node.node_id}
+        return any(node in others for node in (*state.isr, *eligible_leaders(image, topic, state)))
+
+    def _unreadable(self, name: TopicPartition, problem: StorageFailed) -> str:
+        """An I/O error says nothing of the records: the next attempt may find all of them."""
+        folder = self._directory.folder_of(name)
+        last_resort = (
+            f"move {folder} away, and the broker copies the partition from the others"
+            if self.is_in_cluster
+            else f"restore {folder} from a backup"
+        )
+        return (
+            f"{problem}. Mend the disk, or the permissions of {folder}, and start the broker again; "
+            f"if its files can no longer be read, {last_resort}"
+        )
+
+    def _handle_damage(
+        self, topic: Topic, state: PartitionState, partition: Partition, reason: str
+    ) -> LostPartition:
+        if self.is_in_cluster:
+            self._note_lost(topic, state)
+            try:
+                return LostPartition(reason, self._directory.move_damaged_to_strays(partition.name))
+            except (StorageFailed, StorageFull) as problem:
+                reason = f"{reason}; and it cannot be set aside: {problem}"
+        partition.mark_damaged(reason)
+        return LostPartition(reason)
+
+    def inventory(self) -> Inventory:
+        """The partitions whose folders are there after a crash, too."""
+        found: Inventory = {}
+        for topic_id, partitions in self._by_id.items():
+            kept = [p.name.partition for p in partitions if p is not None and p.log.flushed_end_offset > 0]
+            if kept:
+                found[topic_id_text(topic_id)] = kept
+        return found
+
+    @property
+    def new_partition_files(self) -> int:
+        """Another number whenever a folder has become durable."""
+        return self._shared.files.synced_new_files
+
+    @property
+    def producer_registry(self) -> ProducerRegistry:
+        """The idempotent producers of all partitions together."""
+        return self._shared.producers
+
+    def _config_of(self, topic: Topic) -> TopicConfig:
+        return TopicConfig.effective(topic.overrides, self._config)
+
+    def _new_log(self, name: TopicPartition, config: TopicConfig) -> PartitionLog:
+        return PartitionLog(self._disk, self._directory.folder_of(name), log_settings(config))
+
+    def _add(self, topic: Topic, state: PartitionState, log: PartitionLog, roles: Roles) -> Partition:
+        log.share(self._shared)
+        log.metadata_file = SmallFile(f"{log.folder}/{METADATA_FILE}", _partition_metadata(topic.id))
+        return self._make(topic, state, log, None, roles)
+
+    def _make(
+        self,
+        topic: Topic,
+        state: PartitionState,
+        log: PartitionLog,
+        high_watermark_before: Offset | None,
+        roles: Roles,
+    ) -> Partition:
+        """A new object over a log, in the place of the one before it."""
+        name, epoch = TopicPartition(topic.name, state.index), LeaderEpoch(state.leader_epoch)
+        role = roles.role(topic, state, log, high_watermark_before)
+        partition = Partition(name, topic.id, epoch, log, self._config_of(topic), self._on_dirty, role)
+        partition.partition_count = len(topic.partitions)
+        partition.job_queue = self._job_queue
+        if self._failure is not None:
+            partition.stop_writes(self._failure)
+        self._place(topic, state, partition)
+        return partition
+
+    def _place(self, topic: Topic, state: PartitionState, partition: Partition | None) -> None:
+        siblings = self._by_name.setdefault(topic.name, [])
+        self._by_id[topic.id] = siblings
+        assert state.index <= len(siblings), f"partitions of {topic.name} come in order"
+        siblings[state.index : state.index + 1] = [partition]
+
+    # Following the image
+
+    def follow(
+        self, before: ClusterImage, after: ClusterImage, config: BrokerConfig
+    ) -> list[RemovedPartition]:
+        """Apply a change. Returns the partitions that are gone: their folders are still there."""
+        self._config = config
+        could_lead, roles = self._could_lead, self._roles(after)
+        changes = changed_topics(before, after)
+        gone = [partition for topic in changes.deleted for partition in self._remove(topic)]
+        for change in changed_partitions(before, after):
+            gone += self._change(change, roles)
+        defaults_changed = before.broker_overrides != after.broker_overrides
+        self._update_partition_counts([grown.topic for grown in changes.grown])
+        self._reconfigure(after.topics.values() if defaults_changed else changes.reconfigured, roles)
+        if roles.may_lead and not could_lead:
+            self.recheck_leadership()
+        return gone
+
+    def recheck_leadership(self) -> None:
+        """Whether this broker may lead has changed, and the image need not have."""
+        roles = self._roles(self._image_now())
+        for topic in roles.image.topics.values():
+            for state in topic.partitions:
+                partition = self.find_by_id(topic.id, state.index) if roles.is_leader(state) else None
+                # What has no other replica nobody else can lead.
+                if partition is None or len(state.replicas) == 1:
+                    continue
+                if (partition.following is None) != roles.may_lead:
+                    self._begin_leader_epoch(topic, state, partition, roles)
+
+    def _roles(self, image: ClusterImage) -> Roles:
+        self._image = image
+        self._could_lead = self.may_lead(image)
+        node_id, now = self._config.node.node_id, self._monotonic()
+        return Roles(node_id, image, now, self._leaderships, may_lead=self._could_lead)
+
+    def _change(self, change: PartitionChange, roles: Roles) -> list[RemovedPartition]:
+        """Returns it if this broker is to keep it no longer."""
+        topic, _, state = change
+        if state is None:
+            return []  # with its topic
+        partition = self.find_by_id(topic.id, state.index)
+        if partition is None:
+            self._add_replica(topic, state, roles)
+        elif not roles.is_replica(state):
+            self._place(topic, state, None)
+            return [
+                self._close_replica(
+                    partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker keeps it no longer"
+                )
+            ]
+        elif state.leader_epoch != partition.leader_epoch:
+            self._begin_leader_epoch(topic, state, partition, roles)
+        elif partition.leading is not None:
+            partition.committed_state_changed(committed_state(roles.image, topic, state), roles.now)
+        elif partition.following is None and len(state.replicas) > 1:
+            partition.lead(roles.grown(topic, state, partition.log, partition.high_watermark))
+            partition.advance()
+        elif (leading := self._leaderships.find(partition.log, state.leader_epoch)) is not None:
+            # This broker is deposed, and may be reinstated. What it proposed is settled all the same.
+            leading.changed(committed_state(roles.image, topic, state), roles.now)
+        return []
+
+    def _add_replica(self, topic: Topic, state: PartitionState, roles: Roles) -> None:
+        if not roles.is_replica(state):
+            self._place(topic, state, None)
+            return
+        name = TopicPartition(topic.name, state.index)
+        self._add(topic, state, self._new_log(name, self._config_of(topic)), roles)
+
+    def _begin_leader_epoch(
+        self, topic: Topic, state: PartitionState, partition: Partition, roles: Roles
+    ) -> None:
+        """Another leader epoch."""
+        log = partition.log
+        if partition.is_damaged:
+            assert partition.offline is not None
+            successor = self._make(topic, state, log, partition.high_watermark, roles)
+            successor.mark_damaged(partition.offline.detail)
+            return
+        if partition.offline is None:
+            partition.resign()
+        if log.is_truncating:
+            self._waiting.add(log)
+        else:
+            self._make(topic, state, log, partition.high_watermark, roles)
+
+    def truncation_ended(self, partition: Partition) -> None:
+        """Records were taken off the end of its log, and that is done."""
+        if partition.log.is_closed or partition.is_damaged:
+            return
+        partition.truncated()
+        if partition.log in self._waiting:
+            self._waiting.discard(partition.log)
+            topic, state = self._topic_and_state(partition)
+            roles = self._roles(self._image_now())
+            self._make(topic, state, partition.log, partition.high_watermark, roles)
+
+    # Damage
+
+    def damage(self, partition: Partition, reason: str) -> Partition | None:
+        """Take a copy out of use. Returns the object that stands for it now; None: it is gone, or known to
+        be damaged. Whoever found the damage may have an object of an earlier leader epoch."""
+        found = self.find_by_id(partition.topic_id, partition.name.partition)
+        if found is None or found.log is not partition.log or found.is_damaged:
+            return None
+        self._waiting.discard(found.log)
+        found.mark_damaged(reason)
+        return found
+
+    def release_damaged(self, partition: Partition) -> Partition:
+        """Let go of the files of a damaged copy, so that its folder can be moved. Returns what stands in
+        its place: an empty copy, which is as damaged until it is renewed."""
+        assert partition.is_damaged, "others are in use"
+        assert partition.offline is not None
+        topic, state = self._topic_and_state(partition)
+        self._close_replica(partition, partition.offline.code, partition.offline.detail)
+        log = self._new_log(partition.name, self._config_of(topic))
+        empty = self._add(topic, state, log, self._roles(self._image_now()))
+        empty.mark_damaged(partition.offline.detail)
+        return empty
+
+    def begin_recopy(self, empty: Partition) -> bool:
+        """Follow the leader with a copy that was let go of, and whose folder was moved. False: it is not
+        wanted any more, or this broker is to lead what it has not."""
+        found = self.find_by_id(empty.topic_id, empty.name.partition)
+        if found is None or found.log is not empty.log:
+            return False
+        topic, state = self._topic_and_state(empty)
+        roles = self._roles(self._image_now())
+        if roles.is_leader(state):
+            return False
+        self._make(topic, state, empty.log, None, roles)
+        return True
+
+    def _topic_and_state(self, partition: Partition) -> tuple[Topic, PartitionState]:
+        topic = self._image_now().topics_by_id[partition.topic_id]
+        return topic, topic.partitions[partition.name.partition]
+
+    def _image_now(self) -> ClusterImage:
+        assert self._image is not None, "after all were opened"
+        return self._image
+
+    def _remove(self, topic: Topic) -> list[RemovedPartition]:
+        del self._by_id[topic.id]
+        removed = [partition for partition in self._by_name.pop(topic.name) if partition is not None]
+        reason = f"topic {topic.name} was deleted"
+        return [
+            self._close_replica(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
+            for partition in removed
+        ]
+
+    def _close_replica(self, partition: Partition, code: ErrorCode, reason: str) -> RemovedPartition:
+        self._waiting.discard(partition.log)
+        self._leaderships.end(partition.log)
+        partition.go_offline(reason, code)
+        partition.log.close()
+        return RemovedPartition(partition.name, topic_id_text(partition.topic_id))
+
+    def _update_partition_counts(self, topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            for partition in self.of_topic(topic.name):
+                partition.partition_count = len(topic.partitions)
+
+    def _reconfigure(self, topics: Iterable[Topic], roles: Roles) -> None:
+        for topic in topics:
+            config = self._config_of(topic)
+            for partition in self.of_topic(topic.name):
+                partition.reconfigure(config)
+                if partition.leading is not None and partition.offline is None:
+                    state = topic.partitions[partition.name.partition]
+                    partition.committed_state_changed(committed_state(roles.image, topic, state), roles.now)
+
+
+def _partition_metadata(topic_id: TopicId) -> bytes:
+    """Kafka's partition.metadata file."""
+    return f"version: 0\ntopic_id: {topic_id_text(topic_id)}\n".encode()

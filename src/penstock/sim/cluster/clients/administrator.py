@@ -1,0 +1,258 @@
+"""An administrator: makes, grows and deletes topics, deletes records, changes who leads, and settings.
+
+What it does may fail or be done without anybody saying so. What has been confirmed is so.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ErrorCode
+from penstock.metadata.cluster_image import GROUP_TOPIC
+from penstock.protocol.messages.alter_partition_reassignments import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from penstock.protocol.messages.create_partitions import (
+    CREATE_PARTITIONS,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from penstock.protocol.messages.create_topics import (
+    CREATE_TOPICS,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from penstock.protocol.messages.delete_records import (
+    DELETE_RECORDS,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from penstock.protocol.messages.delete_topics import DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicState
+from penstock.protocol.messages.elect_leaders import ELECT_LEADERS, ElectLeadersRequest, TopicPartitions
+from penstock.protocol.messages.incremental_alter_configs import (
+    INCREMENTAL_ALTER_CONFIGS,
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from penstock.sim.cluster.checks.ledger import Ledger
+from penstock.sim.cluster.clients.client import CONNECTION_ERRORS, KafkaClient
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster.cluster import SimCluster
+
+TIMEOUT_MS: Final = 5_000
+REPLICAS: Final = 3
+TIMESTAMP_AFTER: Final = "message.timestamp.after.max.ms"
+DAY_MS: Final = 24 * 3_600_000
+MINIMUM: Final = "min.insync.replicas"
+TOPIC_RESOURCE: Final = 2
+SET_OPERATION: Final = 0
+PARTITIONS_MAX: Final = 4
+TEMPORARY_PREFIX: Final = "passing-"
+"""Topics that come and go have such names."""
+# So that the cleaner always finds something to do. Deletions stay for the whole run: what becomes of a
+# follower that misses one is not looked at here.
+COMPACTS_QUICKLY: Final = {
+    "segment.ms": "500",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "1000",
+}
+UP_TO_HIGH_WATERMARK: Final = -1
+OFFSET_MAX: Final = 2**62
+RECORDS_MIN: Final = 10
+
+
+class Administrator:
+    def __init__(self, cluster: "SimCluster") -> None:
+        self._cluster = cluster
+        self._client = KafkaClient(cluster, "administrator")
+        self._topics_created = 0
+        self._partitions: dict[str, int] = {}
+        self._deleter = DeleteRecordsClient(cluster) if cluster.plan.extras.deletes_records else None
+
+    def start(self) -> None:
+        self._client.run(self._run())
+        if self._cluster.plan.extras.compacts:
+            self._client.run(self._compact_quickly())
+        if self._deleter is not None:
+            self._deleter.start()
+
+    async def _run(self) -> None:
+        plan, random = self._cluster.plan, self._client.random
+        operations = [self._create_topic, self._add_partition, self._delete] if plan.changes_topics else []
+        operations += [self._change_minimum] if plan.changes_minimum else []
+        operations += [self._change_leader] if plan.changes_leaders else []
+        while operations and self._cluster.is_producing:
+            await self._client.pause(random.choice((0.4, 1.0, 4.0)))
+            await random.choice(operations)()
+
+    async def retry(self, operation: Callable[[], Awaitable[bool]]) -> None:
+        """Until it is confirmed."""
+        while not await operation():
+            await self._client.pause()
+
+    async def complete_deletion(self, name: str, index: int) -> None:
+        """Return when every replica has deleted what one of them has."""
+        if self._deleter is not None:
+            await self.retry(partial(self._deleter.complete, name, index))
+
+    async def create_topic(self, name: str, partitions: int) -> bool:
+        """Whether it was confirmed that the topic is there."""
+        extras = self._cluster.plan.extras
+        settings = {
+            "segment.ms": self._cluster.plan.segment_ms,
+            # A broker whose clock is an hour slow would refuse what comes from its future.
+            TIMESTAMP_AFTER: DAY_MS,
+        }
+        if extras.has_retention:
+            settings |= {"retention.ms": extras.retention_ms, "retention.bytes": extras.retention_bytes}
+        configs = [CreatableTopicConfig(setting, str(value)) for setting, value in settings.items()]
+        wanted = CreatableTopic(name, partitions, REPLICAS, configs=configs)
+        try:
+            answer = await self._client.ask(
+                self._client.any_broker(), CREATE_TOPICS, CreateTopicsRequest([wanted], TIMEOUT_MS), seconds=6
+            )
+        except CONNECTION_ERRORS:
+            return False
+        code = ErrorCode(answer.topics[0].error_code)
+        if code is ErrorCode.NONE:
+            self._partitions[name] = partitions
+        if code is ErrorCode.INVALID_CONFIG:
+            self._cluster.violate(f"{name} is refused: {answer.topics[0].error_message}")
+        return code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+
+    async def _create_topic(self) -> None:
+        self._topics_created += 1
+        await self.create_topic(
+            f"{TEMPORARY_PREFIX}{self._topics_created}", self._client.random.choice((1, 2))
+        )
+
+    async def _delete(self) -> None:
+        names = [name for name in self._partitions if name.startswith(TEMPORARY_PREFIX)]
+        if not names:
+            return
+        name = self._client.random.choice(names)
+        del self._partitions[name]
+        request = DeleteTopicsRequest([DeleteTopicState(name)], [name], TIMEOUT_MS)
+        try:
+            await self._client.ask(self._client.any_broker(), DELETE_TOPICS, request, seconds=6)
+        except CONNECTION_ERRORS:
+            return
+
+    async def _add_partition(self) -> None:
+        name = self._client.random.choice(sorted(self._partitions))
+        count = self._partitions[name] + 1
+        if count > PARTITIONS_MAX:
+            return
+        request = CreatePartitionsRequest([CreatePartitionsTopic(name, count, None)], TIMEOUT_MS)
+        try:
+            answer = await self._client.ask(self._client.any_broker(), CREATE_PARTITIONS, request, seconds=6)
+        except CONNECTION_ERRORS:
+            return
+        if answer.results[0].error_code == ErrorCode.NONE:
+            self._partitions[name] = count
+
+    async def _change_leader(self) -> None:
+        """Another replica is preferred, and leads if it is in sync. Sometimes it has to become one first."""
+        random, image = self._client.random, self._cluster.truth.image
+        name = random.choice(sorted(self._cluster.topics))
+        state = random.choice(image.topics[name].partitions)
+        nodes = random.choice((state.replicas, state.replicas, self._cluster.plan.nodes))
+        replicas = random.sample(nodes, REPLICAS)
+        wanted = ReassignableTopic(name, [ReassignablePartition(state.index, replicas)])
+        reassigns = AlterPartitionReassignmentsRequest(TIMEOUT_MS, topics=[wanted])
+        elects = ElectLeadersRequest(0, [TopicPartitions(name, [state.index])], TIMEOUT_MS)
+        try:
+            await self._client.ask(
+                self._client.any_broker(), ALTER_PARTITION_REASSIGNMENTS, reassigns, seconds=6
+            )
+            await self._client.ask(self._client.any_broker(), ELECT_LEADERS, elects, seconds=6)
+        except CONNECTION_ERRORS:
+            return
+
+    async def _change_minimum(self) -> None:
+        name = self._client.random.choice(sorted(self._cluster.topics))
+        await self.set_minimum(name, self._client.random.choice((1, 2, 2, 3)))
+
+    async def set_minimum(self, name: str, minimum: int) -> bool:
+        return await self._set(name, {MINIMUM: str(minimum)})
+
+    async def _compact_quickly(self) -> None:
+        """As soon as there is a topic that is compacted."""
+        while GROUP_TOPIC not in self._cluster.truth.image.topics:
+            await self._client.pause()
+        await self.retry(partial(self._set, GROUP_TOPIC, COMPACTS_QUICKLY))
+
+    async def _set(self, name: str, settings: Mapping[str, str]) -> bool:
+        """Whether it was confirmed."""
+        wanted = [AlterableConfig(setting, SET_OPERATION, value) for setting, value in settings.items()]
+        resource = AlterConfigsResource(TOPIC_RESOURCE, name, wanted)
+        request = IncrementalAlterConfigsRequest([resource])
+        try:
+            answer = await self._client.ask(
+                self._client.any_broker(), INCREMENTAL_ALTER_CONFIGS, request, seconds=6
+            )
+        except CONNECTION_ERRORS:
+            return False
+        return answer.responses[0].error_code == ErrorCode.NONE
+
+
+class DeleteRecordsClient:
+    """Calls DeleteRecords again and again. What is confirmed stays so, whoever leads next."""
+
+    def __init__(self, cluster: "SimCluster") -> None:
+        self._cluster = cluster
+        self._client = KafkaClient(cluster, "record-deleter")
+
+    def start(self) -> None:
+        self._client.run(self._run())
+
+    async def _run(self) -> None:
+        while self._cluster.is_producing:
+            await self._client.pause(self._client.random.choice((0.1, 0.4, 1.0)))
+            await self._delete()
+
+    async def _delete(self) -> None:
+        random, cluster = self._client.random, self._cluster
+        name = random.choice(sorted(cluster.topics))
+        topic = cluster.truth.image.topics[name]
+        state = random.choice(topic.partitions)
+        ledger = self._ledger(name, state.index)
+        if state.leader < 0 or ledger.end - ledger.start_max < RECORDS_MIN:
+            return
+        offset = random.choice((random.randrange(ledger.start_max, ledger.end), UP_TO_HIGH_WATERMARK))
+        if offset == UP_TO_HIGH_WATERMARK:
+            ledger.requested_start = OFFSET_MAX  # what is shown when the request arrives
+        ledger.requested_start = max(ledger.requested_start, offset)
+        await self._delete_records(name, state.index, offset)
+
+    async def complete(self, name: str, index: int) -> bool:
+        """Ask once more for what one replica has deleted, and others perhaps not: it led while it was asked,
+        and no longer when it had stored the new start. Whether that was confirmed."""
+        ledger = self._ledger(name, index)
+        return ledger.deleted >= ledger.start_max or await self._delete_records(name, index, ledger.start_max)
+
+    def _ledger(self, name: str, index: int) -> Ledger:
+        return self._cluster.ledger(self._cluster.truth.image.topics[name].id, name, index)
+
+    async def _delete_records(self, name: str, index: int, offset: int) -> bool:
+        cluster, ledger = self._cluster, self._ledger(name, index)
+        leader = cluster.truth.image.topics[name].partitions[index].leader
+        wanted = DeleteRecordsTopic(name, [DeleteRecordsPartition(index, offset)])
+        request = DeleteRecordsRequest([wanted], TIMEOUT_MS)
+        try:
+            answer = await self._client.ask(leader, DELETE_RECORDS, request, seconds=6)
+        except CONNECTION_ERRORS:
+            return False
+        found = answer.topics[0].partitions[0]
+        if found.error_code == ErrorCode.NONE:
+            ledger.deleted = max(ledger.deleted, found.low_watermark)
+            cluster.event_counts["deleted-records"] += 1
+            cluster.trace_and_hash(f"{ledger.name} starts at {found.low_watermark}")
+        return found.error_code == ErrorCode.NONE

@@ -1,0 +1,174 @@
+"""A leader that is deposed and reinstated in one epoch while a change of its in-sync replicas is under way.
+
+By chance alone this needs too much at once, so it is arranged step by step, with what may happen anyway:
+
+    1. One broker, the witness, is shown late what happens in the store. Then the leader's session ends, and
+       it registers anew: the witness does not know its new epoch.
+    2. The leader leads again. A follower is cut off, leaves the in-sync replicas, comes back and has caught
+       up: the leader proposes to take it in.
+    3. That request is delayed. Answers of the store no longer reach the leader; what it asks still arrives,
+       so its session lives. It asks the others, the witness does not know it, and it leads nothing.
+    4. The follower is cut off again. The store answers again, and the leader leads again in the same epoch.
+       Now the delayed request arrives, and the leader hears of it late.
+
+Rule: what is wrong with that say the same checks as always: whatever is acknowledged is on the platter of
+      everybody who is in sync as the store has it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.host.metadata_store import Put, StoreChange
+from penstock.metadata.cluster_image import PartitionState, Topic
+from penstock.metadata.image_builder import apply
+from penstock.metadata.image_changes import changed_partitions
+from penstock.metadata.keys import ClusterKeys
+from penstock.sim.cluster.node import SimNode
+from penstock.sim.store import RequestFault
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster.cluster import SimCluster
+
+STEP_SECONDS_MAX: Final = 15.0
+POLL_SECONDS: Final = 0.05
+LATE_SECONDS: Final = 1.5
+
+
+class _DeposalPlan(NamedTuple):
+    topic: Topic
+    partition: int
+    leader: SimNode
+    follower: SimNode
+    stale_broker: SimNode
+
+
+class Deposal:
+    def __init__(self, cluster: "SimCluster", random: Random, is_over: Callable[[], bool]) -> None:
+        self._cluster = cluster
+        self._random = random
+        self._is_over = is_over
+
+    async def inject(self) -> bool:
+        """Whether a leader was deposed and leads again."""
+        chosen = self._choose_partition()
+        if chosen is None or self._cluster.store.ambush is not None:
+            return False
+        # With three brokers the witness follows nothing meanwhile: the leader goes on alone.
+        if not await self._cluster.administrator.set_minimum(chosen.topic.name, 1):
+            return False
+        released: asyncio.Future[None] = self._cluster.loop.create_future()
+        chosen.stale_broker.delay_watch_events(True)
+        try:
+            return await self._depose(chosen, released)
+        finally:
+            if not released.done():
+                released.set_result(None)
+            for node in (chosen.leader, chosen.stale_broker):
+                node.drop_store_replies(False)
+                node.delay_watch_events(False)
+            self._restore(chosen)
+
+    def _choose_partition(self) -> _DeposalPlan | None:
+        """A partition that its preferred leader leads, so that it gets that back."""
+        cluster = self._cluster
+        nodes, image = cluster.nodes, cluster.truth.image
+        topics = [image.topics[name] for name in sorted(cluster.topics)]
+        found = [
+            (topic, state)
+            for topic in topics
+            for state in topic.partitions
+            if state.leader == state.replicas[0] and set(state.isr) == set(state.replicas)
+        ]
+        if not found or not all(node.is_up for node in nodes.values()):
+            return None
+        topic, state = self._random.choice(found)
+        leader, follower = nodes[state.replicas[0]], nodes[state.replicas[1]]
+        stale_broker = self._random.choice(
+            [node for node in nodes.values() if node not in (leader, follower)]
+        )
+        return _DeposalPlan(topic, state.index, leader, follower, stale_broker)
+
+    async def _depose(self, chosen: _DeposalPlan, released: "asyncio.Future[None]") -> bool:
+        leader, store = chosen.leader, self._cluster.store
+        session = store.session_of(ClusterKeys(self._cluster.truth.image.cluster_id).live(leader.id))
+        if session is None or store.is_unavailable:
+            return False
+        epoch = self._state(chosen).leader_epoch
+        store.end_session(session)
+        if not await self._wait_until(
+            lambda: self._leads(chosen) and self._state(chosen).leader_epoch > epoch
+        ):
+            return False
+        caught = self._intercept_join(chosen, released)
+        self._cut(chosen)
+        if not await self._wait_until(lambda: chosen.follower.id not in self._state(chosen).isr):
+            return False
+        self._restore(chosen)
+        if not await self._wait_until(lambda: bool(caught)):
+            return False
+        deposals = leader.deposals
+        leader.drop_store_replies(True)
+        leader.delay_watch_events(True)
+        if not await self._wait_until(lambda: leader.deposals > deposals):
+            return False
+        self._cut(chosen)
+        leader.drop_store_replies(False)
+        if not await self._wait_until(lambda: self._leads(chosen)):
+            return False
+        released.set_result(None)
+        await asyncio.sleep(LATE_SECONDS)
+        return True
+
+    def _intercept_join(self, chosen: _DeposalPlan, released: "asyncio.Future[None]") -> list[int]:
+        """For the request that takes the follower in. Not empty when it was sent."""
+        store, caught = self._cluster.store, list[int]()
+
+        def intercept(changes: Sequence[StoreChange]) -> RequestFault | None:
+            image = self._cluster.truth.image
+            prefix = f"{ClusterKeys(image.cluster_id).prefix}partitions/"
+            puts = [change for change in changes if isinstance(change, Put) and change.key.startswith(prefix)]
+            after = apply(image, puts, image.revision + 1)
+            for topic, was, now in changed_partitions(image, after):
+                is_it = topic.id == chosen.topic.id and now is not None and now.index == chosen.partition
+                if is_it and was is not None and now is not None and set(was.isr) < set(now.isr):
+                    store.ambush = None
+                    caught.append(now.index)
+                    return RequestFault(0.0, loses_reply=True, released=released)
+            return None
+
+        store.ambush = intercept
+        released.add_done_callback(lambda _: self._remove_interceptor(intercept))
+        return caught
+
+    def _remove_interceptor(self, intercept: Callable[[Sequence[StoreChange]], RequestFault | None]) -> None:
+        if self._cluster.store.ambush is intercept:
+            self._cluster.store.ambush = None
+
+    def _cut(self, chosen: _DeposalPlan) -> None:
+        self._cluster.network.cut(chosen.leader.host, chosen.follower.host)
+        self._cluster.network.cut(chosen.follower.host, chosen.leader.host)
+
+    def _restore(self, chosen: _DeposalPlan) -> None:
+        self._cluster.network.restore(chosen.leader.host, chosen.follower.host)
+        self._cluster.network.restore(chosen.follower.host, chosen.leader.host)
+
+    def _state(self, chosen: _DeposalPlan) -> PartitionState:
+        return self._cluster.truth.image.topics[chosen.topic.name].partitions[chosen.partition]
+
+    def _leads(self, chosen: _DeposalPlan) -> bool:
+        """As the store has it, and as the broker itself does."""
+        serving = chosen.leader.serving
+        if serving is None or self._state(chosen).leader != chosen.leader.id:
+            return False
+        partition = serving.storage.partitions.find_by_id(chosen.topic.id, chosen.partition)
+        return partition is not None and partition.leading is not None
+
+    async def _wait_until(self, holds: Callable[[], bool]) -> bool:
+        ends_at = self._cluster.loop.now + STEP_SECONDS_MAX
+        while not holds():
+            if self._cluster.loop.now > ends_at or self._is_over():
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return not self._is_over()

@@ -1,0 +1,236 @@
+"""A client of a whole cluster, for code that may wait.
+
+    client = ClusterClient([Address("127.0.0.1", 9092)], client_id="report")
+    for fetched in client.fetch(TopicPartition("orders", 0), Offset(0), Offset(1000), read_committed=True):
+        decode(fetched.data)
+
+It knows several brokers to begin with, asks who leads, keeps a connection to each, goes where
+leadership went, and tries again what passes by itself, for `timeout_s` a call. A fetch has that time
+anew whenever something came.
+
+Rule 1: every failure is a WireError that says what was asked and what to do; CorruptData if a broker
+        sends what cannot be batches.
+Rule 2: one caller at a time, but ranges may be read in turns: each `fetch` keeps its own place.
+Rule 3: a copy in a child process would share its sockets: after a fork, make a new one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+
+from penstock.config.listeners import Address
+from penstock.errors import ErrorCode
+from penstock.host.blocking_stream import TcpNetwork
+from penstock.host.tls import ClientTls
+from penstock.protocol.messages.create_topics import (
+    CREATE_TOPICS,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from penstock.types import NO_TOPIC_ID, Buffer, Offset, TopicId, TopicPartition
+from penstock.wire import group_offsets
+from penstock.wire.cluster_metadata import TopicMetadata
+from penstock.wire.cluster_session import CallDeadline, ClusterSession
+from penstock.wire.connection_pool import ANSWER_S_MAX, AttemptFailed, ConnectionPool, Network
+from penstock.wire.errors import OffsetOutOfRange, WireError
+from penstock.wire.list_offsets import EARLIEST, LATEST, ListOffsetsOperation
+from penstock.wire.produce import produce_all
+from penstock.wire.range_fetcher import BYTES_AT_ONCE, FetchedBatches, RangeFetcher
+from penstock.wire.retry_policy import Remedy, RequestFailure, failure_of, is_unknown_topic
+from penstock.wire.sequence_numbers import SequenceNumbers
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "ClusterClient",
+    "FetchedBatches",
+    "OffsetOutOfRange",
+    "TopicMetadata",
+    "WireError",
+]
+
+TIMEOUT_S = 60.0
+
+
+class ClusterClient:
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str,
+        tls: ClientTls | None = None,
+        sasl_mechanism: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        network: Network | None = None,
+    ) -> None:
+        """Nothing is connected yet. WireError if it never could be."""
+        if not bootstrap:
+            raise WireError("no broker is named. Give the address of one at least, as host:port.")
+        if sasl_mechanism is not None:
+            raise WireError(
+                f"SASL ({sasl_mechanism}) is not supported yet: users cannot be told to a broker. "
+                "Connect without it, or show a client certificate with TLS."
+            )
+        network = TcpNetwork(tls) if network is None else network
+        self._session = ClusterSession(network, ConnectionPool(network, bootstrap, client_id), timeout_s)
+        self._sequences = SequenceNumbers()
+
+    # Topics
+
+    def topics(
+        self, names: Iterable[str] | None = None, ids: Mapping[str, TopicId] | None = None
+    ) -> dict[str, TopicMetadata]:
+        """Those of these names that exist; None: all that there are and that can be used now.
+
+        A named topic is left out only if no broker that was asked knows it: one broker may be behind. A
+        topic that `ids` has is described under another id only if no broker that was asked has it under that.
+        """
+        requested = None if names is None else list(dict.fromkeys(names))
+        if requested == []:
+            return {}
+        deadline = self._session.deadline("asking for topics")
+        deadline.requested |= ids or {}
+        return self._session.retry(deadline, lambda: self._topics(requested, deadline))
+
+    def topic(self, name: str) -> TopicMetadata:
+        """One that exists: a broker that does not know it is asked again for some seconds. TopicUnknown."""
+        deadline = self._session.deadline(f"asking for topic {name}")
+        return self._session.retry(deadline, lambda: self._topic(name, deadline))
+
+    def _topic(self, name: str, deadline: CallDeadline) -> TopicMetadata:
+        found = self._topics([name], deadline).get(name)
+        if found is None:
+            raise AttemptFailed(failure_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        return found
+
+    def _topics(self, requested: list[str] | None, deadline: CallDeadline) -> dict[str, TopicMetadata]:
+        if requested is None:
+            self._session.refresh(None, deadline)
+        else:
+            ids = {name: deadline.requested.get(name, NO_TOPIC_ID) for name in requested}
+            self._session.refresh_topics(ids, deadline)
+        view = self._session.view
+        found: dict[str, TopicMetadata] = {}
+        for name in view.names() if requested is None else requested:
+            facts = view.facts(name)
+            if isinstance(facts, TopicMetadata):
+                found[name] = facts
+            elif requested is not None and facts is not None and not is_unknown_topic(facts):
+                raise AttemptFailed(facts._replace(what=f"topic {name}: {facts.what}"))
+        return found
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+        """Returns when it can be used, also if it was there before."""
+        deadline = self._session.deadline(f"creating topic {name}")
+        settings = [CreatableTopicConfig(key, value) for key, value in (configs or {}).items()]
+        topic = CreatableTopic(name, partitions, replication_factor=-1, configs=settings)
+        request = CreateTopicsRequest([topic], timeout_ms=int(ANSWER_S_MAX * 1000))
+        self._session.retry(deadline, lambda: self._create(request, deadline))
+        self._session.retry(deadline, lambda: self._see_leaders(name, deadline))
+
+    def _create(self, request: CreateTopicsRequest, deadline: CallDeadline) -> None:
+        session = self._session
+        session.refresh([], deadline)
+        controller = session.view.controller
+        known = (
+            session.any_broker(deadline)
+            if controller is None
+            else session.connection_to_broker(controller, deadline)
+        )
+        for result in session.exchange(known, CREATE_TOPICS, request).topics:
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                raise AttemptFailed(failure_of(result.error_code, result.error_message))
+
+    def _see_leaders(self, name: str, deadline: CallDeadline) -> None:
+        self._session.refresh([name], deadline)
+        if not self._session.view.has_all_leaders(name):
+            raise AttemptFailed(RequestFailure("its partitions have no leader yet", Remedy.RETRY))
+
+    # Records
+
+    def offsets(
+        self, requested: Mapping[TopicPartition, int], *, read_committed: bool
+    ) -> dict[TopicPartition, tuple[Offset, int]]:
+        """From a timestamp in ms, or EARLIEST or LATEST, to an offset and the timestamp of its record.
+
+        Offset -1 if no record is that young.
+        """
+        deadline = self._session.deadline("asking for offsets")
+        return self._session.run_on_leaders(deadline, ListOffsetsOperation(read_committed), requested)
+
+    def fetch(
+        self,
+        partition: TopicPartition,
+        start: Offset,
+        end: Offset,
+        *,
+        read_committed: bool,
+        bytes_at_once: int = BYTES_AT_ONCE,
+        topic_id: TopicId = NO_TOPIC_ID,
+    ) -> Iterator[FetchedBatches]:
+        """Everything from `start` until `end` is reached, one request ahead of the caller.
+
+        OffsetGone if it is not there. Batches are whole, so the first may begin before `start` and the
+        last may go beyond `end`. An `end` that is not written yet is waited for. If a `topic_id` is given,
+        the topic must have it: TopicReplaced if it has another.
+        """
+        fetching = RangeFetcher(
+            self._session,
+            partition,
+            end,
+            read_committed=read_committed,
+            bytes_at_once=bytes_at_once,
+            topic_id=topic_id,
+        )
+        return fetching.run(start)
+
+    def produce(self, partition: TopicPartition, batches: Sequence[Buffer]) -> Offset:
+        """Write them in this order, as `produce_many` does. The offset of the first."""
+        return self.produce_many({partition: batches})[partition]
+
+    def produce_many(
+        self,
+        batches: Mapping[TopicPartition, Sequence[Buffer]],
+        *,
+        acks: int = -1,
+        is_idempotent: bool = True,
+    ) -> dict[TopicPartition, Offset]:
+        """Write batches in their order to many partitions, all leaders at once.
+
+        The offset of the first batch of each; -1 if an answer was lost and the broker remembers only that
+        it has the batch. A call that returns has written each batch once, or at least once if
+        it is not idempotent. After one that raises, any of its batches may have been written.
+        """
+        if acks == 0:
+            raise WireError("acks=0 is not supported: nothing would be known of what was written. Use -1.")
+        if is_idempotent and acks != -1:
+            raise WireError("an idempotent producer needs acks=-1: give that, or no idempotence.")
+        sequences = self._sequences if is_idempotent else None
+        some = {each: row for each, row in batches.items() if row}
+        return produce_all(self._session, some, acks, sequences)
+
+    # Groups
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Offset | None]:
+        """Where a group is; None where it has committed nothing."""
+        requested = list(partitions)
+        found = group_offsets.committed(self._session, group, requested) if requested else {}
+        return {partition: found.get(partition) for partition in requested}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Offset], note: str = "") -> None:
+        """As somebody who is no member: refused while the group has members."""
+        if offsets:
+            group_offsets.commit(self._session, group, offsets, note)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def __enter__(self) -> "ClusterClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,383 @@
+"""The shell around the decisions of retry_policy.py: it asks, waits, looks again who leads, and gives up.
+
+One call of the cluster client has one deadline (`CallDeadline`), however many brokers it takes. Failures
+that stand for the time used up say how often it was tried and what the last attempt ran into.
+
+Rule 1: questions to several brokers are all sent before the first answer is waited for.
+Rule 2: an answer is taken for those partitions it succeeded for; only the others are asked again.
+Rule 3: a call ends within its time: no attempt begins after it, and each is given no more than is left.
+Rule 4: one broker's word is not enough to lack a topic. In each attempt _OTHERS_MAX others are asked about a
+        topic that the first does not know, or has under another id than is wanted; and each attempt begins
+        with another broker. TopicUnknown and TopicReplaced mean that all who could be asked agreed for as
+        long as retry_policy.py says.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from penstock.config.listeners import Address
+from penstock.errors import ErrorCode
+from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR, FindCoordinatorRequest
+from penstock.protocol.messages.metadata import (
+    METADATA,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from penstock.protocol.schema import Api, Request, Response
+from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
+from penstock.wire.blocking_client import PendingResponse
+from penstock.wire.cluster_metadata import ClusterMetadata, Leader
+from penstock.wire.connection_pool import AttemptFailed, BrokerConnection, ConnectionPool, Network
+from penstock.wire.errors import (
+    RecordsTooLarge,
+    RequestRejected,
+    TopicReplaced,
+    TopicUnknown,
+    Unreachable,
+    WireError,
+)
+from penstock.wire.retry_policy import (
+    Remedy,
+    RequestFailure,
+    backoff_s,
+    failure_of,
+    is_gone,
+    is_other_topic,
+    is_unknown_topic,
+    may_retry,
+)
+
+_TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+_FIRST_VERSION_WITH_KEYS: Final = 4
+"""The first version of FindCoordinator that takes several keys."""
+_SECOND_OPINIONS_MAX: Final = 2
+_SECOND_OPINION_S_MAX: Final = 5.0
+"""How many more brokers are asked about a topic that the first one lacks, and for how long each."""
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
+Input_contra = TypeVar("Input_contra", contravariant=True)
+Output_co = TypeVar("Output_co", covariant=True)
+PartitionOutcome = tuple[TopicPartition, RequestFailure | None, Output]
+
+
+class LeaderOperation(Protocol[Input_contra, Output_co]):
+    """Something that is asked of the leaders of partitions."""
+
+    def send(
+        self, broker: BrokerConnection, work: Mapping[TopicPartition, Input_contra]
+    ) -> PendingResponse[Any]: ...
+
+    def outcomes(self, answer: Any) -> Iterable[tuple[TopicPartition, RequestFailure | None, Output_co]]: ...
+
+
+class CallDeadline:
+    """One call: how long it may still take, and the pauses between its attempts."""
+
+    def __init__(self, network: Network, what: str, timeout_s: float) -> None:
+        self._network = network
+        self.what = what
+        self._timeout_s = timeout_s
+        self.requested: dict[str, TopicId] = {}
+        """Topics that the call is about only if they have these ids."""
+        self._found_at: dict[TopicPartition | None, float] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """It got somewhere; what is left to do has the whole time again."""
+        self._begun = self._attempt_begun = self._network.monotonic()
+        self._failures = 0
+        self._absent: tuple[TopicPartition | None, float] | None = None
+
+    def expect(self, topic: str, topic_id: TopicId) -> None:
+        """From now on the call is about the topic with this id, unless brokers have no topic ids."""
+        if topic_id != NO_TOPIC_ID:
+            self.requested[topic] = topic_id
+
+    def found(self, partition: TopicPartition) -> None:
+        """A broker has named the leader of the partition, so that its name is not misspelt."""
+        self._found_at[partition] = self._network.monotonic()
+
+    def remaining_s(self) -> float:
+        return self._begun + self._timeout_s - self._network.monotonic()
+
+    def wait_for_retry(self, failure: RequestFailure) -> None:
+        """Returns when it is time for the next attempt. WireError if there is to be none."""
+        self._failures += 1
+        now = self._network.monotonic()
+        pause = backoff_s(self._failures)
+        gone = self._is_gone(failure, now + pause)
+        spent_s = now - self._begun
+        if gone or not may_retry(failure, spent_s=spent_s + pause, timeout_s=self._timeout_s):
+            raise self._error(failure, spent_s, is_gone=gone)
+        self._network.sleep(pause)
+        self._attempt_begun = self._network.monotonic()
+
+    def _is_gone(self, failure: RequestFailure, then: float) -> bool:
+        if is_unknown_topic(failure) or is_other_topic(failure):
+            if self._absent is None or self._absent[0] != failure.partition:
+                self._absent = (failure.partition, self._attempt_begun)
+        elif failure.code != ErrorCode.NONE:
+            self._absent = None
+        # A broker that cannot be reached says nothing about a topic.
+        if self._absent is None:
+            return False
+        partition, since = self._absent
+        was_there = partition in self._found_at or (
+            partition is not None and partition.topic in self.requested
+        )
+        if is_other_topic(failure):
+            # A broker that had it under the id that is wanted disagrees with those before it.
+            since = max(since, self._found_at.get(partition, since))
+        return is_gone(failure, was_there=was_there, absent_s=then - since, timeout_s=self._timeout_s)
+
+    def _error(self, failure: RequestFailure, spent_s: float, *, is_gone: bool) -> WireError:
+        tried = f" (tried {self._failures} times in {spent_s:.1f} s)" if self._failures > 1 else ""
+        advice = f" {failure.advice}" if failure.advice else ""
+        kind = _kind_of_absence(failure) if is_gone else _kind(failure)
+        return kind(f"{self.what} failed: {failure.what}{tried}.{advice}")
+
+
+def _kind_of_absence(failure: RequestFailure) -> type[WireError]:
+    return TopicReplaced if is_other_topic(failure) else TopicUnknown
+
+
+def _kind(failure: RequestFailure) -> type[WireError]:
+    if failure.code in _TOO_LARGE:
+        return RecordsTooLarge
+    if failure.code == ErrorCode.NONE:
+        return Unreachable
+    return RequestRejected if failure.remedy is Remedy.GIVE_UP else WireError
+
+
+class ClusterSession:
+    def __init__(self, network: Network, brokers: ConnectionPool, timeout_s: float) -> None:
+        self._network = network
+        self._brokers = brokers
+        self.timeout_s = timeout_s
+        self.view = ClusterMetadata()
+        self._coordinators: dict[str, Address] = {}
+        self._metadata_source: Address | None = None
+        """The broker whose word about leaders was taken last."""
+
+    def deadline(self, what: str) -> CallDeadline:
+        return CallDeadline(self._network, what, self.timeout_s)
+
+    # One attempt each: these raise Failed
+
+    def exchange(self, broker: BrokerConnection, api: Api[Request, Response], message: Request) -> Response:
+        with self._brokers.closing_on_failure(broker):
+            return broker.ask(api, message)
+
+    def wait(self, broker: BrokerConnection, pending: PendingResponse[Response]) -> Response:
+        with self._brokers.closing_on_failure(broker):
+            return broker.wait(pending)
+
+    def connection_to_broker(self, address: Address, deadline: CallDeadline) -> BrokerConnection:
+        return self._brokers.connection_to(address, max(deadline.remaining_s(), 0.001))
+
+    def any_broker(self, deadline: CallDeadline) -> BrokerConnection:
+        return self._brokers.any(self.view.addresses.values(), deadline.remaining_s)
+
+    def start_request(
+        self, broker: BrokerConnection, send: Callable[[], PendingResponse[Response]]
+    ) -> PendingResponse[Response]:
+        with self._brokers.closing_on_failure(broker):
+            return send()
+
+    def refresh(self, names: Iterable[str] | None, deadline: CallDeadline) -> Address:
+        """Ask who the brokers are and who leads these topics; None: all there are. Which broker answered."""
+        broker = self.any_broker(deadline)
+        answer = self._metadata(broker, names)
+        if names is None:
+            self.view = ClusterMetadata()
+        self.view.update(answer)
+        self._metadata_source = broker.address
+        return broker.address
+
+    def refresh_topics(self, requested: Mapping[str, TopicId], deadline: CallDeadline) -> None:
+        """Ask one broker who leads these topics, and others about those that it lacks: it may be behind."""
+        asked = self.refresh(requested, deadline)
+        known = self._brokers.candidates(self.view.addresses.values())
+        for address in [each for each in known if each != asked][:_SECOND_OPINIONS_MAX]:
+            if not (missing_topics := self.view.missing_topics(requested)):
+                return
+            self._brokers.deprioritize(asked)  # the next look begins with another, and so reaches all
+            asked = address
+            try:
+                broker = self._brokers.connection_to(
+                    address, min(max(deadline.remaining_s(), 0.001), _SECOND_OPINION_S_MAX)
+                )
+                answer = self._metadata(broker, missing_topics)
+            except AttemptFailed:
+                continue  # one broker has answered; this was a second opinion, and others may give it
+            if self.view.merge_better(answer, missing_topics):
+                self._metadata_source = address
+
+    def _metadata(self, broker: BrokerConnection, names: Iterable[str] | None) -> MetadataResponse:
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        answer = self.exchange(broker, METADATA, request)
+        if answer.error_code != ErrorCode.NONE:
+            raise AttemptFailed(failure_of(answer.error_code))
+        return answer
+
+    def leaders_of(
+        self, partitions: Iterable[TopicPartition], deadline: CallDeadline
+    ) -> dict[TopicPartition, Leader | RequestFailure]:
+        """The leader of each, in the topic that the call is about; or why none is known."""
+        partitions = list(partitions)
+        requested = {each.topic: deadline.requested.get(each.topic, NO_TOPIC_ID) for each in partitions}
+        if missing_topics := self.view.missing_topics(requested):
+            self.refresh_topics(missing_topics, deadline)
+        leaders = {each: self.view.leader_of(each, requested[each.topic]) for each in partitions}
+        for partition, leader in leaders.items():
+            if isinstance(leader, Leader):
+                deadline.found(partition)
+        return leaders
+
+    def leader_of(self, partition: TopicPartition, deadline: CallDeadline) -> Leader:
+        found = self.leaders_of([partition], deadline)[partition]
+        if isinstance(found, RequestFailure):
+            raise AttemptFailed(found)
+        return found
+
+    # As often as it takes: these raise WireError
+
+    def retry(
+        self, deadline: CallDeadline, attempt: Callable[[], Output], names: Iterable[str] = ()
+    ) -> Output:
+        """What an attempt returns that does not raise Failed. `names`: topics to look up again."""
+        while True:
+            try:
+                return attempt()
+            except AttemptFailed as failed:
+                self.recover(deadline, failed.failure, names)
+
+    def recover(self, deadline: CallDeadline, failure: RequestFailure, names: Iterable[str]) -> None:
+        """Do what the trouble asks for before the next attempt. WireError if there is to be none."""
+        deadline.wait_for_retry(failure)
+        if failure.remedy is Remedy.FIND_LEADER:
+            self.view.forget(names)
+            if self._metadata_source is not None:
+                self._brokers.deprioritize(self._metadata_source)
+        elif failure.remedy is Remedy.FIND_COORDINATOR:
+            self._coordinators.clear()
+
+    def run_on_leaders(
+        self,
+        deadline: CallDeadline,
+        operation: LeaderOperation[Input, Output],
+        work: Mapping[TopicPartition, Input],
+    ) -> dict[TopicPartition, Output]:
+        """What the leaders answer, for every partition."""
+        left = dict(work)
+        found: dict[TopicPartition, Output] = {}
+        while left:
+            failures: dict[TopicPartition, RequestFailure] = {}
+            for partition, failure, result in self._attempt_on_leaders(deadline, operation, left):
+                if failure is None and result is not None:
+                    found[partition] = result
+                    left.pop(partition, None)
+                elif failure is not None:
+                    failures[partition] = failure
+            if left:
+                partition, failure = _decisive_failure(left, failures)
+                named = failure._replace(what=f"{partition}: {failure.what}", partition=partition)
+                self.recover(deadline, named, {each.topic for each in left})
+        return found
+
+    def _attempt_on_leaders(
+        self,
+        deadline: CallDeadline,
+        operation: LeaderOperation[Input, Output],
+        work: Mapping[TopicPartition, Input],
+    ) -> Iterator[PartitionOutcome[Output | None]]:
+        try:
+            leaders = self.leaders_of(work, deadline)
+        except AttemptFailed as failed:
+            yield from ((partition, failed.failure, None) for partition in work)
+            return
+        led: dict[Address, dict[TopicPartition, Input]] = {}
+        for partition, leader in leaders.items():
+            if isinstance(leader, RequestFailure):
+                yield partition, leader, None
+            else:
+                led.setdefault(leader.address, {})[partition] = work[partition]
+        sent: list[tuple[BrokerConnection, PendingResponse[Any], dict[TopicPartition, Input]]] = []
+        for address, part in led.items():
+            try:
+                broker = self.connection_to_broker(address, deadline)
+                sent.append((broker, self._send(operation, broker, part), part))
+            except AttemptFailed as failed:
+                yield from ((partition, failed.failure, None) for partition in part)
+        for broker, pending, part in sent:
+            try:
+                yield from operation.outcomes(self.wait(broker, pending))
+            except AttemptFailed as failed:
+                yield from ((partition, failed.failure, None) for partition in part)
+
+    def _send(
+        self,
+        operation: LeaderOperation[Input, Output],
+        broker: BrokerConnection,
+        part: Mapping[TopicPartition, Input],
+    ) -> PendingResponse[Any]:
+        return self.start_request(broker, lambda: operation.send(broker, part))
+
+    def run_on_coordinator(
+        self,
+        deadline: CallDeadline,
+        group: str,
+        ask: Callable[[BrokerConnection], Iterable[RequestFailure | None]],
+    ) -> None:
+        """`ask` exchanges something with the coordinator and tells what went wrong, if anything did."""
+
+        def attempt() -> None:
+            address = self._coordinator(group, deadline)
+            try:
+                broker = self.connection_to_broker(address, deadline)
+                failures = [failure for failure in ask(broker) if failure is not None]
+            except AttemptFailed as failed:
+                # The coordinator is out of reach: another may have taken its place.
+                self._coordinators.pop(group, None)
+                raise failed
+            if failures:
+                raise AttemptFailed(failures[0])
+
+        self.retry(deadline, attempt)
+
+    def _coordinator(self, group: str, deadline: CallDeadline) -> Address:
+        if group not in self._coordinators:
+            broker = self.any_broker(deadline)
+            self._coordinators[group] = self._find_coordinator(broker, group)
+        return self._coordinators[group]
+
+    def _find_coordinator(self, broker: BrokerConnection, group: str) -> Address:
+        answer = self.exchange(
+            broker, FIND_COORDINATOR, FindCoordinatorRequest(key=group, coordinator_keys=[group])
+        )
+        if broker.version_of(FIND_COORDINATOR) >= _FIRST_VERSION_WITH_KEYS:
+            if not answer.coordinators:
+                raise AttemptFailed(failure_of(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            found = answer.coordinators[0]
+            code, detail, address = found.error_code, found.error_message, Address(found.host, found.port)
+        else:
+            code, detail, address = answer.error_code, answer.error_message, Address(answer.host, answer.port)
+        if code != ErrorCode.NONE:
+            raise AttemptFailed(failure_of(code, detail))
+        return address
+
+    def close(self) -> None:
+        self._brokers.close()
+
+
+def _decisive_failure(
+    left: Iterable[TopicPartition], failures: Mapping[TopicPartition, RequestFailure]
+) -> tuple[TopicPartition, RequestFailure]:
+    """What decides about the next attempt: first what gives no hope, then what needs a new look."""
+    order = [Remedy.GIVE_UP, Remedy.FIND_LEADER, Remedy.FIND_COORDINATOR, Remedy.RETRY]
+    silent = RequestFailure("the broker said nothing about it", Remedy.FIND_LEADER)
+    named = ((partition, failures.get(partition, silent)) for partition in left)
+    return min(named, key=lambda each: order.index(each[1].remedy))
