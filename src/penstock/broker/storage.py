@@ -121,8 +121,7 @@ class Storage:
 
     def _say_found(self, partition: Partition, found: Recovered | Lost) -> None:
         if isinstance(found, Lost):
-            where = {} if found.moved_to is None else {"moved_to": found.moved_to}
-            self._log.error("partition.damaged", partition=partition.name, reason=found.reason, **where)
+            self._log.error("partition.damaged", partition=partition.name, reason=found.reason)
         elif found.cut_bytes or partition.log.recovery_point < partition.log.log_end_offset:
             self._log.info(
                 "partition.recovered",

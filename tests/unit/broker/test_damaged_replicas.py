@@ -13,16 +13,15 @@ from penstock.broker.storage import Storage
 from penstock.controller.elections import ElectionType, elect
 from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import CorruptData, StorageFailed, StorageFull
-from penstock.host.disk import TooManyOpenFiles
+from penstock.host.disk import Stored, TooManyOpenFiles
 from penstock.host.tasks import Tasks
 from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
 from penstock.log.damaged_copies import GivenUp, RoomForCopies
 from penstock.log.data_directory import DataDirectory
 from penstock.log.reading import ColdResult
-from penstock.metadata.image import ClusterImage, PartitionState
+from penstock.metadata.image import PartitionState
 from penstock.observability.logs import Silence
 from penstock.replication.fetch_plan import Replica
-from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
 from penstock.sim.disk import Mount
 from penstock.sim.scheduler import VirtualTimeLoop
@@ -60,9 +59,10 @@ class Events(Silence):
 class Damaged:
     """Broker 1, which has a replica of each partition that there is; brokers 2 and 3 have one too."""
 
-    def __init__(self, loop: VirtualTimeLoop, one: Node) -> None:
+    def __init__(self, loop: VirtualTimeLoop, one: Node, disk: Mount | None = None) -> None:
         self.node = one
-        self.disk: Mount = new_disk()
+        self._loop = loop
+        self.disk: Mount = disk or new_disk()
         self.directory: DataDirectory = directory_on(self.disk)
         self.log = Events()
         self.job_seconds = 0.01
@@ -112,6 +112,11 @@ class Damaged:
         append(self.partition.log, [b"x"], epoch=0)
         sync(self.partition)
 
+    async def restarted(self) -> "Damaged":
+        """What a process finds on this disk. Its session is that of the one before it, for brevity."""
+        await self.tasks.stop()
+        return Damaged(self._loop, self.node, self.disk)
+
     @property
     def partition(self) -> Partition:
         found = self.storage.partitions.find("orders", 0)
@@ -128,14 +133,16 @@ class Damaged:
         assert state is not None
         return state
 
-    def require_copied_anew(self) -> None:
+    def require_copied_anew(self, *, has_fetched: bool = True) -> None:
+        """`has_fetched`: this process did, before it found the damage."""
         partition = self.partition
         assert (partition.is_damaged, partition.offline, partition.log.log_end_offset) == (False, None, 0)
         assert partition.following is not None
         assert partition.leader_epoch == self.state.leader_epoch
         assert self.disk.list_folder("data/strays") == ["orders-0.damaged"]
         assert not self.disk.exists("data/logs/orders-0")
-        assert self.looked_at == [Replica(TOPIC_ID, 0)] * 2, "fetched no more, and again"
+        expected = [Replica(TOPIC_ID, 0)] * (1 + has_fetched)
+        assert self.looked_at == expected, "fetched no more, and again"
 
 
 Scene = Callable[[SimStore, Damaged, list[Node]], Awaitable[None]]
@@ -484,24 +491,60 @@ def test_each_further_renewal_of_a_partition_waits_longer() -> None:
 
 def test_damage_found_by_reading_is_remembered_over_a_restart() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        before = broker.node.cluster.image
         store.go_away()
         broker.storage.damage(broker.partition, DAMAGE)
         await asyncio.sleep(1)
         assert broker.disk.read_file(NOTE).decode() == str(DAMAGE)
-        again = reopened(broker.disk, before)
-        assert again.lost, "the cluster is told"
-        assert broker.disk.list_folder("data/strays") == ["orders-0.damaged"]
-        found = again.find("orders", 0)
-        assert found is not None
-        assert (found.is_damaged, found.log.log_end_offset) == (False, 0)
+        again = await broker.restarted()
+        assert again.partition.is_damaged
+        assert again.disk.exists("data/logs/orders-0"), "the cluster still counts on it"
         store.come_back()
+        await asyncio.sleep(15)
+        assert 1 not in again.state.isr
+        again.require_copied_anew(has_fetched=False)
+        await again.tasks.stop()
 
     play(scene)
 
 
-def reopened(disk: Mount, image: ClusterImage) -> Partitions:
-    partitions = Partitions(directory_on(disk), CONFIG, lambda partition: None)
-    partitions.others_may_have_it = True
-    list(partitions.open_all(image))
-    return partitions
+def test_the_last_copy_is_kept_over_restarts() -> None:
+    """It waits for broker 3, which is eligible: of the two that are named only this one is there."""
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        for node in others:
+            await node.die()
+        await asyncio.sleep(15)
+        assert (broker.state.leader, broker.state.isr, broker.state.elr) == (1, (1,), (3,))
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        again = await broker.restarted()
+        await asyncio.sleep(5)
+        assert "partition.last_copy_damaged" in again.log.said
+        assert again.storage.partitions.lost == {}
+        assert again.disk.exists(NOTE)
+        assert not again.disk.exists("data/strays")
+        back = Node(store, 3)
+        await back.join()
+        try:
+            await asyncio.sleep(5)
+            assert (again.state.leader, again.state.isr) == (3, (3,))
+            again.require_copied_anew(has_fetched=False)
+        finally:
+            await back.die()
+            await again.tasks.stop()
+
+    play(scene)
+
+
+def test_a_copy_that_cannot_be_opened_hands_over_and_begins_anew() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        snapshot = Stored("data/logs/orders-0/00000000000000000005.snapshot", b"of records that are gone")
+        broker.disk.store([snapshot])
+        again = await broker.restarted()
+        assert again.log.said[0] == "partition.damaged"
+        await asyncio.sleep(1)
+        assert (again.state.leader, again.state.isr) == (2, (2, 3))
+        again.require_copied_anew(has_fetched=False)
+        await again.tasks.stop()
+
+    play(scene)
