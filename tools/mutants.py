@@ -234,8 +234,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "damaged_copy_stays_in_sync",
         DAMAGED,
-        "if self._decision(self._cluster.image, replica).everything:",
-        "if False:",
+        "            if decision.everything:\n",
+        "            if False:\n",
     ),
     Mutant(
         "damaged_copy_leaves_under_the_same_epoch",
@@ -243,6 +243,23 @@ MUTANTS: Sequence[Mutant] = (
         "*alive(image, (broker_id,)), begins_epoch=True)",
         "*alive(image, (broker_id,)))",
         "tests/unit/broker/test_damaged_replicas.py",
+    ),
+    Mutant(
+        "damaged_partitions_wait_for_the_disk_of_others",
+        DAMAGED,
+        "            problems += await self._withdraw(list(islice(replicas, len(group))))\n",
+        "            problems += await self._withdraw(list(islice(replicas, len(group))))\n"
+        "            problems += await self._renew_all()\n",
+        "tests/unit/broker/test_damaged_replicas.py",
+    ),
+    Mutant(
+        "last_copy_is_moved_at_the_start",
+        MANAGER,
+        "        partition.mark_damaged(reason)\n        return partition, Lost(reason)\n\n"
+        "    def _is_counted_on",
+        "        partition.mark_damaged(reason)\n        self._directory.set_aside_damaged(partition.name)\n"
+        "        return partition, Lost(reason)\n\n    def _is_counted_on",
+        "tests/unit/replication/test_manager.py",
     ),
     Mutant(
         "leadership_of_a_damaged_copy_is_kept",

@@ -10,16 +10,18 @@ import pytest
 from penstock.broker.cold_reads import ColdReads
 from penstock.broker.damaged_replicas import DamagedReplicas
 from penstock.broker.storage import Storage
-from penstock.controller.elections import ElectionType, elect
+from penstock.controller.decision import Decision
+from penstock.controller.elections import ElectionType, elect, withdraw
 from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.disk import Stored, TooManyOpenFiles
+from penstock.host.metadata_store import Compare
 from penstock.host.tasks import Tasks
 from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
 from penstock.log.damaged_copies import GivenUp, RoomForCopies
 from penstock.log.data_directory import DataDirectory
 from penstock.log.reading import ColdResult
-from penstock.metadata.image import PartitionState
+from penstock.metadata.image import ClusterImage, PartitionState
 from penstock.observability.logs import Silence
 from penstock.replication.fetch_plan import Replica
 from penstock.replication.partition import Partition
@@ -37,6 +39,8 @@ from tests.unit.replication.test_manager import directory_on
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = TopicId(b"orders----------")
 NOTE = "data/logs/orders-0/damaged"
+SECONDS_OF_CONFLICTS = 600
+"""Virtual ones: a change is decided a hundred times before it is given up, first with others, then alone."""
 DAMAGE = CorruptData("the checksum of the batch at offset 0 does not match")
 
 
@@ -94,6 +98,7 @@ class Damaged:
         self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
         self.damaged.open()
         self.tasks.start(self.damaged.run(), "damaged replicas")
+        self.tasks.start(self.damaged.renew(), "renewals of damaged replicas")
 
     async def create(self, *replicas: int) -> None:
         """Two partitions, led by the first and the second of these. The first partition is written to."""
@@ -360,6 +365,64 @@ def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is
         await asyncio.sleep(90)
         assert steps == ["noted", "set aside"]
         broker.require_copied_anew()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("job_seconds", [20, 1_000_000], ids=["slow", "hung"])
+def test_a_partition_is_handed_over_while_the_disk_is_busy_with_another(job_seconds: float) -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        broker.job_seconds = job_seconds
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(second, DAMAGE)
+        await asyncio.sleep(0.5)
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        assert broker.partition.is_damaged, "its folder has to wait"
+
+    play(scene)
+
+
+def test_damaged_partitions_are_withdrawn_together() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(broker.partition, DAMAGE)
+        broker.storage.damage(second, DAMAGE)
+        await asyncio.sleep(1)
+        both = [broker.node.cluster.image.partition("orders", index) for index in (0, 1)]
+        assert [state.isr for state in both if state is not None] == [(2, 3)] * 2
+        assert len({state.revision for state in both if state is not None}) == 1, "one transaction"
+        assert len(broker.log.told("partition.handed_over")) == 1
+        assert len(broker.log.told("partition.out_of_sync")) == 1
+
+    play(scene)
+
+
+def test_a_partition_that_cannot_be_withdrawn_does_not_keep_others_in_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is changed again and again: what its decision compares never holds."""
+
+    def decide(image: ClusterImage, partition: Any, broker_id: int, *, fetched_epoch: int) -> Decision | None:
+        decision = withdraw(image, partition, broker_id, fetched_epoch=fetched_epoch)
+        if decision is None or partition[1].index != 1:
+            return decision
+        return decision._replace(compares=(Compare(decision.changes[0].key, 1), *decision.compares[1:]))
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        monkeypatch.setattr("penstock.broker.damaged_replicas.withdraw", decide)
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(second, DAMAGE)
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(SECONDS_OF_CONFLICTS)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        (said,) = broker.log.told("partition.not_mended")
+        assert said["partitions"] == 1
+        assert "kept changing" in str(said["reason"])
 
     play(scene)
 
