@@ -15,7 +15,7 @@ from penstock.controller.elections import ElectionType, elect, withdraw
 from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import CorruptData, StorageFailed, StorageFull
 from penstock.host.disk import Stored, TooManyOpenFiles
-from penstock.host.metadata_store import Compare
+from penstock.host.metadata_store import Compare, Put
 from penstock.host.tasks import Tasks
 from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
 from penstock.log.damaged_copies import GivenUp, RoomForCopies
@@ -410,7 +410,9 @@ def test_a_partition_that_cannot_be_withdrawn_does_not_keep_others_in_sync(
         decision = withdraw(image, partition, broker_id, fetched_epoch=fetched_epoch)
         if decision is None or partition[1].index != 1:
             return decision
-        return decision._replace(compares=(Compare(decision.changes[0].key, 1), *decision.compares[1:]))
+        (change,) = decision.changes
+        assert isinstance(change, Put)
+        return decision._replace(compares=(Compare(change.key, 1),))
 
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         monkeypatch.setattr("penstock.broker.damaged_replicas.withdraw", decide)
