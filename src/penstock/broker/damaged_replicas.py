@@ -42,6 +42,7 @@ from penstock.limits import (
     RENEWAL_PAUSE_MS,
     RENEWAL_PAUSE_MS_MAX,
 )
+from penstock.log.damaged_copies import NoRoomForCopy
 from penstock.metadata.image import ClusterImage, PartitionState, Topic
 from penstock.observability.logs import Log
 from penstock.replication.fetch_plan import Replica
@@ -52,6 +53,11 @@ NEVER_FETCHED: Final = -1
 LAST_COPY_HELP: Final = (
     "no other replica that is there has all of it, so the partition is offline and its files are kept: see "
     "'A damaged partition' in docs/operations.md"
+)
+NO_ROOM_HELP: Final = (
+    "free so many bytes on that disk, or move {folder} to another one: the broker then copies the partition "
+    "by itself. Until then this replica is out of sync. The broker removes damaged files itself only where "
+    "two others are in sync, and what was read is damaged for certain"
 )
 RENEWAL_HELP: Final = "the disk of this broker damaged the copy again: look at it, or replace it"
 
@@ -90,6 +96,8 @@ class DamagedReplicas:
         """The damaged copies, and the last leader epoch under which something was fetched for each."""
         self._last_copies: set[Replica] = set()
         """Those of which it was said that nobody else has them."""
+        self._without_room: set[Replica] = set()
+        """Those of which it was said that no copy fits beside them."""
         self._renewals: dict[Replica, _Renewals] = {}
         self._new_pauses: Callable[[], Pauses] = lambda: Pauses(renewal_pause_ms, renewal_pause_ms_max)
         self._withdrawals_due, self._renewals_due = asyncio.Event(), asyncio.Event()
@@ -209,16 +217,30 @@ class DamagedReplicas:
             if await self._storage.begin_anew(partition):
                 self._note_renewal(replica)
         except (StorageFailed, StorageFull) as problem:
+            if isinstance(problem, NoRoomForCopy):
+                self._say_no_room(replica, partition, problem)
             return str(problem)
         self._look_at_fetching(replica)
         self._forget_mended()
         return None
+
+    def _say_no_room(self, replica: Replica, partition: Partition, problem: NoRoomForCopy) -> None:
+        """Once, until it is mended."""
+        if replica not in self._without_room:
+            self._without_room.add(replica)
+            self._log.error(
+                "partition.no_room_for_copy",
+                partition=partition.name,
+                lacking_bytes=problem.lacking_bytes,
+                help=NO_ROOM_HELP.format(folder=problem.folder),
+            )
 
     def _forget_mended(self) -> None:
         """And those that are gone."""
         for replica in [each for each in self._fetched_epochs if self._damaged(each) is None]:
             del self._fetched_epochs[replica]
             self._last_copies.discard(replica)
+            self._without_room.discard(replica)
 
     def _is_due(self, replica: Replica, partition: Partition) -> bool:
         """Whether it may be renewed now. The first time it may; later a pause begins."""

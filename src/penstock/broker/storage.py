@@ -391,7 +391,7 @@ class Storage:
 
     async def begin_anew(self, partition: Partition) -> bool:
         """Give a damaged copy up, and follow the leader with an empty one. False: it is not wanted any
-        more. StorageFull, StorageFailed: it stays damaged, and this may be tried again."""
+        more. StorageFull (NoRoomForCopy), StorageFailed: it stays damaged, and this may be tried again."""
         empty = self.partitions.let_go(partition)
         name, mark, room = empty.name, topic_id_text(empty.topic_id), self._room_for(empty)
         # One attempt: before another one it has to be asked again whose folder that is.
@@ -417,7 +417,11 @@ class Storage:
                 lacking[key] = size_bytes - (0 if found is None else found.log.size_bytes)
         self._copied_bytes = {key: self._copied_bytes[key] for key in lacking}
         lacking.pop(own, None)
-        return RoomForCopies(self._copied_bytes.get(own, 0), claimed_bytes=sum(lacking.values()))
+        return RoomForCopies(
+            self._copied_bytes.get(own, 0),
+            claimed_bytes=sum(lacking.values()),
+            others_in_sync=self.partitions.others_in_sync(empty),
+        )
 
 
 def _nobody_cares(partition: Partition) -> None:

@@ -234,6 +234,11 @@ class Partitions:
         others = image.admitted - {self._config.node.node_id}
         return any(node in others for node in (*state.isr, *eligible(image, topic, state)))
 
+    def others_in_sync(self, partition: Partition) -> int:
+        """How many other brokers that are there are in sync."""
+        _, state = self._known(partition)
+        return len((self._image_now().admitted - {self._config.node.node_id}).intersection(state.isr))
+
     def _unreadable(self, name: TopicPartition, problem: StorageFailed) -> str:
         """An I/O error says nothing of the records: the next attempt may find all of them."""
         folder = self._directory.folder_of(name)

@@ -341,6 +341,57 @@ def test_a_damaged_copy_is_removed_where_another_one_does_not_fit_beside_it() ->
     play(scene)
 
 
+def without_room(damage: Exception, *, dies: bool, is_moved: bool = False) -> Events:
+    """What a broker says whose copy is damaged and does not fit beside itself, before a person makes room.
+
+    `dies`: one of the others. `is_moved`: the person moves the damaged files away.
+    """
+    before = Events()
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        if dies:
+            await others[1].die()
+            await asyncio.sleep(15)
+        size_bytes = broker.folder_bytes(0)
+        broker.storage.damage(broker.partition, damage)
+        broker.disk.disk.room_bytes = size_bytes - 1 + DISK_RESERVE_FREE_BYTES
+        await asyncio.sleep(60)
+        assert 1 not in broker.state.isr
+        assert broker.partition.is_damaged
+        assert broker.disk.exists("data/logs/orders-0/00000000000000000000.log")
+        before.said, before.fields = list(broker.log.said), list(broker.log.fields)
+        if is_moved:
+            broker.disk.make_folder("elsewhere")
+            broker.disk.rename("data/logs/orders-0", "elsewhere/orders-0")
+        else:
+            broker.disk.disk.room_bytes = 3 * size_bytes + DISK_RESERVE_FREE_BYTES
+        await asyncio.sleep(5)
+        assert (broker.partition.is_damaged, broker.partition.log.log_end_offset) == (False, 0)
+        assert broker.disk.exists("data/strays/orders-0.damaged") != is_moved
+
+    play(scene)
+    return before
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_damaged_copy_is_not_removed_where_only_one_other_is_in_sync(is_moved: bool) -> None:
+    """That one may be damaged, too, elsewhere in its files."""
+    log = without_room(DAMAGE, dies=True, is_moved=is_moved)
+    assert "partition.begins_anew" not in log.said
+    (said,) = log.told("partition.no_room_for_copy")
+    assert "move data/logs/orders-0 to another one" in str(said["help"])
+    assert said["lacking_bytes"] == 1 + 2 * len(str(DAMAGE)), (
+        "the note takes room, and counts as part of a copy"
+    )
+    assert log.said.count("partition.not_mended") == 1, "it is said once, however often it is tried"
+
+
+def test_a_copy_that_could_not_be_read_is_not_removed() -> None:
+    """An I/O error says nothing of the records: another attempt may find all of them."""
+    log = without_room(StorageFailed("Input/output error"), dies=False)
+    assert len(log.told("partition.no_room_for_copy")) == 1
+
+
 def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is() -> None:
     """A process that is killed in between goes on where it was: the note is in the folder."""
 
