@@ -380,9 +380,7 @@ def test_a_damaged_copy_is_not_removed_where_only_one_other_is_in_sync(is_moved:
     assert "partition.begins_anew" not in log.said
     (said,) = log.told("partition.no_room_for_copy")
     assert "move data/logs/orders-0 to another one" in str(said["help"])
-    assert said["lacking_bytes"] == 1 + 2 * len(str(DAMAGE)), (
-        "the note takes room, and counts as part of a copy"
-    )
+    assert said["lacking_bytes"] == 1 + 2 * len(str(DAMAGE)), "the note counts twice"
     assert log.said.count("partition.not_mended") == 1, "it is said once, however often it is tried"
 
 
