@@ -247,9 +247,27 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "damaged_partitions_wait_for_the_disk_of_others",
         DAMAGED,
-        "            problems += await self._withdraw(list(islice(replicas, len(group))))\n",
-        "            problems += await self._withdraw(list(islice(replicas, len(group))))\n"
-        "            problems += await self._renew_all()\n",
+        '''        await self._keep_doing(self._withdraw_all, self._withdrawals_due)
+
+    async def renew(self) -> None:
+        """The task that gives copies up, and begins anew."""
+        await self._keep_doing(self._renew_all, self._renewals_due)
+''',
+        """        async def both() -> list[str]:
+            return [*await self._withdraw_all(), *await self._renew_all()]
+
+        await self._keep_doing(both, self._renewals_due)
+
+    async def renew(self) -> None:
+        pass
+""",
+        "tests/unit/broker/test_damaged_replicas.py",
+    ),
+    Mutant(
+        "only_other_copy_is_trusted",
+        "log/data_directory.py",
+        "if room.others_in_sync < OTHERS_IN_SYNC_MIN or",
+        "if",
         "tests/unit/broker/test_damaged_replicas.py",
     ),
     Mutant(
