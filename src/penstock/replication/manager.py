@@ -13,7 +13,7 @@ Rule 3: a start moves no damaged copy away: the image names replicas as in sync 
         damaged too, so this copy may be the last one. It is offline and keeps its files. In a cluster it is
         given up later, when others that are there have everything (`broker/damaged_replicas.py`).
 Rule 4: an I/O error is not damage: a broker of a cluster does not start then, and tells nobody that its
-        copy is lost.
+        copy is lost. It starts where an earlier process had found that copy damaged.
 """
 
 import re
@@ -190,7 +190,7 @@ class Partitions:
         self.lost.setdefault(topic_id_text(topic.id), []).append(state.index)
 
     def _open(self, topic: Topic, state: PartitionState, roles: Roles) -> tuple[Partition, Recovered | Lost]:
-        name = TopicPartition(topic.name, state.index)
+        name, noted = TopicPartition(topic.name, state.index), None
         try:
             noted = self._directory.noted_damage(name)
             settings = log_settings(self._config_of(topic))
@@ -199,7 +199,8 @@ class Partitions:
             return self._unopened(topic, state, roles, str(damage))
         except StorageFailed as problem:
             reason = self._unreadable(name, problem)
-            if self.others_may_have_it:
+            # What is damaged for certain is offline anyway: this error keeps nobody from a sound copy.
+            if self.others_may_have_it and noted is None:
                 raise StorageFailed(reason) from problem
             return self._unopened(topic, state, roles, reason)
         partition = self._add(topic, state, recovered.log, roles)

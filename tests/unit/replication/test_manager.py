@@ -303,6 +303,19 @@ def test_an_io_error_at_the_start_demotes_no_copy(reason: str) -> None:
     assert (made.lost, partition.offline, partition.log.log_end_offset) == ({}, None, 1)
 
 
+def test_an_io_error_of_a_copy_that_is_known_to_be_damaged_keeps_no_broker_from_starting() -> None:
+    disk = Refusing(written_by_the_first_topic().disk)
+    damaged_by_reading(disk)
+    disk.reason = "Input/output error"
+    made = partitions_in(directory_on(disk))
+    made.others_may_have_it = True
+    ((partition, found),) = made.open_all(FIRST)
+    assert isinstance(found, Lost)
+    assert "Input/output error" in found.reason
+    assert (partition.is_damaged, made.lost) == (True, {})
+    assert disk.exists("data/logs/orders-0/damaged")
+
+
 @pytest.mark.parametrize("unseen", ["data/logs/orders-0", METADATA, "data/logs/orders-0/damaged"])
 def test_a_name_that_cannot_be_looked_at_at_the_start_demotes_no_copy(unseen: str) -> None:
     disk = written_by_the_first_topic()
