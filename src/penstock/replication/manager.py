@@ -11,9 +11,11 @@ Rule 2: in a cluster a copy that is gone begins anew and empty. The cluster is t
         may lead it or be in sync (`lost`).
 Rule 3: a start moves no damaged copy away: the image names replicas as in sync that are not there, or are
         damaged too, so this copy may be the last one. It is offline and keeps its files. In a cluster it is
-        given up later, when others that are there have everything (`broker/damaged_replicas.py`).
+        given up later, when others that are there have everything (`broker/damaged_replicas.py`). A copy that
+        an earlier process found damaged is not even opened: recovery might take the damage for the end of a
+        torn write, and truncate what follows it, which people may still need.
 Rule 4: an I/O error is not damage: a broker of a cluster does not start then, and tells nobody that its
-        copy is lost. It starts where an earlier process had found that copy damaged.
+        copy is lost.
 """
 
 import re
@@ -190,34 +192,30 @@ class Partitions:
         self.lost.setdefault(topic_id_text(topic.id), []).append(state.index)
 
     def _open(self, topic: Topic, state: PartitionState, roles: Roles) -> tuple[Partition, Recovered | Lost]:
-        name, noted = TopicPartition(topic.name, state.index), None
+        name = TopicPartition(topic.name, state.index)
         try:
             noted = self._directory.noted_damage(name)
+            if noted is not None:
+                note = self._directory.damage_note(name)
+                help_text = f"when the files are mended, remove {note} and start again"
+                return self._unopened(topic, state, roles, f"{noted} (found before this start; {help_text})")
             settings = log_settings(self._config_of(topic))
             recovered = open_log(self._disk, self._directory.folder_of(name), settings)
         except CorruptData as damage:
             return self._unopened(topic, state, roles, str(damage))
         except StorageFailed as problem:
             reason = self._unreadable(name, problem)
-            # What is damaged for certain is offline anyway: this error keeps nobody from a sound copy.
-            if self.others_may_have_it and noted is None:
+            if self.others_may_have_it:
                 raise StorageFailed(reason) from problem
             return self._unopened(topic, state, roles, reason)
         partition = self._add(topic, state, recovered.log, roles)
         recovered.log.claim_folder()
-        if noted is None:
-            return partition, recovered
-        note = self._directory.damage_note(name)
-        reason = (
-            f"{noted} (found before this start; when the files are mended, remove {note} and start again)"
-        )
-        partition.mark_damaged(reason)
-        return partition, Lost(reason)
+        return partition, recovered
 
     def _unopened(
         self, topic: Topic, state: PartitionState, roles: Roles, reason: str
     ) -> tuple[Partition, Lost]:
-        """Its files stay where they are. Nothing is written beside them: its log is empty and offline."""
+        """Its files stay as they are, and nothing is written beside them: its log is empty and offline."""
         log = self._new_log(TopicPartition(topic.name, state.index), self._config_of(topic))
         partition = self._add(topic, state, log, roles)
         partition.mark_damaged(reason)

@@ -311,9 +311,22 @@ def test_an_io_error_of_a_copy_that_is_known_to_be_damaged_keeps_no_broker_from_
     made.others_may_have_it = True
     ((partition, found),) = made.open_all(FIRST)
     assert isinstance(found, Lost)
-    assert "Input/output error" in found.reason
     assert (partition.is_damaged, made.lost) == (True, {})
     assert disk.exists("data/logs/orders-0/damaged")
+
+
+@pytest.mark.parametrize("in_cluster", [False, True])
+def test_a_start_truncates_no_copy_that_is_known_to_be_damaged(in_cluster: bool) -> None:
+    """Recovery would take the flipped bit for the end of a torn write. People may need what follows it."""
+    disk = written_by_the_first_topic()
+    damaged_by_reading(disk)
+    flip(disk, LOG_FILE, 66)
+    content = disk.read_file(LOG_FILE)
+    made = partitions_in(directory_on(disk))
+    made.others_may_have_it = in_cluster
+    ((partition, _),) = made.open_all(FIRST)
+    assert partition.is_damaged
+    assert disk.read_file(LOG_FILE) == content
 
 
 @pytest.mark.parametrize("unseen", ["data/logs/orders-0", METADATA, "data/logs/orders-0/damaged"])
