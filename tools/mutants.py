@@ -234,8 +234,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "damaged_copy_stays_in_sync",
         DAMAGED,
-        "if self._decision(self._cluster.image, replica).everything:",
-        "if False:",
+        "            if decision.everything:\n",
+        "            if False:\n",
     ),
     Mutant(
         "damaged_copy_leaves_under_the_same_epoch",
@@ -243,6 +243,41 @@ MUTANTS: Sequence[Mutant] = (
         "*alive(image, (broker_id,)), begins_epoch=True)",
         "*alive(image, (broker_id,)))",
         "tests/unit/broker/test_damaged_replicas.py",
+    ),
+    Mutant(
+        "damaged_partitions_wait_for_the_disk_of_others",
+        DAMAGED,
+        '''        await self._keep_doing(self._withdraw_all, self._withdrawals_due)
+
+    async def renew(self) -> None:
+        """The task that gives copies up, and begins anew."""
+        await self._keep_doing(self._renew_all, self._renewals_due)
+''',
+        """        async def both() -> list[str]:
+            return [*await self._withdraw_all(), *await self._renew_all()]
+
+        await self._keep_doing(both, self._renewals_due)
+
+    async def renew(self) -> None:
+        pass
+""",
+        "tests/unit/broker/test_damaged_replicas.py",
+    ),
+    Mutant(
+        "only_other_copy_is_trusted",
+        "log/data_directory.py",
+        "if room.others_in_sync < OTHERS_IN_SYNC_MIN or",
+        "if",
+        "tests/unit/broker/test_damaged_replicas.py",
+    ),
+    Mutant(
+        "last_copy_is_moved_at_the_start",
+        MANAGER,
+        "        partition.mark_damaged(reason)\n        return partition, Lost(reason)\n\n"
+        "    def _is_counted_on",
+        "        partition.mark_damaged(reason)\n        self._directory.set_aside_damaged(partition.name)\n"
+        "        return partition, Lost(reason)\n\n    def _is_counted_on",
+        "tests/unit/replication/test_manager.py",
     ),
     Mutant(
         "leadership_of_a_damaged_copy_is_kept",

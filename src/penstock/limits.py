@@ -408,6 +408,8 @@ CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_MS = 5 * SECOND_MS
 # Partitions whose checkpoint is planned in one turn of the loop.
 CHECKPOINT_PARTITIONS_AT_ONCE = 20
+# Partitions whose start DeleteRecords stores together; it looks at the client's timeout between such groups.
+DELETE_RECORDS_PARTITIONS_AT_ONCE = 20
 # Before a start of a log that found no room on disk is stored again; and how long a fetch waits at the leader
 # while the follower has a new start to report that is about to be stored.
 LOG_START_PAUSE_MS = 1 * SECOND_MS

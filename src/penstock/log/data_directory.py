@@ -29,7 +29,13 @@ from penstock.errors import CorruptData, StorageFull
 from penstock.host.disk import Disk, Stored
 from penstock.host.randomness import Randomness
 from penstock.limits import DISK_RESERVE_BYTES, DISK_RESERVE_FREE_BYTES, FILE_NAME_BYTES_MAX
-from penstock.log.damaged_copies import GivenUp, RoomForCopies, fits_beside
+from penstock.log.damaged_copies import (
+    OTHERS_IN_SYNC_MIN,
+    GivenUp,
+    NoRoomForCopy,
+    RoomForCopies,
+    lacking_bytes,
+)
 from penstock.types import NodeId, TopicPartition
 
 FORMAT_VERSION: Final = 1
@@ -189,7 +195,8 @@ class DataDirectory:
     def give_up_damaged(self, partition: TopicPartition, mark: str, room: RoomForCopies) -> GivenUp:
         """Free the folder of a damaged copy on which nobody counts. Blocks.
 
-        Its files are moved to where people look if a copy fits beside them, else removed. Repeatable, as
+        Its files are moved to where people look if a copy fits beside them. Otherwise they are removed, or
+        kept, for one of the reasons in `log/damaged_copies.py`: NoRoomForCopy. Repeatable, as
         `set_aside_damaged`. `mark`: as for `doom`.
         """
         folder, stray = self.folder_of(partition), self._damaged_stray(partition)
@@ -203,8 +210,12 @@ class DataDirectory:
         size_bytes = self._folder_bytes(folder)
         # The stray of an earlier time is replaced, so that its room counts as free.
         usable_bytes = self.disk.space(self.logs_path).usable_bytes + self._folder_bytes(stray)
-        if fits_beside(room, size_bytes=size_bytes, usable_bytes=usable_bytes):
+        lacking = lacking_bytes(room, size_bytes=size_bytes, usable_bytes=usable_bytes)
+        if lacking <= 0:
             return GivenUp(size_bytes, self.set_aside_damaged(partition))
+        # Without the note an operation failed, or there was no room for the note: its bytes may be sound.
+        if room.others_in_sync < OTHERS_IN_SYNC_MIN or self.noted_damage(partition) is None:
+            raise NoRoomForCopy(folder, lacking)
         self.remove_doomed(self.doom([(partition, mark)]))
         return GivenUp(size_bytes, None)
 

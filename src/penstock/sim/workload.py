@@ -253,7 +253,9 @@ class SimAdministrator:
         # Once asked, it may be so after a crash, whether or not that was reported.
         history.start_seen = max(history.start_seen, asked)
         try:
-            await life.storage.delete_before(partition, asked)
-        except (ApiError, StorageFull, StorageFailed):
+            refused = await life.storage.delete_before({partition: asked})
+        except (StorageFull, StorageFailed):
+            return
+        if refused:
             return
         history.start_acknowledged = max(history.start_acknowledged, asked)

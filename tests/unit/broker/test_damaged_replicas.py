@@ -10,10 +10,12 @@ import pytest
 from penstock.broker.cold_reads import ColdReads
 from penstock.broker.damaged_replicas import DamagedReplicas
 from penstock.broker.storage import Storage
-from penstock.controller.elections import ElectionType, elect
+from penstock.controller.decision import Decision
+from penstock.controller.elections import ElectionType, elect, withdraw
 from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
 from penstock.errors import CorruptData, StorageFailed, StorageFull
-from penstock.host.disk import TooManyOpenFiles
+from penstock.host.disk import Stored, TooManyOpenFiles
+from penstock.host.metadata_store import Compare, Put
 from penstock.host.tasks import Tasks
 from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
 from penstock.log.damaged_copies import GivenUp, RoomForCopies
@@ -22,7 +24,6 @@ from penstock.log.reading import ColdResult
 from penstock.metadata.image import ClusterImage, PartitionState
 from penstock.observability.logs import Silence
 from penstock.replication.fetch_plan import Replica
-from penstock.replication.manager import Partitions
 from penstock.replication.partition import Partition
 from penstock.sim.disk import Mount
 from penstock.sim.scheduler import VirtualTimeLoop
@@ -38,6 +39,8 @@ from tests.unit.replication.test_manager import directory_on
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = TopicId(b"orders----------")
 NOTE = "data/logs/orders-0/damaged"
+SECONDS_OF_CONFLICTS = 600
+"""Virtual ones: a change is decided a hundred times before it is given up, first with others, then alone."""
 DAMAGE = CorruptData("the checksum of the batch at offset 0 does not match")
 
 
@@ -60,9 +63,10 @@ class Events(Silence):
 class Damaged:
     """Broker 1, which has a replica of each partition that there is; brokers 2 and 3 have one too."""
 
-    def __init__(self, loop: VirtualTimeLoop, one: Node) -> None:
+    def __init__(self, loop: VirtualTimeLoop, one: Node, disk: Mount | None = None) -> None:
         self.node = one
-        self.disk: Mount = new_disk()
+        self._loop = loop
+        self.disk: Mount = disk or new_disk()
         self.directory: DataDirectory = directory_on(self.disk)
         self.log = Events()
         self.job_seconds = 0.01
@@ -94,6 +98,7 @@ class Damaged:
         self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
         self.damaged.open()
         self.tasks.start(self.damaged.run(), "damaged replicas")
+        self.tasks.start(self.damaged.renew(), "renewals of damaged replicas")
 
     async def create(self, *replicas: int) -> None:
         """Two partitions, led by the first and the second of these. The first partition is written to."""
@@ -112,6 +117,11 @@ class Damaged:
         append(self.partition.log, [b"x"], epoch=0)
         sync(self.partition)
 
+    async def restarted(self) -> "Damaged":
+        """What a process finds on this disk. Its session is that of the one before it, for brevity."""
+        await self.tasks.stop()
+        return Damaged(self._loop, self.node, self.disk)
+
     @property
     def partition(self) -> Partition:
         found = self.storage.partitions.find("orders", 0)
@@ -128,14 +138,16 @@ class Damaged:
         assert state is not None
         return state
 
-    def require_copied_anew(self) -> None:
+    def require_copied_anew(self, *, has_fetched: bool = True) -> None:
+        """`has_fetched`: this process did, before it found the damage."""
         partition = self.partition
         assert (partition.is_damaged, partition.offline, partition.log.log_end_offset) == (False, None, 0)
         assert partition.following is not None
         assert partition.leader_epoch == self.state.leader_epoch
         assert self.disk.list_folder("data/strays") == ["orders-0.damaged"]
         assert not self.disk.exists("data/logs/orders-0")
-        assert self.looked_at == [Replica(TOPIC_ID, 0)] * 2, "fetched no more, and again"
+        expected = [Replica(TOPIC_ID, 0)] * (1 + has_fetched)
+        assert self.looked_at == expected, "fetched no more, and again"
 
 
 Scene = Callable[[SimStore, Damaged, list[Node]], Awaitable[None]]
@@ -329,6 +341,55 @@ def test_a_damaged_copy_is_removed_where_another_one_does_not_fit_beside_it() ->
     play(scene)
 
 
+def without_room(damage: Exception, *, dies: bool, is_moved: bool = False) -> Events:
+    """What a broker says whose copy is damaged and does not fit beside itself, before a person makes room.
+
+    `dies`: one of the others. `is_moved`: the person moves the damaged files away.
+    """
+    before = Events()
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        if dies:
+            await others[1].die()
+            await asyncio.sleep(15)
+        size_bytes = broker.folder_bytes(0)
+        broker.storage.damage(broker.partition, damage)
+        broker.disk.disk.room_bytes = size_bytes - 1 + DISK_RESERVE_FREE_BYTES
+        await asyncio.sleep(60)
+        assert 1 not in broker.state.isr
+        assert broker.partition.is_damaged
+        assert broker.disk.exists("data/logs/orders-0/00000000000000000000.log")
+        before.said, before.fields = list(broker.log.said), list(broker.log.fields)
+        if is_moved:
+            broker.disk.make_folder("elsewhere")
+            broker.disk.rename("data/logs/orders-0", "elsewhere/orders-0")
+        else:
+            broker.disk.disk.room_bytes = 3 * size_bytes + DISK_RESERVE_FREE_BYTES
+        await asyncio.sleep(5)
+        assert (broker.partition.is_damaged, broker.partition.log.log_end_offset) == (False, 0)
+        assert broker.disk.exists("data/strays/orders-0.damaged") != is_moved
+
+    play(scene)
+    return before
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_damaged_copy_is_not_removed_where_only_one_other_is_in_sync(is_moved: bool) -> None:
+    """That one may be damaged, too, elsewhere in its files."""
+    log = without_room(DAMAGE, dies=True, is_moved=is_moved)
+    assert "partition.begins_anew" not in log.said
+    (said,) = log.told("partition.no_room_for_copy")
+    assert "move data/logs/orders-0 to another one" in str(said["help"])
+    assert said["lacking_bytes"] == 1 + 2 * len(str(DAMAGE)), "the note counts twice"
+    assert log.said.count("partition.not_mended") == 1, "it is said once, however often it is tried"
+
+
+def test_a_copy_that_could_not_be_read_is_not_removed() -> None:
+    """An I/O error says nothing of the records: another attempt may find all of them."""
+    log = without_room(StorageFailed("Input/output error"), dies=False)
+    assert len(log.told("partition.no_room_for_copy")) == 1
+
+
 def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is() -> None:
     """A process that is killed in between goes on where it was: the note is in the folder."""
 
@@ -353,6 +414,66 @@ def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is
         await asyncio.sleep(90)
         assert steps == ["noted", "set aside"]
         broker.require_copied_anew()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("job_seconds", [20, 1_000_000], ids=["slow", "hung"])
+def test_a_partition_is_handed_over_while_the_disk_is_busy_with_another(job_seconds: float) -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        broker.job_seconds = job_seconds
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(second, DAMAGE)
+        await asyncio.sleep(0.5)
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        assert broker.partition.is_damaged, "its folder has to wait"
+
+    play(scene)
+
+
+def test_damaged_partitions_are_withdrawn_together() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(broker.partition, DAMAGE)
+        broker.storage.damage(second, DAMAGE)
+        await asyncio.sleep(1)
+        both = [broker.node.cluster.image.partition("orders", index) for index in (0, 1)]
+        assert [state.isr for state in both if state is not None] == [(2, 3)] * 2
+        assert len({state.revision for state in both if state is not None}) == 1, "one transaction"
+        assert len(broker.log.told("partition.handed_over")) == 1
+        assert len(broker.log.told("partition.out_of_sync")) == 1
+
+    play(scene)
+
+
+def test_a_partition_that_cannot_be_withdrawn_does_not_keep_others_in_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is changed again and again: what its decision compares never holds."""
+
+    def decide(image: ClusterImage, partition: Any, broker_id: int, *, fetched_epoch: int) -> Decision | None:
+        decision = withdraw(image, partition, broker_id, fetched_epoch=fetched_epoch)
+        if decision is None or partition[1].index != 1:
+            return decision
+        (change,) = decision.changes
+        assert isinstance(change, Put)
+        return decision._replace(compares=(Compare(change.key, 1),))
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        monkeypatch.setattr("penstock.broker.damaged_replicas.withdraw", decide)
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(second, DAMAGE)
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(SECONDS_OF_CONFLICTS)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        (said,) = broker.log.told("partition.not_mended")
+        assert said["partitions"] == 1
+        assert "kept changing" in str(said["reason"])
 
     play(scene)
 
@@ -484,24 +605,60 @@ def test_each_further_renewal_of_a_partition_waits_longer() -> None:
 
 def test_damage_found_by_reading_is_remembered_over_a_restart() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        before = broker.node.cluster.image
         store.go_away()
         broker.storage.damage(broker.partition, DAMAGE)
         await asyncio.sleep(1)
         assert broker.disk.read_file(NOTE).decode() == str(DAMAGE)
-        again = reopened(broker.disk, before)
-        assert again.lost, "the cluster is told"
-        assert broker.disk.list_folder("data/strays") == ["orders-0.damaged"]
-        found = again.find("orders", 0)
-        assert found is not None
-        assert (found.is_damaged, found.log.log_end_offset) == (False, 0)
+        again = await broker.restarted()
+        assert again.partition.is_damaged
+        assert again.disk.exists("data/logs/orders-0"), "the cluster still counts on it"
         store.come_back()
+        await asyncio.sleep(15)
+        assert 1 not in again.state.isr
+        again.require_copied_anew(has_fetched=False)
+        await again.tasks.stop()
 
     play(scene)
 
 
-def reopened(disk: Mount, image: ClusterImage) -> Partitions:
-    partitions = Partitions(directory_on(disk), CONFIG, lambda partition: None)
-    partitions.others_may_have_it = True
-    list(partitions.open_all(image))
-    return partitions
+def test_the_last_copy_is_kept_over_restarts() -> None:
+    """It waits for broker 3, which is eligible: of the two that are named only this one is there."""
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        for node in others:
+            await node.die()
+        await asyncio.sleep(15)
+        assert (broker.state.leader, broker.state.isr, broker.state.elr) == (1, (1,), (3,))
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        again = await broker.restarted()
+        await asyncio.sleep(5)
+        assert "partition.last_copy_damaged" in again.log.said
+        assert again.storage.partitions.lost == {}
+        assert again.disk.exists(NOTE)
+        assert not again.disk.exists("data/strays")
+        back = Node(store, 3)
+        await back.join()
+        try:
+            await asyncio.sleep(5)
+            assert (again.state.leader, again.state.isr) == (3, (3,))
+            again.require_copied_anew(has_fetched=False)
+        finally:
+            await back.die()
+            await again.tasks.stop()
+
+    play(scene)
+
+
+def test_a_copy_that_cannot_be_opened_hands_over_and_begins_anew() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        snapshot = Stored("data/logs/orders-0/00000000000000000005.snapshot", b"of records that are gone")
+        broker.disk.store([snapshot])
+        again = await broker.restarted()
+        assert again.log.said[0] == "partition.damaged"
+        await asyncio.sleep(1)
+        assert (again.state.leader, again.state.isr) == (2, (2, 3))
+        again.require_copied_anew(has_fetched=False)
+        await again.tasks.stop()
+
+    play(scene)
