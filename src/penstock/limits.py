@@ -278,6 +278,9 @@ METADATA_PROPOSALS_MAX = 32
 IN_SYNC_SENDERS_MAX = 4
 # What the controller does before it looks at the cluster again: a few transactions of etcd.
 UPKEEP_DECISIONS_MAX = 1_000
+# Conflicts upon which it learns the news and decides the rest of a transaction's decisions anew. To find one
+# decision that conflicts among those of a transaction takes eight.
+UPKEEP_CONFLICTS_MAX = 32
 # Partitions that it moves at once by itself, to make the cluster safer or more even.
 REASSIGNMENTS_AT_ONCE = 20
 # How often a change is decided again because somebody else was faster.

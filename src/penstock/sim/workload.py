@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from penstock.sim.world import Life
 
 IN_FLIGHT_MAX = 5
-HOT_KEYS, COLD_KEYS = 4, 60
-"""Of a compacted topic: most records are not the last of their key, and some stay for long."""
+HOT_KEYS, COLD_KEYS = 4, 24
+"""Of a compacted topic: most records are not the last of their key, and some stay for long. The cold ones are
+so few that most tombstones have something to delete."""
 TIMESTAMP_SPREAD_MS = 20_000
 
 
