@@ -1,174 +1,32 @@
 """A broker of a cluster that finds a copy damaged, over a simulated store and disk. On virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from penstock.broker.cold_reads import ColdReads
-from penstock.broker.damaged_replicas import DamagedReplicas
-from penstock.broker.storage import Storage
+from penstock.broker import damaged_replicas
 from penstock.controller.decision import Decision
 from penstock.controller.elections import ElectionType, elect, withdraw
-from penstock.controller.topics import Assignment, NewTopic, TopicDefaults, TopicRequest, create_topic
-from penstock.errors import CorruptData, StorageFailed, StorageFull
-from penstock.host.disk import Stored, TooManyOpenFiles
+from penstock.errors import StorageFailed, StorageFull
+from penstock.host.disk import Stored
 from penstock.host.metadata_store import Compare, Put
-from penstock.host.tasks import Tasks
-from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
+from penstock.limits import DISK_RESERVE_FREE_BYTES
 from penstock.log.damaged_copies import GivenUp, RoomForCopies
-from penstock.log.data_directory import DataDirectory
-from penstock.log.reading import ColdResult
-from penstock.metadata.image import ClusterImage, PartitionState
-from penstock.observability.logs import Silence
-from penstock.replication.fetch_plan import Replica
-from penstock.replication.partition import Partition
-from penstock.sim.disk import Mount
-from penstock.sim.scheduler import VirtualTimeLoop
-from penstock.sim.store import SimStore, StoreFaults
-from penstock.sim.worker import SimWorker
-from penstock.types import TopicId, TopicPartition
-from tests.unit.broker.test_in_sync_proposals import CONFIG, LoopClock
-from tests.unit.broker.test_membership import Node, nodes
-from tests.unit.log.log_support import NOW_MS, append, new_disk
+from penstock.metadata.image import ClusterImage
+from penstock.sim.store import SimStore
+from penstock.types import TopicPartition
+from tests.unit.broker.damage_support import (
+    DAMAGE,
+    NOTE,
+    SECONDS_OF_CONFLICTS,
+    Damaged,
+    Events,
+    play,
+)
+from tests.unit.broker.test_membership import Node
+from tests.unit.log.log_support import append
 from tests.unit.replication.replica_support import sync
-from tests.unit.replication.test_manager import directory_on
-
-ORDERS = TopicPartition("orders", 0)
-TOPIC_ID = TopicId(b"orders----------")
-NOTE = "data/logs/orders-0/damaged"
-SECONDS_OF_CONFLICTS = 600
-"""Virtual ones: a change is decided a hundred times before it is given up, first with others, then alone."""
-DAMAGE = CorruptData("the checksum of the batch at offset 0 does not match")
-
-
-class Events(Silence):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.fields: list[dict[str, object]] = []
-
-    def info(self, event: str, **fields: object) -> None:
-        self.said.append(event)
-        self.fields.append(fields)
-
-    def told(self, event: str) -> list[dict[str, object]]:
-        """What was said beside this event, each time."""
-        return [fields for said, fields in zip(self.said, self.fields, strict=True) if said == event]
-
-    warning = error = info
-
-
-class Damaged:
-    """Broker 1, which has a replica of each partition that there is; brokers 2 and 3 have one too."""
-
-    def __init__(self, loop: VirtualTimeLoop, one: Node, disk: Mount | None = None) -> None:
-        self.node = one
-        self._loop = loop
-        self.disk: Mount = disk or new_disk()
-        self.directory: DataDirectory = directory_on(self.disk)
-        self.log = Events()
-        self.job_seconds = 0.01
-        """Of the thread that writes small files and moves folders."""
-        workers = SimWorker(loop, lambda: 0.01), SimWorker(loop, lambda: self.job_seconds)
-        self.storage = Storage(
-            self.directory,
-            lambda: CONFIG,
-            workers,
-            LoopClock(),
-            self.log,
-            lambda name, _: SimWorker(loop, lambda: 0.01),
-        )
-        self.storage.partitions.may_lead = one.admission
-        self.storage.partitions.others_may_have_it = True
-        self.storage.open(one.cluster.image)
-        one.cluster.subscribe(self.storage.follow)
-        self.looked_at: list[Replica] = []
-        self.is_replaced = False
-        """Another process was admitted under the same id."""
-        self.damaged = DamagedReplicas(
-            one.cluster,
-            self.storage,
-            lambda: one.membership.epoch - self.is_replaced,
-            self.looked_at.append,
-            self.log,
-        )
-        self.failures: list[BaseException] = []
-        self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
-        self.damaged.open()
-        self.tasks.start(self.damaged.run(), "damaged replicas")
-        self.tasks.start(self.damaged.renew(), "renewals of damaged replicas")
-
-    async def create(self, *replicas: int) -> None:
-        """Two partitions, led by the first and the second of these. The first partition is written to."""
-        others_first = (*replicas[1:], *replicas[:1])
-        assignments = [Assignment(0, replicas), Assignment(1, others_first)]
-        request = TopicRequest(name="orders", assignments=assignments)
-        await self.node.cluster.change(
-            lambda image: create_topic(
-                image,
-                request,
-                NewTopic(TOPIC_ID, NOW_MS),
-                defaults=TopicDefaults(1, 1),
-                validate_overrides=lambda overrides: None,
-            )
-        )
-        append(self.partition.log, [b"x"], epoch=0)
-        sync(self.partition)
-
-    async def restarted(self) -> "Damaged":
-        """What a process finds on this disk. Its session is that of the one before it, for brevity."""
-        await self.tasks.stop()
-        return Damaged(self._loop, self.node, self.disk)
-
-    @property
-    def partition(self) -> Partition:
-        found = self.storage.partitions.find("orders", 0)
-        assert found is not None
-        return found
-
-    def folder_bytes(self, index: int) -> int:
-        folder = f"data/logs/orders-{index}"
-        return sum(self.disk.size_of(f"{folder}/{name}") for name in self.disk.list_folder(folder))
-
-    @property
-    def state(self) -> PartitionState:
-        state = self.node.cluster.image.partition("orders", 0)
-        assert state is not None
-        return state
-
-    def require_copied_anew(self, *, has_fetched: bool = True) -> None:
-        """`has_fetched`: this process did, before it found the damage."""
-        partition = self.partition
-        assert (partition.is_damaged, partition.offline, partition.log.log_end_offset) == (False, None, 0)
-        assert partition.following is not None
-        assert partition.leader_epoch == self.state.leader_epoch
-        assert self.disk.list_folder("data/strays") == ["orders-0.damaged"]
-        assert not self.disk.exists("data/logs/orders-0")
-        expected = [Replica(TOPIC_ID, 0)] * (1 + has_fetched)
-        assert self.looked_at == expected, "fetched no more, and again"
-
-
-Scene = Callable[[SimStore, Damaged, list[Node]], Awaitable[None]]
-
-
-def play(scene: Scene, *, replicas: tuple[int, ...] = (1, 2, 3)) -> None:
-    loop = VirtualTimeLoop(Random(1))
-    store = SimStore(loop, Random(1), StoreFaults(delay_seconds=(0.001, 0.01)))
-
-    async def run() -> None:
-        async with nodes(store, 1, 2, 3) as (one, two, three):
-            broker = Damaged(loop, one)
-            await broker.create(*replicas)
-            await scene(store, broker, [two, three])
-            await broker.tasks.stop()
-            assert not broker.failures
-
-    try:
-        loop.run_until_complete(run())
-    finally:
-        loop.close()
 
 
 def test_a_damaged_leader_hands_over_and_begins_anew() -> None:
@@ -464,7 +322,7 @@ def test_a_partition_that_cannot_be_withdrawn_does_not_keep_others_in_sync(
         return decision._replace(compares=(Compare(change.key, 1),))
 
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        monkeypatch.setattr("penstock.broker.damaged_replicas.withdraw", decide)
+        monkeypatch.setattr(damaged_replicas, "withdraw", decide)
         second = broker.storage.partitions.find("orders", 1)
         assert second is not None
         broker.storage.damage(second, DAMAGE)
@@ -491,91 +349,6 @@ def test_copies_that_are_under_way_need_room_too() -> None:
         broker.storage.damage(second, DAMAGE)
         await asyncio.sleep(1)
         assert [said["files"] for said in broker.log.told("partition.begins_anew")] == ["kept", "removed"]
-
-    play(scene)
-
-
-class Unreadable:
-    """A read of a segment that the device fails."""
-
-    def __init__(self, partition: Partition) -> None:
-        self.segments = (partition.log.view(partition.log.active),)
-
-    def run(self) -> ColdResult:
-        raise StorageFailed("cannot read 00000000000000000000.log: Input/output error")
-
-
-class Inline:
-    async def run(self, job: Callable[[], Any]) -> Any:
-        return job()
-
-
-async def fail_to_read(broker: Damaged, times: int, pause_seconds: float) -> None:
-    reads = ColdReads(cast(Any, Inline()), broker.storage.read_failed)
-    for _ in range(times):
-        with pytest.raises(StorageFailed):
-            await reads.run(broker.partition, Unreadable(broker.partition))
-        await asyncio.sleep(pause_seconds)
-
-
-@pytest.mark.parametrize("pause_seconds", [0.6, 1, 29])
-def test_a_leader_that_cannot_read_a_segment_again_and_again_hands_over(pause_seconds: float) -> None:
-    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        await fail_to_read(broker, READ_FAILURES_MAX - 1, pause_seconds)
-        assert (broker.partition.offline, broker.log.said) == (None, ["partition.read_failed"])
-        await fail_to_read(broker, 1, 1)
-        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
-        broker.require_copied_anew()
-        assert not broker.disk.exists("data/strays/orders-0.damaged/damaged"), "an I/O error may pass"
-
-    play(scene)
-
-
-@pytest.mark.parametrize(("times", "pause_seconds"), [(20, 0.01), (10, 31)])
-def test_reads_that_fail_together_or_now_and_then_are_no_reason_to_hand_over(
-    times: int, pause_seconds: float
-) -> None:
-    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        await fail_to_read(broker, times, pause_seconds)
-        assert (broker.state.leader, broker.partition.offline) == (1, None)
-
-    play(scene)
-
-
-def test_the_last_copy_stays_in_use_where_it_can_be_read() -> None:
-    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        for node in others:
-            await node.die()
-        await asyncio.sleep(15)
-        assert broker.state.isr == (1,)
-        await fail_to_read(broker, 20, 1)
-        assert (broker.state.leader, broker.partition.offline) == (1, None)
-        assert broker.log.said == ["partition.read_failed"], "once"
-        back = Node(store, 3)
-        await back.join()
-        try:
-            await asyncio.sleep(5)
-            await fail_to_read(broker, 1, 1)
-            assert (broker.state.leader, broker.state.isr) == (3, (3,))
-            broker.require_copied_anew()
-        finally:
-            await back.die()
-
-    play(scene)
-
-
-def test_a_device_that_is_full_or_has_no_descriptor_is_no_reason_to_hand_over() -> None:
-    class Short(Unreadable):
-        def run(self) -> ColdResult:
-            raise TooManyOpenFiles("cannot open 00000000000000000000.log: Too many open files")
-
-    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        reads = ColdReads(cast(Any, Inline()), broker.storage.read_failed)
-        for _ in range(10):
-            with pytest.raises(TooManyOpenFiles):
-                await reads.run(broker.partition, Short(broker.partition))
-            await asyncio.sleep(1)
-        assert (broker.state.leader, broker.partition.offline, broker.log.said) == (1, None, [])
 
     play(scene)
 
