@@ -278,6 +278,9 @@ METADATA_PROPOSALS_MAX = 32
 IN_SYNC_SENDERS_MAX = 4
 # What the controller does before it looks at the cluster again: a few transactions of etcd.
 UPKEEP_DECISIONS_MAX = 1_000
+# Conflicts upon which it learns the news and decides the rest of a transaction's decisions anew. To find one
+# decision that conflicts among those of a transaction takes eight.
+UPKEEP_CONFLICTS_MAX = 32
 # Partitions that it moves at once by itself, to make the cluster safer or more even.
 REASSIGNMENTS_AT_ONCE = 20
 # How often a change is decided again because somebody else was faster.
@@ -408,6 +411,8 @@ CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_MS = 5 * SECOND_MS
 # Partitions whose checkpoint is planned in one turn of the loop.
 CHECKPOINT_PARTITIONS_AT_ONCE = 20
+# Partitions whose start DeleteRecords stores together; it looks at the client's timeout between such groups.
+DELETE_RECORDS_PARTITIONS_AT_ONCE = 20
 # Before a start of a log that found no room on disk is stored again; and how long a fetch waits at the leader
 # while the follower has a new start to report that is about to be stored.
 LOG_START_PAUSE_MS = 1 * SECOND_MS

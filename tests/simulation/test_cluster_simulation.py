@@ -9,6 +9,8 @@ import re
 import shlex
 import subprocess
 import sys
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,9 @@ from penstock.sim.cluster.plan import KINDS_OF_EXTRAS, ClusterPlan, Fault, Fault
 from penstock.sim.cluster.shrinking import ClusterRecipe, shrink
 from penstock.sim.history import InvariantViolation
 from penstock.sim.run import main, run_cluster, run_recipe
-from tools.mutants import MUTANTS, Mutant, mutated, mutated_copy
+from tools import mutants
+from tools.known_mistakes import MUTANTS, Mutant
+from tools.mutants import SOURCE, Control, kill, mutated, mutated_copy
 
 SECONDS = 30.0
 SEEDS = range(9_000, 9_008)
@@ -88,6 +92,34 @@ def test_every_mutant_still_applies(mutant: Mutant) -> None:
 def test_a_mutant_whose_line_is_gone_is_an_error() -> None:
     with pytest.raises(LookupError, match="0 times"):
         mutated(Mutant("gone", "replication/leading.py", "no such line", ""))
+
+
+def test_a_mutant_that_uses_an_unknown_attribute_is_an_error() -> None:
+    """It would be killed by an AttributeError, and not for its mistake."""
+    with pytest.raises(LookupError, match=r"knows no self\.on_damage$"):
+        mutated(Mutant("dead", "broker/storage/cold_reads.py", "        log = partition.log\n", "self.on_damage()"))
+
+
+def test_a_seed_that_fails_without_the_mistake_kills_no_mutant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The seeds behind it are looked at."""
+    failing = {"mutant": {3, 5}, "control": {3}}
+
+    def run(module: Sequence[str], copy: Path, *, folder: Path) -> subprocess.CompletedProcess[str]:
+        first = int(module[2])
+        count = int(module[4]) if "--seeds" in module else 1
+        mine = failing["control" if copy == SOURCE else "mutant"] & set(range(first, first + count))
+        said = f"seed {min(mine)} fails; see" if mine else "no promise was broken"
+        return subprocess.CompletedProcess(module, 1 if mine else 0, said, "")
+
+    monkeypatch.setattr(mutants, "_run", run)
+    options = Namespace(seed=1, seeds=6, jobs=1)
+    control = Control()
+    assert kill(MUTANTS[0], options, control).by == "seed 5"
+    assert control.alarms == {3}
+    failing["mutant"] = {3}
+    assert kill(MUTANTS[0], options, control).by is None
 
 
 # Faults

@@ -151,7 +151,7 @@ CANARIES: Sequence[tuple[Canary, int]] = (
     (readers_see_what_is_not_flushed, 600),
     (tombstones_do_not_stay, 601),
     (what_is_not_safe_is_cleaned, 614),
-    (a_swap_that_was_decided_is_forgotten, 611),
+    (a_swap_that_was_decided_is_forgotten, 635),
     (a_tombstone_goes_before_what_it_deletes, 640),
 )
 

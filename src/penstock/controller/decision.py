@@ -79,7 +79,7 @@ def merged(decisions: Iterable[Decision]) -> Decision:
 def batched(decisions: Iterable[Decision], changes_max: int) -> Iterator[list[Decision]]:
     """Decisions about different keys, as many in a row as one transaction holds.
 
-    If `merged` of such a group meets a conflict, each of them is tried alone: only those that the
+    If `merged` of such a group meets a conflict, its halves are tried: only those decisions that the
     conflict was about have to be decided again.
     """
     group: list[Decision] = []

@@ -29,7 +29,13 @@ from penstock.errors import CorruptData, StorageFull
 from penstock.host.disk import Disk, SmallFile
 from penstock.host.randomness import Randomness
 from penstock.limits import DISK_RESERVE_BYTES, DISK_RESERVE_FREE_BYTES, FILE_NAME_BYTES_MAX
-from penstock.log.damaged_copies import CopySpaceNeeds, DiscardedCopy, fits_beside
+from penstock.log.damaged_copies import (
+    OTHERS_IN_SYNC_MIN,
+    CopySpaceNeeds,
+    DiscardedCopy,
+    NoRoomForCopy,
+    lacking_bytes,
+)
 from penstock.types import NodeId, TopicPartition
 
 FORMAT_VERSION: Final = 1
@@ -191,7 +197,8 @@ class DataDirectory:
     def discard_damaged(self, partition: TopicPartition, mark: str, room: CopySpaceNeeds) -> DiscardedCopy:
         """Free the folder of a damaged copy on which nobody counts. Blocks.
 
-        Its files are moved to where people look if a copy fits beside them, else removed. Repeatable, as
+        Its files are moved to where people look if a copy fits beside them. Otherwise they are removed, or
+        kept, for one of the reasons in `log/damaged_copies.py`: NoRoomForCopy. Repeatable, as
         `move_damaged_to_strays`. `mark`: as for `mark_deleted`.
         """
         folder, stray = self.folder_of(partition), self._damaged_stray(partition)
@@ -205,8 +212,12 @@ class DataDirectory:
         size_bytes = self._folder_bytes(folder)
         # The stray of an earlier time is replaced, so that its room counts as free.
         usable_bytes = self.disk.space(self.logs_path).usable_bytes + self._folder_bytes(stray)
-        if fits_beside(room, size_bytes=size_bytes, usable_bytes=usable_bytes):
+        lacking = lacking_bytes(room, size_bytes=size_bytes, usable_bytes=usable_bytes)
+        if lacking <= 0:
             return DiscardedCopy(size_bytes, self.move_damaged_to_strays(partition))
+        # Without the note an operation failed, or there was no room for the note: its bytes may be sound.
+        if room.others_in_sync < OTHERS_IN_SYNC_MIN or self.recorded_damage(partition) is None:
+            raise NoRoomForCopy(folder, lacking)
         self.remove_deleted(self.mark_deleted([(partition, mark)]))
         return DiscardedCopy(size_bytes, None)
 

@@ -7,10 +7,14 @@ first is never taken for the second.
 
 Rule 1: a new leader epoch makes a new object over the same log, and the old one answers nothing any more.
         If that log is being cut just then, the new one is made when it has been (`truncation_ended`).
-Rule 2: in a cluster a copy that is gone, or damaged, begins anew and empty. The cluster is told so before
-        this broker may lead it or be in sync (`lost`). A broker that is alone never serves a damaged one.
-        Neither does the last one in sync of a copy that opens, and was found damaged by reading: it keeps it.
-        An I/O error is not damage: a broker of a cluster does not start then, and tells nobody that its
+Rule 2: in a cluster a copy that is gone begins anew and empty. The cluster is told so before this broker
+        may lead it or be in sync (`lost`).
+Rule 3: a start moves no damaged copy away: the image names replicas as in sync that are not there, or are
+        damaged too, so this copy may be the last one. It is offline and keeps its files. In a cluster it is
+        given up later, when others that are there have everything (`broker/replication/damaged_replicas.py`). A copy that
+        an earlier process found damaged is not even opened: recovery might take the damage for the end of a
+        torn write, and truncate what follows it, which people may still need.
+Rule 4: an I/O error is not damage: a broker of a cluster does not start then, and tells nobody that its
         copy is lost.
 """
 
@@ -20,7 +24,7 @@ from typing import Final, NamedTuple
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
-from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed
 from penstock.host.disk import Disk, SmallFile
 from penstock.host.keyed_jobs import KeyedJobQueue
 from penstock.log.data_directory import DataDirectory, Inventory
@@ -49,11 +53,9 @@ class RemovedPartition(NamedTuple):
 
 
 class LostPartition(NamedTuple):
-    """A partition that was here, and cannot be used now."""
+    """A partition that was here, and cannot be used now. Its folder is where it was, or gone."""
 
     reason: str
-    moved_to: str | None = None
-    """Where its folder was put; None: it is where it was, or gone."""
 
 
 class ReplicaManager:
@@ -190,44 +192,37 @@ class ReplicaManager:
         self, topic: Topic, state: PartitionState, roles: Roles
     ) -> tuple[Partition, Recovered | LostPartition]:
         name = TopicPartition(topic.name, state.index)
-        config = self._config_of(topic)
         try:
             noted = self._directory.recorded_damage(name)
-            if noted is not None and self._is_available_elsewhere(topic, state, roles):
-                partition = self._add(topic, state, self._new_log(name, config), roles)
-                return partition, self._handle_damage(
-                    topic, state, partition, f"{noted} (found before this start)"
-                )
-            recovered = open_log(self._disk, self._directory.folder_of(name), log_settings(config))
+            if noted is not None:
+                note = self._directory.damage_file(name)
+                help_text = f"when the files are mended, remove {note} and start again"
+                return self._unopened(topic, state, roles, f"{noted} (found before this start; {help_text})")
+            settings = log_settings(self._config_of(topic))
+            recovered = open_log(self._disk, self._directory.folder_of(name), settings)
         except CorruptData as damage:
-            partition = self._add(topic, state, self._new_log(name, config), roles)
-            return partition, self._handle_damage(topic, state, partition, str(damage))
+            return self._unopened(topic, state, roles, str(damage))
         except StorageFailed as problem:
             reason = self._unreadable(name, problem)
             if self.is_in_cluster:
                 raise StorageFailed(reason) from problem
-            partition = self._add(topic, state, self._new_log(name, config), roles)
-            partition.mark_damaged(reason)
-            return partition, LostPartition(reason)
+            return self._unopened(topic, state, roles, reason)
         partition = self._add(topic, state, recovered.log, roles)
         recovered.log.resync_folder()
-        if noted is None:
-            return partition, recovered
-        note = self._directory.damage_file(name)
-        reason = (
-            f"{noted} (found before this start; when the files are mended, remove {note} and start again)"
-        )
+        return partition, recovered
+
+    def _unopened(
+        self, topic: Topic, state: PartitionState, roles: Roles, reason: str
+    ) -> tuple[Partition, LostPartition]:
+        """Its files stay as they are, and nothing is written beside them: its log is empty and offline."""
+        log = self._new_log(TopicPartition(topic.name, state.index), self._config_of(topic))
+        partition = self._add(topic, state, log, roles)
         partition.mark_damaged(reason)
         return partition, LostPartition(reason)
 
     def _may_be_elected(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
         """Whether this broker could be elected for what its copy has."""
         return self._config.node.node_id in (*state.isr, *eligible_leaders(roles.image, topic, state))
-
-    def _is_available_elsewhere(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
-        """Whether another broker has all that was committed: this copy is not needed then."""
-        nodes = (*state.isr, *eligible_leaders(roles.image, topic, state))
-        return self.is_in_cluster and any(node != self._config.node.node_id for node in nodes)
 
     def has_other_eligible_leader(self, partition: Partition) -> bool:
         """Whether another broker that is there has all that was committed."""
@@ -236,6 +231,11 @@ class ReplicaManager:
         image, (topic, state) = self._image_now(), self._topic_and_state(partition)
         others = image.admitted - {self._config.node.node_id}
         return any(node in others for node in (*state.isr, *eligible_leaders(image, topic, state)))
+
+    def others_in_sync(self, partition: Partition) -> int:
+        """How many other brokers that are there are in sync."""
+        _, state = self._topic_and_state(partition)
+        return len((self._image_now().admitted - {self._config.node.node_id}).intersection(state.isr))
 
     def _unreadable(self, name: TopicPartition, problem: StorageFailed) -> str:
         """An I/O error says nothing of the records: the next attempt may find all of them."""
@@ -250,23 +250,17 @@ class ReplicaManager:
             f"if its files can no longer be read, {last_resort}"
         )
 
-    def _handle_damage(
-        self, topic: Topic, state: PartitionState, partition: Partition, reason: str
-    ) -> LostPartition:
-        if self.is_in_cluster:
-            self._note_lost(topic, state)
-            try:
-                return LostPartition(reason, self._directory.move_damaged_to_strays(partition.name))
-            except (StorageFailed, StorageFull) as problem:
-                reason = f"{reason}; and it cannot be set aside: {problem}"
-        partition.mark_damaged(reason)
-        return LostPartition(reason)
-
     def inventory(self) -> Inventory:
-        """The partitions whose folders are there after a crash, too."""
+        """The partitions whose folders are there after a crash, too.
+
+        A damaged copy that was given up is still named for a moment. A start that then misses its folder
+        reports it as lost, which is true: it was taken out of sync before.
+        """
         found: Inventory = {}
         for topic_id, partitions in self._by_id.items():
-            kept = [p.name.partition for p in partitions if p is not None and p.log.flushed_end_offset > 0]
+            # The log of a copy that could not be opened is empty, and its folder is not.
+            here = [each for each in partitions if each is not None]
+            kept = [p.name.partition for p in here if p.is_damaged or p.log.flushed_end_offset > 0]
             if kept:
                 found[topic_id_text(topic_id)] = kept
         return found

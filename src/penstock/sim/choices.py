@@ -6,6 +6,9 @@ from typing import NamedTuple
 from penstock.config.topic import FlushPolicy
 from penstock.limits import LONG_MAX
 
+COMPACTED_SEGMENT_BYTES_MAX = 4_000
+SEGMENTS_GROW = 3
+
 
 class Choices(NamedTuple):
     """What a seed draws at first. Not every fault in every run: some hide others."""
@@ -49,14 +52,37 @@ class Choices(NamedTuple):
             sync_fails=random.random() < 0.3,
             open_files_max=random.choice((3, 3, 7)),
             runs_out_of_files=random.random() < 0.3,
-            compacts=random.random() < 0.4,
-            delete_retention_ms=random.choice((0, 1_000, 5_000)),
+            compacts=random.random() < 0.5,
+            delete_retention_ms=random.choice((0, 500, 5_000)),
             max_compaction_lag_ms=random.choice((3_000, 10_000, LONG_MAX)),
         )
 
     def is_compacted(self, number: int) -> bool:
         """Of several topics some are not."""
         return self.compacts and number % 2 == 0
+
+    @property
+    def lives_in_all(self) -> int:
+        """What an interrupted cleaning leaves is looked at by the next, in another life."""
+        return self.lives + 2 if self.compacts else self.lives
+
+    @property
+    def life_seconds_mean(self) -> float:
+        """Shorter lives end before the first cleaning does."""
+        return max(self.life_seconds, 4.0) if self.compacts else self.life_seconds
+
+    def segment_bytes_in(self, life: int) -> int:
+        """The size of segments in one life.
+
+        Where logs are compacted an operator makes segments larger and smaller again from life to life. As
+        long as all segments are full, no two of them fit into one when they are cleaned. After segments
+        became larger, many become one, and a process that ends meanwhile leaves some of those many beside
+        the one that replaces them. Segments that no life fills would never be cleaned.
+        """
+        if not self.compacts:
+            return self.segment_bytes
+        filled = min(self.segment_bytes, COMPACTED_SEGMENT_BYTES_MAX)
+        return filled * SEGMENTS_GROW if life % 2 == 1 else filled
 
     def overrides(self, number: int) -> dict[str, str]:
         """The settings that a topic has of its own."""

@@ -47,6 +47,8 @@ class SimDisk:
         self.cold_reads = 0.0
         """How likely bytes are not in memory."""
         self.on_power_lost: Callable[[], None] = lambda: None
+        self.on_create: Callable[[str], None] = lambda path: None
+        """Told of the path of each file that is made."""
 
     def mount(self) -> "Mount":
         return Mount(self)
@@ -201,6 +203,7 @@ class Mount:
             folder, name = self._parent(path)
             node = FileNode()
             folder.change({name: node})
+            self.disk.on_create(path)
         if not isinstance(node, FileNode):
             raise StorageFailed(f"there is no file {path}")
         return SimFile(self, path, node)

@@ -19,6 +19,7 @@ from penstock.broker.storage.partition_storage import Storage
 from penstock.config.broker import BrokerConfig
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.tasks import Tasks
+from penstock.log.compaction.swap import SWAP_SUFFIX
 from penstock.log.data_directory import DataDirectory, open_directory
 from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
 from penstock.observability.logs import NullLog
@@ -38,6 +39,9 @@ NODE = NodeId(1)
 FAULT_FREE_SECONDS_MAX = 60
 DESCRIPTORS_LEFT_MAX = 8
 CALLS_PER_SWAP_MAX = 40
+"""From when a cleaned segment is there to when the log has it, if little else happens meanwhile."""
+DECIDED_CALLS_MAX = 20
+"""From when a swap is decided to when the log has the cleaned segment."""
 
 
 class LogSimulation:
@@ -50,6 +54,7 @@ class LogSimulation:
         self._on_trace = on_trace
         self._hash = blake2b(digest_size=16)
         self._now = 0.0
+        self._life = 0
         self._fate = self.random("fate")
         topics = [f"topic{number}" for number in range(self.choices.partitions)]
         self.histories = {topic: self._history(number, topic) for number, topic in enumerate(topics)}
@@ -107,11 +112,13 @@ class LogSimulation:
     def run(self) -> "LogSimulation":
         """Raises Violation if a promise was broken."""
         power_was_lost = False
-        for number in range(self.choices.lives):
+        for number in range(self.choices.lives_in_all):
             ending = self._fate.choice(("power", "power", "call", "kill", "stop"))
             self.trace(f"life {number} ends by {ending}")
+            self._life = number
             power_was_lost = self._run_broker(ending, power_was_lost=power_was_lost)
         self.trace("peace")
+        self._life = self.choices.lives_in_all
         self._run_broker("peace", power_was_lost=power_was_lost)
         return self
 
@@ -160,7 +167,7 @@ class LogSimulation:
                 flush_policy=choices.policy,
                 flush_ms=1_000,
                 flush_messages=20,
-                segment_bytes=choices.segment_bytes,
+                segment_bytes=choices.segment_bytes_in(self._life),
                 max_message_bytes=choices.segment_bytes,
                 index_interval_bytes=choices.index_interval_bytes,
                 retention_ms=choices.retention_ms,
@@ -196,6 +203,7 @@ class BrokerRun:
         disk.room_bytes, disk.sync_fails, disk.descriptors = UNLIMITED_BYTES, False, None
         disk.cold_reads = self.world.choices.cold_reads
         disk.on_power_lost = self._lose_power
+        disk.on_create = lambda path: None
         disk.power_fails_at = None  # the last life may have ended before it came to that
         if self._ending == "call":
             disk.power_fails_at = disk.calls + self._random.choice((20, 100, 500, 3_000))
@@ -243,14 +251,25 @@ class BrokerRun:
         return compaction
 
     def before_swap(self) -> None:
-        """Many lives end during a swap, which by mere chance few would."""
+        """Many lives end during a swap, which by mere chance few would.
+
+        Some of them end after it was decided, when half of the names may be those from before. Clients use
+        the disk, too, while a swap waits for a worker, so that those calls are counted from the decision.
+        """
         disk = self.world.disk
-        if self._ending == "peace" or self._random.random() > 0.2:
+        if self._ending == "peace" or self._random.random() > 0.35:
             return
         if self._ending == "kill":
             self._loop.call_later(2 * self._delay(), self._end)
-        elif self._ending != "stop":
+        elif self._ending != "stop" and self._random.random() < 0.5:
             disk.power_fails_at = disk.calls + self._random.randrange(1, CALLS_PER_SWAP_MAX)
+        elif self._ending != "stop":
+            disk.on_create = self._end_in_swap
+
+    def _end_in_swap(self, path: str) -> None:
+        if path.endswith(SWAP_SUFFIX):
+            disk = self.world.disk
+            disk.power_fails_at = disk.calls + self._random.randrange(1, DECIDED_CALLS_MAX)
 
     def after_swap(self) -> None:
         for topic, history in self.world.histories.items():
@@ -279,7 +298,7 @@ class BrokerRun:
         for administrator in self.world.administrators:
             self._tasks.start(self._repeat(2.0, administrator.step), "client")
         self._tasks.start(self._inject_disk_faults(), "client")
-        life_seconds = self.world.choices.life_seconds * self._random.uniform(0.5, 1.5)
+        life_seconds = self.world.choices.life_seconds_mean * self._random.uniform(0.5, 1.5)
         self._loop.call_later(life_seconds, self._end)
 
     async def _repeat(self, seconds: float, step: Callable[["BrokerRun"], Awaitable[None]]) -> None:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from penstock.sim.log_simulation import BrokerRun
 
 IN_FLIGHT_MAX = 5
-HOT_KEYS, COLD_KEYS = 4, 60
-"""Of a compacted topic: most records are not the last of their key, and some stay for long."""
+HOT_KEYS, COLD_KEYS = 4, 24
+"""Of a compacted topic: most records are not the last of their key, and some stay for long. The cold ones are
+so few that most tombstones have something to delete."""
 TIMESTAMP_SPREAD_MS = 20_000
 
 
@@ -259,7 +260,9 @@ class SimAdministrator:
         # Once asked, it may be so after a crash, whether or not that was reported.
         history.start_seen = max(history.start_seen, delete_before_offset)
         try:
-            await broker_run.storage.delete_before(partition, delete_before_offset)
-        except (ApiError, StorageFull, StorageFailed):
+            refused = await broker_run.storage.delete_before({partition: delete_before_offset})
+        except (StorageFull, StorageFailed):
+            return
+        if refused:
             return
         history.start_acknowledged = max(history.start_acknowledged, delete_before_offset)

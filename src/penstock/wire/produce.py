@@ -5,8 +5,8 @@ one for each. The next ones follow when these are acknowledged: if several of on
 way at once and the first was refused, those after it would stand before it.
 
 Rule 1: an attempt whose answer never came is made again, with the same sequence number
-        (`sequence_numbers.py`), and a broker that has the batch does not write it again. Without
-        idempotence it may be written twice.
+        (`sequence_numbers.py`), and
+        a broker that has the batch does not write it again. Without idempotence it may be written twice.
 Rule 2: what was acknowledged is not sent again.
 Rule 3: a producer whose call failed does not know which of its batches were written. It is thrown away, and
         the next call has a new producer id.

@@ -176,13 +176,8 @@ class ModelCluster(StoredCluster):
             process.logs.pop(name, None)
 
     def _set_damaged_logs_aside(self, process: Process) -> None:
-        """A start sets damaged logs aside where somebody else has all of it, and tells."""
-        for name in sorted(process.damaged):
-            topic, state = self.image.topics[name[0]], self.state(*name)
-            process.damaged[name] = -1
-            if {*state.isr, *eligible_leaders(self.image, topic, state)} - {process.id}:
-                del process.damaged[name]
-                self.lose_folder(process, name)
+        """A start leaves damaged logs where they are. This process has fetched for none of them."""
+        process.damaged = {name: -1 for name in process.damaged if process.log(name)}
 
     def back_up_disk(self, process: Process) -> None:
         process.copy = replace(process, logs=dict(process.logs), damaged={}, copy=None)

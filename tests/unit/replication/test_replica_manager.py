@@ -235,21 +235,42 @@ def test_the_folder_of_a_topic_that_is_gone_is_not_missed() -> None:
     assert again.lost == {}
 
 
-@pytest.mark.parametrize("in_cluster", [False, True])
-def test_a_damaged_copy_begins_anew_where_others_may_have_it(in_cluster: bool) -> None:
-    disk = written_by_the_first_topic()
+def made_unopenable(disk: Mount) -> None:
     disk.store([SmallFile("data/logs/orders-0/00000000000000000005.snapshot", b"of records that are gone")])
+
+
+@pytest.mark.parametrize("in_cluster", [False, True])
+def test_a_copy_that_cannot_be_opened_stays_where_it_is(in_cluster: bool) -> None:
+    """No start knows who else is there, so none of them can tell the last copy from one of several."""
+    disk = written_by_the_first_topic()
+    made_unopenable(disk)
+    for _ in range(2):
+        made = partitions_in(directory_on(disk))
+        made.is_in_cluster = in_cluster
+        ((partition, found),) = made.open_all(FIRST)
+        assert isinstance(found, LostPartition)
+        assert (partition.is_damaged, made.lost) == (True, {})
+        assert partition.offline is not None
+        assert disk.exists(LOG_FILE)
+    assert not disk.exists("data/strays")
+
+
+@pytest.mark.parametrize("can_be_opened", [True, False])
+def test_a_damaged_copy_that_is_taken_away_is_missed_at_the_next_start(can_be_opened: bool) -> None:
+    """Otherwise this broker would lead, or be in sync, with an empty log."""
+    disk = written_by_the_first_topic()
+    if can_be_opened:
+        damaged_by_reading(disk)
+    else:
+        made_unopenable(disk)
     made = partitions_in(directory_on(disk))
-    made.is_in_cluster = in_cluster
-    ((partition, found),) = made.open_all(FIRST)
-    assert isinstance(found, LostPartition)
-    assert (partition.offline is None) == in_cluster
-    assert made.lost == (LOST if in_cluster else {})
-    assert found.moved_to == ("data/strays/orders-0.damaged" if in_cluster else None)
-    assert disk.exists("data/logs/orders-0") != in_cluster
-    if in_cluster:
-        write_and_sync(partition)
-        assert opened(disk, FIRST)[1][0].log.log_end_offset == 1
+    made.is_in_cluster = True
+    list(made.open_all(FIRST))
+    assert made.inventory() == LOST
+    listed(made, disk)
+    disk.remove_folder("data/logs/orders-0")
+    made, ((_, found),) = opened_in_a_cluster(disk)
+    assert (made.lost, isinstance(found, LostPartition)) == (LOST, True)
 
 
 LOG_FILE = "data/logs/orders-0/00000000000000000000.log"
@@ -282,6 +303,32 @@ def test_an_io_error_at_the_start_demotes_no_copy(reason: str) -> None:
     disk.reason = ""
     made, ((partition, _),) = opened_in_a_cluster(disk)
     assert (made.lost, partition.offline, partition.log.log_end_offset) == ({}, None, 1)
+
+
+def test_an_io_error_of_a_copy_that_is_known_to_be_damaged_keeps_no_broker_from_starting() -> None:
+    disk = Refusing(written_by_the_first_topic().disk)
+    damaged_by_reading(disk)
+    disk.reason = "Input/output error"
+    made = partitions_in(directory_on(disk))
+    made.is_in_cluster = True
+    ((partition, found),) = made.open_all(FIRST)
+    assert isinstance(found, LostPartition)
+    assert (partition.is_damaged, made.lost) == (True, {})
+    assert disk.exists("data/logs/orders-0/damaged")
+
+
+@pytest.mark.parametrize("in_cluster", [False, True])
+def test_a_start_truncates_no_copy_that_is_known_to_be_damaged(in_cluster: bool) -> None:
+    """Recovery would take the flipped bit for the end of a torn write. People may need what follows it."""
+    disk = written_by_the_first_topic()
+    damaged_by_reading(disk)
+    flip(disk, LOG_FILE, 66)
+    content = disk.read_file(LOG_FILE)
+    made = partitions_in(directory_on(disk))
+    made.is_in_cluster = in_cluster
+    ((partition, _),) = made.open_all(FIRST)
+    assert partition.is_damaged
+    assert disk.read_file(LOG_FILE) == content
 
 
 @pytest.mark.parametrize("unseen", ["data/logs/orders-0", METADATA, "data/logs/orders-0/damaged"])
@@ -363,26 +410,37 @@ def test_the_last_copy_stays_offline_over_restarts_until_a_person_has_mended_it(
         assert isinstance(found, LostPartition)
         assert "checksum" in found.reason
         assert "remove data/logs/orders-0/damaged and start again" in found.reason
-        assert (partition.is_damaged, made.lost, found.moved_to) == (True, {}, None)
+        assert (partition.is_damaged, made.lost) == (True, {})
         assert disk.exists("data/logs/orders-0/00000000000000000000.log")
     disk.remove("data/logs/orders-0/damaged")
     _, (partition,) = opened(disk, FIRST)
     assert (partition.offline, partition.log.log_end_offset) == (None, 1)
 
 
-def test_a_copy_that_was_found_damaged_begins_anew_at_the_start_where_others_have_it() -> None:
+@pytest.mark.parametrize("can_be_opened", [True, False])
+@pytest.mark.parametrize(
+    ("isr", "elr"), [((NODE,), (3,)), ((NODE, 2), ()), ((NODE,), ()), ((2,), ()), ((2, 3), ())]
+)
+def test_no_start_moves_a_damaged_copy(
+    isr: tuple[int, ...], elr: tuple[int, ...], can_be_opened: bool
+) -> None:
+    """Whoever else is named may be dead, or be damaged as well: the image of a start does not say."""
     disk = written_by_the_first_topic()
-    damaged_by_reading(disk)
-    state = PartitionState(0, 2, 1, (NODE, 2), (2,), 0, 1)
+    if can_be_opened:
+        damaged_by_reading(disk)
+    else:
+        made_unopenable(disk)
+    state = PartitionState(0, isr[0], 1, (NODE, 2, 3), isr, 0, 1, elr)
     topic = Topic("orders", FIRST_ID, False, NOW_MS, {}, (state,), 1)
     made = partitions_in(directory_on(disk))
     made.is_in_cluster = True
     cluster = ClusterImage(cluster_id="c", topics={"orders": topic}, topics_by_id={FIRST_ID: topic})
     ((partition, found),) = made.open_all(cluster)
-    assert (partition.offline, made.lost, partition.log.log_end_offset) == (None, LOST, 0)
     assert isinstance(found, LostPartition)
-    assert found.moved_to == "data/strays/orders-0.damaged"
-    assert disk.exists("data/strays/orders-0.damaged/damaged"), "it says to people why it is there"
+    assert (partition.is_damaged, made.lost) == (True, {})
+    assert partition.offline is not None, "it serves nobody, and nobody follows it"
+    assert disk.exists(LOG_FILE)
+    assert not disk.exists("data/strays")
 
 
 def test_a_new_leader_epoch_does_not_make_a_damaged_copy_usable() -> None:

@@ -4,12 +4,16 @@ Moves the start of a partition forward. What lies before it is gone at once for 
 disk when its whole segment is.
 
 Behaviour
-    Answered when every replica that may be elected has the new start on disk: this leader, all replicas in
-    sync, and all eligible leaders (ELR). The answer has the start as low watermark. If that takes longer than
-    timeout_ms, REQUEST_TIMED_OUT: the leader has deleted the records, and a replica that is elected may still
-    have them. An eligible leader that is not alive counts with what it reported last: while it has not
-    stored the new start, every DeleteRecords ends so, until it is back or as many as min.insync.replicas are
-    in sync again.
+    The new starts are stored in groups of partitions, those of a group together. When timeout_ms is over, no
+    other group is begun: the partitions of those that are left get REQUEST_TIMED_OUT, and nothing of them is
+    deleted. The first group is always begun.
+    A partition is answered when every replica that may be elected has the new start on disk: this leader, all
+    replicas in sync, and all eligible leaders (ELR). The answer has the start as low watermark. If that takes
+    longer than timeout_ms, REQUEST_TIMED_OUT as well: the leader has deleted the records, and a replica that
+    is elected may still have them. So this code says that records may be deleted or not: the client asks
+    again. An eligible leader that is not alive counts with what it reported last: while it has not stored the
+    new start, every DeleteRecords ends so, until it is back or as many as min.insync.replicas are in sync
+    again.
     A leader that loses its leadership while it stores the new start keeps that start as a follower, so that
     it may start later than its successor until the deletion is asked for again: clients are told
     NOT_LEADER_OR_FOLLOWER or REQUEST_TIMED_OUT, and ask again.
@@ -26,6 +30,7 @@ Differs from Kafka
 """
 
 import asyncio
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from penstock.broker.cluster.metadata_service import MetadataService
@@ -33,6 +38,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, names_at
 from penstock.config.topic import CleanupPolicy
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
+from penstock.limits import DELETE_RECORDS_PARTITIONS_AT_ONCE
 from penstock.protocol.messages.delete_records import (
     DELETE_RECORDS,
     DeleteRecordsPartitionResult,
@@ -49,10 +55,11 @@ UP_TO_HIGH_WATERMARK = -1
 
 
 class DeletionStorage(Protocol):
-    async def delete_before(self, partition: Partition, offset: Offset) -> None:
-        """Return once the log begins at `offset`, if not later, and will after a crash.
+    async def delete_before(self, starts: Mapping[Partition, Offset]) -> Mapping[Partition, ApiError]:
+        """Return once each log begins there, if not later, and will after a crash.
 
-        ApiError, StorageFull or StorageFailed: it begins where it did.
+        Returns why some were refused, which begin where they did. StorageFull, StorageFailed: this is known
+        of none of them.
         """
         ...
 
@@ -74,7 +81,10 @@ class DeleteRecords:
             for partition in topic.partitions
         }
         ends_at = asyncio.get_running_loop().time() + request.timeout_ms / 1000
-        deleted = {name: await self._deleted(name, offset, context) for name, offset in offsets.items()}
+        deleted: dict[TopicPartition, Partition | ErrorCode] = {}
+        for group in _groups(offsets):
+            is_late = bool(deleted) and asyncio.get_running_loop().time() >= ends_at
+            deleted |= await self._deleted(group, context, is_late=is_late)
         topics: dict[str, DeleteRecordsTopicResult] = {}
         for name, outcome in deleted.items():
             result = await _result(name, outcome, ends_at)
@@ -82,18 +92,27 @@ class DeleteRecords:
         return DeleteRecordsResponse(topics=list(topics.values()))
 
     async def _deleted(
-        self, name: TopicPartition, offset: int, context: RequestContext
-    ) -> Partition | ErrorCode:
-        """Here, by this broker alone."""
-        try:
-            partition = self._found(name, context)
+        self, offsets: dict[TopicPartition, int], context: RequestContext, *, is_late: bool
+    ) -> dict[TopicPartition, Partition | ErrorCode]:
+        """Here, by this broker alone. `is_late`: only what can be told without the disk."""
+        outcomes: dict[TopicPartition, Partition | ErrorCode] = {}
+        starts: dict[Partition, Offset] = {}
+        for name, offset in offsets.items():
+            try:
+                partition = self._found(name, context)
+            except ApiError as rejection:
+                outcomes[name] = rejection.code
+                continue
             wanted = partition.high_watermark if offset == UP_TO_HIGH_WATERMARK else Offset(offset)
-            await self._deleter.delete_before(partition, wanted)
-        except ApiError as rejection:
-            return rejection.code
+            starts[partition] = wanted
+            outcomes[name] = ErrorCode.REQUEST_TIMED_OUT if is_late else partition
+        if is_late:
+            return outcomes
+        try:
+            refused = await self._deleter.delete_before(starts)
         except (StorageFull, StorageFailed):
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        return partition
+            return outcomes | {partition.name: ErrorCode.KAFKA_STORAGE_ERROR for partition in starts}
+        return outcomes | {partition.name: rejection.code for partition, rejection in refused.items()}
 
     def _found(self, name: TopicPartition, context: RequestContext) -> Partition:
         if name.topic in context.denied:
@@ -110,6 +129,12 @@ class DeleteRecords:
         if partition.config.cleanup_policy == {CleanupPolicy.COMPACT}:
             raise ApiError(ErrorCode.POLICY_VIOLATION, f"{name.topic} is only compacted")
         return partition
+
+
+def _groups(offsets: dict[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:
+    entries = list(offsets.items())
+    for first in range(0, len(entries), DELETE_RECORDS_PARTITIONS_AT_ONCE):
+        yield dict(entries[first : first + DELETE_RECORDS_PARTITIONS_AT_ONCE])
 
 
 async def _result(

@@ -143,6 +143,7 @@ class ClusterMember:
         tasks.start(inventory.run(), "inventory")
         self._damaged.open()
         tasks.start(self._damaged.run(), "damaged replicas")
+        tasks.start(self._damaged.renew(), "renewals of damaged replicas")
         self._fetchers.open()
 
     async def _leave_if_the_disk_fails(self) -> None:

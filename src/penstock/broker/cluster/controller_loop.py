@@ -5,8 +5,8 @@ every change of the image, and now and then when nothing changes, and carried ou
 
 Rule 1: nothing is remembered but which partitions are worth another look. Whoever becomes controller
         looks at all of them.
-Rule 2: a piece that meets a conflict is tried decision by decision; what fails again is decided anew when
-        the news is there.
+Rule 2: a piece that meets a conflict is tried by halves (`propose_by_halves`); what conflicts alone, or was
+        not tried after many conflicts, is decided anew when the news is there.
 Rule 3: every decision compares the controller's term. A broker that has lost it, and does not know yet,
         changes nothing.
 Rule 4: a store that is away, refuses, or has no room, is tried again, with pauses that grow. Nothing that it
@@ -14,7 +14,7 @@ Rule 4: a store that is away, refuses, or has no room, is tried again, with paus
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import ReplicationConfig
@@ -30,16 +30,25 @@ from penstock.controller.upkeep import (
 )
 from penstock.errors import ApiError
 from penstock.host.backoff import Backoff
-from penstock.host.metadata_store import Conflict, SessionId, StoreRejected, StoreUnavailable
+from penstock.host.metadata_store import (
+    CommittedTransaction,
+    Conflict,
+    SessionId,
+    StoreRejected,
+    StoreUnavailable,
+)
 from penstock.limits import (
     METADATA_UNAVAILABLE_PAUSE_MS,
     METADATA_UNAVAILABLE_PAUSE_MS_MAX,
+    UPKEEP_CONFLICTS_MAX,
     UPKEEP_IDLE_MS,
     UPKEEP_MS,
 )
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.types import TopicId
+
+Propose = Callable[[Decision], Awaitable[CommittedTransaction | Conflict]]
 
 
 class ControllerLoop:
@@ -160,14 +169,31 @@ class ControllerLoop:
     async def _carry_out(self, work: UpkeepStep, image: ClusterImage) -> None:
         self._log.info("controller.acts", task=work.task, decisions=len(work.decisions))
         for group in batched(work.decisions, self._changes_max):
-            outcome = await self._cluster.propose(merged(group))
-            if isinstance(outcome, Conflict):
-                await self._one_by_one(group, outcome, image)
+            conflict = await propose_by_halves(self._cluster.propose, group)
+            if conflict is not None:
+                await self._cluster.wait_for_conflict(conflict, image)
 
-    async def _one_by_one(self, group: list[Decision], conflict: Conflict, image: ClusterImage) -> None:
-        if len(group) > 1:
-            for decision in group:
-                outcome = await self._cluster.propose(decision)
-                if isinstance(outcome, Conflict):
-                    conflict = outcome
-        await self._cluster.wait_for_conflict(conflict, image)
+
+async def propose_by_halves(
+    propose: Propose, group: Sequence[Decision], conflicts_max: int = UPKEEP_CONFLICTS_MAX
+) -> Conflict | None:
+    """Propose all decisions of a group together, and the halves of those that meet a conflict.
+
+    Returns the last conflict. The number of proposals grows with the logarithm of the group's size for each
+    decision that conflicts: with a slow store, a proposal for each decision would leave partitions without a
+    leader for minutes. A conflict that all decisions share (the controller's term, a broker's session) would
+    divide the group down to single decisions, so that after `conflicts_max` conflicts nothing more is
+    proposed.
+    """
+    conflict: Conflict | None = None
+    conflicts, left = 0, [group]
+    while left and conflicts < conflicts_max:
+        part = left.pop()
+        outcome = await propose(merged(part))
+        if not isinstance(outcome, Conflict):
+            continue
+        conflict, conflicts = outcome, conflicts + 1
+        if len(part) > 1:
+            half = len(part) // 2
+            left += [part[half:], part[:half]]
+    return conflict

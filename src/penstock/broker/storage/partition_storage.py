@@ -3,7 +3,7 @@ retention, and what happens when the disk fails.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from penstock.broker.storage.checkpoints import CHECKPOINT_LIMITS, CheckpointLimits, Checkpoints
@@ -13,7 +13,7 @@ from penstock.broker.storage.read_failures import ReadFailures
 from penstock.broker.storage.retention import Retention
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
-from penstock.errors import CorruptData, StorageFailed, StorageFull
+from penstock.errors import ApiError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock
 from penstock.host.disk import SmallFile, TooManyOpenFiles
 from penstock.host.keyed_jobs import KeyedJobQueue
@@ -123,8 +123,7 @@ class Storage:
 
     def _log_recovery(self, partition: Partition, found: Recovered | LostPartition) -> None:
         if isinstance(found, LostPartition):
-            where = {} if found.moved_to is None else {"moved_to": found.moved_to}
-            self._log.error("partition.damaged", partition=partition.name, reason=found.reason, **where)
+            self._log.error("partition.damaged", partition=partition.name, reason=found.reason)
         elif found.cut_bytes or partition.log.recovery_point < partition.log.log_end_offset:
             self._log.info(
                 "partition.recovered",
@@ -248,12 +247,15 @@ class Storage:
             now_ms = self._clock.wall_ms()
             for partition in tuple(self.partitions):
                 partition.log.producers.expire(now_ms=now_ms, idle_ms_max=config.producer_expiry_ms)
-                try:
-                    await self.retention.enforce(partition)
-                except (StorageFailed, StorageFull) as problem:
-                    self._log.warning("retention.postponed", partition=partition.name, reason=str(problem))
+                await self._enforce_retention(partition)
                 if partition.log.is_dirty and partition.offline is None:
                     self._written(partition)  # a segment was begun: its file is open until it is synced
+
+    async def _enforce_retention(self, partition: Partition) -> None:
+        try:
+            await self.retention.enforce(partition)
+        except (StorageFailed, StorageFull) as problem:
+            self._log.warning("retention.postponed", partition=partition.name, reason=str(problem))
 
     def _flush_what_is_due(self, now: float) -> None:
         if self._files_are_short:
@@ -287,19 +289,30 @@ class Storage:
         if error is not None:
             self._log.warning("partition.not_removed", reason=str(error))
 
-    async def delete_before(self, partition: Partition, offset: Offset) -> None:
-        """DeleteRecords: the new start counts once it survives a crash; then what lies below is freed."""
-        partition.require_deletable(offset)
-        log = partition.log
-        start = max(offset, log.log_start_offset)  # retention moves the start without storing it
-        if start <= log.stored_start:
-            return
-        await self.starts.store([NewStart(log, start)])
-        partition.require_online()  # its topic may have been deleted meanwhile
-        assert log.stored_start >= start, f"the start of {partition.name} was not stored"
-        partition.delete_before(start)
-        await self.checkpoints.run([partition])  # retention stops at the recovery point
-        await self.retention.enforce(partition)
+    async def delete_before(self, starts: Mapping[Partition, Offset]) -> Mapping[Partition, ApiError]:
+        """DeleteRecords: new starts count once they survive a crash; then what lies below is freed.
+
+        All are stored together. Returns why some were refused, which begin where they did. StorageFull,
+        StorageFailed: this is known of none of them.
+        """
+        due, refused = _due_deletions(starts)
+        try:
+            await self.starts.store([NewStart(partition.log, start) for partition, start in due.items()])
+            for partition, start in due.items():
+                try:
+                    partition.require_online()  # its topic may have been deleted meanwhile
+                    assert partition.log.stored_start >= start, f"no start of {partition.name} was stored"
+                    partition.delete_before(start)
+                except ApiError as refusal:
+                    refused[partition] = refusal
+            deleted = [partition for partition in due if partition not in refused]
+            await self.checkpoints.run(deleted)  # retention stops at the recovery point
+        except StorageFailed as failure:
+            self.fail(failure)
+            raise
+        for partition in deleted:
+            await self._enforce_retention(partition)
+        return refused
 
     async def cut(self, partition: Partition, cut: Truncation | FullTruncation) -> None:
         """Take off a log what its leader has not. Waits for room if there is none."""
@@ -397,7 +410,7 @@ class Storage:
 
     async def begin_anew(self, partition: Partition) -> bool:
         """Give a damaged copy up, and follow the leader with an empty one. False: it is not wanted any
-        more. StorageFull, StorageFailed: it stays damaged, and this may be tried again."""
+        more. StorageFull (NoRoomForCopy), StorageFailed: it stays damaged, and this may be tried again."""
         empty = self.partitions.release_damaged(partition)
         name, mark, room = empty.name, topic_id_text(empty.topic_id), self._room_for(empty)
         # One attempt: before another one it has to be asked again whose folder that is.
@@ -423,7 +436,29 @@ class Storage:
                 lacking[key] = size_bytes - (0 if found is None else found.log.size_bytes)
         self._copied_bytes = {key: self._copied_bytes[key] for key in lacking}
         lacking.pop(own, None)
-        return CopySpaceNeeds(self._copied_bytes.get(own, 0), claimed_bytes=sum(lacking.values()))
+        return CopySpaceNeeds(
+            self._copied_bytes.get(own, 0),
+            claimed_bytes=sum(lacking.values()),
+            others_in_sync=self.partitions.others_in_sync(empty),
+        )
+
+
+def _due_deletions(
+    starts: Mapping[Partition, Offset],
+) -> tuple[dict[Partition, Offset], dict[Partition, ApiError]]:
+    """The starts that have to be stored, and why some cannot be."""
+    due: dict[Partition, Offset] = {}
+    refused: dict[Partition, ApiError] = {}
+    for partition, offset in starts.items():
+        try:
+            partition.require_deletable(offset)
+        except ApiError as refusal:
+            refused[partition] = refusal
+            continue
+        start = max(offset, partition.log.log_start_offset)  # retention moves the start without storing it
+        if start > partition.log.stored_start:
+            due[partition] = start
+    return due, refused
 
 
 def _ignore_damage(partition: Partition) -> None:

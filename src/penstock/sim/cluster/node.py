@@ -133,9 +133,7 @@ class NodeLog:
             return not self._mount.has_failed_sync
         if event == DAMAGE_EVENT:
             is_damaged = self._node.cluster.bit_rot.is_damaged(self._node.id, str(fields["partition"]))
-            # After a failed sync a partition may be given up, but its files are no reason to set them aside.
-            has_failed = self._mount.has_failed_sync and "moved_to" not in fields
-            return not is_damaged and not has_failed
+            return not is_damaged and not self._mount.has_failed_sync
         return event in BUG_EVENTS
 
     def _trace(self, event: str, fields: dict[str, Any]) -> None:

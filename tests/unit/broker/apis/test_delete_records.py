@@ -1,12 +1,14 @@
 """DeleteRecords: what is gone, what is refused, and that the reply waits for the disk."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.apis.delete_records import DeleteRecords
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
+from penstock.limits import DELETE_RECORDS_PARTITIONS_AT_ONCE
 from penstock.protocol.messages.delete_records import (
     DELETE_RECORDS,
     DeleteRecordsPartition,
@@ -31,20 +33,32 @@ async def inside(tmp_path: Path) -> AsyncIterator[BrokerHarness]:
 
 
 class Janitor:
-    """Remembers the start each partition was given, or fails."""
+    """Remembers the start each partition was given, or fails. Takes its time for those of one call."""
 
-    def __init__(self, failure: Exception | None = None) -> None:
+    def __init__(self, failure: Exception | None = None, seconds: float = 0) -> None:
         self.stored: list[tuple[str, Offset]] = []
         self._failure = failure
+        self._seconds = seconds
 
-    async def delete_before(self, partition: Partition, offset: Offset) -> None:
-        partition.require_deletable(offset)
-        if offset <= partition.log.log_start_offset:
-            return
-        if self._failure is not None:
-            raise self._failure
-        self.stored.append((str(partition.name), offset))
-        partition.delete_before(offset)
+    async def delete_before(self, starts: Mapping[Partition, Offset]) -> Mapping[Partition, ApiError]:
+        await asyncio.sleep(self._seconds)
+        refused: dict[Partition, ApiError] = {}
+        for partition, offset in starts.items():
+            try:
+                partition.require_deletable(offset)
+            except ApiError as refusal:
+                refused[partition] = refusal
+                continue
+            if offset <= partition.log.log_start_offset:
+                continue
+            if isinstance(self._failure, ApiError):
+                refused[partition] = self._failure
+                continue
+            if self._failure is not None:
+                raise self._failure
+            self.stored.append((str(partition.name), offset))
+            partition.delete_before(offset)
+        return refused
 
 
 async def deleted(
@@ -52,12 +66,14 @@ async def deleted(
     *asked: tuple[str, int, int],
     janitor: Janitor | None = None,
     authorizer: Authorizer | None = None,
+    timeout_ms: int = 30_000,
 ) -> list[Answer]:
     request = DeleteRecordsRequest(
         topics=[
             DeleteRecordsTopic(topic, [DeleteRecordsPartition(index, offset)])
             for topic, index, offset in asked
-        ]
+        ],
+        timeout_ms=timeout_ms,
     )
     handler = DeleteRecords(inside.cluster, inside.partitions, janitor or Janitor())
     reply = await inside.ask(DELETE_RECORDS, handler, request, authorizer=authorizer or AllowEverything())
@@ -166,6 +182,36 @@ async def test_a_start_that_could_not_be_stored_is_a_storage_error(
 
     answers = await deleted(inside, ("t", 0, 1), janitor=Janitor(failure))
     assert answers == [("t", 0, ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+
+
+async def test_what_is_not_begun_in_time_is_not_deleted(inside: BrokerHarness) -> None:
+    partitions = await inside.topic("t", partitions=DELETE_RECORDS_PARTITIONS_AT_ONCE + 3)
+    for partition in partitions:
+        append(partition, 10, 20)
+    partitions[-1].go_offline("the disk broke")
+    janitor = Janitor(seconds=0.1)
+
+    asked = [("t", index, 1) for index in range(len(partitions))]
+    answers = await deleted(inside, *asked, ("absent", 0, 1), janitor=janitor, timeout_ms=50)
+    begun, late = answers[:DELETE_RECORDS_PARTITIONS_AT_ONCE], answers[DELETE_RECORDS_PARTITIONS_AT_ONCE:]
+    assert {code for _, _, code, _ in begun} == {ErrorCode.NONE}
+    assert [code for _, _, code, _ in late] == [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ], "what can be told without the disk is told"
+    assert len(janitor.stored) == DELETE_RECORDS_PARTITIONS_AT_ONCE
+    assert [partition.log.log_start_offset for partition in partitions[-3:]] == [0, 0, 0]
+
+
+async def test_one_partition_that_is_refused_keeps_no_other_one(inside: BrokerHarness) -> None:
+    one, other = await inside.topic("t", partitions=2)
+    append(one, 10)
+    append(other, 10)
+
+    answers = await deleted(inside, ("t", 0, 9), ("t", 1, 1))
+    assert answers == [("t", 0, ErrorCode.OFFSET_OUT_OF_RANGE, -1), ("t", 1, 0, 1)]
 
 
 async def test_an_offline_partition_is_a_storage_error_and_keeps_its_start(inside: BrokerHarness) -> None:

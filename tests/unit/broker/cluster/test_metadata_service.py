@@ -25,6 +25,9 @@ from penstock.sim.store import SimStore, StoreFaults
 from penstock.types import TopicId
 from tests.unit.broker.cluster.cluster_support import KEYS, Node, group, more_ids, nodes, play
 
+WAIT_SECONDS_MAX = 60
+"""Of simulated time: a test that waits in vain fails at once."""
+
 
 def test_a_change_is_answered_when_every_subscriber_has_followed_it() -> None:
     async def scene(store: SimStore) -> None:
@@ -379,7 +382,7 @@ def test_a_subscriber_that_fails_ends_everything(mistake: Exception) -> None:
             node.cluster.subscribe(fail)
             change = asyncio.ensure_future(node.cluster.change(lambda image: group(image, "g")))
             with pytest.raises(type(mistake)):
-                await node.running
+                await asyncio.wait_for(node.running, WAIT_SECONDS_MAX)
             with pytest.raises((ApiError, asyncio.CancelledError)):
                 await change
             with pytest.raises(ApiError, match="can no longer be changed"):

@@ -1,168 +1,32 @@
 """A broker of a cluster that finds a copy damaged, over a simulated store and disk. On virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from penstock.broker.replication.damaged_replicas import DamagedReplicas
-from penstock.broker.storage.cold_reads import ColdReads
-from penstock.broker.storage.partition_storage import Storage
-from penstock.controller.elections import ElectionType, elect
-from penstock.controller.topics import (
-    NewTopicFacts,
-    ReplicaAssignment,
-    TopicDefaults,
-    TopicRequest,
-    create_topic,
-)
-from penstock.errors import CorruptData, StorageFailed, StorageFull
-from penstock.host.disk import TooManyOpenFiles
-from penstock.host.tasks import Tasks
-from penstock.limits import DISK_RESERVE_FREE_BYTES, READ_FAILURES_MAX
+from penstock.broker.replication import damaged_replicas
+from penstock.controller.decision import Decision
+from penstock.controller.elections import ElectionType, elect, withdraw
+from penstock.errors import StorageFailed, StorageFull
+from penstock.host.disk import SmallFile
+from penstock.host.metadata_store import Compare, Put
+from penstock.limits import DISK_RESERVE_FREE_BYTES
 from penstock.log.damaged_copies import CopySpaceNeeds, DiscardedCopy
-from penstock.log.data_directory import DataDirectory
-from penstock.log.reading.cold_reading import ColdResult
-from penstock.metadata.cluster_image import ClusterImage, PartitionState
-from penstock.observability.logs import NullLog
-from penstock.replication.fetch_session_handler import Replica
-from penstock.replication.partition import Partition
-from penstock.replication.replica_manager import ReplicaManager
-from penstock.sim.disk import Mount
-from penstock.sim.scheduler import VirtualTimeLoop
-from penstock.sim.store import SimStore, StoreFaults
-from penstock.sim.worker import SimWorker
-from penstock.types import TopicId, TopicPartition
-from tests.unit.broker.cluster.test_membership import Node, nodes
-from tests.unit.broker.replication.test_isr_updates import CONFIG, LoopClock
-from tests.unit.log.log_support import NOW_MS, append, new_disk
+from penstock.metadata.cluster_image import ClusterImage
+from penstock.sim.store import SimStore
+from penstock.types import TopicPartition
+from tests.unit.broker.cluster.test_membership import Node
+from tests.unit.broker.replication.damage_support import (
+    DAMAGE,
+    NOTE,
+    SECONDS_OF_CONFLICTS,
+    Damaged,
+    Events,
+    play,
+)
+from tests.unit.log.log_support import append
 from tests.unit.replication.replica_support import sync
-from tests.unit.replication.test_replica_manager import directory_on
-
-ORDERS = TopicPartition("orders", 0)
-TOPIC_ID = TopicId(b"orders----------")
-NOTE = "data/logs/orders-0/damaged"
-DAMAGE = CorruptData("the checksum of the batch at offset 0 does not match")
-
-
-class Events(NullLog):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.fields: list[dict[str, object]] = []
-
-    def info(self, event: str, **fields: object) -> None:
-        self.said.append(event)
-        self.fields.append(fields)
-
-    def told(self, event: str) -> list[dict[str, object]]:
-        """What was said beside this event, each time."""
-        return [fields for said, fields in zip(self.said, self.fields, strict=True) if said == event]
-
-    warning = error = info
-
-
-class Damaged:
-    """Broker 1, which has a replica of each partition that there is; brokers 2 and 3 have one too."""
-
-    def __init__(self, loop: VirtualTimeLoop, one: Node) -> None:
-        self.node = one
-        self.disk: Mount = new_disk()
-        self.directory: DataDirectory = directory_on(self.disk)
-        self.log = Events()
-        self.job_seconds = 0.01
-        """Of the thread that writes small files and moves folders."""
-        workers = SimWorker(loop, lambda: 0.01), SimWorker(loop, lambda: self.job_seconds)
-        self.storage = Storage(
-            self.directory,
-            lambda: CONFIG,
-            workers,
-            LoopClock(),
-            self.log,
-            lambda name, _: SimWorker(loop, lambda: 0.01),
-        )
-        self.storage.partitions.may_lead = one.admission
-        self.storage.partitions.is_in_cluster = True
-        self.storage.open(one.cluster.image)
-        one.cluster.subscribe(self.storage.follow)
-        self.looked_at: list[Replica] = []
-        self.is_replaced = False
-        """Another process was admitted under the same id."""
-        self.damaged = DamagedReplicas(
-            one.cluster,
-            self.storage,
-            lambda: one.membership.epoch - self.is_replaced,
-            self.looked_at.append,
-            self.log,
-        )
-        self.failures: list[BaseException] = []
-        self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
-        self.damaged.open()
-        self.tasks.start(self.damaged.run(), "damaged replicas")
-
-    async def create(self, *replicas: int) -> None:
-        """Two partitions, led by the first and the second of these. The first partition is written to."""
-        others_first = (*replicas[1:], *replicas[:1])
-        assignments = [ReplicaAssignment(0, replicas), ReplicaAssignment(1, others_first)]
-        request = TopicRequest(name="orders", assignments=assignments)
-        await self.node.cluster.change(
-            lambda image: create_topic(
-                image,
-                request,
-                NewTopicFacts(TOPIC_ID, NOW_MS),
-                defaults=TopicDefaults(1, 1),
-                validate_overrides=lambda overrides: None,
-            )
-        )
-        append(self.partition.log, [b"x"], epoch=0)
-        sync(self.partition)
-
-    @property
-    def partition(self) -> Partition:
-        found = self.storage.partitions.find("orders", 0)
-        assert found is not None
-        return found
-
-    def folder_bytes(self, index: int) -> int:
-        folder = f"data/logs/orders-{index}"
-        return sum(self.disk.size_of(f"{folder}/{name}") for name in self.disk.list_folder(folder))
-
-    @property
-    def state(self) -> PartitionState:
-        state = self.node.cluster.image.partition("orders", 0)
-        assert state is not None
-        return state
-
-    def require_copied_anew(self) -> None:
-        partition = self.partition
-        assert (partition.is_damaged, partition.offline, partition.log.log_end_offset) == (False, None, 0)
-        assert partition.following is not None
-        assert partition.leader_epoch == self.state.leader_epoch
-        assert self.disk.list_folder("data/strays") == ["orders-0.damaged"]
-        assert not self.disk.exists("data/logs/orders-0")
-        assert self.looked_at == [Replica(TOPIC_ID, 0)] * 2, "fetched no more, and again"
-
-
-Scene = Callable[[SimStore, Damaged, list[Node]], Awaitable[None]]
-
-
-def play(scene: Scene, *, replicas: tuple[int, ...] = (1, 2, 3)) -> None:
-    loop = VirtualTimeLoop(Random(1))
-    store = SimStore(loop, Random(1), StoreFaults(delay_seconds=(0.001, 0.01)))
-
-    async def run() -> None:
-        async with nodes(store, 1, 2, 3) as (one, two, three):
-            broker = Damaged(loop, one)
-            await broker.create(*replicas)
-            await scene(store, broker, [two, three])
-            await broker.tasks.stop()
-            assert not broker.failures
-
-    try:
-        loop.run_until_complete(run())
-    finally:
-        loop.close()
 
 
 def test_a_damaged_leader_hands_over_and_begins_anew() -> None:
@@ -335,6 +199,55 @@ def test_a_damaged_copy_is_removed_where_another_one_does_not_fit_beside_it() ->
     play(scene)
 
 
+def without_room(damage: Exception, *, dies: bool, is_moved: bool = False) -> Events:
+    """What a broker says whose copy is damaged and does not fit beside itself, before a person makes room.
+
+    `dies`: one of the others. `is_moved`: the person moves the damaged files away.
+    """
+    before = Events()
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        if dies:
+            await others[1].die()
+            await asyncio.sleep(15)
+        size_bytes = broker.folder_bytes(0)
+        broker.storage.damage(broker.partition, damage)
+        broker.disk.disk.room_bytes = size_bytes - 1 + DISK_RESERVE_FREE_BYTES
+        await asyncio.sleep(60)
+        assert 1 not in broker.state.isr
+        assert broker.partition.is_damaged
+        assert broker.disk.exists("data/logs/orders-0/00000000000000000000.log")
+        before.said, before.fields = list(broker.log.said), list(broker.log.fields)
+        if is_moved:
+            broker.disk.make_folder("elsewhere")
+            broker.disk.rename("data/logs/orders-0", "elsewhere/orders-0")
+        else:
+            broker.disk.disk.room_bytes = 3 * size_bytes + DISK_RESERVE_FREE_BYTES
+        await asyncio.sleep(5)
+        assert (broker.partition.is_damaged, broker.partition.log.log_end_offset) == (False, 0)
+        assert broker.disk.exists("data/strays/orders-0.damaged") != is_moved
+
+    play(scene)
+    return before
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_damaged_copy_is_not_removed_where_only_one_other_is_in_sync(is_moved: bool) -> None:
+    """That one may be damaged, too, elsewhere in its files."""
+    log = without_room(DAMAGE, dies=True, is_moved=is_moved)
+    assert "partition.begins_anew" not in log.said
+    (said,) = log.told("partition.no_room_for_copy")
+    assert "move data/logs/orders-0 to another one" in str(said["help"])
+    assert said["lacking_bytes"] == 1 + 2 * len(str(DAMAGE)), "the note counts twice"
+    assert log.said.count("partition.not_mended") == 1, "it is said once, however often it is tried"
+
+
+def test_a_copy_that_could_not_be_read_is_not_removed() -> None:
+    """An I/O error says nothing of the records: another attempt may find all of them."""
+    log = without_room(StorageFailed("Input/output error"), dies=False)
+    assert len(log.told("partition.no_room_for_copy")) == 1
+
+
 def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is() -> None:
     """A process that is killed in between goes on where it was: the note is in the folder."""
 
@@ -363,6 +276,66 @@ def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is
     play(scene)
 
 
+@pytest.mark.parametrize("job_seconds", [20, 1_000_000], ids=["slow", "hung"])
+def test_a_partition_is_handed_over_while_the_disk_is_busy_with_another(job_seconds: float) -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        broker.job_seconds = job_seconds
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(second, DAMAGE)
+        await asyncio.sleep(0.5)
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        assert broker.partition.is_damaged, "its folder has to wait"
+
+    play(scene)
+
+
+def test_damaged_partitions_are_withdrawn_together() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(broker.partition, DAMAGE)
+        broker.storage.damage(second, DAMAGE)
+        await asyncio.sleep(1)
+        both = [broker.node.cluster.image.partition("orders", index) for index in (0, 1)]
+        assert [state.isr for state in both if state is not None] == [(2, 3)] * 2
+        assert len({state.revision for state in both if state is not None}) == 1, "one transaction"
+        assert len(broker.log.told("partition.handed_over")) == 1
+        assert len(broker.log.told("partition.out_of_sync")) == 1
+
+    play(scene)
+
+
+def test_a_partition_that_cannot_be_withdrawn_does_not_keep_others_in_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is changed again and again: what its decision compares never holds."""
+
+    def decide(image: ClusterImage, partition: Any, broker_id: int, *, fetched_epoch: int) -> Decision | None:
+        decision = withdraw(image, partition, broker_id, fetched_epoch=fetched_epoch)
+        if decision is None or partition[1].index != 1:
+            return decision
+        (change,) = decision.changes
+        assert isinstance(change, Put)
+        return decision._replace(compares=(Compare(change.key, 1),))
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        monkeypatch.setattr(damaged_replicas, "withdraw", decide)
+        second = broker.storage.partitions.find("orders", 1)
+        assert second is not None
+        broker.storage.damage(second, DAMAGE)
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(SECONDS_OF_CONFLICTS)
+        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
+        (said,) = broker.log.told("partition.not_mended")
+        assert said["partitions"] == 1
+        assert "kept changing" in str(said["reason"])
+
+    play(scene)
+
+
 def test_copies_that_are_under_way_need_room_too() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         second = broker.storage.partitions.find("orders", 1)
@@ -376,91 +349,6 @@ def test_copies_that_are_under_way_need_room_too() -> None:
         broker.storage.damage(second, DAMAGE)
         await asyncio.sleep(1)
         assert [said["files"] for said in broker.log.told("partition.begins_anew")] == ["kept", "removed"]
-
-    play(scene)
-
-
-class Unreadable:
-    """A read of a segment that the device fails."""
-
-    def __init__(self, partition: Partition) -> None:
-        self.segments = (partition.log.view(partition.log.active),)
-
-    def run(self) -> ColdResult:
-        raise StorageFailed("cannot read 00000000000000000000.log: Input/output error")
-
-
-class Inline:
-    async def run(self, job: Callable[[], Any]) -> Any:
-        return job()
-
-
-async def fail_to_read(broker: Damaged, times: int, pause_seconds: float) -> None:
-    reads = ColdReads(cast(Any, Inline()), broker.storage.read_failed)
-    for _ in range(times):
-        with pytest.raises(StorageFailed):
-            await reads.run(broker.partition, Unreadable(broker.partition))
-        await asyncio.sleep(pause_seconds)
-
-
-@pytest.mark.parametrize("pause_seconds", [0.6, 1, 29])
-def test_a_leader_that_cannot_read_a_segment_again_and_again_hands_over(pause_seconds: float) -> None:
-    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        await fail_to_read(broker, READ_FAILURES_MAX - 1, pause_seconds)
-        assert (broker.partition.offline, broker.log.said) == (None, ["partition.read_failed"])
-        await fail_to_read(broker, 1, 1)
-        assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
-        broker.require_copied_anew()
-        assert not broker.disk.exists("data/strays/orders-0.damaged/damaged"), "an I/O error may pass"
-
-    play(scene)
-
-
-@pytest.mark.parametrize(("times", "pause_seconds"), [(20, 0.01), (10, 31)])
-def test_reads_that_fail_together_or_now_and_then_are_no_reason_to_hand_over(
-    times: int, pause_seconds: float
-) -> None:
-    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        await fail_to_read(broker, times, pause_seconds)
-        assert (broker.state.leader, broker.partition.offline) == (1, None)
-
-    play(scene)
-
-
-def test_the_last_copy_stays_in_use_where_it_can_be_read() -> None:
-    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        for node in others:
-            await node.die()
-        await asyncio.sleep(15)
-        assert broker.state.isr == (1,)
-        await fail_to_read(broker, 20, 1)
-        assert (broker.state.leader, broker.partition.offline) == (1, None)
-        assert broker.log.said == ["partition.read_failed"], "once"
-        back = Node(store, 3)
-        await back.join()
-        try:
-            await asyncio.sleep(5)
-            await fail_to_read(broker, 1, 1)
-            assert (broker.state.leader, broker.state.isr) == (3, (3,))
-            broker.require_copied_anew()
-        finally:
-            await back.die()
-
-    play(scene)
-
-
-def test_a_device_that_is_full_or_has_no_descriptor_is_no_reason_to_hand_over() -> None:
-    class Short(Unreadable):
-        def run(self) -> ColdResult:
-            raise TooManyOpenFiles("cannot open 00000000000000000000.log: Too many open files")
-
-    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        reads = ColdReads(cast(Any, Inline()), broker.storage.read_failed)
-        for _ in range(10):
-            with pytest.raises(TooManyOpenFiles):
-                await reads.run(broker.partition, Short(broker.partition))
-            await asyncio.sleep(1)
-        assert (broker.state.leader, broker.partition.offline, broker.log.said) == (1, None, [])
 
     play(scene)
 
@@ -490,24 +378,60 @@ def test_each_further_renewal_of_a_partition_waits_longer() -> None:
 
 def test_damage_found_by_reading_is_remembered_over_a_restart() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
-        before = broker.node.cluster.image
         store.become_unavailable()
         broker.storage.damage(broker.partition, DAMAGE)
         await asyncio.sleep(1)
         assert broker.disk.read_file(NOTE).decode() == str(DAMAGE)
-        again = reopened(broker.disk, before)
-        assert again.lost, "the cluster is told"
-        assert broker.disk.list_folder("data/strays") == ["orders-0.damaged"]
-        found = again.find("orders", 0)
-        assert found is not None
-        assert (found.is_damaged, found.log.log_end_offset) == (False, 0)
+        again = await broker.restarted()
+        assert again.partition.is_damaged
+        assert again.disk.exists("data/logs/orders-0"), "the cluster still counts on it"
         store.become_available()
+        await asyncio.sleep(15)
+        assert 1 not in again.state.isr
+        again.require_copied_anew(has_fetched=False)
+        await again.tasks.stop()
 
     play(scene)
 
 
-def reopened(disk: Mount, image: ClusterImage) -> ReplicaManager:
-    partitions = ReplicaManager(directory_on(disk), CONFIG, lambda partition: None)
-    partitions.is_in_cluster = True
-    list(partitions.open_all(image))
-    return partitions
+def test_the_last_copy_is_kept_over_restarts() -> None:
+    """It waits for broker 3, which is eligible: of the two that are named only this one is there."""
+
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        for node in others:
+            await node.die()
+        await asyncio.sleep(15)
+        assert (broker.state.leader, broker.state.isr, broker.state.elr) == (1, (1,), (3,))
+        broker.storage.damage(broker.partition, DAMAGE)
+        await asyncio.sleep(5)
+        again = await broker.restarted()
+        await asyncio.sleep(5)
+        assert "partition.last_copy_damaged" in again.log.said
+        assert again.storage.partitions.lost == {}
+        assert again.disk.exists(NOTE)
+        assert not again.disk.exists("data/strays")
+        back = Node(store, 3)
+        await back.join()
+        try:
+            await asyncio.sleep(5)
+            assert (again.state.leader, again.state.isr) == (3, (3,))
+            again.require_copied_anew(has_fetched=False)
+        finally:
+            await back.die()
+            await again.tasks.stop()
+
+    play(scene)
+
+
+def test_a_copy_that_cannot_be_opened_hands_over_and_begins_anew() -> None:
+    async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
+        snapshot = SmallFile("data/logs/orders-0/00000000000000000005.snapshot", b"of records that are gone")
+        broker.disk.store([snapshot])
+        again = await broker.restarted()
+        assert again.log.said[0] == "partition.damaged"
+        await asyncio.sleep(1)
+        assert (again.state.leader, again.state.isr) == (2, (2, 3))
+        again.require_copied_anew(has_fetched=False)
+        await again.tasks.stop()
+
+    play(scene)

@@ -5,11 +5,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from penstock.broker.broker import Environment, RunningBroker, running_broker
 from penstock.broker.storage.log_start_writer import LogStartWriter, NewStart
 from penstock.config.sources import load
 from penstock.controller.topics import delete_topic
-from penstock.errors import StorageFailed, StorageFull
+from penstock.errors import ErrorCode, StorageFailed, StorageFull
 from penstock.host.disk import File, SmallFile
 from penstock.host.os_disk import OsDisk
 from penstock.log.data_directory import RESERVE_FILE
@@ -170,7 +172,7 @@ async def test_a_checkpoint_planned_before_a_deletion_does_not_undo_it(tmp_path:
         disk.is_held = True
         checkpoint = asyncio.ensure_future(storage.checkpoints.run([partition]))
         await until(disk.holds.is_set, seconds_max=10)
-        deletion = asyncio.ensure_future(storage.delete_before(partition, Offset(8)))
+        deletion = asyncio.ensure_future(storage.delete_before({partition: Offset(8)}))
         await asyncio.sleep(0.05)
         disk.may_go_on.set()
         await asyncio.gather(checkpoint, deletion)
@@ -184,10 +186,87 @@ async def test_a_deletion_of_what_retention_removed_is_stored(tmp_path: Path) ->
     async with running_broker(config, Environment()) as broker:
         partition = await written(broker)
         partition.log.advance_start(Offset(6))
-        await broker.storage.delete_before(partition, Offset(3))
+        await broker.storage.delete_before({partition: Offset(3)})
         log = partition.log
         assert partition.is_deleted(Offset(6))
         assert open_log(OsDisk(), log.folder, log.settings).log.log_start_offset == 6
+
+
+class Counting(OsDisk):
+    """Counts how often starts of logs are stored, and breaks if it is to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_counting = False
+        self.breaks = False
+        self.starts: list[int] = []
+
+    def store(self, writes: Sequence[SmallFile]) -> None:
+        starts = [write for write in writes if write.path.endswith("log-start-checkpoint")]
+        if self.is_counting and starts:
+            self.starts.append(len(starts))
+            if self.breaks:
+                raise StorageFailed("cannot sync")
+        super().store(writes)
+
+
+async def several(broker: RunningBroker, count: int) -> list[Partition]:
+    """With three records each, and nothing left for a checkpoint."""
+    await make_topic(broker, count)
+    partitions = list(broker.storage.partitions)
+    for partition in partitions:
+        for _ in range(3):
+            partition.append(memoryview(batch(b"x")), NOW_MS)
+    await broker.storage.checkpoints.run(partitions)
+    return partitions
+
+
+async def test_starts_that_one_request_moves_are_stored_together(tmp_path: Path) -> None:
+    disk = Counting()
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    async with running_broker(config, Environment(disk=disk)) as broker:
+        *partitions, wrong = await several(broker, 8)
+        disk.is_counting = True
+        starts = {partition: Offset(2) for partition in partitions}
+        refused = await broker.storage.delete_before({**starts, wrong: Offset(9)})
+        disk.is_counting = False
+        assert disk.starts == [7]
+        assert all(partition.is_deleted(Offset(2)) for partition in partitions)
+        assert [each.log.log_start_offset for each in partitions] == [2] * 7
+        assert {partition: refusal.code for partition, refusal in refused.items()} == {
+            wrong: ErrorCode.OFFSET_OUT_OF_RANGE
+        }
+
+
+async def test_a_partition_that_goes_while_starts_are_stored_keeps_no_other_one(tmp_path: Path) -> None:
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    async with running_broker(config, Environment()) as broker:
+        gone, stays = await several(broker, 2)
+        store = broker.storage.starts.store
+
+        async def storing(starts: Sequence[NewStart]) -> None:
+            await store(starts)
+            gone.go_offline("its topic was deleted", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+        broker.storage.starts.store = storing  # type: ignore[method-assign]
+        refused = await broker.storage.delete_before({gone: Offset(2), stays: Offset(2)})
+        assert {each: refusal.code for each, refusal in refused.items()} == {
+            gone: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+        assert stays.is_deleted(Offset(2))
+        assert stays.log.log_start_offset == 2
+
+
+async def test_a_disk_that_fails_to_store_a_start_takes_no_more_writes(tmp_path: Path) -> None:
+    disk = Counting()
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    async with running_broker(config, Environment(disk=disk)) as broker:
+        (partition,) = await several(broker, 1)
+        disk.is_counting = disk.breaks = True
+        with pytest.raises(StorageFailed):
+            await broker.storage.delete_before({partition: Offset(2)})
+        assert broker.storage.partitions.failure == "cannot sync"
+        disk.breaks = False
 
 
 class FullOnce(OsDisk):

@@ -283,8 +283,8 @@ def _log_range(partition: Partition) -> LogRange:
 
 
 def _was_reported_missing(node: SimNode, partition: Partition) -> bool:
-    """Whether the process found at its start that its copy is damaged or gone. It tells the cluster so before
-    it is admitted."""
+    """Whether the process found at its start that its copy is gone. It tells the cluster so before it is
+    admitted."""
     if node.serving is None:
         return False
     missing = node.serving.storage.partitions.lost.get(topic_id_text(partition.topic_id), ())

@@ -57,6 +57,9 @@ LEAVE_EPOCH: Final = -1
 REJOIN: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH}
 )
+HAS_LEFT: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
+"""Kafka answers a leave with GROUP_ID_NOT_FOUND where the coordinator has no consumer group, or only a
+classic one: the member's session ended before, and a member that is not there has left."""
 COORDINATOR_ERRORS: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -185,10 +188,10 @@ class SimGroupMember:
             self._coordinator = None
             return
         code = ErrorCode(answer.error_code)
-        if code is not ErrorCode.NONE:
-            self._failed(code)
-        elif leaves:
+        if leaves and code in HAS_LEFT:
             self._rejoin_as_new()
+        elif code is not ErrorCode.NONE:
+            self._failed(code)
         else:
             self._was_answered = True
             self._apply_assignment(answer)

@@ -94,9 +94,13 @@ class BitRot:
         return any(flip.node.id == node_id and str(flip.name) == name for flip in self._flips)
 
     def require_reason(self, node: SimNode) -> None:
-        """Whatever is offline on this node has a flipped bit."""
+        """Whatever is offline on this node has a flipped bit.
+
+        After a failed sync a process may give one partition up and go on with the others: a truncation that
+        could not be made durable, for example. That partition is copied anew from its leader.
+        """
         serving = node.serving
-        if serving is None or serving.storage.partitions.failure is not None:
+        if serving is None or node.mount.has_failed_sync or serving.storage.partitions.failure is not None:
             return
         for partition in serving.storage.partitions:
             offline = partition.offline
