@@ -97,7 +97,11 @@ def test_a_mutant_whose_line_is_gone_is_an_error() -> None:
 def test_a_mutant_that_uses_an_unknown_attribute_is_an_error() -> None:
     """It would be killed by an AttributeError, and not for its mistake."""
     with pytest.raises(LookupError, match=r"knows no self\.on_damage$"):
-        mutated(Mutant("dead", "broker/storage/cold_reads.py", "        log = partition.log\n", "self.on_damage()"))
+        mutated(
+            Mutant(
+                "dead", "broker/storage/cold_reads.py", "        log = partition.log\n", "self.on_damage()"
+            )
+        )
 
 
 def test_a_seed_that_fails_without_the_mistake_kills_no_mutant(

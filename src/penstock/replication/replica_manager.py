@@ -11,9 +11,10 @@ Rule 2: in a cluster a copy that is gone begins anew and empty. The cluster is t
         may lead it or be in sync (`lost`).
 Rule 3: a start moves no damaged copy away: the image names replicas as in sync that are not there, or are
         damaged too, so this copy may be the last one. It is offline and keeps its files. In a cluster it is
-        given up later, when others that are there have everything (`broker/replication/damaged_replicas.py`). A copy that
-        an earlier process found damaged is not even opened: recovery might take the damage for the end of a
-        torn write, and truncate what follows it, which people may still need.
+        given up later, when others that are there have everything
+        (`broker/replication/damaged_replicas.py`). A copy that an earlier process found damaged is not even
+        opened: recovery might take the damage for the end of a torn write, and truncate what follows it,
+        which people may still need.
 Rule 4: an I/O error is not damage: a broker of a cluster does not start then, and tells nobody that its
         copy is lost.
 """
