@@ -1,8 +1,9 @@
-"""From a produce request to a partition's log, and from the disk's troubles to Kafka's error codes.
+"""Appends the batches of a produce request to partition logs, and maps storage failures to Kafka error codes.
 
-A batch that takes long to look into is given to a worker thread, and what comes for its partition
-meanwhile waits behind it: batches are appended in the order they came, whichever connection sent
-them. Idempotent producers rely on it.
+Most batches are validated by their header and appended at once. A batch that needs a long deep validation is
+validated by a worker thread. Batches that arrive for the same partition meanwhile queue behind it, so that
+batches are appended in the order in which the broker received them, whichever connection sent them.
+Idempotent producers rely on that order.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,9 @@ ZSTD_SINCE: Final = 7
 
 
 class QueuedAppend:
-    """A batch that is looked into, or waits behind one that is. Its outcome always comes later."""
+    """A batch that is being validated by the worker thread, or queued behind such a batch. Its outcome is
+    always delivered later, through `then`.
+    """
 
     __slots__ = ("_job", "_partition", "then")
 
@@ -44,7 +47,7 @@ class QueuedAppend:
             self.then(outcome)
 
     def drop(self) -> None:
-        """The batch is not stored, and nobody told of it, unless it has been already."""
+        """Discard the batch without storing it and without calling `then`, unless it was finished before."""
         job_queue = self._partition.job_queue
         assert job_queue is not None, "somebody was waited for"
         if self._job is not None and job_queue.drop(self._job):
@@ -58,7 +61,7 @@ class BatchAppender:
         on_failed: Callable[[StorageFailed], None],
         leadership_confirmed: Callable[[Partition, str], bool],
     ) -> None:
-        """`leadership_confirmed`: whether this broker certainly leads
+        """`leadership_confirmed` returns whether this broker certainly leads the partition
         (broker/replication/leadership_check.py).
         """
         self._leadership_confirmed = leadership_confirmed
@@ -73,7 +76,7 @@ class BatchAppender:
         context: RequestContext,
         now_ms: int,
     ) -> Appended | QueuedAppend:
-        """Append one batch, or raise the ApiError that answers for its partition."""
+        """Append one batch, or raise the ApiError to return for its partition."""
         if context.version < ZSTD_SINCE and _codec(records) == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         assert records is None or isinstance(records, memoryview), "records are decoded to views"
@@ -100,13 +103,16 @@ class BatchAppender:
             turn.end()
             try:
                 outcome = self._stored(partition, result, error, request)
+            # Decremented on every path: while the count is above 0, all later batches of the partition are
+            # queued.
             except BaseException:
-                # Whatever it was, requests behind this one must not wait for ever.
+                # Replies leave in request order, so requests behind this one would wait for ever without an
+                # outcome.
                 turn.finish(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
                 raise
             turn.finish(outcome)
 
-        # A copy: the request's own bytes are overwritten by the next that is read.
+        # The batch is copied because the connection overwrites the request's bytes with the next read.
         job = job_queue.add(partition, size_bytes, inspection.copied().run, inspected)
         assert job is not None, "there was room for it"
         turn.begin(job)
@@ -136,6 +142,9 @@ class BatchAppender:
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
         assert isinstance(problem, ApiError)
         if problem.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # A deposed leader finds a sequence gap where the real leader has the missing batches. Producers
+            # treat this error as fatal, so it is returned only by a confirmed leader; otherwise the producer
+            # gets a retriable error.
             leadership_confirmed = self._leadership_confirmed(partition, problem.detail)
             return (
                 problem
@@ -148,5 +157,5 @@ class BatchAppender:
 
 
 def _codec(records: Buffer | None) -> int:
-    """Of a batch that has not been checked yet."""
+    """Compression codec of a batch that has not been validated yet."""
     return records[ATTRIBUTES_AT + 1] & CODEC_MASK if records and len(records) >= HEADER_BYTES else Codec.NONE

@@ -1,10 +1,11 @@
-"""Reading for one fetch: which bytes of which partitions go into the reply.
+"""Reads for one fetch: decides which bytes of which partitions go into the reply.
 
-Partitions are served in the order the request names them until the byte limit is used up. The first
-one with data gives at least a whole batch, however small the limit, or its reader could never go on.
+Partitions are read in the order of the request until the byte limit is used up. The first partition with data
+returns at least one whole batch, however small the limit: otherwise a batch larger than the limit would stop
+its consumer for ever (KIP-74).
 
-Bytes in memory are read at once. If any partition's are not, the whole fetch moves to a worker
-thread and comes back when everything is there.
+Bytes in memory are read at once. If the bytes of any partition are not in memory, the whole fetch is read
+through a worker thread and is answered when every partition has been read.
 """
 
 import asyncio
@@ -47,7 +48,9 @@ NO_RECORDS = BatchesRead(b"", Offset(0), 0)
 NOT_CACHEABLE = -1
 NO_REPLICA_EPOCH = -1
 _pack_empty_reply = Layout(">ihqqqBiBx").pack
-"""An answer without records in flexible versions: number, error, offsets, transactions, replica, records."""
+"""Encoder of a partition without records in flexible versions: index, error code, high watermark, last stable
+offset, log start offset, aborted transactions, preferred read replica, records, tags.
+"""
 
 
 class FetchLimits(NamedTuple):
@@ -56,40 +59,46 @@ class FetchLimits(NamedTuple):
     replica_id: int
     replica_epoch: int = NO_REPLICA_EPOCH
     may_read_from_follower: bool = False
-    """A follower may answer, too."""
+    """Whether a follower may reply to the fetch, too."""
     rack: str = ""
-    """Of the client, where replicas are chosen by that."""
+    """The rack of the client, for choosing the replica to read from. Empty: the client sent none."""
 
 
 class Followers(Protocol):
-    """Those who follow what this broker leads."""
+    """The followers of the partitions that this broker leads."""
 
     def leadership_confirmed(self, partition: Partition, claim: str) -> bool:
-        """Whether a client may be told what would be untrue if another led (`leadership_check.py`)."""
+        """Whether the leader may return an error that would be wrong if another broker led
+        (`leadership_check.py`).
+        """
         ...
 
     @property
     def is_rack_aware(self) -> bool:
-        """Whether clients are sent to the replica next to them."""
+        """Whether clients are sent to a replica in their own rack."""
         ...
 
     def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:
-        """Who in this rack should be read from there on; NO_NODE: we."""
+        """The replica in this rack to read from at `offset`; NO_NODE: the leader itself."""
         ...
 
     def require_session(self, broker_id: int, broker_epoch: int) -> None:
-        """ApiError unless that process is the broker."""
+        """Raise ApiError unless the fetch comes from the current process of that broker (id and broker
+        epoch).
+        """
         ...
 
     def fetched(
         self, partition: Partition, params: FetchPartition, limits: FetchLimits
     ) -> EpochEndOffset | None:
-        """One of them asks. ApiError if it may not; where its history parts from ours, if it does."""
+        """Record a follower's fetch. Returns where the follower's log diverges from the leader's, if it does.
+        ApiError: the sender may not fetch this partition as a follower.
+        """
         ...
 
 
 class NoFollowers:
-    """Of a broker that is alone."""
+    """The followers of a standalone broker: none."""
 
     is_rack_aware = False
 
@@ -112,7 +121,7 @@ NO_FOLLOWERS: Final = NoFollowers()
 
 
 class FetchResult:
-    """What has been read so far for one fetch."""
+    """The partitions read so far for one fetch."""
 
     __slots__ = (
         "answers",
@@ -128,16 +137,16 @@ class FetchResult:
     def __init__(self, limits: FetchLimits, empty_reply_key: int = NOT_CACHEABLE) -> None:
         self.limits = limits
         self.empty_reply_key = empty_reply_key
-        """By what answers that are ready are told apart; NO_FORM: none can be used."""
+        """Key of the pre-encoded empty replies that this fetch can use; NOT_CACHEABLE: none."""
         self.bytes_left = limits.bytes_max
         self.answers: list[PartitionData] = []
-        """In the order of what is wanted."""
+        """Partition responses, in the order of the fetch targets."""
         self.size = 0
         self.has_error = False
         self.has_diverged = False
-        """Some client's history is not ours."""
+        """Whether the log of some partition diverges from what its reader has fetched before."""
         self.is_cold = False
-        """Stopped at a partition whose bytes are not in memory."""
+        """Whether reading stopped at a partition whose bytes are not in memory."""
 
 
 class FetchReader:
@@ -148,7 +157,7 @@ class FetchReader:
         followers: Followers = NO_FOLLOWERS,
         bytes_total_max: int = FETCH_BYTES_TOTAL_MAX,
     ) -> None:
-        """`bytes_total_max`: how much is being read from the device at once."""
+        """`bytes_total_max`: how many bytes may be read from the device at once, over all fetches."""
         self._partitions = partitions
         self._cold_reads = cold_reads
         self._followers = followers
@@ -159,7 +168,7 @@ class FetchReader:
         return self._followers.is_rack_aware
 
     def session_error(self, broker_id: int, broker_epoch: int) -> ErrorCode | None:
-        """Why nothing at all is given to who fetches as this broker; None: each partition is looked at."""
+        """The error that rejects a follower's whole fetch; None: each partition is checked on its own."""
         try:
             self._followers.require_session(broker_id, broker_epoch)
         except ApiError as rejection:
@@ -172,13 +181,15 @@ class FetchReader:
         return self._partitions.find_by_id(key.topic_id, key.partition)
 
     def gather(self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext) -> FetchResult:
-        """Read what is in memory. Stops at the first partition that is not."""
+        """Read what is in memory. Stops at the first partition whose bytes are not."""
         empty_reply_key = _empty_reply_key(limits, context)
         fetch_result = FetchResult(limits, empty_reply_key)
         add = fetch_result.answers.append
         for entry in targets:
             partition = entry.partition
-            # Most partitions of a large fetch are at their end, and most of those were before.
+            # Hot path: most partitions of a large fetch are read to their end, and were at the previous
+            # fetch. Every field that the pre-encoded reply depends on is compared, so a reply of another
+            # state is never sent.
             if (
                 partition is not None
                 and (ready := partition.cached_empty_reply) is not None
@@ -198,7 +209,9 @@ class FetchReader:
     def gather_again(
         self, targets: list[FetchTarget], idle: FetchResult, moved: Iterable[int], context: RequestContext
     ) -> FetchResult:
-        """What `gather` finds where it found nothing before and only these have moved since, by number."""
+        """Repeat a `gather` that found no records, reading only the partitions that changed since, by their
+        index.
+        """
         fetch_result = FetchResult(idle.limits, idle.empty_reply_key)
         fetch_result.answers = idle.answers.copy()
         for number in sorted(moved):
@@ -212,8 +225,8 @@ class FetchReader:
     async def gather_cold(
         self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext
     ) -> FetchResult:
-        """Read everything, waiting for the device where it must, and for memory before that."""
-        # However little was asked for, a first batch is read whole.
+        """Read every partition, first waiting for memory and then for the device."""
+        # The first batch is read whole even if the request's limit is smaller.
         need = max(limits.bytes_max, BATCH_BYTES_MAX)
         await self._take_memory(need)
         try:
@@ -223,6 +236,7 @@ class FetchReader:
                 while isinstance(data, ColdRead):
                     try:
                         data = await self._read_cold(entry, data, fetch_result)
+                    # The same position is looked up again in the segments that the log has now.
                     except SegmentsChanged:
                         data = self._read(entry, fetch_result, context)
                 fetch_result.answers.append(data)
@@ -239,7 +253,7 @@ class FetchReader:
         def granted() -> None:
             nonlocal was_granted
             was_granted = True
-            if not turn.done():  # given up, and not yet told so
+            if not turn.done():  # already cancelled, but the cancellation has not been delivered yet
                 turn.set_result(None)
 
         self._cold_budget.wait(need, granted)
@@ -247,6 +261,8 @@ class FetchReader:
             await turn
         except asyncio.CancelledError:
             self._cold_budget.forget(granted)
+            # The grant and the cancellation can cross. The bytes were taken for this fetch, so they are given
+            # back.
             if was_granted:
                 self._cold_budget.release(need)
             raise
@@ -262,11 +278,13 @@ class FetchReader:
             found = self._found_in(partition, entry.params, fetch_result)
         except ApiError as rejection:
             fetch_result.has_error = True
+            # Only OFFSET_OUT_OF_RANGE needs a check of leadership; other errors are retriable or correct
+            # anyway.
             if rejection.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 return _rejected(entry.key.partition, rejection.code)
             assert partition is not None, "it was looked into"
             return self._out_of_range(entry, partition, fetch_result.limits, context.peer)
-        except (StorageFailed, StorageFull) as problem:  # its file was closed, and cannot be opened again
+        except (StorageFailed, StorageFull) as problem:  # the file was closed, and cannot be opened again
             fetch_result.has_error = True
             assert partition is not None, "it was looked into"
             if isinstance(problem, StorageFailed):
@@ -277,6 +295,8 @@ class FetchReader:
             and fetch_result.empty_reply_key != NOT_CACHEABLE
             and partition.following is None
         ):
+            # A follower's reply is not cached: the fast path of `gather` skips the check whether it may
+            # serve.
             return _cache_empty_reply(partition, fetch_result.empty_reply_key)
         if isinstance(found, PartitionData):
             fetch_result.has_diverged = True
@@ -287,6 +307,9 @@ class FetchReader:
         self, entry: FetchTarget, partition: Partition, limits: FetchLimits, peer: str
     ) -> PartitionData:
         params, is_follower = entry.params, limits.replica_id >= 0
+        # Below the log start the records are certainly gone. Beyond the end, the records may exist on another
+        # leader: a consumer with auto.offset.reset=earliest would start over because of a deposed leader's
+        # reply.
         is_beyond = (
             params.fetch_offset > partition.log.log_end_offset
             or params.last_fetched_epoch > partition.leader_epoch
@@ -296,7 +319,8 @@ class FetchReader:
             return _rejected(entry.key.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         answer = _rejected(entry.key.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
         if is_follower:
-            answer.log_start_offset = partition.log.log_start_offset  # where it begins anew
+            # Where the follower restarts after a full truncation.
+            answer.log_start_offset = partition.log.log_start_offset
         return answer
 
     def _authorised(self, key: FetchPartitionKey, context: RequestContext) -> Partition:
@@ -312,6 +336,7 @@ class FetchReader:
     ) -> BatchesRead | ColdRead | PartitionData:
         if fetch_result.limits.replica_id >= 0:
             return self._found_for_follower(partition, params, fetch_result)
+        # Fences a client with a stale leader epoch before anything is read (KIP-320).
         partition.check_epoch(params.current_leader_epoch)
         if partition.following is not None:
             partition.require_online()
@@ -324,18 +349,19 @@ class FetchReader:
             and (sent := self._sent_elsewhere(partition, params, fetch_result)) is not None
         ):
             return sent
+        # Truncation detection (KIP-595): a reader that fetched records of a diverged log must truncate first.
         if params.last_fetched_epoch >= 0 and (diverged := _divergence(partition, params)) is not None:
             return diverged
         offset = Offset(params.fetch_offset)
         if offset == partition.high_watermark and partition.offline is None:
-            return NO_RECORDS  # the common case of a consumer that has caught up
+            return NO_RECORDS  # usual case: the consumer has read everything that is visible
         limit = min(params.partition_max_bytes, fetch_result.bytes_left)
         return partition.read(offset, limit, at_least_one=fetch_result.size == 0)
 
     def _sent_elsewhere(
         self, partition: Partition, params: FetchPartition, fetch_result: FetchResult
     ) -> PartitionData | None:
-        """To the replica in the client's rack; None if it is read here."""
+        """The reply that sends the client to the replica in its rack; None: this broker serves the fetch."""
         node = self._followers.nearest(partition, fetch_result.limits.rack, Offset(params.fetch_offset))
         if node == NO_NODE:
             return None
@@ -346,6 +372,7 @@ class FetchReader:
     def _found_for_follower(
         self, partition: Partition, params: FetchPartition, fetch_result: FetchResult
     ) -> BatchesRead | ColdRead | PartitionData:
+        # The fetch offset acknowledges everything below it, so it is recorded before records are read.
         diverging = self._followers.fetched(partition, params, fetch_result.limits)
         if diverging is not None:
             return _diverging_reply(partition, params, diverging)
@@ -372,17 +399,24 @@ class FetchReader:
 
 
 def _may_serve(following: FollowerRole, partition: Partition, params: FetchPartition) -> bool:
-    """Nothing new comes as long as we do not know whom to follow; and whoever has less than is asked for
-    cannot say that it is out of range, as the leader can."""
+    """Whether a follower may serve this fetch (KIP-392).
+
+    A follower without a known leader receives no new records, so a consumer that stays with it would stall.
+    And a follower whose log ends below the fetch offset must not return OFFSET_OUT_OF_RANGE: only the leader
+    knows whether the offset exists.
+    """
     return following.leader_id != UNKNOWN_LEADER and params.fetch_offset <= partition.log.log_end_offset
 
 
 def _divergence(partition: Partition, params: FetchPartition) -> PartitionData | None:
-    """Where the client's history and ours part; None if ours begins with all of theirs."""
+    """The end of the client's last fetched epoch in this log if the two diverge; None if this log has all
+    that the client fetched.
+    """
     asked = params.last_fetched_epoch
     if asked > partition.leader_epoch:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"leader epoch {asked} has not begun")
     epoch, end_offset = partition.end_of_epoch(LeaderEpoch(asked))
+    # The epoch cache has no entry at or below this epoch, so the point of divergence is unknown.
     if end_offset < 0:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
     if epoch == asked and end_offset >= params.fetch_offset:
@@ -410,7 +444,7 @@ def _empty_reply_key(limits: FetchLimits, context: RequestContext) -> int:
 
 
 def _cache_empty_reply(partition: Partition, isolation_level: int) -> ReadyPartitionData:
-    """The answer of a partition that has been read to its end: the same for all who have."""
+    """Pre-encode the reply of a partition that was read to its end. All fetches at the end share it."""
     index, high, start = partition.name.partition, partition.high_watermark, partition.log.log_start_offset
     has_list = isolation_level == READ_COMMITTED
     partition.cached_empty_reply = ready = ReadyPartitionData(
@@ -442,6 +476,8 @@ def _answer(partition: Partition, found: BatchesRead, fetch_result: FetchResult)
 
 
 def _rejected(index: int, code: ErrorCode) -> PartitionData:
-    """As in Kafka: a partition that was found has no list of transactions, one that was not an empty one."""
+    """The response for a rejected partition. As in Kafka, a partition that was found has a null list of
+    aborted transactions, and one that was not found has an empty list.
+    """
     aborted: list[AbortedTransaction] | None = [] if code in NOT_FOUND else None
     return PartitionData(index, code, -1, -1, -1, aborted_transactions=aborted, records=b"")

@@ -1,20 +1,21 @@
-"""Full fetch requests that repeat the one before them, in all but a few offsets.
+"""Decodes full fetch requests that repeat the previous one except for a few offsets.
 
-A client without a session names everything it reads in every fetch. librdkafka is one: it sends
+A client without a fetch session names everything it reads in every fetch. librdkafka is one: it sends
 
     key and version | correlation id | client id ... session | topics            | rack id
-         same             new                same            | id | partitions   |   same
+         same             new                same            | id + partitions   |   same
 
-with the partitions of a topic in a row of entries of one size, which begins with another partition each
-time; what was read since has a new offset, and all other entries are what they were, byte for byte. So
-entries are looked up by their bytes, and only those that are new are decoded.
+with the partitions of a topic in a row of entries of one size. The row begins with another partition each
+time. Partitions that were read since have a new offset, and all other entries are the same byte for byte. So
+the cache looks entries up by their bytes and decodes only the new ones.
 
-Rule 1: what is recalled is what the decoder and FetchSessions would have made of the request, or
-        nothing. Its parts are compared or looked at byte by byte, and one that has tags, names a
-        partition twice or a topic that is not known is left to them.
-Rule 2: a partition of a topic is remembered once, as it was asked for last. What all connections
-        remember is counted (FetchMemory); one that finds no room has its requests decoded.
-Rule 3: who recalls gets objects that nobody changes: an earlier request may still wait with them.
+Rule 1: `recall` returns exactly what the decoder and FetchSessions would make of the request, or nothing. All
+        parts of the request are compared or checked byte by byte. A request that has tags, names a partition
+        twice or names an unknown topic is left to the decoder.
+Rule 2: each partition of a topic is cached once, with the parameters it was last fetched with. The partitions
+        that all connections cache are counted (FetchCacheBudget). The requests of a connection that finds no
+        room are decoded in full.
+Rule 3: the objects that `recall` returns are never changed: an earlier request that still waits may use them.
 """
 
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ _KEY_AND_VERSION_BYTES: Final = 4
 _SAME_FROM: Final = 8
 _CORRELATION_ID: Final = Layout(">4xi").unpack_from
 _BEFORE_TOPICS_BYTES: Final = 21
-"""Time, two sizes, isolation level, session and its epoch."""
+"""Max wait, min bytes and max bytes, isolation level, session id and session epoch."""
 _REPLICA_ID_BYTES: Final = 4
 _REPLICA_STATE_SINCE: Final = 15
 _ID_BYTES: Final = 16
@@ -68,7 +69,7 @@ _split: Final = Layout(f"{_ENTRY.size}s").iter_unpack
 
 
 class FetchCacheBudget:
-    """How much all connections may still remember."""
+    """How many partitions all connections together may still cache."""
 
     __slots__ = ("free",)
 
@@ -77,7 +78,7 @@ class FetchCacheBudget:
 
 
 class _Topic:
-    """What is remembered of a topic: entries as they were on the wire, and what they came to."""
+    """The cached partitions of a topic: entries as they were on the wire, and their decoded form."""
 
     __slots__ = ("entries", "name", "numbers", "topic_id")
 
@@ -89,7 +90,7 @@ class _Topic:
 
 
 class _FetchPattern(NamedTuple):
-    """What is the same in every request, and a request without partitions to go with it."""
+    """The bytes that are the same in every request, and a request without partitions as the template."""
 
     key_and_version: bytes
     head: bytes
@@ -101,7 +102,7 @@ class _FetchPattern(NamedTuple):
 
 
 class FetchRequestCache:
-    """What one connection fetched last."""
+    """The last fetch request of one connection."""
 
     __slots__ = ("_memory", "_pattern", "_taken", "_topics")
 
@@ -109,11 +110,11 @@ class FetchRequestCache:
         self._memory = memory
         self._pattern: _FetchPattern | None = None
         self._topics: dict[bytes, _Topic] = {}
-        """By their name or id as it is on the wire."""
+        """By the topic's name or id as encoded on the wire."""
         self._taken = 0
 
     def recall(self, frame: memoryview) -> tuple[RequestHeader, CachedFetchRequest] | None:
-        """The request in `frame`, if it is one of those that are remembered."""
+        """The request in `frame`, if it repeats the cached one."""
         pattern = self._pattern
         if pattern is None or frame[:_KEY_AND_VERSION_BYTES] != pattern.key_and_version:
             return None
@@ -124,13 +125,13 @@ class FetchRequestCache:
         if found is None:
             return None
         if self._taken > 2 * len(found.targets) + FETCH_REPEATS_PARTITIONS_MIN:
-            self.forget()  # much of it is no longer fetched
+            self.forget()  # the client no longer fetches much of what is cached
         header = pattern.header
         (correlation_id,) = _CORRELATION_ID(data)
         return RequestHeader(header.api_key, header.api_version, correlation_id, header.client_id), found
 
     def remember(self, frame: memoryview, header: RequestHeader, position: int, request: Struct) -> None:
-        """Any request that was just decoded, with the position of its body."""
+        """Cache a request that was just decoded, given the position of its body."""
         if not isinstance(request, FetchRequest):
             return
         self.forget()
@@ -146,6 +147,8 @@ class FetchRequestCache:
         self._pattern, self._topics = pattern, topics
         data = bytes(frame)
         end = len(data) - len(pattern.tail)
+        # The request is looked up once to fill the cache. A request that its own cache cannot decode is not
+        # cached.
         if not data.endswith(pattern.tail) or self._look_up(data, pattern, end) is None:
             self.forget()
 
@@ -169,7 +172,7 @@ class FetchRequestCache:
         replaced: list[FetchTarget] = []
         try:
             count, position = varint(data, pattern.topics_at)
-            if not 0 < count - 1 <= 2 * len(self._topics):  # a topic may be there in two parts
+            if not 0 < count - 1 <= 2 * len(self._topics):  # a topic may appear in two runs
                 return None
             for _ in range(count - 1):
                 reference_end = position + (_ID_BYTES if pattern.names_ids else data[position])
@@ -187,12 +190,14 @@ class FetchRequestCache:
         except (IndexError, ProtocolError):
             return None
         named = set(targets)
+        # Leaves to the decoder: trailing bytes, a partition named twice, and an entry that a later entry of
+        # this request replaced.
         if position != end or len(named) != len(targets) or not named.isdisjoint(replaced):
             return None
         return _recalled(pattern.request, targets, runs)
 
     def _partitions(self, topic: _Topic, row: bytes, replaced: list[FetchTarget]) -> list[FetchTarget] | None:
-        """What the entries in `row` ask for. None if one of them cannot be remembered."""
+        """The fetch targets of the entries in `row`. None if one of them cannot be cached."""
         found = list(map(topic.entries.get, _entries(row)))
         if None in found:
             size = _ENTRY.size
@@ -212,6 +217,7 @@ class FetchRequestCache:
         if before is not None:
             known = topic.entries.pop(before)
             replaced.append(known)
+            # A new object, because an earlier request may still wait with the old one (rule 3).
             targets = FetchTarget(known.key, params)
             if known.partition is not None:
                 targets.find(known.partition)
@@ -225,7 +231,7 @@ class FetchRequestCache:
 
 
 def _entries(row: bytes) -> Iterator[bytes]:
-    """Many are split at once where there are many: that takes a third less time."""
+    """Split a row into entries. Large parts are split 64 entries at a time, which takes a third less time."""
     middle = len(row) - len(row) % (_ENTRY.size * _WIDTH)
     wide, rest = _split_wide(row[:middle]), _split(row[middle:])
     return chain(chain.from_iterable(wide), chain.from_iterable(rest))
@@ -250,7 +256,7 @@ def _recalled(request: FetchRequest, targets: list[FetchTarget], runs: list[Topi
 def _pattern(
     frame: memoryview, header: RequestHeader, position: int, request: FetchRequest
 ) -> _FetchPattern | None:
-    """None: this request is of another kind."""
+    """The constant parts of a request; None: requests of this kind are not cached."""
     version = header.api_version
     is_plain = (
         FETCH.is_flexible(version)
@@ -276,7 +282,7 @@ def _pattern(
 
 
 def _on_the_wire(topic: FetchTopic, pattern: _FetchPattern) -> bytes:
-    """How requests name it; empty if that is not looked for."""
+    """The topic's reference as encoded in requests; empty if such a reference is not cached."""
     if pattern.names_ids:
         return topic.topic_id
     name = topic.topic.encode()

@@ -1,13 +1,14 @@
 """Fetch sessions (KIP-227): a consumer of many partitions names them once.
 
-The broker remembers what a session fetches and what it last told the client about each partition;
-a request then carries only what changed, and so does the reply.
+The broker keeps the partitions of each session and what it last sent the client about each of them. A request
+then carries only what changed, and so does the reply.
 
-Rule 1: a session belongs to its id and epoch, not to a connection. Every request must carry the
-        epoch after the last one that was answered; anything else is refused and changes nothing.
-Rule 2: memory is bounded: a number of sessions, and of partitions over all of them. When there is
-        no room the client is told so (session 0) and sends full requests, which always work. A
-        session that outgrows the room is forgotten, and names that no topic can have are not kept.
+Rule 1: a session is identified by its id and epoch, not by a connection. Every request must carry the epoch
+        after the last one that was answered. Any other epoch is rejected and changes nothing.
+Rule 2: memory is bounded, by a number of sessions and by a number of partitions over all sessions. If there
+        is no room, the reply carries session id 0 and the client continues with full requests, which always
+        work. A session that outgrows the room is removed. A session is not kept for names that no topic can
+        have.
 """
 
 from collections.abc import Iterable
@@ -36,18 +37,18 @@ FINAL_EPOCH: Final = -1
 TOPIC_IDS_SINCE: Final = 13
 NO_EPOCH: Final = -1
 UNSET_OFFSET: Final = -2
-"""No offset of any partition."""
+"""A marker that equals no offset of any partition."""
 
 
 class FetchPartitionKey(NamedTuple):
     topic: str
-    """Empty in versions that name topics by id."""
+    """Empty in versions that identify topics by id."""
     topic_id: TopicId
     partition: int
 
 
 class FetchTarget:
-    """A partition that is fetched, and what the client was last told about it."""
+    """A partition to fetch, and what the broker last sent the client about it."""
 
     __slots__ = ("fast_path_offset", "key", "params", "partition", "sent_high_watermark", "sent_log_start")
 
@@ -55,15 +56,21 @@ class FetchTarget:
         self.key = key
         self.params = params
         self.partition: Partition | None = None
-        """Once found, until it goes offline: clients fetch the same ones again and again."""
+        """The partition object, from when it is found until it goes offline: clients fetch the same
+        partitions again and again.
+        """
         self.fast_path_offset = UNSET_OFFSET
-        """Where it reads in the partition that was found, unless something else is to be looked at."""
+        """The fetch offset, if the pre-encoded empty reply may be used; UNSET_OFFSET if the request needs an
+        epoch check first.
+        """
         self.sent_high_watermark = UNSET_OFFSET
         self.sent_log_start = UNSET_OFFSET
 
     def find(self, partition: Partition) -> None:
         self.partition = partition
         params = self.params
+        # A request with a last fetched epoch, or with another leader epoch, must be validated by the slow
+        # path.
         is_plain = params.last_fetched_epoch < 0 and params.current_leader_epoch in (
             NO_EPOCH,
             partition.leader_epoch,
@@ -71,14 +78,14 @@ class FetchTarget:
         self.fast_path_offset = params.fetch_offset if is_plain else UNSET_OFFSET
 
     def update(self, params: FetchPartition) -> None:
-        """It is fetched in another way from now on."""
+        """Replace the parameters that the partition is fetched with."""
         self.params = params
         if self.partition is not None:
             self.find(self.partition)
 
 
 class TopicRun(NamedTuple):
-    """Partitions of one topic that follow one another in a request."""
+    """Consecutive partitions of one topic in a request."""
 
     topic: str
     topic_id: TopicId
@@ -86,9 +93,9 @@ class TopicRun(NamedTuple):
 
 
 class CachedFetchRequest(FetchRequest):
-    """A request whose partitions are known from earlier ones (see fetch_request_cache.py).
+    """A fetch request whose partitions were decoded before (see fetch_request_cache.py).
 
-    Its topics are without partitions: these are in `targets`, each once.
+    Its topics have no partitions: `targets` holds them, each once.
     """
 
     targets: list[FetchTarget] = msgspec.field(default_factory=list)
@@ -108,26 +115,28 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
 
     def rotate(self, served: Iterable[FetchPartitionKey]) -> None:
-        """Partitions that gave data go to the back, so that the others have their turn."""
+        """Move partitions that returned records to the back, so that a byte limit starves no others."""
         for key in served:
             if (entry := self.targets.pop(key, None)) is not None:
                 self.targets[key] = entry
 
 
 class ResolvedFetch(NamedTuple):
-    """What one request asks for."""
+    """The partitions that one request fetches."""
 
     targets: list[FetchTarget]
     session: FetchSession | None
-    """None: the reply holds everything and names no session."""
+    """None: the reply has all partitions and session id 0."""
     is_incremental: bool
-    """Only what changed goes into the reply."""
+    """Whether the reply has only partitions that changed."""
     runs: list[TopicRun] | None = None
-    """How `targets` falls into topics, where that is known."""
+    """How `targets` divides into topics, where that is known."""
 
 
 def weigh_fetch(request: FetchRequest, frame_bytes: int) -> int:
-    """What waits are its partitions. Those that a session adds are counted there."""
+    """Weight of a waiting fetch: the partitions that the request names. Those that its session adds are
+    counted by the session.
+    """
     if isinstance(request, CachedFetchRequest):
         return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * len(request.targets)
     count = sum([len(topic.partitions) for topic in request.topics])
@@ -143,12 +152,12 @@ class FetchSessions:
         *,
         partitions_max: int = FETCH_SESSION_PARTITIONS_MAX,
     ) -> None:
-        """`partitions_max`: how many all sessions together remember."""
+        """`partitions_max`: how many partitions all sessions together may hold."""
         self._slots = slots
         self._partitions_max = partitions_max
         self._clock = clock
         self._randomness = randomness
-        # In order of last use: the first is the one to evict.
+        # Ordered by last use: the first session is the one to evict.
         self._sessions: dict[int, FetchSession] = {}
         self._partitions = 0
 
@@ -156,17 +165,19 @@ class FetchSessions:
         return len(self._sessions)
 
     def resolve(self, request: FetchRequest, version: int) -> ResolvedFetch | ErrorCode:
-        """What the request fetches, or the error that answers it as a whole."""
+        """The partitions that the request fetches, or the error that rejects the whole request."""
         if isinstance(request, CachedFetchRequest):
             return ResolvedFetch(request.targets, None, is_incremental=False, runs=request.runs)
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (FULL_EPOCH, FINAL_EPOCH):
+            # Both a full request and a final one end the session that they name.
             self._drop(session_id)
             targets = list(_named(request, version))
             if epoch == FINAL_EPOCH:
                 return ResolvedFetch(targets, None, is_incremental=False)
             return ResolvedFetch(targets, self._create(targets, version), is_incremental=False)
         session = self._sessions.get(session_id)
+        # Clients reply to these errors with a full request, so a restart or an eviction costs one round trip.
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if epoch != session.epoch:
@@ -202,8 +213,10 @@ class FetchSessions:
             for index in topic.partitions:
                 session.targets.pop(FetchPartitionKey(topic.topic, topic.topic_id, index), None)
         self._partitions += len(session.targets) - before
+        # The epoch wraps to 1, as in Kafka: 0 and -1 have other meanings.
         session.epoch = 1 if session.epoch == INT_MAX else session.epoch + 1
         session.used_at = self._clock.monotonic()
+        # Reinserting moves the session to the end of the eviction order.
         self._sessions[session.id] = self._sessions.pop(session.id)
 
     def _has_room(self, named: list[FetchTarget], session: FetchSession | None = None) -> bool:
@@ -217,6 +230,8 @@ class FetchSessions:
         if len(self._sessions) < self._slots:
             return True
         oldest = next(iter(self._sessions.values()), None)
+        # A session in use is not evicted for a new one: clients that share too few slots would evict each
+        # other.
         if oldest is None or (now - oldest.used_at) * 1000 < FETCH_SESSION_EVICTION_MS:
             return False
         self._drop(oldest.id)
@@ -228,6 +243,8 @@ class FetchSessions:
 
     def _new_id(self) -> int:
         while True:
+            # Random, so that an id from before a restart is unlikely to match the new session of another
+            # client.
             session_id = int.from_bytes(self._randomness.bytes(4), "big") & INT_MAX
             if session_id != NO_SESSION and session_id not in self._sessions:
                 return session_id
@@ -238,7 +255,7 @@ def _may_exist(topic: str) -> bool:
 
 
 def _named(request: FetchRequest, version: int) -> Iterable[FetchTarget]:
-    """The partitions a request names; of one named twice, the last counts."""
+    """The partitions that a request names. If it names one twice, the last entry counts."""
     by_id = version >= TOPIC_IDS_SINCE
     found: dict[FetchPartitionKey, FetchTarget] = {}
     for topic in request.topics:

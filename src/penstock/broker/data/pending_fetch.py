@@ -1,13 +1,15 @@
-"""One fetch from its arrival until there is enough to answer.
+"""A fetch request from its arrival until its reply can be sent.
 
-It looks at once; if there is too little it watches its partitions, and looks again when they have
-been given as much as was missing, or one of them failed, or its time is up. If there was nothing at
-all it then looks at those alone that moved: a client may wait for thousands.
+The fetch reads once. If there are fewer bytes than `fetch.min.bytes`, the fetch registers with its partitions
+and reads again when as many bytes as were missing are below the high watermark, or a partition failed, or
+`fetch.max.wait.ms` is over. If the first read found no records at all, the next one reads only the partitions
+that changed: a client may wait for thousands of partitions.
 
-Rule 1: bytes are not read to be counted. A fetch that waits for more than there is would otherwise
-        make every small append cost a read of everything before it.
-Rule 2: what waits holds the partitions it watches and answers without records, and all that wait
-        hold a bounded number. Beyond that a fetch is answered at once, as if its time were up.
+Rule 1: bytes are not read only to be counted. Otherwise a fetch that waits for more than there is would make
+        every small append cost a read of everything before it.
+Rule 2: a waiting fetch keeps its list of partitions and their empty responses, but no records. The number of
+        partitions that all waiting fetches hold is bounded. Beyond the bound a fetch is answered at once, as
+        if its time were up.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ RACKS_SINCE = 11
 
 
 class FetchParams(NamedTuple):
-    """What a request says beside its partitions."""
+    """Parameters of a fetch request, apart from its partitions."""
 
     wait_ms: int
     bytes_min: int
@@ -42,7 +44,7 @@ class FetchParams(NamedTuple):
     replica_id: int
     replica_epoch: int = NO_REPLICA_EPOCH
     may_read_from_follower: bool = False
-    """The client knows that followers can be read."""
+    """Whether the client supports reading from followers (KIP-392)."""
     rack: str = ""
 
     @classmethod
@@ -62,13 +64,13 @@ class FetchParams(NamedTuple):
 
 
 class FetchHandler(Protocol):
-    """What a fetch in progress needs of those who read."""
+    """The operations that a pending fetch uses of the Fetch API."""
 
     @property
     def has_reply_memory(self) -> bool: ...
 
     watched: int
-    """Partitions that fetches wait for, each counted for every one."""
+    """Number of partitions registered by waiting fetches, counted once for each fetch."""
     watched_max: int
 
     def limits(self, params: FetchParams) -> FetchLimits: ...
@@ -87,7 +89,7 @@ class FetchHandler(Protocol):
 
 
 class PendingFetch:
-    """One request, from its arrival until there is enough to answer."""
+    """One fetch request that may have to wait."""
 
     __slots__ = (
         "_cold_task",
@@ -114,29 +116,34 @@ class PendingFetch:
         self._context = context
         self._later: DeferredReply | None = None
         self._is_abandoned = False
-        """The client has gone."""
+        """Whether the client has disconnected."""
         self._cold_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Partition] = []
         self._wake_at_bytes = 0
-        """Not before the watched partitions have shown this much altogether."""
+        """The total of `committed_bytes` of the watched partitions that is enough to read again; 0: any
+        change is.
+        """
         self._idle: FetchResult | None = None
-        """What a first look found, if that was every partition and nothing in it."""
+        """The result of the first read, if it covered every partition and found no records."""
         self._moved: set[int] = set()
-        """Which of the watched partitions have more, or failed, since then."""
+        """Indexes of the watched partitions that have more records, or failed, since the first read."""
         self._scheduled = False
 
     def begin(self) -> FetchResponse | DeferredReply:
         may_wait = self._may_wait
         if may_wait and not self._fetch.has_reply_memory:
-            return self._wait(self._params.bytes_min)  # there may be enough: look at the first chance
+            # Reply memory is short, so nothing is read yet. There may be enough records: the first wake-up
+            # reads them.
+            return self._wait(self._params.bytes_min)
         fetch_result = self._gather()
         if fetch_result.is_cold:
             self._later = DeferredReply(abandon=self._abandon)
             self._fetch.gather_cold(self)
             return self._later
         if may_wait and not self._is_enough(fetch_result):
-            if not fetch_result.size:  # else records would be held while it waits
+            # Rule 2: records are not held while the fetch waits. They are read again when the wait ends.
+            if not fetch_result.size:
                 self._idle = fetch_result
             return self._wait(fetch_result.size)
         return self._response(fetch_result)
@@ -160,7 +167,9 @@ class PendingFetch:
         )
 
     def _has_new_start(self, fetch_result: FetchResult) -> bool:
-        """Whether records were deleted that a follower has to delete, too: a client waits for that."""
+        """Whether the log start offset moved. A follower has to delete the same records, and DeleteRecords
+        waits for it.
+        """
         if self._params.replica_id < 0 or self._idle is None:
             return False
         targets, answers = self._fetching.targets, fetch_result.answers
@@ -174,6 +183,7 @@ class PendingFetch:
         self._fetch.watched += len(self._watched)
         wake, is_follower = self._wake, self._params.replica_id >= 0
         for number, partition in enumerate(self._watched):
+            # Followers wake on every append, consumers only when the high watermark moves.
             waits = partition.follower_waits if is_follower else partition.fetch_waits
             waits[wake] = number
         self._expect(self._params.bytes_min - have_bytes)
@@ -181,14 +191,16 @@ class PendingFetch:
         return self._later
 
     def _expect(self, more_bytes: int) -> None:
-        # Where a byte is enough nobody is woken for less, and many partitions need not be added up.
+        # If one byte is enough, every wake-up counts, and the sum over many partitions is not needed.
         self._wake_at_bytes = self._shown_bytes() + more_bytes if more_bytes > 1 else 0
 
     def _shown_bytes(self) -> int:
         return sum([partition.committed_bytes for partition in self._watched])
 
     def _wake(self, number: int) -> None:
-        """Look again at the end of this turn: other partitions may be about to advance too."""
+        """Schedule another read at the end of this loop iteration: other partitions may be about to advance
+        too.
+        """
         self._moved.add(number)
         if not self._scheduled:
             self._scheduled = True
@@ -196,6 +208,7 @@ class PendingFetch:
 
     def _look_again(self) -> None:
         self._scheduled = False
+        # The wake-up was scheduled before the wait ended, or the reply would exceed the memory for replies.
         if self._timer is None or not self._fetch.has_reply_memory:
             return
         if self._wake_at_bytes and not self._has_enough():
@@ -207,7 +220,7 @@ class PendingFetch:
             self._expect(self._params.bytes_min - fetch_result.size)
 
     def _has_enough(self) -> bool:
-        """What was missing, or an error."""
+        """Whether the missing bytes have arrived, or a partition failed."""
         has_failed = any(partition.offline is not None for partition in self._watched)
         return has_failed or self._shown_bytes() >= self._wake_at_bytes
 
@@ -215,6 +228,7 @@ class PendingFetch:
         self._complete(self._gather())
 
     def _complete(self, fetch_result: FetchResult) -> None:
+        # Unregistered first: a cold read takes a while, and wake-ups would otherwise finish the reply twice.
         self._stop_watching()
         if fetch_result.is_cold:
             self._fetch.gather_cold(self)
@@ -235,7 +249,7 @@ class PendingFetch:
             self._timer = None
 
     def _abandon(self) -> None:
-        """Nobody waits for the reply any more: what has not been begun for it never is."""
+        """End the fetch of a client that has disconnected. A cold read that has not started never does."""
         self._is_abandoned = True
         self._stop_watching()
         if self._cold_task is not None:
@@ -250,7 +264,7 @@ class PendingFetch:
         try:
             fetch_result = await reads.gather_cold(self._fetching.targets, limits, self._context)
         except BaseException:
-            # Whatever it was, requests behind this one must not wait for ever.
+            # Replies leave in request order, so requests behind this one would wait for ever without a reply.
             self._later.finish(FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
             raise
         self._later.finish(self._response(fetch_result))
@@ -264,8 +278,12 @@ class PendingFetch:
         results = list(zip(targets, fetch_result.answers, strict=True))
         if session is not None:
             if is_incremental:
+                # An incremental reply omits partitions without changes. What is sent now is the baseline for
+                # the next.
                 results = [result for result in results if _has_changes(*result)]
             _remember(results)
+            # Partitions that returned records go last, so that a byte limit does not starve the others
+            # (KIP-227).
             session.rotate([entry.key for entry, data in results if data.records])
         return FetchResponse(
             session_id=session.id if session is not None else 0, responses=_by_topic(results)
@@ -298,7 +316,7 @@ def _by_run(runs: list[TopicRun], answers: list[PartitionData]) -> list[Fetchabl
 
 
 def _by_topic(results: list[tuple[FetchTarget, PartitionData]]) -> list[FetchableTopicResponse]:
-    """Neighbours of one topic together; the order of the request is kept."""
+    """Group neighbouring partitions of one topic. The order of the request is kept."""
     return [
         FetchableTopicResponse(topic, topic_id, [data for _, data in group])
         for (topic, topic_id), group in groupby(

@@ -1,11 +1,11 @@
-"""One produce from its appends until it can be answered.
+"""A produce request from its appends until its reply can be sent.
 
-Each of its partitions is waited for at most twice: for its turn, if its batch is looked into by a
-worker thread, and then for the high watermark to pass what was appended.
+A request waits at most twice for each of its partitions: for its queued append, if a worker thread validates
+the batch, and then for the high watermark to pass the appended batch.
 
-Rule 1: a batch whose turn has not come when the request's time is up is not stored any more.
-Rule 2: nor is one whose client has gone, if that waited for an answer. Whoever asked for none has
-        done all it had to: what it sent is stored.
+Rule 1: a batch that is still queued when the request's time is up is not stored.
+Rule 2: a queued batch is not stored either if the client that waits for its acknowledgement disconnects. With
+        acks=0 the client waits for nothing, so a disconnect does not drop its batches.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from penstock.replication.partition import Appended, Partition
 from penstock.replication.produce_waits import ProduceWait
 from penstock.types import Offset
 
-# Errors found inside the log: the reply says where the log starts. Those found before say -1.
+# Errors found inside the log: the reply carries the log start offset. With any other error it is -1.
 FOUND_IN_LOG: Final = frozenset(
     {
         ErrorCode.INVALID_RECORD,
@@ -48,13 +48,15 @@ ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 
 UnreplicatedAppends = list[tuple[int, Partition, Appended]]
-"""The number of the answer, and what must become safe before it is given."""
+"""The index of the partition's response, the partition, and the append that must be acknowledged before the
+reply.
+"""
 QueuedAppends = list[tuple[int, Partition, QueuedAppend]]
-"""The number of the answer, and what must be looked into before that."""
+"""The index of the partition's response, the partition, and the append that must be validated first."""
 
 
 class ProduceLimits(NamedTuple):
-    """How many batches a request may have, and how long one of them may wait for its turn."""
+    """How many batches a request may have, and how long one of them may stay queued."""
 
     batches_max: int = PRODUCE_BATCHES_MAX
     inspection_wait_ms_max: int = INSPECTION_WAIT_MS_MAX
@@ -64,9 +66,10 @@ PRODUCE_LIMITS: Final = ProduceLimits()
 
 
 def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
-    """Its bytes are records, which are in the log by now; what waits is an answer for each batch.
+    """Weight of a pending produce: its records are in the log by then, so only a response for each batch
+    counts.
 
-    Without acks there are no answers. Batches that wait to be looked into are counted where they wait.
+    With acks=0 there are no responses. Batches in the validation queue are counted by that queue.
     """
     if request.acks == ACKS_NONE:
         return DECODED_REQUEST_BYTES
@@ -85,10 +88,10 @@ class PendingProduce:
         acks: int = ACKS_ALL,
     ) -> None:
         self._is_local = acks == ACKS_LEADER
-        """It waits for the leader alone."""
+        """Whether the request waits for the leader only (acks=1), not for the in-sync replicas."""
         self._responses = responses
         self._answers = answers
-        """Those within the responses, by their number."""
+        """All partition responses within `responses`, by their index in the request."""
         self._later = DeferredReply()
         self._wait = ProduceWait(deadline, self._done)
 
@@ -109,14 +112,16 @@ class PendingProduce:
 
 
 class QueuedProduce(PendingProduce):
-    """One with batches that are looked into first."""
+    """A pending produce with batches that must be validated first."""
 
     __slots__ = ("_is_abandoned", "_names_left", "_timer", "_turns")
 
     def begin(
         self, waiting: UnreplicatedAppends, turns: QueuedAppends, *, names_left: int, wait_ms: int
     ) -> DeferredReply:
-        """`names_left`: how many records its refusals may still name. `wait_ms`: how long for its turns."""
+        """`names_left`: how many rejected records the reply may still list. `wait_ms`: how long batches may
+        stay queued.
+        """
         self._later.abandon = self._abandon
         self._wait_for_turns(turns, names_left=names_left, wait_ms=wait_ms)
         return self.wait(waiting)
@@ -127,6 +132,8 @@ class QueuedProduce(PendingProduce):
         self._turns: dict[int, QueuedAppend] = {}
         for number, partition, turn in turns:
             self._wait.outstanding.add(number)
+            # Registered as outstanding before anything can finish: the reply must not be sent while a batch
+            # is queued.
             self._turns[number] = turn
             turn.then = partial(self._has_had_its_turn, number, partition)
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_is_up)
@@ -141,6 +148,7 @@ class QueuedProduce(PendingProduce):
             return
         answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms
+        # The append itself may have advanced the high watermark, if no other replica is in sync.
         answer.log_start_offset = partition.log.log_start_offset
         self._is_appended(number, partition, outcome)
 
@@ -151,6 +159,8 @@ class QueuedProduce(PendingProduce):
         else:
             self._wait.reached(number)
 
+    # Only queued batches fail here. A batch that was appended keeps waiting for its replicas until the
+    # request's own deadline.
     def _time_is_up(self) -> None:
         for number in self._drop_turns():
             self._wait.failed(number, ErrorCode.REQUEST_TIMED_OUT)
@@ -168,15 +178,18 @@ class QueuedProduce(PendingProduce):
             super()._done(wait)
 
     def _abandon(self) -> None:
-        """Nobody waits for the reply any more, although its partitions may still have to reach it."""
+        """Release the reply of a client that has disconnected. Its appended batches may still wait for
+        replicas.
+        """
         self._is_abandoned = True
         self._timer.cancel()
+        # Rule 2: a batch that was not appended yet is dropped.
         self._drop_turns()
         self._responses, self._answers = [], []
 
 
 class ProduceWithoutAcks(QueuedProduce):
-    """One without acks: done when all of its batches have had their turns."""
+    """A produce with acks=0: finished when all of its queued batches were appended or rejected."""
 
     __slots__ = ()
 
@@ -184,7 +197,7 @@ class ProduceWithoutAcks(QueuedProduce):
         self, waiting: UnreplicatedAppends, turns: QueuedAppends, *, names_left: int, wait_ms: int
     ) -> DeferredReply:
         self._wait_for_turns(turns, names_left=names_left, wait_ms=wait_ms)
-        require_success(self._answers)  # those that were refused at once
+        require_success(self._answers)  # batches that were rejected before any was queued
         return self._later
 
     def _is_appended(self, number: int, partition: Partition, appended: Appended) -> None:
@@ -200,7 +213,9 @@ class ProduceWithoutAcks(QueuedProduce):
 
 
 def acknowledgeable_end(partition: Partition, *, is_local: bool) -> Offset:
-    """Up to where a producer is answered: what all in-sync replicas have, or what the leader has."""
+    """Offset up to which produce requests are acknowledged: the high watermark, or the leader's own end for
+    acks=1.
+    """
     leading = partition.leading
     return leading.own_end if is_local and leading is not None else partition.high_watermark
 

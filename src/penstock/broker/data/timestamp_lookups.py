@@ -1,11 +1,11 @@
-"""Lookups of offsets by time, for requests: one step after another in a thread of their own.
+"""Offset lookups by timestamp for requests, run step by step in a thread of their own.
 
-A step is short (log/reading/time_lookup.py). Lookups of all requests take turns in the thread step by step,
-so one that has much to look at delays others little; cold fetches, followers and the loading of
-coordinators have other threads and are not delayed at all.
+A step is short (log/reading/time_lookup.py). The thread alternates between the lookups of all requests after
+every step, so a lookup over many segments delays the others little. Cold fetches, followers and coordinator
+loading use other threads and are not delayed at all.
 
-Rule 1: a lookup ends when the client has left, and when the time of its request is up.
-Rule 2: a lookup whose segment was replaced meanwhile begins anew.
+Rule 1: a lookup ends when its client disconnects or its request's time is up.
+Rule 2: a lookup starts over when one of its segments was replaced meanwhile.
 """
 
 from collections.abc import Callable
@@ -27,18 +27,18 @@ NO_TIMEOUT: Final = 0
 
 class Lookup(NamedTuple):
     entry: ListOffsetsPartitionResponse
-    """What is filled in."""
+    """The response entry that the lookup fills in."""
     partition: Partition
     timestamp: int | None
-    """None: the newest record is looked for."""
+    """The timestamp to search for; None searches for the record with the largest timestamp."""
 
 
 class LookupEnded(Exception):
-    """Nobody waits for the answer any more."""
+    """The client disconnected, or the request's time is up."""
 
 
 class LookupDeadline:
-    """Until when the lookups of one request go on. Worker threads ask it, too."""
+    """Deadline of all lookups of one request. Worker threads check it, too."""
 
     def __init__(self, clock: Clock, timeout_ms: int = NO_TIMEOUT) -> None:
         limit_ms = min(timeout_ms, LOOKUP_MS_MAX) if timeout_ms > NO_TIMEOUT else LOOKUP_MS_MAX
@@ -47,7 +47,7 @@ class LookupDeadline:
         self._is_abandoned = False
 
     def abandon(self) -> None:
-        """The client has left."""
+        """End the lookups: the client has disconnected."""
         self._is_abandoned = True
 
     def check(self) -> None:
@@ -64,7 +64,7 @@ class TimeLookups:
         limits: LookupLimits = LOOKUP_LIMITS,
         yield_gil: Callable[[], None] = yield_gil,
     ) -> None:
-        """`reads`: of a pool of one thread that nothing but lookups has to wait for."""
+        """`reads`: reads on a pool of one thread that only lookups use."""
         self._limits = limits
         self._give_way = yield_gil
         self._reads = reads
@@ -72,7 +72,7 @@ class TimeLookups:
         self._clock = clock
 
     def begin(self, lookups: list[Lookup], response: ListOffsetsResponse, timeout_ms: int) -> DeferredReply:
-        """The reply, when all lookups are done and their entries in it are filled in."""
+        """Start the lookups. The reply is finished when every lookup has filled in its entry."""
         deadline = LookupDeadline(self._clock, timeout_ms)
         later = DeferredReply(abandon=deadline.abandon)
         self._tasks.start(self._look_up(lookups, deadline, later, response), "lookup by time")
@@ -89,7 +89,8 @@ class TimeLookups:
             for lookup in lookups:
                 await self._fill_in(lookup, deadline)
         except BaseException:
-            # Whatever it was, requests behind this one must not wait for ever, nor a thread go on.
+            # Requests behind this one must not wait for ever, and the worker thread must not continue for
+            # nobody.
             deadline.abandon()
             for entry, _, _ in lookups:
                 entry.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -120,7 +121,8 @@ class TimeLookups:
             deadline.check()
 
         while True:
-            # First: to prepare a lookup takes a look at every segment, and nothing here gives way to others.
+            # The deadline is checked first: preparing a lookup visits every segment on the event loop,
+            # without a pause.
             deadline.check()
             search = TimeSearch(partition.time_lookup(), timestamp, pause, limits=self._limits)
             try:

@@ -1,1 +1,1 @@
-"""The tasks around logs on disk: flushing, checkpoints, retention, compaction, reads from the device."""
+"""Background tasks for logs on disk: flushing, checkpoints, retention, compaction and device reads."""

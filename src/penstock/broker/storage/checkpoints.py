@@ -1,7 +1,7 @@
 """Advances recovery points, so that a start after a crash has little to read.
 
-A checkpoint makes three things durable together: the log up to an offset, its indexes, and the
-producers as of that offset. It is due after 64 MB or five seconds of writing.
+A checkpoint makes three things durable together: the log up to an offset, its indexes, and the producer state
+as of that offset. It is due after 64 MB or five seconds of writing.
 """
 
 import asyncio
@@ -21,11 +21,13 @@ Item = TypeVar("Item")
 Planned = list[tuple[Partition, Checkpoint]]
 FILES_AT_ONCE_MAX = 64
 FILES_AT_ONCE_SHARE = 4
-"""At most so many files are open for a checkpoint, or one for so many that logs may have open."""
+"""A checkpoint has at most 64 files open, or a quarter of the open files that the disk allows if that is
+less.
+"""
 
 
 class CheckpointLimits(NamedTuple):
-    """How often checkpoints are made, and of how many partitions in one turn of the loop."""
+    """How often checkpoints are made, and of how many partitions in one iteration of the event loop."""
 
     interval_ms: int = CHECKPOINT_MS
     partitions_at_once: int = CHECKPOINT_PARTITIONS_AT_ONCE
@@ -52,14 +54,18 @@ class Checkpoints:
         self._warm: list[Partition] = []
         self._since_all = 0.0
         self.lock = asyncio.Lock()
-        """Held from the plan of a checkpoint until it is on disk; by others who write the same files, too."""
+        """Held from the plan of a checkpoint until the checkpoint is on disk, and by all others that write
+        the same files.
+        """
 
     def touch(self, partition: Partition) -> None:
-        """The partition was written to."""
+        """Note that the partition was written to."""
         self._touched[partition] = None
 
     async def run_due(self, now: float) -> None:
-        """Checkpoint whatever has been written to for long enough, or enough."""
+        """Checkpoint all written partitions every five seconds, and earlier those with 64 MB since the last
+        checkpoint.
+        """
         if (now - self._since_all) * 1000 >= self._limits.interval_ms:
             self._since_all = now
             touched = list(self._touched)
@@ -70,16 +76,16 @@ class Checkpoints:
         await self.run(large)
 
     async def _close_files_of_idle(self, touched: list[Partition]) -> None:
-        """A partition that was written before, but not since, keeps no file open."""
+        """Close the files of partitions that were written before the last checkpoint, but not since."""
         warm, self._warm = self._warm, touched
         for group in _slices(warm, self._limits.partitions_at_once):
             _close_files([partition for partition in group if partition not in self._touched])
             await asyncio.sleep(0)
 
     async def run(self, partitions: Sequence[Partition]) -> None:
-        """In groups, so that planning many never holds the loop for long."""
+        """Checkpoint partitions in groups, so that planning many never blocks the event loop for long."""
         for group in _slices(partitions, self._limits.partitions_at_once):
-            # One at a time: an earlier plan of a partition must not be carried out after a later one.
+            # One checkpoint at a time: an earlier plan of a partition must not be written after a later plan.
             async with self.lock:
                 await self._run_group(group)
             await asyncio.sleep(0)
@@ -93,8 +99,10 @@ class Checkpoints:
         if not planned:
             return
         try:
+            # The log first: a recovery point must not cover records that a crash can still lose.
             await self._flusher.flush_to([(partition, plan.recovery_point) for partition, plan in planned])
-            # Of a topic that was deleted, or of a leadership that is over and whose log another has now.
+            # The topic was deleted meanwhile, or the partition object belongs to an old leader epoch and its
+            # log to a new object.
             self._abandon([entry for entry in planned if entry[0].offline is not None])
             planned = [entry for entry in planned if entry[0].offline is None]
             await self._worker.run(lambda: _carry_out(self._disk, planned))
@@ -102,8 +110,9 @@ class Checkpoints:
             self._log.warning("checkpoint.postponed", reason=str(full))
             self._abandon(planned)
             if isinstance(full, TooManyOpenFiles):
-                _close_files([partition for partition, _ in planned])  # for the next attempt
-        except asyncio.CancelledError:  # the broker stops; it checkpoints once more when it has
+                # Frees descriptors for the next attempt.
+                _close_files([partition for partition, _ in planned])
+        except asyncio.CancelledError:  # the broker stops, and makes a last checkpoint afterwards
             self._abandon(planned)
             raise
         else:
@@ -127,11 +136,13 @@ class Checkpoints:
 
 
 def _carry_out(disk: Disk, planned: Planned) -> None:
-    """Blocks. If a topic is deleted meanwhile, its folders are moved behind this in the same worker."""
+    """Write planned checkpoints. Blocks. If a topic is deleted meanwhile, the same worker renames its folder
+    afterwards.
+    """
     at_once = max(1, min(FILES_AT_ONCE_MAX, disk.open_files_max // FILES_AT_ONCE_SHARE))
     for writes in _slices([write for _, plan in planned for write in plan.indexes.writes], at_once):
         _write_indexes(disk, writes)
-    # In their order: what a snapshot claims is on disk before it is.
+    # In their order: everything that a snapshot relies on is durable before the snapshot is.
     for stored in _slices([stored for _, plan in planned for stored in plan.render_stored()], at_once):
         disk.store(stored)
 

@@ -1,10 +1,9 @@
-"""Cleaning in a process of its own: parsing a million records would hold the loop for seconds.
+"""Runs the cleaner in a child process: parsing a million records would block the event loop for seconds.
 
-Neither the process nor the thread that waits for it exists before there is something to clean, and
-both go again when there has been nothing for a while.
+The process and the thread that waits for it are started with the first cleaning. Both end after an idle time.
 
-Rule 1: whoever stops listening in the middle of a cleaning ends the process, and goes on when it has
-        ended: then nothing is written any more, and what was written can be removed.
+Rule 1: a task that stops waiting in the middle of a cleaning kills the process and continues when it has
+        ended. From then on nothing is written any more, and what was written can be removed.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ class ProcessCleaner:
         self._asking: RequestHandle | None = None
 
     async def begin(self, job: CleaningJob) -> CleaningStep:
-        """Raises what the cleaning met, or ChildDied."""
+        """Start a cleaning. Raises the failure of the cleaning, or ChildDied."""
         return await self._ask(CleaningRequest(job))
 
     async def go_on(self) -> CleaningStep:
@@ -45,13 +44,17 @@ class ProcessCleaner:
             return step_in(await worker.run(lambda: self.child.send_request(message, asking)))
         except asyncio.CancelledError:
             asking.is_cancelled = True
+            # Rule 1: without the kill the process would go on writing `.cleaned` files after this task has
+            # ended.
             await self.abandon()
             raise
         finally:
             self._asking = None
 
     async def abandon(self) -> None:
-        """The thread is free when the one who waited in it was told that the process died."""
+        """Kill the process. The worker thread is free once its pending request has failed, so the call waits
+        for it.
+        """
         self.child.kill()
         if self._worker is not None:
             await self._worker.run(self.child.stop)
@@ -70,7 +73,7 @@ class ProcessCleaner:
 
 
 def step_in(answered: bytes) -> CleaningStep:
-    """Raises the failure that the answer tells of."""
+    """The step in a reply. Raises the failure that the reply reports."""
     answer = msgspec.msgpack.decode(answered, type=CleaningReply)
     if answer.failure is not None:
         kind, sentence = answer.failure

@@ -1,8 +1,8 @@
 """The process that cleans compacted logs: `python -m penstock.broker.storage.cleaner_worker`.
 
-It reads segments and writes `.cleaned` files beside them, and knows nothing of brokers. Whatever it
-meets is an answer, even what nobody expected; it never decides what happens to a log. Between two
-answers it remembers where it is in the one cleaning that was begun.
+The process reads segments and writes `.cleaned` files beside them. It does not depend on the broker. It
+replies with every failure, even an unexpected one, and never decides what happens to a log. Between two
+replies it keeps the position of the one cleaning that is under way.
 """
 
 import time
@@ -28,7 +28,7 @@ DESCRIPTION_CHARACTERS_MAX = 10_000
 
 
 class CleaningServer:
-    """One at a time."""
+    """Server of cleaning requests, one cleaning at a time."""
 
     def __init__(self) -> None:
         self._steps: Iterator[CleaningStep] = iter(())
@@ -39,10 +39,11 @@ class CleaningServer:
         except tuple(FAILURES.values()) as failure:
             result = CleaningReply(failure=(type(failure).__name__, str(failure)))
         except Exception as mistake:
-            # The root of the process: dying would tell nobody what it was.
+            # This is the outermost frame of the process: if it died here, the broker would not learn the
+            # reason.
             result = CleaningReply(failure=(CleanerFailed.__name__, _describe(mistake)))
         if result.replacement is None:
-            self._steps = iter(())  # the keys it has learned take much memory
+            self._steps = iter(())  # frees the key map, which takes much memory
         return msgspec.msgpack.encode(result)
 
     def _next_step(self, question: CleaningRequest) -> CleaningReply:
@@ -57,13 +58,13 @@ class CleaningServer:
 
 
 def _describe(mistake: Exception) -> str:
-    """What it was, and then where."""
+    """The error and then its traceback, limited in size."""
     told = f"{type(mistake).__name__}: {mistake}\n" + "".join(traceback.format_exception(mistake))
     return told[:DESCRIPTION_CHARACTERS_MAX]
 
 
 def throttle_to(bytes_per_second_max: float) -> Callable[[int], None]:
-    """Waits as long as the bytes so far should have taken."""
+    """A function that sleeps until the bytes so far have taken as long as the rate limit demands."""
     started, done = time.monotonic(), 0
 
     def pace(count: int) -> None:

@@ -1,18 +1,18 @@
-"""Reads of segments in worker threads, and what a read that failed means.
+"""Reads of segments in worker threads, and the consequences of failed reads.
 
-While a worker thread reads, the event loop goes on: compaction replaces segments, retention removes
-them, a follower truncates its log, another leader epoch begins. A read that fails may have met any of
-these, so a failure is judged on the event loop, by what the log is then. Fetches, ListOffsets by time,
-the loading of coordinators and the times of records all come here, so that the same bytes on disk have
-the same consequence whoever reads them.
+While a worker thread reads, the event loop continues: compaction replaces segments, retention removes them, a
+follower truncates its log, a new leader epoch begins. A failed read may have met any of these. So a failure
+is judged on the event loop, by the current state of the log. Fetch, ListOffsets by timestamp, coordinator
+loading and the lookup of record timestamps all use this class, so that the same damage has the same
+consequence for every reader.
 
-Rule 1: only what a read met in segments that are still current is reported (`Storage.read_failed`). A
-        damaged batch is reported once: a partition that is offline has been reported or replaced. A device
-        that failed is reported each time; one that is full, or has no descriptor, is not.
-Rule 2: while the log is being truncated no failure says anything. Only followers truncate, so the
-        client is sent to the leader (NOT_LEADER_OR_FOLLOWER), and is not kept waiting.
-Rule 3: indexes that were loaded are kept for the next reader, and are written to disk if they had to
-        be made anew.
+Rule 1: a failure is reported (`Storage.read_failed`) only if the segments that were read are still current. A
+        damaged batch is reported once: a partition that is offline has been reported or replaced. A failed
+        device is reported each time. A full device, or a lack of descriptors, is not reported.
+Rule 2: while the log is being truncated, failures are ignored. Only followers truncate, so the client is sent
+        to the leader (NOT_LEADER_OR_FOLLOWER) instead of being kept waiting.
+Rule 3: indexes that were loaded are kept for the next reader, and are written to disk if they had to be
+        rebuilt.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,11 +27,11 @@ from penstock.replication.partition import Partition
 SegmentReadResult = TypeVar("SegmentReadResult", bound=ReadResult)
 _Problem = CorruptData | StorageFailed | StorageFull
 ColdReadFailure = ApiError | CorruptData | StorageFailed | StorageFull
-"""Why a read has no result, or `SegmentsChanged`."""
+"""The failure of a read, besides `SegmentsChanged`."""
 
 
 class SegmentsChanged(Exception):
-    """A segment was replaced or removed while it was read: the caller plans the read again."""
+    """A segment was replaced or removed during the read. The caller plans the read again."""
 
 
 class ColdReads:
@@ -41,12 +41,13 @@ class ColdReads:
         self._pool = pool
         self.on_failure = on_failure
         """`Storage.read_failed`: takes a damaged partition offline, and in a cluster lets a sound replica
-        lead it."""
+        lead it.
+        """
 
     async def run(self, partition: Partition, read: SegmentRead[SegmentReadResult]) -> SegmentReadResult:
         """Run one read in a worker thread.
 
-        Outdated: plan it again. ApiError: the partition is offline, or cannot be read just now.
+        SegmentsChanged: plan the read again. ApiError: the partition is offline or cannot be read now.
         CorruptData: the partition was just found damaged. StorageFailed, StorageFull: the device failed.
         """
         (outcome,) = await self.run_all([(partition, read)])
@@ -57,7 +58,7 @@ class ColdReads:
     async def run_all(
         self, reads: Sequence[tuple[Partition, SegmentRead[SegmentReadResult]]]
     ) -> list[SegmentReadResult | ColdReadFailure | SegmentsChanged]:
-        """Run several reads as one job. Each has its own outcome, in their order."""
+        """Run several reads as one job. Returns their outcomes in the same order."""
         attempts = await self._pool.run(partial(_attempt_all, [read for _, read in reads]))
         return [
             self._judged(partition, read, outcome)
@@ -70,7 +71,8 @@ class ColdReads:
         read: SegmentRead[SegmentReadResult],
         outcome: SegmentReadResult | _Problem,
     ) -> SegmentReadResult | ColdReadFailure | SegmentsChanged:
-        if partition.offline is not None:  # while it was read: damaged, deleted, or of an older epoch
+        # It was damaged or deleted during the read, or belongs to an old leader epoch.
+        if partition.offline is not None:
             return partition.offline.again()
         if not isinstance(outcome, Exception):
             partition.keep_indexes(outcome.loaded)
@@ -80,6 +82,8 @@ class ColdReads:
             return ApiError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {partition.name} is being truncated"
             )
+        # Checked after truncation: a truncated log has other segments, and planning again would loop until it
+        # ends.
         if not all(log.is_current(segment) for segment in read.segments):
             return SegmentsChanged(str(outcome))
         if not isinstance(outcome, StorageFull):
@@ -87,7 +91,7 @@ class ColdReads:
         return outcome
 
     def report_failed_read(self, partition: Partition, failure: StorageFailed) -> None:
-        """Report a read that failed on the event loop, before there was anything to run in a thread."""
+        """Report a read that failed on the event loop, before a worker thread was involved."""
         if partition.offline is None and not partition.log.is_truncating:
             self.on_failure(partition, failure)
 

@@ -1,20 +1,20 @@
-"""Keeps compacted logs compact: the shell around log/compaction/cleanable.py.
+"""Runs log compaction: the I/O and scheduling around log/compaction/cleanable.py.
 
-Now and then it looks at every compacted partition and ranks those that are worth it; then it has one
-after another cleaned in a process of its own, and puts each segment that comes back in the place of
-those it stands for, before the next is made. As long as something is worth cleaning it goes on without
-a pause. Looking costs a turn of the worker for each partition, so a ranking is used to its end, unless
-it gets too old; a log is looked at once more when its turn comes.
+At intervals the task checks every compacted partition and ranks the logs that are worth cleaning. A child
+process cleans one log after another. Each cleaned segment replaces its source segments before the cleaner
+makes the next one. The task continues without a pause as long as a log is worth cleaning. Checking a
+partition costs a job of the storage worker, so a ranking is used to its end unless it gets older than 15
+seconds. A log is checked once more right before it is cleaned.
 
-Rule 1: a log that is damaged stays as it is, and its partition is taken out of use (`Storage.damage`): in
-        a cluster a sound replica leads it then. One whose files the device fails to read or write is left
-        alone until the next start. One that found no room, or whose cleaner died or made a mistake, is
-        tried again, each time after twice as long. Others are cleaned all the same.
-Rule 2: what was cleaned counts only if the segments it came from are still those of the log.
-Rule 3: the cleaned segments first, then the note of how far the log is clean
-        (log/compaction/cleaner_offsets.py). A crash between them cleans again what is clean already. The
-        storage thread writes the note, and truncates logs: a note that was given to it before a truncation
-        is on disk when that removes it.
+Rule 1: a damaged log is not cleaned, and its partition goes offline (`Storage.damage`): in a cluster a sound
+        replica then leads it. A log whose files the device fails to read or write is not cleaned again before
+        the next start. A log for which there was no room, or whose cleaner died or failed, is tried again,
+        each time after twice as long. Such logs do not delay the others.
+Rule 2: a cleaned segment is used only if its source segments are still segments of the log.
+Rule 3: the cleaned segments are in place before the offset up to which the log is clean is stored
+        (log/compaction/cleaner_offsets.py). A crash between the two cleans again what is clean already. The
+        storage thread both stores that offset and truncates logs, so an offset that was passed to it before a
+        truncation is on disk when the truncation removes it.
 """
 
 import asyncio
@@ -72,28 +72,28 @@ from penstock.types import TopicPartition
 RETRY_MS_MIN: Final = 15 * SECOND_MS
 RETRY_MS_MAX: Final = 10 * MINUTE_MS
 RANKING_MS_MAX: Final = 15 * SECOND_MS
-"""A log that becomes overdue while others are cleaned waits for so long, and for the cleaning under way."""
+"""Longest wait of a log that becomes overdue while others are cleaned, besides the current cleaning."""
 
 
 class Cleaner(Protocol):
-    """Whatever carries out a cleaning away from the loop."""
+    """Cleaner of one log at a time, outside the event loop."""
 
     async def begin(self, job: CleaningJob) -> CleaningStep: ...
 
     async def go_on(self) -> CleaningStep:
-        """What was made is to be taken over before the next step is asked for."""
+        """Continue with the next segment. The caller has swapped in the previous one."""
         ...
 
     async def abandon(self) -> None:
-        """The cleaning that was begun is not gone on with: when this returns, nothing writes any more."""
+        """Stop the current cleaning. When this returns, the cleaner writes nothing more."""
         ...
 
     def interrupt(self) -> None:
-        """Nobody wants the answer any more: whoever waits for it is told so."""
+        """Fail the current request at once: its result is no longer needed."""
         ...
 
     async def shut_down(self) -> None:
-        """There was nothing to do for a while."""
+        """Release the cleaner's process after an idle time."""
         ...
 
 
@@ -105,7 +105,7 @@ class CompactionDependencies(NamedTuple):
 
 
 class PostponedCleaning(NamedTuple):
-    """A cleaning that came to nothing, for a reason that may pass."""
+    """A cleaning that failed for a reason that may pass."""
 
     reason: str
     retry_ms: int
@@ -125,26 +125,27 @@ class Compaction:
         self.cleaner = cleaner
         self._directory, self._worker, self._clock, self._log = means
         self.postponed_cleanings: dict[Partition, PostponedCleaning] = {}
-        """Logs that are to be tried again, later."""
+        """Logs that are cleaned again later."""
         self.uncleanable: dict[Partition, str] = {}
-        """Logs that are left alone, and why."""
+        """Logs that are not cleaned again, and why."""
         self.cleanings = 0
         self.failures = 0
-        """Of this process: cleanings that came to their end, and those that did not."""
+        """Counts of this process: cleanings that completed, and cleanings that failed."""
         self._trusted = TrustedTime(self._clock.wall_ms(), self._clock.monotonic())
         self._lock = asyncio.Lock()
         self._ranking: deque[tuple[Partition, LogToClean]] = deque()
-        """What was worth cleaning when all logs were looked at, the dirtiest first."""
+        """The logs that were worth cleaning at the last check of all logs, dirtiest first."""
         self._ranked_at = self._clock.monotonic()
         self._unopened: dict[Partition, int] = {}
-        """How many batches of a log that cannot be opened were spoken of."""
+        """For each log, how many batches the cleaner could not open and kept whole, as last logged."""
         self._being_cleaned: Partition | None = None
 
     def open(self) -> None:
-        """Remove the file of earlier versions, which spoke of all logs. Blocks: nothing is served yet.
+        """Remove the checkpoint file of earlier versions, which covered all logs. Blocks: nothing is served
+        yet.
 
-        A row of it may be about a log that was replaced by another copy since, so none is believed. A
-        process of such a version that finds it gone cleans every log from its start, which is safe.
+        A row of that file may describe a log that was replaced by another copy since, so no row is used. An
+        earlier version that finds the file missing cleans every log from its start, which is safe.
         """
         disk, path = self._directory.disk, f"{self._directory.logs_path}/{FILE_NAME}"
         if disk.exists(path):
@@ -152,7 +153,7 @@ class Compaction:
             self._log.info("compaction.begins_anew", reason=f"{path} was of an earlier version")
 
     async def run(self) -> None:
-        """The task. Ends when it is cancelled."""
+        """Task that cleans logs. Ends when it is cancelled."""
         busy_at = self._clock.monotonic()
         while True:
             await asyncio.sleep(self._config().backoff_ms / 1000)
@@ -160,11 +161,12 @@ class Compaction:
                 continue
             while await self.clean_dirtiest():
                 busy_at = self._clock.monotonic()
+            # The process and its key map take memory, so an idle cleaner is stopped.
             if (self._clock.monotonic() - busy_at) * 1000 >= CLEANER_IDLE_MS_MAX:
                 await self.cleaner.shut_down()
 
     async def clean_dirtiest(self) -> TopicPartition | None:
-        """Clean the log that needs it most. Returns its name; None if none does."""
+        """Clean the dirtiest log. Returns its name; None if no log is worth cleaning."""
         async with self._lock:
             self._trusted.observe(self._clock.wall_ms(), self._clock.monotonic())
             if self._storage.partitions.failure is not None:
@@ -185,7 +187,7 @@ class Compaction:
         return self._ranking.popleft() if self._ranking else None
 
     async def _rank(self) -> None:
-        """Look at every log."""
+        """Check every log and rank those worth cleaning."""
         self._forget_the_gone()
         candidates = []
         for partition in tuple(self._storage.partitions):
@@ -196,7 +198,9 @@ class Compaction:
         self._ranked_at = self._clock.monotonic()
 
     def _forget_the_gone(self) -> None:
-        """And keep for a partition what was found out about its log under another leader epoch."""
+        """Drop the state of closed logs. The state of a log moves to the partition object of the current
+        leader epoch.
+        """
         now = {partition.log: partition for partition in self._storage.partitions}
         self._unopened = {now[known.log]: n for known, n in self._unopened.items() if known.log in now}
         self.uncleanable = {
@@ -220,14 +224,16 @@ class Compaction:
         return setback is not None and self._clock.monotonic() < setback.retry_at
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        """The cluster's metadata changed, and the storage has followed."""
+        """Interrupt the cleaning of a partition that went offline. Runs after the storage has applied the
+        change.
+        """
         if self._being_cleaned is not None and self._being_cleaned.offline is not None:
             self.cleaner.interrupt()
 
     # Deciding
 
     async def _dirt_of(self, partition: Partition) -> LogToClean | None:
-        """What there is to clean; None if it is not worth it."""
+        """Measure what can be cleaned; None if it is not worth cleaning."""
         policy, now_ms = _policy(partition.config), self._clock.wall_ms()
         log = partition.log
         files_version = log.files_version
@@ -237,12 +243,12 @@ class Compaction:
                 self._storage.checkpoints.touch(partition)
             if safe_end(log, partition.high_watermark) < log.active.base_offset:
                 await self._storage.checkpoints.run([partition])  # cleaning stops at the recovery point
-            # Timestamps of old segments may have to be read from the device.
+            # Reading the timestamps of old segments may wait for the device.
             ages = await self._worker.run(lambda: segment_ages(log, policy))
         except CorruptData as damage:
             if log.is_unchanged_since(files_version):
                 self._storage.damage(partition, damage)
-            return None  # otherwise it met what is not there any more, and the next look is as good
+            return None  # the read met a file that was removed meanwhile; the next check repeats it
         except (StorageFailed, StorageFull) as problem:
             self._log.warning("compaction.postponed", partition=partition.name, reason=str(problem))
             return None
@@ -257,8 +263,10 @@ class Compaction:
     async def _clean(self, partition: Partition, log_to_clean: LogToClean) -> None:
         job = job_for(partition.log, log_to_clean, self._setup(partition))
         if partition.offline is not None or not job.segments:
-            return  # while others were looked at, retention removed what was dirty, or somebody the topic
+            return  # retention removed the dirty segments meanwhile, or the topic was deleted
         self._being_cleaned = partition
+        # A truncation may put other records at the offsets that are being cleaned, so its counter is compared
+        # before every use of a result.
         waiting, truncation_count = job.segments, partition.log.truncation_count
         try:
             step = await self.cleaner.begin(job)
@@ -270,6 +278,8 @@ class Compaction:
                     return
                 waiting = [piece for piece in waiting if piece.base_offset >= step.end_offset]
                 step = await self.cleaner.go_on()
+            # Checked again: the last segment may have been truncated after its swap, and then the log is not
+            # clean to the end.
             if (
                 truncation_count != partition.log.truncation_count
                 or partition.log.is_truncating
@@ -279,6 +289,8 @@ class Compaction:
                 return
             await self._end(partition, step)
         except (CorruptData, StorageFailed, StorageFull, ConfigError, CleanerFailed, ChildDied) as failure:
+            # A failure counts only if the cleaner read current segments. Otherwise it met files that were
+            # replaced.
             log = partition.log
             is_current = (
                 truncation_count == log.truncation_count
@@ -292,6 +304,8 @@ class Compaction:
                 await self._abandon(partition)
         finally:
             self._being_cleaned = None
+            # Runs behind all earlier jobs of the storage thread, so no swap still needs the files that it
+            # removes.
             self._worker.submit(lambda: discard_cleaned(self._directory.disk, job.folder), self._discarded)
 
     async def _abandon(self, partition: Partition) -> None:
@@ -300,6 +314,8 @@ class Compaction:
 
     async def _end(self, partition: Partition, cleaned: CleaningResult) -> None:
         log = partition.log
+        # In memory first: a truncation that runs before the note is on disk lowers this value and removes the
+        # note.
         log.clean_to = cleaned.end_offset
         note = cleaner_offset_file(log.folder, cleaned.end_offset)
         await self._worker.run(lambda: self._directory.disk.store([note]))
@@ -308,7 +324,7 @@ class Compaction:
         self._log_cleaned(partition, cleaned)
 
     def _note_failure(self, partition: Partition, failure: Exception) -> None:
-        """Said once, however often it is tried again, unless for another reason."""
+        """Handle a failed cleaning. The reason is logged once, and again only when it changes."""
         self.failures += 1
         reason, before = str(failure), self.postponed_cleanings.get(partition)
         if isinstance(failure, CorruptData):
@@ -338,13 +354,16 @@ class Compaction:
         )
 
     async def _swap(self, partition: Partition, replacement: Replacement) -> bool:
-        """Put a cleaned segment in its place. False if the log has changed there since."""
+        """Replace source segments by a cleaned segment. Returns False if the log changed there meanwhile."""
         disk, log = self._directory.disk, partition.log
         if log.is_closed or not log.has_stable_segments or not replaced_segments(log, replacement):
             return False
-        # Whoever is cancelled in here leaves it so: the mark on disk may outlive this process.
+        # A cancellation leaves `is_swapping` set: the commit mark on disk may outlive this process, so the
+        # log must not change before a restart has completed the swap.
         log.is_swapping = True
         try:
+            # The commit mark is durable before a source segment is removed. A crash after it completes the
+            # swap.
             await self._worker.run(lambda: commit_swap(disk, log.folder, replacement))
             if log.is_closed:
                 return False
@@ -358,7 +377,7 @@ class Compaction:
             log.is_swapping = False
             raise
         except StorageFailed as failure:
-            # Half of it may be done. A restart completes it; until then the log cannot be relied on.
+            # The swap may be half done. A restart completes it; until then the log cannot be used.
             if partition.offline is None:
                 self._storage.damage(partition, failure)
             raise

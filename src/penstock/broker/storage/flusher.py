@@ -1,12 +1,12 @@
-"""Makes appended records durable: one flusher for a data directory.
+"""Makes appended records durable: one flusher for each data directory.
 
-Everything that was appended while the last flush ran shares the next one, so the cost of a sync is
-divided by however many requests wait for it.
+Everything that is appended during a flush shares the next flush, so all requests that wait for a flush share
+the cost of its fsyncs.
 
-Rule 1: only the flusher's thread syncs log files. A failed writeback is reported once for each open
-        file; with two syncers, the wrong one might be told.
-Rule 2: a failed sync ends writing to this directory for good. Nothing is retried: after a failure
-        the page cache no longer holds what was not written.
+Rule 1: only the flusher's thread syncs log files. The kernel reports a failed writeback once for each open
+        file. With a second thread, the error could be reported to the wrong one.
+Rule 2: a failed fsync stops all writes to this data directory for good. Nothing is retried: after the failure
+        the page cache no longer holds the pages that were not written.
 """
 
 import asyncio
@@ -32,23 +32,23 @@ class Flusher:
         self._failed = False
         self._flushing: dict[Partition, None] = {}
         self._awaited: dict[Partition, None] = {}
-        """Flushed, and somebody still waits: for other replicas."""
+        """Partitions that are flushed and have produce requests that wait for other replicas."""
         self._waits: list[_FlushWait] = []
 
     def request(self, partition: Partition) -> None:
-        """The partition has records that must become durable soon."""
+        """Flush a partition soon: it has records that must become durable."""
         self._dirty[partition] = None
         if not (self._running or self._scheduled or self._failed):
-            # At the end of this turn of the loop: what else it appends shares the flush.
+            # The flush begins at the end of this loop iteration, and includes everything appended until then.
             self._scheduled = True
             self._loop.call_soon(self._begin)
 
     def expect_replicas(self, partition: Partition) -> None:
-        """Somebody may wait for what was written there, although no flush is asked for."""
+        """Check the timeouts of a partition whose produce requests may wait for replicas, without a flush."""
         self._awaited[partition] = None
 
     async def flush_to(self, targets: Sequence[tuple[Partition, Offset]]) -> None:
-        """Wait until each partition is durable up to its offset. StorageFailed if it never will be."""
+        """Wait until each partition is durable up to its offset. StorageFailed: it never will be."""
         waiter = _FlushWait(targets, self._loop.create_future())
         if self._failed:
             raise StorageFailed("an earlier sync of the data directory failed")
@@ -60,6 +60,8 @@ class Flusher:
 
     def _begin(self) -> None:
         self._scheduled = False
+        # `begin_flush` fixes the flushed offset before the fsync starts: records appended during it belong to
+        # the next one.
         self._flushing, self._dirty = self._dirty, {}
         flushes = [
             (partition, partition.log.begin_flush())
@@ -79,6 +81,7 @@ class Flusher:
             self._fail(error)
             return
         self._flushing = {}
+        # Only after the fsync succeeded: this advances the high watermark and acknowledges produce requests.
         for partition, flush in flushes:
             partition.flushed(flush)
             if partition.leading is not None and partition.produce_waits.queue:
@@ -88,6 +91,7 @@ class Flusher:
             self._begin()
 
     def _fail(self, error: BaseException) -> None:
+        # Rule 2: set before the callback, so that no new flush starts.
         self._failed = True
         failure = (
             error if isinstance(error, StorageFailed) else StorageFailed(f"the flusher failed: {error!r}")
@@ -108,7 +112,7 @@ class Flusher:
         self._waits = still
 
     def expire_waits(self, now: float) -> None:
-        """Answer produce requests whose time is up although the disk, or a replica, has not answered."""
+        """Fail produce requests whose time is up while the disk or a replica is still slow."""
         for partition in (*self._flushing, *self._dirty):
             partition.expire_waits(now)
         self._awaited = {partition: None for partition in self._awaited if partition.expire_waits(now)}
@@ -122,7 +126,7 @@ class _FlushWait:
         self.outcome = outcome
 
     def is_reached(self) -> bool:
-        """A partition that went offline meanwhile has nothing left to wait for."""
+        """Whether all offsets are durable. A partition that went offline has nothing left to wait for."""
         return all(
             partition.offline is not None or partition.log.flushed_end_offset >= offset
             for partition, offset in self._targets

@@ -1,14 +1,14 @@
-"""Makes the start of a log survive a crash as soon as it moves: DeleteRecords waits for that.
+"""Stores log start offsets durably as soon as they move: DeleteRecords waits for that.
 
-The leader stores the new start before it confirms anything. A follower learns the new start from the answer
-to its fetch, stores it in the background, and reports what is stored with its fetches (`FollowerRole.ask`).
-Many starts that move together, after retention for example, are stored together.
+The leader stores the new start before it confirms a deletion. A follower receives the new start in the reply
+to its fetch, stores the start in the background, and reports the stored start with its next fetches
+(`FollowerRole.ask`). Many starts that move together, for example after retention, are stored together.
 
-Rule 1: what the start file of a log says never goes back. Checkpoints write that file too, so every writer
-        holds one lock from the moment it decides what to write until that is on disk: a checkpoint that
-        was planned with an older start is never carried out after a newer start was stored.
-Rule 2: a truncation replaces the log's files, the start file too. None begins while a start is being stored
-        (`PartitionLog.is_busy`).
+Rule 1: the start in a log's start file never decreases. Checkpoints write that file too, so every writer
+        holds one lock from the moment it decides what to write until that is on disk: a checkpoint that was
+        planned with an older start is never written after a newer start.
+Rule 2: a truncation replaces the log's files, including the start file. No truncation begins while a start is
+        being stored (`PartitionLog.is_busy`).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from penstock.observability.logs import Log
 from penstock.types import Offset
 
 Store = Callable[[Sequence[SmallFile]], Awaitable[None]]
-"""Replaces small files in the storage worker. It may use the reserved space: deleting makes room."""
+"""Replaces small files in the storage worker. It may use the reserved space, because deleting frees space."""
 
 
 class NewStart(NamedTuple):
@@ -38,20 +38,20 @@ class LogStartWriter:
     ) -> None:
         self._store = store
         self._lock = lock
-        """The lock of checkpoints."""
+        """The lock that checkpoints hold too (rule 1)."""
         self._on_failure = on_failure
         self._log = log
         self._due: dict[PartitionLog, None] = {}
         self._wakeup = asyncio.Event()
 
     def request(self, log: PartitionLog) -> None:
-        """Store where the log begins now, soon."""
+        """Store the current start of a log soon."""
         log.is_storing_start = True
         self._due[log] = None
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Store what was requested. The background task of this class."""
+        """Store requested starts. The background task of this class."""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
@@ -67,24 +67,27 @@ class LogStartWriter:
         except StorageFull as full:
             self._log.warning("log_start.postponed", reason=str(full))
             await asyncio.sleep(LOG_START_PAUSE_MS / 1000)
-            # `is_storing_start` stays False: a truncation that would make room need not wait for this.
+            # `is_storing_start` stays False, so that a truncation that would free space need not wait for
+            # this one.
             self._due.update(dict.fromkeys(logs))
         except StorageFailed as failure:
             self._on_failure(failure)
 
     async def store(self, starts: Sequence[NewStart]) -> None:
-        """Return once these logs begin there, if not later, and will after a crash.
+        """Return once each log begins at its new start or later, also after a crash.
 
-        StorageFull or StorageFailed: they begin where they did.
+        StorageFull, StorageFailed: the logs keep their previous starts.
         """
         try:
             async with self._lock:
-                # What was known before the lock was taken may be over: the log may be closed, or shorter.
+                # Checked under the lock: while this call waited for it, a log may have been closed or
+                # truncated.
                 due = [start for start in starts if _is_due(start)]
                 for log, _ in due:
                     log.is_storing_start = True
                 if due:
                     await self._store([log.start_file(offset) for log, offset in due])
+                # Only after the fsync: a start that is reported as stored must survive a crash.
                 for log, offset in due:
                     log.start_stored(offset)
         finally:

@@ -1,16 +1,19 @@
-"""Which partitions are on this disk, and how far its broker has seen the metadata store, for the next start.
+"""Records for the next start which partitions are on this disk, and how far the broker has read the metadata
+store.
 
-A folder that is gone looks like that of a partition which was never written. A broker that took the one for
-the other would lead an empty partition, and its followers would cut theirs to the same. So it keeps a list,
-which the next start compares with what is there (`ReplicaManager.open_all`).
+A missing folder looks like the folder of a partition that was never written. A broker that confused the two
+would lead an empty partition, and its followers would truncate their copies to nothing. So the broker keeps a
+list of its partitions, and the next start compares the list with the folders on disk
+(`ReplicaManager.open_all`).
 
-A metadata store that is put back from an older copy knows nothing of the topics that were made since, and
-names replicas as in sync that have fallen behind. A broker that starts with it notices (`history`). A clean
-stop writes both as well (`Storage.close`).
+A metadata store that was restored from an older backup lacks the topics that were created since, and names
+replicas as in sync that have fallen behind. A broker that starts with such a store detects it by the recorded
+progress (store_identity.py). A clean shutdown writes both records as well (`Storage.close`).
 
-Rule 1: what is listed has a folder that survives a crash. So nothing is missed that was never there.
-Rule 2: until this process is admitted, the list of the one before it stands: the cluster has yet to be told
-        what of it is missing, also if this process does not live to do so.
+Rule 1: a partition is listed only when its folder survives a crash. So a folder that was never durable is
+        never missed.
+Rule 2: until this process is admitted to the cluster, the list of the previous process stands: the cluster
+        has yet to learn which partitions are missing, also if this process crashes before that.
 """
 
 import asyncio
@@ -24,9 +27,9 @@ from penstock.observability.logs import Log
 
 INVENTORY_LOOK_MS: Final = 250
 STORE_LOOKS: Final = 4
-"""What was seen of the store is noted at every so many looks only: it may change all the time."""
+"""The progress in the store changes all the time, so it is recorded only at every fourth check."""
 INVENTORY_PAUSE_MS: Final = 5_000
-"""After the disk refused it."""
+"""The pause after the disk failed a write."""
 
 
 class InventoryKeeper:
@@ -36,10 +39,10 @@ class InventoryKeeper:
         self._log = log
         self._recorded_partition_files = -1
         self._seen: StoreProgress | None = None
-        """As they were when they were last written."""
+        """The progress as it was last written."""
 
     async def run(self) -> None:
-        """The task."""
+        """Task that keeps both records up to date."""
         for look in count(1):
             await asyncio.sleep(INVENTORY_LOOK_MS / 1000)
             if self._directory.broker_epoch == NO_BROKER_EPOCH or not self._is_due(look):
@@ -52,6 +55,7 @@ class InventoryKeeper:
 
     async def _write_inventory(self) -> None:
         new_partition_files = self._storage.partitions.new_partition_files
+        # The list may use the reserved space: a missing folder that is not listed goes unnoticed.
         if new_partition_files != self._recorded_partition_files:
             inventory = self._directory.inventory_file(self._storage.partitions.inventory())
             await self._storage.with_reserve(lambda: self._directory.disk.store([inventory]))

@@ -1,5 +1,5 @@
-"""Everything between a partition and the disk while the broker runs: opening, flushing, checkpoints,
-retention, and what happens when the disk fails.
+"""Storage of all partitions while the broker runs: recovery, flushing, checkpoints, retention, and disk
+failures.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ from penstock.types import Offset, TopicId, TopicPartition
 
 JobResult = TypeVar("JobResult")
 
-# Looking a member up in its class costs as much as all the rest of a comparison.
+# Looking an enum member up in its class costs as much as all the rest of a comparison.
 BEFORE_ACK, INTERVAL = FlushPolicy.BEFORE_ACK, FlushPolicy.INTERVAL
 TRUNCATION_PAUSE_MS: Final = 1_000
 EVICTION_HELP: Final = (
     "a batch that these producers repeat is stored twice: see docs/operations.md, Many idempotent producers"
 )
 THREADS_THAT_SYNC: Final = 3
-"""The flusher's, the one for checkpoints, and at the start the one that recovers."""
+"""The flusher's thread, the thread for checkpoints, and at startup the thread that recovers the logs."""
 
 
 class StorageLimits(NamedTuple):
-    """How often the storage looks at what is due, and what it remembers."""
+    """How often the storage checks for due work, and how much it keeps in memory."""
 
     tick_ms: int = STORAGE_TICK_MS
     checkpoints: CheckpointLimits = CHECKPOINT_LIMITS
@@ -95,19 +95,22 @@ class Storage:
         self._evictions_logged, self._evictions_logged_at = 0, -float("inf")
         self._files_are_short = False
         self._copied_bytes: dict[tuple[TopicId, int], int] = {}
-        """How large the copies that were begun anew become, as far as is known."""
+        """The expected final size, as far as is known, of each copy that is fetched anew after damage."""
         self.on_damage: Callable[[Partition], None] = _ignore_damage
-        """Told of a partition that was just found damaged. In a cluster others may have it sound."""
+        """Called with a partition that was just found damaged. In a cluster another replica may be sound."""
 
     # Opening and closing
 
     def open(self, image: ClusterImage) -> None:
         """Recover every partition. Blocks: nothing is served yet."""
         disk = self._directory.disk
+        # File descriptors for fsync are opened now, so that running out of descriptors never prevents an
+        # fsync.
         disk.open_sync_descriptors(self._directory.path, THREADS_THAT_SYNC)
         self._directory.remove_deleted(self._directory.deleted_folders())
         for name in self.partitions.strays(image):
-            # Never removed: if it is the metadata that was lost, this is all there is.
+            # Strays are never removed: if the metadata was lost, these files are the only copy of the
+            # records.
             moved_to = self._directory.move_to_strays(name)
             self._log.warning("partition.stray_set_aside", partition=name, moved_to=moved_to)
         unsynced: list[Partition] = []
@@ -134,22 +137,23 @@ class Storage:
             )
 
     def _sync_and_close(self, partitions: list[Partition]) -> None:
-        """What recovery found becomes durable before anybody sees it, a few open files at a time."""
+        """Sync what recovery found before any client sees it, a few open files at a time."""
         flushes = [(partition, partition.log.begin_flush()) for partition in partitions]
         files = [file for _, flush in flushes for file in flush.files]
         folders = sorted({folder for _, flush in flushes for folder in flush.folders})
         self._directory.disk.sync(files, folders)
+        # Only after the fsync: `flushed` lets the high watermark cover these records.
         for partition, flush in flushes:
             partition.flushed(flush)
             partition.log.close_files()
         partitions.clear()
 
     async def checkpoint_recovered(self) -> None:
-        """Bring recovery points to where the logs end, so that a second crash has nothing to read."""
+        """Advance recovery points to the log ends, so that another crash leaves nothing to recover."""
         await self.checkpoints.run([p for p in self.partitions if p.log.needs_checkpoint])
 
     async def close(self) -> None:
-        """Make everything durable and let go of the files. Leaves the mark of a clean stop."""
+        """Make everything durable, close the files, and write the mark of a clean shutdown."""
         self.deep_validations.stop()
         try:
             if self.partitions.failure is None:
@@ -161,10 +165,13 @@ class Storage:
             self._directory.store_progress_file(),
             self._directory.inventory_file(self.partitions.inventory()),
         ]
+        # The logs are closed before the mark is written: nothing may change on disk after the mark.
         for partition in self.partitions:
             partition.log.close()
         if reason is None:
             try:
+                # A process that was never admitted leaves the inventory of the previous process in place
+                # (partition_inventory.py).
                 if self._directory.broker_epoch != NO_BROKER_EPOCH:
                     await self.store(notes)
                 await self._worker.run(self._directory.write_clean_shutdown_mark)
@@ -175,7 +182,7 @@ class Storage:
         self._directory.disk.close_sync_descriptors()
 
     def _unclean_reason(self) -> str | None:
-        """Why the next start has something to recover; None if it has not."""
+        """Why the next start has something to recover; None if it has nothing."""
         if self.partitions.failure is not None:
             return self.partitions.failure
         for partition in self.partitions:
@@ -188,12 +195,14 @@ class Storage:
     # While running
 
     def _written(self, partition: Partition) -> None:
-        """Something of the partition must reach the disk: a batch, or an index that was made anew."""
+        """Note that a partition has something to write to disk: a batch, or an index that was rebuilt."""
         self.checkpoints.touch(partition)
         policy = partition.flush_policy
         if policy is BEFORE_ACK:
             self.flusher.request(partition)
             return
+        # With other policies a flush may be far off, and the flusher checks produce timeouts only of
+        # partitions that it flushes or that are registered here.
         if partition.leading is not None:
             self.flusher.expect_replicas(partition)
         if policy is INTERVAL:
@@ -204,7 +213,7 @@ class Storage:
                 self._flush_due.setdefault(partition, self._clock.monotonic() + config.flush_ms / 1000)
 
     async def run(self) -> None:
-        """The task that does what is due soon: timeouts and flushes. It never waits for the disk."""
+        """Task that expires produce timeouts and requests due flushes. It never waits for the disk."""
         while True:
             await asyncio.sleep(self._limits.tick_ms / 1000)
             now = self._clock.monotonic()
@@ -214,7 +223,9 @@ class Storage:
                 self._flush_what_is_due(now)
 
     def _log_evictions(self, now: float) -> None:
-        """Idempotence ended early for some producers: said with one partition as an example, not for each."""
+        """Log that producers were evicted and lost idempotence early: one line with one example, not a line
+        for each.
+        """
         roll = self.partitions.producer_registry
         count = roll.evicted - self._evictions_logged
         if not count or (now - self._evictions_logged_at) * 1000 < PRODUCERS_EVICTED_LOGGED_MS:
@@ -225,7 +236,7 @@ class Storage:
         self._log.warning("producers.evicted", count=count, partition=next(names, None), help=EVICTION_HELP)
 
     async def run_checkpoints(self) -> None:
-        """The task that advances recovery points. It waits for the disk, however long that takes."""
+        """Task that advances recovery points. It waits for the disk, however long that takes."""
         while True:
             await asyncio.sleep(self._limits.tick_ms / 1000)
             if self.partitions.failure is not None:
@@ -236,7 +247,7 @@ class Storage:
                 self.fail(failure)
 
     async def run_retention(self) -> None:
-        """The task that removes what is too old or too much. It may take long, and nothing waits for it."""
+        """Task that removes segments by age and size. It may take long, and nothing waits for it."""
         checked_at = self._clock.monotonic()
         while True:
             await asyncio.sleep(self._limits.tick_ms / 1000)
@@ -249,7 +260,8 @@ class Storage:
                 partition.log.producers.expire(now_ms=now_ms, idle_ms_max=config.producer_expiry_ms)
                 await self._enforce_retention(partition)
                 if partition.log.is_dirty and partition.offline is None:
-                    self._written(partition)  # a segment was begun: its file is open until it is synced
+                    # A new segment was begun: its file stays open until it is synced.
+                    self._written(partition)
 
     async def _enforce_retention(self, partition: Partition) -> None:
         try:
@@ -258,6 +270,7 @@ class Storage:
             self._log.warning("retention.postponed", partition=partition.name, reason=str(problem))
 
     def _flush_what_is_due(self, now: float) -> None:
+        # A full descriptor table is relieved by syncing now: the files of synced segments can be closed.
         if self._files_are_short:
             self._files_are_short = False
             for partition in self.partitions:
@@ -269,10 +282,10 @@ class Storage:
             self.flusher.request(partition)
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        """The cluster's metadata changed.
+        """Apply a change of the cluster's metadata to the partitions on disk.
 
-        Folders of deleted topics get out of the way in the worker, behind whatever it is writing to
-        them, and before a topic of the same name can be made: that is the next change.
+        The worker renames the folders of deleted topics, after whatever it is writing to them and before a
+        topic of the same name can be created: that is a later metadata change.
         """
         gone = self.partitions.follow(before, after, self._config())
         if not gone:
@@ -280,7 +293,7 @@ class Storage:
         try:
             doomed = await self.with_reserve(lambda: self._directory.mark_deleted(gone))
         except (StorageFailed, StorageFull) as failure:
-            # Their folders are in the way of topics that may get the same names.
+            # The remaining folders would block topics that are created under the same names.
             self.fail(StorageFailed(str(failure)))
             return
         self._worker.submit(lambda: self._directory.remove_deleted(doomed), self._removed)
@@ -290,23 +303,25 @@ class Storage:
             self._log.warning("partition.not_removed", reason=str(error))
 
     async def delete_before(self, starts: Mapping[Partition, Offset]) -> Mapping[Partition, ApiError]:
-        """DeleteRecords: new starts count once they survive a crash; then what lies below is freed.
+        """Apply DeleteRecords: a new start counts once it survives a crash. Then what lies below it is
+        removed.
 
-        All are stored together. Returns why some were refused, which begin where they did. StorageFull,
-        StorageFailed: this is known of none of them.
+        All starts are stored together. Returns the errors of the partitions that were rejected; their logs
+        keep their starts. StorageFull, StorageFailed: it is unknown for every partition whether its start was
+        stored.
         """
         due, refused = _due_deletions(starts)
         try:
             await self.starts.store([NewStart(partition.log, start) for partition, start in due.items()])
             for partition, start in due.items():
                 try:
-                    partition.require_online()  # its topic may have been deleted meanwhile
+                    partition.require_online()  # the topic may have been deleted while the start was stored
                     assert partition.log.stored_start >= start, f"no start of {partition.name} was stored"
                     partition.delete_before(start)
                 except ApiError as refusal:
                     refused[partition] = refusal
             deleted = [partition for partition in due if partition not in refused]
-            await self.checkpoints.run(deleted)  # retention stops at the recovery point
+            await self.checkpoints.run(deleted)  # retention removes nothing above the recovery point
         except StorageFailed as failure:
             self.fail(failure)
             raise
@@ -315,8 +330,10 @@ class Storage:
         return refused
 
     async def cut(self, partition: Partition, cut: Truncation | FullTruncation) -> None:
-        """Take off a log what its leader has not. Waits for room if there is none."""
+        """Truncate a log to what it shares with its leader's log. Waits for space if the disk is full."""
 
+        # Runs on the event loop in the callback of the worker, so no other task sees the log between the two
+        # calls.
         def end(_: None) -> None:
             cut.end()
             self.partitions.truncation_ended(partition)
@@ -330,20 +347,22 @@ class Storage:
                 if not self._directory.release_reserve():
                     await asyncio.sleep(TRUNCATION_PAUSE_MS / 1000)
                 if partition.log.is_closed:
-                    return  # what has the folder now, if anybody, is another log
+                    return  # the folder now belongs to another log, or to none
 
     async def _store_small_files(self, writes: Sequence[SmallFile]) -> None:
         await self.with_reserve(lambda: self._directory.disk.store(writes))
 
     async def store(self, writes: Sequence[SmallFile]) -> None:
-        """Each whole or not at all. StorageFull: there is no room, and none is made for it."""
+        """Replace small files, each whole or not at all. StorageFull: there is no room, and the reserve is
+        not used.
+        """
         await self._worker.run(lambda: self._directory.disk.store(writes))
 
     async def with_reserve(self, job: Callable[[], JobResult]) -> JobResult:
-        """What frees space must work on a full disk: it may use the space that is set aside for it.
+        """Run a job that frees space, which must work on a full disk: it may use the reserved space.
 
-        The second attempt follows the first at once, in the worker: folders are moved there too, so the
-        folder is the same one.
+        The worker makes the second attempt right after the first. Folders are renamed by the same worker, so
+        both attempts see the same folder.
         """
 
         def attempt() -> JobResult:
@@ -359,30 +378,31 @@ class Storage:
     # Failing
 
     def note_full(self, full: StorageFull) -> None:
-        """There is no room for what a client sent: said now and then, not for every batch."""
+        """Log that there is no room for a client's records: every 30 seconds at most, not for every batch."""
         if isinstance(full, TooManyOpenFiles):
-            self._files_are_short = True  # until what is written is synced, whenever that was due
+            self._files_are_short = True  # until everything written is synced, ahead of its usual time
         now = self._clock.monotonic()
         if (now - self._full_logged_at) * 1000 >= DISK_FULL_LOGGED_MS:
             self._full_logged_at = now
             self._log.warning("storage.full", reason=str(full))
 
     def fail(self, failure: StorageFailed) -> None:
-        """The disk broke a promise: nothing more is written to it, and nothing is retried."""
+        """Stop all writes after an I/O error. Nothing is retried: after a failed fsync it is unknown what is
+        on disk.
+        """
         if self.partitions.failure is None:
             self._log.error("storage.failed", reason=str(failure))
             self.partitions.stop_writes(str(failure))
 
     def read_failed(self, partition: Partition, problem: CorruptData | StorageFailed) -> None:
-        """What a read of segments met that were those of the log then."""
+        """Handle a failed read of segments that were current when it failed."""
         if isinstance(problem, CorruptData):
             self.damage(partition, problem)
         else:
             self._read_failures.report(partition, problem)
 
     def damage(self, partition: Partition, damage: Exception) -> None:
-        """The files of this partition cannot be relied on: it goes offline, and stays so. Every way of
-        finding that out leads here."""
+        """Take a partition with unreliable files offline for good. Every way of finding damage leads here."""
         found = self.partitions.damage(partition, str(damage))
         if found is None:
             return
@@ -393,8 +413,10 @@ class Storage:
             def noted(_: None, error: BaseException | None) -> None:
                 self._damage_noted(name, error)
 
-            # After an I/O error the next start may find nothing wrong. Damage it need not find again.
+            # An I/O error is not recorded: the next start may find nothing wrong. A corrupt batch is
+            # recorded, because recovery need not read that part of the log and would not find it again.
             self._worker.submit(lambda: self._directory.record_damage(name, str(damage)), noted)
+        # Called last: a cluster may hand the partition over at once, and by then it is offline here.
         self.on_damage(found)
 
     def _damage_noted(self, name: TopicPartition, error: BaseException | None) -> None:
@@ -409,11 +431,14 @@ class Storage:
             )
 
     async def begin_anew(self, partition: Partition) -> bool:
-        """Give a damaged copy up, and follow the leader with an empty one. False: it is not wanted any
-        more. StorageFull (NoRoomForCopy), StorageFailed: it stays damaged, and this may be tried again."""
+        """Discard a damaged copy and follow the leader with an empty one.
+
+        Returns False if the partition no longer needs a copy here. StorageFull (NoRoomForCopy),
+        StorageFailed: the copy stays damaged, and the caller may try again.
+        """
         empty = self.partitions.release_damaged(partition)
         name, mark, room = empty.name, topic_id_text(empty.topic_id), self._room_for(empty)
-        # One attempt: before another one it has to be asked again whose folder that is.
+        # The worker makes one attempt only: before another the owner of the folder has to be checked again.
         given_up = await self._worker.run(lambda: self._directory.discard_damaged(name, mark, room))
         self._copied_bytes[empty.topic_id, name.partition] = max(given_up.size_bytes, room.copy_bytes_min)
         if not self.partitions.begin_recopy(empty):
@@ -427,7 +452,7 @@ class Storage:
         return True
 
     def _room_for(self, empty: Partition) -> CopySpaceNeeds:
-        """What copies of partitions that were begun anew still have to bring, this one's and the others'."""
+        """The space that copies fetched anew still need: this copy, and all others that are under way."""
         own = empty.topic_id, empty.name.partition
         lacking: dict[tuple[TopicId, int], int] = {}
         for key, size_bytes in self._copied_bytes.items():
@@ -446,7 +471,7 @@ class Storage:
 def _due_deletions(
     starts: Mapping[Partition, Offset],
 ) -> tuple[dict[Partition, Offset], dict[Partition, ApiError]]:
-    """The starts that have to be stored, and why some cannot be."""
+    """The log start offsets that have to be stored, and the errors of those that cannot be."""
     due: dict[Partition, Offset] = {}
     refused: dict[Partition, ApiError] = {}
     for partition, offset in starts.items():
@@ -462,4 +487,4 @@ def _due_deletions(
 
 
 def _ignore_damage(partition: Partition) -> None:
-    """A broker that is alone can only refuse to serve it."""
+    """Do nothing: a standalone broker has no other replica, and only rejects requests for the partition."""

@@ -1,14 +1,15 @@
-"""Reads that the device failed, and when the broker gives up a copy because of them.
+"""Counts reads that the device failed, and decides when the broker gives up a copy because of them.
 
-An I/O error may pass: a volume was away for seconds, a controller was reset. A sector that cannot be read
-does not pass, and nobody who reads from this copy gets past it: no consumer, no follower, no coordinator.
+An I/O error may pass: a volume was unavailable for seconds, or a controller was reset. A sector that cannot
+be read does not recover, and no reader of this copy gets past it: no consumer, no follower, no coordinator.
 
-Rule 1: the first failure of a partition is logged, those that follow it closely are not.
-Rule 2: failures that come again and again are reported as damage where another replica could lead: that
-        one leads from then on, and the copy is fetched anew. Nothing is noted on disk.
-Rule 3: where no other replica could lead, the partition stays online: what can be read is served, and the
-        rest as soon as the device reads it again.
-Rule 4: reads that fail together are one failure. A volume that goes away fails all that wait for it.
+Rule 1: the first failure of a partition is logged. Failures that follow closely are not.
+Rule 2: repeated failures are reported as damage if another replica could lead. That replica leads from then
+        on, and this copy is fetched anew. Nothing is recorded on disk.
+Rule 3: if no other replica could lead, the partition stays online. What can be read is served, and the rest
+        as soon as the device reads it again.
+Rule 4: reads that fail together count as one failure. A volume that becomes unavailable fails all reads that
+        wait for it.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,9 @@ class ReadFailures:
         within_ms: int = READ_FAILURES_MS,
         apart_ms: int = READ_FAILURES_APART_MS,
     ) -> None:
-        """`failures_max` failures `within_ms`, each `apart_ms` from the one before, are damage."""
+        """`failures_max` failures within `within_ms`, each at least `apart_ms` after the previous one, are
+        damage.
+        """
         self._on_damage = on_damage
         self._others_could_lead = has_other_eligible_leader
         self._monotonic = monotonic
@@ -41,10 +44,12 @@ class ReadFailures:
         self._within_seconds = within_ms / 1000
         self._apart_seconds = apart_ms / 1000
         self._failed_at: dict[PartitionLog, list[float]] = {}
-        """When the last reads failed, of each log. The log whose read failed last is the last one here."""
+        """Times of the last failures of each log, ordered by the last failure. Keyed by log: a partition
+        object changes with every leader epoch.
+        """
 
     def report(self, partition: Partition, failure: StorageFailed) -> None:
-        """Take note of a read of current segments that failed."""
+        """Count a failed read of current segments."""
         now = self._monotonic()
         self._forget_until(now - self._within_seconds)
         before = self._failed_at.pop(partition.log, [])

@@ -1,7 +1,7 @@
-"""Keeps logs within their limits: the shell around log/retention.py.
+"""Applies retention to logs: the I/O around log/retention.py.
 
-Rule: damage that a look at a log finds is reported (`Storage.damage`), if the log has been the same one all
-      the time.
+Rule: damage that is found by reading a log is reported (`Storage.damage`), if the files of the log have not
+      changed since the read began.
 """
 
 from collections.abc import Callable
@@ -35,21 +35,22 @@ class Retention:
         self._on_damage = on_damage
 
     async def enforce(self, partition: Partition) -> None:
-        """Remove the segments of a partition that nobody needs any more."""
+        """Remove the segments that a partition no longer needs."""
         if partition.offline is not None or partition.failure is not None:
             return
         files_version = partition.log.files_version
         try:
-            # Reading the newest timestamps of old segments may wait for the device.
+            # Warms the cache in the worker: reading the newest timestamps of old segments may wait for the
+            # device.
             await self._worker.run(partition.segment_facts)
             if partition.offline is not None or not partition.log.has_stable_segments:
-                return  # its topic was deleted meanwhile, or compaction is replacing segments just now
+                return  # its topic was deleted meanwhile, or compaction is replacing segments now
             files_version = partition.log.files_version
             facts = partition.segment_facts()
         except CorruptData as damage:
             if partition.log.is_unchanged_since(files_version):
                 self._on_damage(partition, damage)
-            return  # otherwise it met what is not there any more, and the next look is as good
+            return  # the read met a file that was removed meanwhile; the next check repeats it
         policy, now_ms = self._policy(partition), self._clock.wall_ms()
         try:
             if must_roll(facts, policy, now_ms):
@@ -81,7 +82,7 @@ class Retention:
 
     def _policy(self, partition: Partition) -> RetentionPolicy:
         config = partition.config
-        # A follower's log starts where its leader's does: who leads next must not have less.
+        # A follower's log starts where its leader's log does: the next leader must not have fewer records.
         deletes = CleanupPolicy.DELETE in config.cleanup_policy and partition.following is None
         return RetentionPolicy(
             retention_ms=config.retention_ms if deletes else UNLIMITED,
@@ -89,7 +90,7 @@ class Retention:
                 config.retention_bytes_of_partition(partition.partition_count) if deletes else UNLIMITED
             ),
             start_offset=Offset(partition.log.log_start_offset),
-            # Not past the recovery point either: after a crash the producers of what lies above it are
-            # known only from its batches.
+            # Not past the recovery point either: after a crash the producer state above it is rebuilt from
+            # the batches there.
             high_watermark=min(partition.high_watermark, partition.log.recovery_point),
         )
