@@ -1,1 +1,1 @@
-"""The broker: connections, the router, one file per Kafka API, and the tasks that keep it all going."""
+"""The broker: connections, the router, one file for each Kafka API, and the background tasks."""

@@ -1,7 +1,7 @@
-"""The composition root: builds every part, starts them in order, stops them in reverse.
+"""The composition root: builds every part of a broker, starts them in order, and stops them in reverse.
 
-The order of the lines is the order of starting. Nobody is served before everything that was found
-on disk is checked and durable; everything that was acknowledged is durable before anything closes.
+The order of the lines is the order of starting. The broker serves no client before everything found on disk
+is checked and durable. Everything that was acknowledged is durable before anything closes.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ from penstock.security.access import AllowEverything, Authorizer
 
 
 def etcd_store(address: str) -> MetadataStore:
-    # A broker that is alone never loads them.
+    # Imported here, so that a standalone broker never loads the etcd client.
     from penstock.metadata.etcd.etcd_store import EtcdStore
     from penstock.metadata.etcd.url import parse_etcd_url
 
@@ -97,7 +97,7 @@ def etcd_store(address: str) -> MetadataStore:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Everything a broker takes from outside."""
+    """What a broker takes from outside: clock, disk, randomness, log and replaceable parts."""
 
     clock: Clock = field(default_factory=SystemClock)
     disk: Disk = field(default_factory=OsDisk)
@@ -106,12 +106,12 @@ class Environment:
     authorizer: Authorizer = field(default_factory=AllowEverything)
     quotas: Quotas = field(default_factory=NoQuotas)
     open_store: Callable[[str], MetadataStore] = etcd_store
-    """The store that the brokers of a cluster share, from the text of `metadata.store`."""
+    """Opens the metadata store that the brokers of a cluster share, given the value of `metadata.store`."""
     new_worker: NewWorker = Worker
     new_cleaner: Callable[[], Cleaner] = ProcessCleaner
     lock_folder: Callable[[str], Lock] = FolderLock
     on_serving: Callable[["RunningBroker"], None] = lambda broker: None
-    """Told of a broker from when clients reach it, which is before it is a member of its cluster."""
+    """Called with the broker as soon as clients can connect, which is before it joins its cluster."""
 
 
 class BrokerLimits(NamedTuple):
@@ -130,7 +130,7 @@ BROKER_LIMITS: Final = BrokerLimits()
 
 
 class RunningBroker:
-    """A broker that serves, as those who started it see it."""
+    """A running broker, as its starter uses it."""
 
     def __init__(self, cluster: MetadataService, storage: Storage, server: Server) -> None:
         self.cluster = cluster
@@ -140,12 +140,12 @@ class RunningBroker:
         self.groups: ClusterGroups
         """All groups of the cluster."""
         self.own_groups: GroupLagReporter
-        """Those that this broker coordinates."""
+        """The groups that this broker coordinates."""
         self.listeners: tuple[Listener, ...] = ()
-        """With their real ports."""
+        """The listeners, with their real ports."""
         self.failure: str | None = None
         self.cluster_member: ClusterMember | None = None
-        """In its cluster; None if it is alone."""
+        """This broker's membership in its cluster; None if it is standalone."""
         self.has_ended_membership = False
         self.on_membership_ended: Callable[[], None] = lambda: None
 
@@ -155,7 +155,7 @@ class RunningBroker:
         return self.failure or self.storage.partitions.failure or outside
 
     def end_membership(self) -> None:
-        """It can no longer be a member of its cluster. Whoever started it is to stop it."""
+        """End the cluster membership for good. The process that started the broker must then stop it."""
         self.has_ended_membership = True
         if self.cluster_member is not None:
             self.cluster_member.end_membership()
@@ -163,7 +163,7 @@ class RunningBroker:
 
 
 class _Foundation(NamedTuple):
-    """What everything else stands on: the data directory, opened and recovered."""
+    """The parts that all others use: the data directory, opened and recovered, and its storage."""
 
     directory: DataDirectory
     cluster: MetadataService
@@ -171,15 +171,15 @@ class _Foundation(NamedTuple):
     pool: WorkerPool
     cold_reads: ColdReads
     lookup_reads: ColdReads
-    """For lookups by time, which may take long: no other read waits behind them."""
+    """Reads for lookups by timestamp, which may take long: no other read waits behind them."""
     storage_worker: Worker
     shared: SharedStore | None
-    """None: this broker is alone."""
+    """The shared metadata store; None: this broker is standalone."""
     limits: BrokerLimits
 
 
 def _warn_of_settings(cluster: MetadataService, static: BrokerConfig, log: Log) -> None:
-    """Log which settings have no effect: those that were stored, and those stored later."""
+    """Log which settings have no effect: the stored ones at start, and each later change."""
 
     def warn(config: BrokerConfig) -> None:
         for warning in config.warnings:
@@ -198,7 +198,7 @@ def _warn_of_settings(cluster: MetadataService, static: BrokerConfig, log: Log) 
 async def running_broker(
     config: BrokerConfig, environment: Environment, limits: BrokerLimits = BROKER_LIMITS
 ) -> AsyncIterator[RunningBroker]:
-    """A broker that serves within the block and has stopped cleanly after it."""
+    """Run a broker within the block. It has stopped cleanly after the block."""
     loop = asyncio.get_running_loop()
     for warning in config.warnings:
         environment.log.warning("config.warning", reason=warning)
@@ -252,6 +252,7 @@ async def _open_storage(
     workers = [environment.new_worker(name, loop) for name in ("flush", "storage", "metadata")]
     pool = WorkerPool("read", COLD_READ_THREADS, loop, environment.new_worker)
     lookup_pool = WorkerPool("lookup", 1, loop, environment.new_worker)
+    # Pushed before the storage's callback, so they run after it: closing the storage needs its workers.
     stack.callback(pool.stop)
     stack.callback(lookup_pool.stop)
     for worker in workers:
@@ -259,6 +260,7 @@ async def _open_storage(
     if shared is None:
         store: MetadataStore = EmbeddedStore(SqliteStore(directory.metadata_path), workers[2])
         stack.push_async_callback(store.close)
+        # Reading the mark removes it: a crash from now on leaves no mark.
         image = await _opening_image(directory, store, was_clean=directory.consume_clean_shutdown_mark())
     else:
         store = shared.store
@@ -276,12 +278,15 @@ async def _open_storage(
         environment.new_worker,
         limits.storage,
     )
+    # Set before the logs are opened: a member of a cluster leads no partition before it is admitted.
     if shared is not None:
         storage.partitions.may_lead = shared.admission
         storage.partitions.is_in_cluster = True
     storage.open(image)
     await storage.checkpoint_recovered()
+    # Pushed only after recovery: a start that failed during recovery must not write a clean shutdown mark.
     stack.push_async_callback(storage.close)
+    # The first subscriber: the others see the partitions of the new image.
     cluster.subscribe(storage.follow)
     return _Foundation(
         directory=directory,
@@ -348,7 +353,7 @@ def _coordinate_groups(
 def _report_groups(
     broker: RunningBroker, groups: GroupCoordinator, found: _Foundation, environment: Environment
 ) -> LogPositionLookup:
-    """What brokers tell each other, and those who watch them, about groups."""
+    """Connect the lag reports of this broker's groups with the log positions that other brokers report."""
     cluster, storage = broker.cluster, broker.storage
     peers = None
     if found.shared is not None:
@@ -370,11 +375,12 @@ async def _start_serving(
     cluster_member: "ClusterMember | None",
 ) -> None:
     server, storage, limits = broker.server, broker.storage, found.limits
-    # A broker that is alone has nobody who would take over: it serves what it still can.
+    # No other broker would take over from a standalone broker, so it keeps serving what it can.
     as_member = stop_on_failure if cluster_member is None else leave_on_failure
     writer = Tasks(as_member(broker, environment.log))
     stack.push_async_callback(writer.stop)
     tls = {name: TlsListener(name, setting) for name, setting in config.tls.items()}
+    # Pushed before the background tasks, so it runs after they have stopped, and before the storage closes.
     stack.push_async_callback(_stop_serving, server, storage, environment.log, limits.shutdown_ms_max)
     broker.listeners = await _listen(config, server, tls)
     writer.start(broker.cluster.run(), "metadata")
@@ -398,11 +404,13 @@ async def _start_serving(
     environment.on_serving(broker)
     await server.serve()
     if cluster_member is not None:
-        # Others look whether somebody listens where a broker says it does.
+        # Other brokers check that a registered broker accepts connections at its address.
         await cluster_member.join(found.directory)
         members = Tasks(as_member(broker, environment.log))
         stack.push_async_callback(members.stop)
         cluster_member.start(members)
+        # Runs before the member tasks stop: they keep the session while other brokers take over the
+        # leaderships.
         stack.push_async_callback(cluster_member.leave)
         await cluster_member.until_admitted()
 
@@ -429,12 +437,14 @@ def _open_directory(
     path, cluster_id = config.node.data_dir, None if shared is None else shared.cluster_id
     reject_foreign_folder(environment.disk, path)
     environment.disk.make_folder(path)
+    # The lock comes before any file is opened: two processes would corrupt each other's data directory.
     lock = environment.lock_folder(path)
     stack.callback(lock.release)
     reject_other_metadata_store(environment.disk, path, alone=shared is None)
     directory = open_directory(
         environment.disk, path, config.node.node_id, environment.randomness, cluster_id
     )
+    # On a full disk the start itself may need the reserved space.
     if environment.disk.space(path).usable_bytes < DISK_RESERVE_BYTES:
         directory.release_reserve()
     directory.lock_mark = lock.mark
@@ -445,15 +455,17 @@ def _open_directory(
             f"{directory.metadata_path} is missing although {directory.logs_path} holds records: "
             "restore it from a backup, or move the logs away to begin anew"
         )
-    # SQLite would let everybody read it who the process lets read its files, not as the logs are.
+    # Created here because SQLite would create the file with the permissions of the umask, not those of the
+    # logs.
     environment.disk.open(directory.metadata_path, create=True).release()
     return directory
 
 
 async def _opening_image(directory: DataDirectory, store: MetadataStore, *, was_clean: bool) -> ClusterImage:
-    """The cluster as it was left. After an unclean stop every partition begins a new epoch.
+    """The image of the cluster at start. After an unclean shutdown every partition begins a new leader epoch.
 
-    Records that were shown and then lost (flush policy os) must be detectable by those who saw them.
+    With flush policy `os` a crash may lose records that were visible to clients. A new epoch lets those
+    clients detect the loss.
     """
     cluster_id = directory.identity.cluster_id
     prefix = ClusterKeys(cluster_id).prefix
@@ -466,7 +478,7 @@ async def _opening_image(directory: DataDirectory, store: MetadataStore, *, was_
 
 
 async def _commit(store: MetadataStore, decision: Decision) -> None:
-    """For decisions at start, when nobody else can be deciding."""
+    """Commit a decision during startup, when no other process can change the metadata."""
     for piece in transactions_of(decision, store.changes_max):
         outcome = await store.transact(piece.compares, piece.changes)
         if isinstance(outcome, Conflict):
@@ -482,7 +494,7 @@ async def _listen(config: BrokerConfig, server: Server, tls: dict[str, TlsListen
 
 
 async def _register(cluster: MetadataService, config: BrokerConfig, listeners: tuple[Listener, ...]) -> None:
-    """Say where this broker listens, if that is not known already."""
+    """Register this broker's endpoints, unless they are registered already."""
     node = config.node
     endpoints = {
         listener.name: Endpoint(listener.advertised_host, listener.advertised_port) for listener in listeners
@@ -500,9 +512,10 @@ async def _register(cluster: MetadataService, config: BrokerConfig, listeners: t
 
 
 async def _stop_serving(server: Server, storage: Storage, log: Log, ms_max: int) -> None:
-    """Take no more requests, make what was accepted durable, answer it, and say goodbye."""
+    """Accept no more requests, make accepted records durable, send the replies, and close all connections."""
     server.stop_listening()
     ends_at = asyncio.get_running_loop().time() + ms_max / 1000
+    # Half of the time is for batches that wait for validation, the rest for the last flush.
     await _finish_deep_validations(storage, ends_at - ms_max / 2000, log)
     targets = [
         (partition, partition.log.log_end_offset)
@@ -519,7 +532,7 @@ async def _stop_serving(server: Server, storage: Storage, log: Log, ms_max: int)
 
 
 async def _finish_deep_validations(storage: Storage, ends_at: float, log: Log) -> None:
-    """Store what waits to be looked into, or say that there was no time for it."""
+    """Finish the batches that wait for validation, or log that there was no time for them."""
     try:
         async with asyncio.timeout_at(ends_at):
             await storage.deep_validations.drain()

@@ -1,4 +1,4 @@
-"""What a handler knows beside the request itself: who asks, from where, in which version."""
+"""The context of a request besides its content: the client, its listener and the API version."""
 
 from penstock.security.access import CLUSTER, Authorizer, Operation, Principal, Resource, ResourceType
 
@@ -10,16 +10,18 @@ class RequestContext:
         self._authorizer = authorizer
         self.principal = principal
         self.listener = listener
-        """The name of the listener: replies name brokers as that listener's clients reach them."""
+        """The name of the listener: replies name brokers by the endpoints that this listener's clients can
+        reach.
+        """
         self.peer = peer
         self.client_id: str | None = None
         self.version = 0
         self.denied: frozenset[str] = frozenset()
-        """Names that the access table asked for and the authoriser refused, for this request."""
+        """Names in this request for which the authorizer denied the operation of the API."""
         self._last: RequestContext | None = None
 
     def for_request(self, version: int, client_id: str | None, denied: frozenset[str]) -> "RequestContext":
-        """A context of its own for one request: an earlier one may still be waiting with its own."""
+        """A new context for one request: an earlier request may still wait with its own."""
         context = RequestContext(self.principal, self.listener, self.peer, self._authorizer)
         context.version = version
         context.client_id = client_id
@@ -27,7 +29,9 @@ class RequestContext:
         return context
 
     def undenied(self, version: int, client_id: str | None) -> "RequestContext":
-        """The same, where nothing was refused: alike requests share one, for nobody changes it."""
+        """A context for a request without denied names. Consecutive requests alike share one, as it is never
+        changed.
+        """
         context = self._last
         if context is None or context.version != version or context.client_id != client_id:
             context = self._last = self.for_request(version, client_id, frozenset())
@@ -39,14 +43,16 @@ class RequestContext:
 
     @property
     def may_everything(self) -> bool:
-        """True where asking `may` about each of many things would be a waste."""
+        """Whether every operation is allowed, so that calling `may` for each of many resources is a waste."""
         return self._authorizer.allows_everything
 
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """For what the access table cannot know beforehand, such as creating a topic on the way."""
+        """Authorize what the API's declaration cannot know in advance, such as the creation of a topic on the
+        way.
+        """
         return self._authorizer.authorise(self.principal, operation, Resource(resource_type, name))
 
     def operations_bits(self, operations: tuple[Operation, ...], resource: Resource) -> int:
-        """Kafka's bit set of what the principal may do to a resource."""
+        """Kafka's bit set of the operations that the principal may perform on a resource."""
         allowed = (op for op in operations if self._authorizer.authorise(self.principal, op, resource))
         return sum(1 << operation for operation in allowed)

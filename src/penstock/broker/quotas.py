@@ -1,4 +1,4 @@
-"""How much a client may ask for. The router calls `charge` for every request before its handler."""
+"""Client quotas. The router calls `charge` for every request before its handler."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from penstock.broker.context import RequestContext
 
 class Quotas(Protocol):
     def charge(self, context: RequestContext, api_key: int, request_bytes: int) -> int:
-        """Count a request. Returns the milliseconds its connection must pause; 0 within the quota."""
+        """Count a request. Returns the milliseconds that its connection must pause; 0 within the quota."""
         ...
 
 

@@ -1,15 +1,15 @@
-"""From a frame to a handler and back to bytes. What is registered here is what ApiVersions says, but for what
-is between brokers.
+"""Routes a request frame to its handler and encodes the reply.
 
-A handler is called with the decoded request and its context, and answers in one of four ways:
+The routes that are registered here are what ApiVersions lists, except those that only brokers use. A handler
+is called with the decoded request and its context, and replies in one of four ways:
 
     a response message       written at once
     None                     nothing is written (produce with acks=0)
-    a `DeferredReply`                written when it is finished, if it comes to a message; requests behind
-                             it go on meanwhile
+    a `DeferredReply`        written when it is finished, if it ends with a message; requests behind it
+                             continue meanwhile
     a coroutine              awaited; requests behind it on the same connection wait
 
-Replies leave in the order of their requests whatever the handlers do; see protocol/connection.py.
+Replies are sent in the order of their requests, whatever the handlers do; see protocol/connection.py.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -31,13 +31,13 @@ from penstock.types import Buffer
 
 
 class DeferredReply:
-    """A reply that comes later, by a callback that may run before or after it is waited for."""
+    """A reply that is finished later. `finish` and `then` may be called in either order."""
 
     __slots__ = ("_outcome", "_then", "abandon")
 
     def __init__(self, abandon: Callable[[], None] | None = None) -> None:
         self.abandon = abandon
-        """Called if the client leaves before the reply is there."""
+        """Called if the client disconnects before the reply is finished."""
         self._outcome: ReplyOutcome | None = None
         self._then: Callable[[ReplyOutcome], None] | None = None
 
@@ -54,13 +54,13 @@ class DeferredReply:
 
 
 class NoReply(Enum):
-    """What a request that asks for no answer comes to."""
+    """The outcome of a request that expects no reply."""
 
     DONE = 0
 
 
 ReplyOutcome = Struct | NoReply | ProtocolError
-"""The reply, nothing to be sent, or why the connection is closed."""
+"""The reply, no reply, or the reason to close the connection."""
 
 
 HandlerResult = Struct | None | DeferredReply | Coroutine[Any, Any, Struct]
@@ -100,7 +100,7 @@ class Router:
         self._routes[key] = route
 
     def supported(self) -> list[tuple[int, int, int]]:
-        """(api key, oldest version, newest version), for ApiVersions: derived, so never wrong."""
+        """(api key, oldest version, newest version) for ApiVersions, derived from the routes."""
         return [
             (
                 key,
@@ -114,28 +114,29 @@ class Router:
         ]
 
     def decode(self, header: RequestHeader, frame: memoryview, position: int) -> Struct:
-        """The request itself. ProtocolError: close the connection."""
+        """Decode a request. ProtocolError: close the connection."""
         key, version = header.api_key, header.api_version
         decode = self._decoders.get((key, version)) or self._decoder_of(key, version)
         return decode(frame, position)[0]
 
     def weigh(self, frame: memoryview) -> int:
-        """What a request would be counted as if its answer were put off. Nothing is done for it."""
+        """The weight of a request if its reply were deferred. The request is not handled."""
         header, position = parse_request_header(frame)
         if not self.supports(header.api_key, header.api_version):
-            return 0  # refused as soon as it is looked at
+            return 0  # rejected as soon as it is handled
         request = self.decode(header, frame, position)
         return self._routes[header.api_key].api.weigh(request, len(frame))
 
     def dispatch(
         self, header: RequestHeader, request: Struct, request_bytes: int, connection: RequestContext
     ) -> tuple[Route, Any, int]:
-        """Ask who may, count, and call the handler for a request that was decoded here.
+        """Authorize, charge and handle a decoded request.
 
-        Returns the route, the handler's answer, and for how many milliseconds the client must pause.
+        Returns the route, the handler's result, and for how many milliseconds the client must pause.
         """
         key, version = header.api_key, header.api_version
         route = self._routes[key]
+        # Without an authorizer the names in the request need not be extracted at all.
         if not self._authorizer.allows_everything:
             denied = route.api.denied_names(request, self._image(), connection.principal, self._authorizer)
             context = connection.for_request(version, header.client_id, denied)
@@ -155,6 +156,7 @@ class Router:
         if not route.messages.has_version(version):
             raise ProtocolError(f"{route.messages.name} version {version} is not served")
         found = decoder(route.messages.request, version, route.messages.is_flexible(version))
+        # The check runs within decoding, before the request is charged or waits for memory.
         if route.check is not None:
             found = _checked(found, route.check)
         self._decoders[key, version] = found
@@ -171,6 +173,7 @@ def _checked(decode: Decoder[Struct], check: Callable[[Any], None]) -> Decoder[S
 
 
 def encode_reply(route: Route, header: RequestHeader, reply: Struct) -> list[Buffer]:
+    # Produce replies are the most frequent ones, so their usual form has an encoder of its own.
     if type(reply) is ProduceResponse:
         frame = encode_plain_reply(header.api_version, header.correlation_id, reply)
         if frame is not None:

@@ -1,4 +1,4 @@
-"""What this broker serves: one handler for each API, built from the parts of a running broker."""
+"""The routes of this broker: one handler for each API, built from the parts of a running broker."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -76,7 +76,7 @@ class ServingHandler(Protocol):
 
 
 class HandlerDependencies(NamedTuple):
-    """The parts of a running broker that handlers work with."""
+    """The parts of a running broker that handlers use."""
 
     cluster: MetadataService
     storage: Storage
@@ -90,7 +90,7 @@ class HandlerDependencies(NamedTuple):
     clock: Clock
     randomness: Randomness
     data_path: str
-    """Absolute, for people."""
+    """The absolute path of the data directory, for operators."""
     free_reply_bytes: Callable[[], int]
     group_reports: GroupLagReporter
     log_positions: LogPositionLookup

@@ -1,10 +1,10 @@
-"""One API as this broker serves it: its messages, what it does to which resources, what a request weighs.
+"""Declaration of one API: its messages, the operation it performs on which resources, and a request's weight.
 
-Each file in `apis/` declares its own, as `api` of the handler's class. The router derives from it what
-ApiVersions lists, and asks the authorizer about every name that a request names before the handler runs.
+Each file in `apis/` declares its API as `api` of the handler's class. The router derives from it what
+ApiVersions lists, and has the authorizer check every name in a request before the handler runs.
 
-Rule 1: `names` yields what the request itself names. A resource that only the handler can know (a topic
-        that is created on the way, every topic there is) is checked by the handler, through its context.
+Rule 1: `names` yields what the request itself names. A resource that only the handler can know (a topic that
+        is created on the way, all existing topics) is checked by the handler, through its context.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,9 +19,9 @@ from penstock.types import TopicId
 TOPIC, GROUP, ON_CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 
 NameExtractor = Callable[[Any, ClusterImage], Iterable[str]]
-"""The resources that a request names, on a given image of the cluster."""
+"""The resources that a request names, given an image of the cluster."""
 Weigh = Callable[[Any, int], int]
-"""What a request counts as while it waits for its answer, from the request and the size of its frame."""
+"""The memory weight of a request that waits for its reply, from the request and the size of its frame."""
 
 
 def weigh_by_size(request: Any, frame_bytes: int) -> int:
@@ -29,14 +29,14 @@ def weigh_by_size(request: Any, frame_bytes: int) -> int:
 
 
 def never_waits(request: Any, frame_bytes: int) -> int:
-    """The weight of requests whose handler always answers at once."""
+    """The weight of requests whose handler always replies at once."""
     return 0
 
 
 def weigh_parked(request: Any, frame_bytes: int) -> int:
     """The weight of a group member's request that waits for other members.
 
-    What the request said belongs to the group by then, and is bounded there.
+    By then the group holds the request's content, and the group bounds it.
     """
     return DECODED_REQUEST_BYTES
 
@@ -48,14 +48,16 @@ class ServedApi(NamedTuple):
     names: NameExtractor
     weigh: Weigh = weigh_by_size
     oldest_advertised: int | None = None
-    """Lower than the oldest version that is served, where old clients draw conclusions from the range."""
+    """Lower than the oldest version that is served, for old clients that infer features from the version
+    range.
+    """
     is_advertised: bool = True
     """Whether ApiVersions lists the API for clients."""
 
     def denied_names(
         self, request: Any, image: ClusterImage, principal: Principal, authorizer: Authorizer
     ) -> frozenset[str]:
-        """The names in `request` on which the principal may not do this operation."""
+        """The names in `request` on which the principal may not perform this operation."""
         return frozenset(
             name
             for name in self.names(request, image)
@@ -72,7 +74,7 @@ def cluster_name(request: Any, image: ClusterImage) -> Iterable[str]:
 
 
 def names_at(*path: str) -> NameExtractor:
-    """The names found by following attributes, through lists on the way."""
+    """Names found by following attributes, through lists on the way."""
 
     def names(request: Any, image: ClusterImage) -> Iterator[str]:
         found = [request]

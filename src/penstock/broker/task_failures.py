@@ -1,4 +1,4 @@
-"""What a failure nobody expected means: for one client, or for the whole broker."""
+"""Handlers of unexpected failures: of one client's request, or of a task that the whole broker needs."""
 
 import asyncio
 import traceback
@@ -10,7 +10,7 @@ from penstock.observability.logs import Log
 
 
 class Failing(Protocol):
-    """Somebody who is no longer ready once a failure is noted."""
+    """A broker that is no longer ready once a failure is set."""
 
     failure: str | None
 
@@ -20,7 +20,7 @@ class Leaving(Failing, Protocol):
 
 
 def report_failure(log: Log) -> Callable[[str, BaseException], None]:
-    """A request that failed is one client's trouble; it is said once, loudly."""
+    """Handler for a failed request, which affects one client only: it is logged once, as an error."""
 
     def report(name: str, failure: BaseException) -> None:
         log.error("task.failed", task=name, reason=repr(failure), traceback=_traceback(failure))
@@ -29,7 +29,9 @@ def report_failure(log: Log) -> Callable[[str, BaseException], None]:
 
 
 def stop_on_failure(broker: Failing, log: Log) -> Callable[[str, BaseException], None]:
-    """Without one of these tasks the broker would only seem to work."""
+    """Handler for the failure of a task without which the broker would only seem to work: it is no longer
+    ready.
+    """
 
     def failed(name: str, failure: BaseException) -> None:
         log.error("task.failed", task=name, reason=repr(failure), traceback=_traceback(failure))
@@ -40,9 +42,10 @@ def stop_on_failure(broker: Failing, log: Log) -> Callable[[str, BaseException],
 
 
 def leave_on_failure(broker: Leaving, log: Log) -> Callable[[str, BaseException], None]:
-    """Without one of these tasks the broker is no member of its cluster, and would only be in the way.
+    """Handler for the failure of a task without which the broker cannot be a member of its cluster.
 
-    A broker that kept its session would go on to lead, and to be controller, though it does neither.
+    A broker that kept its session would continue to be elected leader and controller without doing either
+    job.
     """
     stop = stop_on_failure(broker, log)
 
@@ -56,12 +59,14 @@ def leave_on_failure(broker: Leaving, log: Log) -> Callable[[str, BaseException]
 def loop_exception_handler(
     broker: Failing, log: Log
 ) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """A callback that raised may have left something half done: the broker is no longer ready."""
+    """Handler of exceptions in event loop callbacks. The callback may have left state half changed, so the
+    broker is no longer ready.
+    """
 
     def notice(_: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
         failure = details.get("exception")
         message = str(details.get("message"))
-        if isinstance(failure, OSError):  # a peer's connection, not our state
+        if isinstance(failure, OSError):  # a client's connection, not the broker's state
             log.warning("connection.broken", reason=f"{message}: {failure}")
             return
         where = _traceback(failure) if failure is not None else ""

@@ -1,1 +1,1 @@
-"""HTTP: whether the broker lives and can be used, its metrics, and its consumer groups."""
+"""HTTP: health and readiness of the broker, its metrics, the cluster and its consumer groups."""

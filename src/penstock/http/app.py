@@ -1,12 +1,12 @@
-"""What is answered over HTTP.
+"""The HTTP application and its routes.
 
-GET /health/live     200 while the process answers at all
-GET /health/ready    200 when clients can be served; 503 with the reason when not
-GET /metrics         for Prometheus (metrics.py)
-GET /v1/groups       consumer groups and how far they have come (groups.py)
-/v1/cluster          the cluster: how it is, and draining and balancing it (cluster.py)
+GET /health/live     200 while the process responds at all
+GET /health/ready    200 when clients can be served; otherwise 503 with the reason
+GET /metrics         metrics for Prometheus (metrics.py)
+GET /v1/groups       consumer groups and their lag (groups.py)
+/v1/cluster          state of the cluster, draining and balancing (cluster.py)
 
-Who may do what changes something is decided for all pages at once (change_access.py).
+One middleware authorizes changes for all routes (change_access.py).
 """
 
 import socket
@@ -24,7 +24,7 @@ from penstock.limits import HTTP_REQUEST_BYTES_MAX
 
 
 async def start_serving(listening: socket.socket, readiness: Readiness, sources: Sources) -> web.AppRunner:
-    """Answer requests that come to a socket, until the runner is cleaned up."""
+    """Serve requests on a listening socket until the runner is cleaned up."""
     access = ChangeAccess(listening, sources.tokens_path, sources.log)
     app = web.Application(
         client_max_size=HTTP_REQUEST_BYTES_MAX, middlewares=[errors_as_json, access_middleware(access)]

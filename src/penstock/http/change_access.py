@@ -1,16 +1,16 @@
-"""Who may change something over HTTP: everything but GET and HEAD.
+"""Authorizes changes over HTTP: all requests but GET and HEAD.
 
-A listener on a loopback address lets in everybody who reaches it, which is everybody on this machine, unless
-the broker was given tokens. On any other listener a change needs a bearer token. Tokens are kept as SHA-256
-in a file (`http.tokens.file`), a line for each with a name, and are read anew for every change: a line that
-was removed counts no more.
+A listener on a loopback address accepts changes from every process that reaches it, which is every process on
+this machine, unless the broker has tokens. On any other listener a change needs a bearer token. Tokens are
+kept as SHA-256 in a file (`http.tokens.file`), one line with a name for each. The file is read again for
+every change, so a token whose line was removed is no longer valid.
 
-A page in a browser must not change anything behind the back of a person who looks at it. Such a request
-carries an Origin, or asks for a form's content type, or reaches a loopback address under a name that the
-page's owner chose (DNS rebinding). Each of these is rejected where no token is needed. Where one is needed a
-page does not know it.
+A web page must not change anything without the consent of the person who views it. Such a request carries an
+Origin, or has a form's content type, or reaches a loopback address under a name that the page's owner chose
+(DNS rebinding). Each of these is rejected where no token is needed. Where a token is needed, the page does
+not have it.
 
-Rule: this is a middleware, so that a route which is added later is closed as well.
+Rule: this is a middleware, so that it also protects routes that are added later.
 """
 
 import asyncio
@@ -41,7 +41,9 @@ class ChangeAccess:
         self._log = log
 
     async def require(self, request: web.Request) -> None:
-        """Refusal unless whoever asks may change something."""
+        """Raise HttpError unless the client may change something."""
+        # A form cannot send this content type, so a page in a browser needs a CORS preflight, which no route
+        # allows.
         if request.content_type != "application/json":
             detail = "Send Content-Type: application/json with what changes something."
             raise HttpError(415, "not_json", detail)
@@ -62,7 +64,7 @@ class ChangeAccess:
         try:
             tokens = await asyncio.to_thread(read_tokens, path)
         except ConfigError as problem:
-            # A stranger is not told where the file is.
+            # The path of the file goes to the log only, not to an unauthenticated client.
             self._log.error("http.tokens_unreadable", reason=str(problem))
             detail = (
                 "The file of tokens cannot be used, so nothing can be changed. The broker's log says why."
@@ -72,7 +74,8 @@ class ChangeAccess:
         if given[: len(_BEARER)].lower() != _BEARER:
             raise HttpError(401, "token_required", f"Changes need a token. {_REMEDY}.")
         digest = hashlib.sha256(given[len(_BEARER) :].strip().encode(errors="surrogateescape")).hexdigest()
-        # All are compared, and each in constant time: how long it takes tells nothing about any of them.
+        # All tokens are compared, and each in constant time, so that the duration reveals nothing about any
+        # of them.
         found = [token for token in tokens if hmac.compare_digest(token.digest, digest)]
         if not found:
             raise HttpError(401, "token_unknown", f"This broker does not know the token. {_REMEDY}.")
@@ -82,7 +85,7 @@ class ChangeAccess:
 def access_middleware(access: ChangeAccess) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
-        # What is not there, or takes another method, changes nothing and is answered as such.
+        # An unknown path or method changes nothing, and keeps its own error (404 or 405).
         if request.method not in _READING and request.match_info.http_exception is None:
             await access.require(request)
         return await handler(request)
@@ -91,7 +94,7 @@ def access_middleware(access: ChangeAccess) -> Middleware:
 
 
 def is_loopback(listening: socket.socket) -> bool:
-    """Whether only processes of this machine reach it."""
+    """Whether only processes of this machine reach the socket."""
     host = str(listening.getsockname()[0])
     return ip_address(host.partition("%")[0]).is_loopback
 
@@ -101,6 +104,7 @@ def _require_no_browser(request: web.Request) -> None:
     if "Origin" in request.headers:
         detail = "A request with an Origin comes from a page in a browser, which may change nothing here."
         raise HttpError(403, "from_a_page", detail)
+    # DNS rebinding: the browser connects to a loopback address, but names the host of the page.
     host = _host_of(request.host)
     if not Address(host, 0).is_loopback:
         detail = (
@@ -111,7 +115,7 @@ def _require_no_browser(request: web.Request) -> None:
 
 
 def _host_of(text: str) -> str:
-    """Without the port, and without the brackets of IPv6."""
+    """The host without the port, and without the brackets of IPv6."""
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.rpartition(":")[0] or text

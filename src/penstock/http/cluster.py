@@ -1,14 +1,14 @@
-"""The cluster over HTTP: how it is, draining brokers, and evening it out.
+"""The cluster over HTTP: its state, draining of brokers, and balancing.
 
-GET  /v1/cluster                      brokers, partitions in trouble or on the move, topics at risk
-POST /v1/cluster/brokers/{id}/drain   take its leaders, and give it neither leaders nor replicas
-POST /v1/cluster/brokers/{id}/undrain end that
-GET  /v1/cluster/balance              what would move so that brokers hold and lead about the same
-POST /v1/cluster/balance              move it; ?away_from= moves everything away from one broker instead
+GET  /v1/cluster                      brokers, partitions with problems or being reassigned, topics at risk
+POST /v1/cluster/brokers/{id}/drain   move its leaderships, and assign it no leaderships or replicas
+POST /v1/cluster/brokers/{id}/undrain end the draining
+GET  /v1/cluster/balance              reassignments that would even out replicas and leaders over the brokers
+POST /v1/cluster/balance              make them; with ?away_from= move everything off that broker instead
 
-Moving chosen partitions and electing leaders is done over Kafka's protocol.
+Reassigning chosen partitions and electing leaders are done over Kafka's protocol.
 
-Rule: who may send a POST is decided before it comes here (change_access.py).
+Rule: POST requests are authorized before they reach this file (change_access.py).
 """
 
 from collections.abc import Awaitable, Iterable
@@ -41,7 +41,7 @@ _STATUS = {
 
 class ClusterPages:
     def __init__(self, cluster: MetadataService, replicas: Iterable[Replica]) -> None:
-        """`replicas`: those that this broker has, whenever they are asked for."""
+        """`replicas`: iterates over the partitions that this broker has at that moment."""
         self._cluster = cluster
         self._replicas = replicas
 
@@ -117,13 +117,13 @@ def _broker(image: ClusterImage, found: ClusterSummary, broker_id: int) -> JsonO
 
 
 def _listed(partitions: list[Partition]) -> JsonObject:
-    """How many, and the first of them."""
+    """The number of partitions, and the first of them."""
     first = partitions[:HTTP_PARTITIONS_LISTED_MAX]
     return {"count": len(partitions), "partitions": [_partition(partition) for partition in first]}
 
 
 def _damaged(replicas: Iterable[Replica]) -> JsonObject:
-    """No other broker knows of these: the cluster knows only who is not in sync."""
+    """Damaged partitions on this broker. No other broker can list them: the cluster only records the ISR."""
     found = [
         {"topic": each.name.topic, "partition": each.name.partition, "reason": str(each.offline)}
         for each in replicas

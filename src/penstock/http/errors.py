@@ -1,4 +1,4 @@
-"""Refusals over HTTP: a status, a word for programs and a sentence for people, always as JSON."""
+"""Errors over HTTP: a status, a code for programs and a sentence for people, always as JSON."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final

@@ -1,7 +1,7 @@
-"""The answer over HTTP when what should answer cannot be loaded.
+"""A minimal HTTP server for when the HTTP application cannot be loaded.
 
-It needs nothing but asyncio: /health/live says that the process lives, and everything else is 503
-with the reason. Each connection gets one answer and is closed.
+It uses nothing but asyncio. /health/live returns 200, and every other path returns 503 with the reason. Each
+connection gets one response and is closed.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class FallbackHttpServer:
             self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A peer that sends no request, too long a one or leaves has no answer coming.
+        # A client that sends no request or too long a request, or that disconnects, gets no response.
         with suppress(TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -40,7 +40,7 @@ class FallbackHttpServer:
 
 
 def response(head: bytes, reason: str | None) -> bytes:
-    """What is said to a request, its body left out of account."""
+    """The response to a request, of which only the head is read."""
     _, _, rest = head.partition(b" ")
     target = rest.partition(b" ")[0].partition(b"?")[0]
     status, content = b"503 Service Unavailable", {"status": "not ready", "reason": reason}

@@ -1,7 +1,7 @@
-"""Consumer groups over HTTP: all of the cluster, whichever broker is asked.
+"""Consumer groups over HTTP: all groups of the cluster, from any broker.
 
-GET /v1/groups            a line for each group, by name; ?prefix= ?limit= ?after=
-GET /v1/groups/{group}    everything about one: members, rebalances, and how far it has come
+GET /v1/groups            one entry for each group, by name; ?prefix= ?limit= ?after=
+GET /v1/groups/{group}    the details of one group: members, rebalances and lag
 """
 
 from typing import Any
@@ -48,7 +48,8 @@ class GroupPages:
 
 def _limit(request: web.Request) -> int:
     text = request.query.get("limit", str(HTTP_GROUPS_LISTED_DEFAULT))
-    # More digits than the bound has are no number that could be meant.
+    # The length is checked first: converting a very long number would take long, and it is out of bounds
+    # anyway.
     is_number = text.isascii() and text.isdigit() and len(text) <= len(str(HTTP_GROUPS_LISTED_MAX))
     if not is_number or not 1 <= int(text) <= HTTP_GROUPS_LISTED_MAX:
         raise HttpError(400, "bad_limit", f"limit must be a number from 1 to {HTTP_GROUPS_LISTED_MAX}.")

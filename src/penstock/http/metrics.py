@@ -1,9 +1,10 @@
-"""GET /metrics: the broker, its place in the cluster and the groups that it coordinates, for Prometheus.
+"""GET /metrics: the broker, its state in the cluster and the groups that it coordinates, for Prometheus.
 
-Rule 1: series are bounded. The groups furthest behind come first, and how many were left out is told.
-Rule 2: a group has series on its coordinator alone, for all its partitions. So a sum over the brokers of a
-        cluster counts each once, and no broker scrapes another.
-Rule 3: between some groups, some partitions and some lines, everybody else gets a turn.
+Rule 1: the number of series is bounded. The groups with the largest lag come first, and a metric counts the
+        groups that were left out.
+Rule 2: only a group's coordinator exports its series, for all its partitions. So a sum over the brokers of a
+        cluster counts each group once, and no broker scrapes another.
+Rule 3: after a number of groups, partitions and lines the event loop serves other tasks.
 """
 
 import asyncio
@@ -96,6 +97,7 @@ async def _rendered(metrics: Iterable[Metric]) -> str:
     for line in lines(metrics):
         parts.append(line)
         if len(parts) % METRICS_LINES_PER_TURN == 0:
+            # Rule 3: a large page must not delay requests of clients.
             await asyncio.sleep(0)
     return "".join(parts)
 
@@ -117,6 +119,7 @@ class _TopicSizes:
         self.kept_bytes[topic] = self.kept_bytes.get(topic, 0) + log.size_bytes
 
     def metrics(self) -> Iterator[Metric]:
+        # Sorted, so that the same topics keep their series from scrape to scrape.
         shown = sorted(self.appended_bytes)[:METRICS_TOPICS_MAX]
         left_out = len(self.appended_bytes) - len(shown)
         yield gauge("penstock_partitions", "Partitions that live on this broker.", self.partitions)

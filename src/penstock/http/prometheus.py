@@ -1,10 +1,10 @@
-"""The text that Prometheus reads, version 0.0.4: a few lines about a metric, then its series.
+"""The Prometheus text format, version 0.0.4: the lines that describe a metric, then its series.
 
     # HELP penstock_connections Clients that are connected.
     # TYPE penstock_connections gauge
     penstock_connections 3
 
-Rule: values are read while the text is made, so a metric that nobody asks for costs nothing.
+Rule: values are read while the text is rendered, so metrics cost nothing between scrapes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ _NOT_FINITE: Final = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 class Sample(NamedTuple):
     labels: tuple[str, ...]
-    """Values, in the order of the metric's label names."""
+    """Label values, in the order of the metric's label names."""
     value: SampleValue
 
 
@@ -44,7 +44,7 @@ def counter(name: str, help_text: str, value: SampleValue) -> Metric:
 
 
 def lines(metrics: Iterable[Metric]) -> Iterator[str]:
-    """One by one, each with its end, so that whoever writes them can pause."""
+    """Render one line or header at a time, each with its newline, so that the caller can pause."""
     for name, kind, help_text, label_names, series in metrics:
         yield f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n"
         for labels, value in series:

@@ -1,4 +1,4 @@
-"""The question that /health/ready answers."""
+"""The type of the readiness check behind /health/ready."""
 
 from collections.abc import Callable
 

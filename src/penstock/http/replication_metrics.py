@@ -1,7 +1,7 @@
-"""What replication comes to on this broker, and how the cluster looks from here.
+"""Metrics of replication on this broker, and of the cluster as this broker sees it.
 
-Sums over partitions: of a cluster with thousands of them an alert needs to know that some are in trouble, and
-`penstock cluster status` says which.
+The metrics are sums over partitions. In a cluster with thousands of partitions an alert needs to show that
+some have problems; `penstock cluster status` lists them.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ class ReplicationSums:
 
 
 def cluster_metrics(cluster: MetadataService, now: float) -> Iterator[Metric]:
-    """`now` on the loop's clock."""
+    """Metrics of the cluster's image. `now` is the time of the event loop's clock."""
     image = cluster.image
     brokers = image.brokers.values()
     states = {

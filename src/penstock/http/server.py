@@ -1,11 +1,11 @@
-"""Listens for HTTP at once, and loads what answers it behind that.
+"""The HTTP server: binds its port at once, and loads the application afterwards.
 
-aiohttp takes a fifth of a second to load, half as long as everything else a broker does to start.
-So the port is taken first, where a mistake is noticed, and requests wait in the kernel's queue for
-the moment it takes a thread to load the rest.
+Loading aiohttp takes a fifth of a second, half as long as the rest of a broker's start. So the port is bound
+first, where a configuration error shows, and requests wait in the kernel's queue while a thread loads the
+rest.
 
-Rule: who asks is answered. If what answers cannot be loaded, a few lines that need none of it say so
-      (fallback_server.py), and the broker is not ready.
+Rule: every request gets a response. If the application cannot be loaded, a server without dependencies
+      reports that (fallback_server.py), and the broker is not ready.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from penstock.limits import CONNECTION_BACKLOG_MAX
 
 class HttpServer:
     def __init__(self, address: Address, readiness: Readiness, sources: Sources) -> None:
-        """Takes the port. ConfigError if somebody else has it, or if the file of tokens is no such file."""
+        """Bind the port. ConfigError if it is in use, or if the file of tokens is invalid."""
         if sources.tokens_path is not None:
             read_tokens(sources.tokens_path)
         self._readiness = readiness
@@ -42,15 +42,15 @@ class HttpServer:
                 f"cannot listen on {address} for HTTP: {_reason(error)}. Choose another address with --http"
             ) from error
         self.address = Address(address.host, self._socket.getsockname()[1])
-        """With its real port."""
+        """The address with the real port."""
 
     async def serve(self) -> None:
-        """Returns when requests are being answered."""
+        """Load the application. Returns when requests are served."""
         app = await asyncio.to_thread(import_module, "penstock.http.app")
         self._runner = await app.start_serving(self._socket, self._readiness, self._sources)
 
     async def serve_fallback(self) -> None:
-        """Answer that the broker is not ready, after `serve` failed."""
+        """Respond that the broker is not ready, after `serve` failed."""
         self._fallback = FallbackHttpServer(self._readiness)
         await self._fallback.start_serving(self._socket)
 
@@ -64,6 +64,6 @@ class HttpServer:
 
 def _reason(error: OSError) -> str:
     number = error.errno or 0
-    if number < 0:  # of looking up a name, whose numbers are not the system's
+    if number < 0:  # an error of the name lookup, whose numbers are not those of the operating system
         return "no such host"
     return os.strerror(number).lower() if number else str(error)

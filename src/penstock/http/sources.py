@@ -1,4 +1,4 @@
-"""What HTTP shows of a running broker, and what it needs to answer."""
+"""The parts of a running broker that the HTTP application uses."""
 
 from typing import NamedTuple
 
@@ -20,4 +20,4 @@ class Sources(NamedTuple):
     cluster: MetadataService
     log: Log
     tokens_path: str | None = None
-    """The file with the tokens of those who may change something; None: there are no tokens."""
+    """The file with the tokens that authorize changes; None: there are no tokens."""

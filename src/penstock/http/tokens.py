@@ -1,7 +1,7 @@
-"""The tokens of those who may change something over HTTP, as a file keeps them.
+"""The file of tokens that authorize changes over HTTP.
 
-A line is the SHA-256 of a token in hexadecimal and a name; lines that are empty or begin with # are left out.
-Tokens are long and random, so a plain hash tells nothing about them.
+A line has the SHA-256 of a token in hexadecimal and a name. Empty lines and lines that begin with # are
+skipped. Tokens are long and random, so a plain hash reveals nothing about them.
 """
 
 import re
@@ -20,7 +20,7 @@ class Token(NamedTuple):
 
 
 def read_tokens(path: str) -> list[Token]:
-    """ConfigError if the file cannot be read, or if a line of it is no token."""
+    """Read the tokens. ConfigError if the file cannot be read, or if a line is not valid."""
     try:
         with open(path, "rb") as file:
             data = file.read(HTTP_TOKENS_FILE_BYTES_MAX + 1)

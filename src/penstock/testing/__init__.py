@@ -5,7 +5,7 @@
     with broker() as running:
         producer = Producer({"bootstrap.servers": running.bootstrap})
 
-With pytest, the fixtures `penstock_broker` and `penstock_session_broker` are there already.
+With pytest, the fixtures `penstock_broker` and `penstock_session_broker` are available without further setup.
 """
 
 from penstock.testing.in_process import Broker, broker

@@ -1,12 +1,11 @@
-"""A broker in a thread of the calling process, with an event loop of its own.
+"""A broker in a thread of the calling process, with its own event loop.
 
-It is the broker that `penstock serve` runs, without the HTTP side. Only the world it is given
-differs: a wall clock that can be moved, and a log that goes to Python's logging, where test runners
-show it next to a failure.
+It is the broker that `penstock serve` runs, without the HTTP server. Only its environment differs: the wall
+clock can be moved, and events go to Python's logging, so that test runners show them next to a failure.
 
-Rule 1: whatever prevents the start is raised where the broker was asked for.
-Rule 2: after the block nothing is left: no thread, no socket, and no file that was not asked for.
-Rule 3: importing this costs nothing; what a broker needs is imported when one is started.
+Rule 1: a failed start raises its cause in the caller of `broker`.
+Rule 2: after the block no thread and no socket is left, and no file but those in a given data directory.
+Rule 3: importing this module costs nothing: the broker's modules are imported when one is started.
 """
 
 import logging
@@ -31,15 +30,17 @@ STOP_SECONDS_MAX = 30
 ORIGIN = "the settings given to penstock.testing.broker"
 FREE_PORT = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 NO_REBALANCE_DELAY = {"group.initial.rebalance.delay.ms": "0"}
-"""A service waits a while for the other members of a new group; a test knows who will come."""
+"""In production a new group waits for more members before its first rebalance. In a test that would only take
+time.
+"""
 
 
 @contextmanager
 def broker(data_dir: str | Path | None = None, /, **settings: SettingValue) -> Iterator["Broker"]:
-    """A broker that serves within the block, on a free port.
+    """Run a broker within the block, on a free port.
 
-    Without `data_dir` its data is in a temporary folder that is removed afterwards. `settings` are
-    those of `penstock serve --set`, by Kafka's names:
+    Without `data_dir` the data is in a temporary folder that is removed afterwards. `settings` are those of
+    `penstock serve --set`, by Kafka's names:
 
         with broker(**{"num.partitions": 3, "auto.create.topics.enable": False}) as running:
     """
@@ -55,7 +56,7 @@ def broker_with(
     limits: "BrokerLimits | None" = None,
     disk: "Disk | None" = None,
 ) -> Iterator["Broker"]:
-    """The same with other limits, or on another disk: for tests of Penstock itself."""
+    """Run a broker with other limits or on another disk, for tests of Penstock itself."""
     with ExitStack() as stack:
         if data_dir is None:
             data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-"))
@@ -65,7 +66,7 @@ def broker_with(
 
 
 class Broker:
-    """A broker that serves, as a test sees it."""
+    """A running broker, as a test uses it."""
 
     def __init__(self, running: "RunningBroker", served: "_BrokerThread", data_dir: Path) -> None:
         self._running = running
@@ -78,7 +79,7 @@ class Broker:
         return self.address()
 
     def address(self, listener: str | None = None) -> str:
-        """host:port of the listener with this name, or of the first. ValueError if none is called so."""
+        """host:port of the listener with this name, or of the first. ValueError if there is none."""
         from penstock.config.listeners import Address
 
         listeners = {each.name: each for each in self._running.listeners}
@@ -88,16 +89,16 @@ class Broker:
         return str(Address(listeners[name].host, listeners[name].port))
 
     def advance(self, *, ms: int) -> None:
-        """Move the broker's wall clock forward, and return when what is then too old is gone.
+        """Move the broker's wall clock forward. Returns when records that are then too old are deleted.
 
-        Timeouts of the protocol stay on real time.
+        Timeouts of the protocol use real time.
         """
         self._served.clock.advance(ms)
         self._served.call(self._enforce_retention())
 
     async def _enforce_retention(self) -> None:
         storage = self._running.storage
-        # Nothing is removed before a checkpoint has covered it, and the next may be seconds away.
+        # Retention removes nothing above the recovery point, and the next checkpoint may be seconds away.
         await storage.checkpoints.run([each for each in storage.partitions if each.log.needs_checkpoint])
         for partition in tuple(storage.partitions):
             await storage.retention.enforce(partition)
@@ -107,7 +108,7 @@ class Broker:
 
 
 class _BrokerThread:
-    """The thread, from its start to its end."""
+    """The thread of a broker, from its start to its end."""
 
     def __init__(self, config: "BrokerConfig", limits: "BrokerLimits | None", disk: "Disk | None") -> None:
         from penstock.host.clock import AdjustableClock
@@ -121,7 +122,7 @@ class _BrokerThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-broker")
 
     def start(self) -> "RunningBroker":
-        """Raises whatever prevented the start."""
+        """Start the broker. Raises the cause if the start fails."""
         self._ended = self._thread.submit(self._run)
         either: list[Future[Any]] = [self._started, self._ended]
         wait(either, START_SECONDS_MAX, FIRST_COMPLETED)
@@ -130,16 +131,16 @@ class _BrokerThread:
         return self._started.result(timeout=0)
 
     def stop(self) -> None:
-        """Raises what went wrong since the start, if anything did."""
+        """Stop the broker. Raises the failure that ended it early, if there was one."""
         if self._started.done():
             self._loop.call_soon_threadsafe(self._stopping.set)
             assert self._ended is not None
             self._ended.result(STOP_SECONDS_MAX)
-        # One that neither started nor failed in time is not waited for.
+        # A broker that neither started nor failed in time is not waited for.
         self._thread.shutdown(wait=self._ended is None or self._ended.done())
 
     def call(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run it on the broker's loop and wait for it."""
+        """Run a coroutine on the broker's event loop and wait for it."""
         import asyncio
 
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(STOP_SECONDS_MAX)
@@ -165,7 +166,7 @@ class _BrokerThread:
 
 
 class _PythonLog:
-    """The broker's events as records of the logger `penstock`."""
+    """Log that writes the broker's events as records of the logger `penstock`."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger("penstock")

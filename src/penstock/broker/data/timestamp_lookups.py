@@ -89,8 +89,7 @@ class TimeLookups:
             for lookup in lookups:
                 await self._fill_in(lookup, deadline)
         except BaseException:
-            # Requests behind this one must not wait for ever, and the worker thread must not continue for
-            # nobody.
+            # Requests behind this one must not wait for ever, and the worker thread must stop searching.
             deadline.abandon()
             for entry, _, _ in lookups:
                 entry.error_code = ErrorCode.UNKNOWN_SERVER_ERROR

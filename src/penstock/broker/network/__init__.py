@@ -1,1 +1,1 @@
-"""Client connections: the listeners, bytes in and replies out, and the memory that requests may hold."""
+"""Client connections: listeners, requests in and replies out, and the memory that requests may hold."""

@@ -1,19 +1,19 @@
-"""A client connection: the shell around protocol/connection.py.
+"""A client connection: the I/O around protocol/connection.py.
 
-Reading stops while this connection may not go on, for any of these reasons, and the bytes that have
-come are held until all of them have passed:
+The connection stops reading while it has any of these reasons to pause. Bytes that were already received are
+held until all reasons have passed:
 
-    EXCLUSIVE   a handler that must finish before the next request is looked at
-    IN_FLIGHT   too many requests wait for an answer, or too many answers for an earlier one
-    WRITING     the client does not take its replies
-    MEMORY      too much memory is held for requests that are unfinished, or not answered yet
-    OVERDRAWN   its last request was looked at although it had to wait and that memory was used up
+    EXCLUSIVE   a handler must finish before the next request is handled
+    IN_FLIGHT   too many requests wait for a reply, or too many replies wait for an earlier one
+    WRITING     the client does not read its replies
+    MEMORY      the memory for unfinished requests, or for requests without a reply, is used up
+    OVERDRAWN   the last request was accepted although it had to wait and that memory was used up
     THROTTLED   the client is over its quota
     REJECTED    the next request is of an API whose requests were rejected many times in a row
-    STOPPING    the broker takes no more requests
+    STOPPING    the broker accepts no more requests
 
-Rule 1: nothing that a client sends raises past this file. What cannot be answered closes the
-        connection, with one line that says why; a mistake of ours is reported with its traceback.
+Rule 1: no exception that a client's bytes cause leaves this file. A request that cannot be answered closes
+        the connection, with one log line for the reason. A bug of the broker is logged with its traceback.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class PauseReason(Enum):
 
 
 class ConnectionLimits(NamedTuple):
-    """How long a peer may stall, and how much memory all of them may take."""
+    """How long a client may stall, and how much memory all connections together may use."""
 
     frame_completion_ms_max: int = FRAME_COMPLETION_MS_MAX
     slow_reader_ms_max: int = SLOW_READER_MS_MAX
@@ -76,7 +76,7 @@ CONNECTION_LIMITS: Final = ConnectionLimits()
 
 
 class ConnectionResources(MemoryBudgets):
-    """What all connections of a server use together."""
+    """The resources that all connections of a server share."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ConnectionResources(MemoryBudgets):
         self.limits = limits
         self.router = router
         self.on_bug = on_bug
-        """Told of what should never happen, with what was being done."""
+        """Called with a description and the exception when a request fails because of a bug."""
         self.tasks = tasks
         self.receive_view = memoryview(receive_buffer)
         self.request_bytes_max = request_bytes_max
@@ -132,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._rejections = RejectionThrottle(self._loop.time)
         self._unsent_bytes = 0
-        """What the transport has, and finished replies that wait for earlier ones."""
+        """Bytes that the transport has not sent, and finished replies that wait for earlier ones."""
         self._frame_since: float | None = None
         self._close_reason: str | None = None
         self._is_closed = False
@@ -141,10 +141,11 @@ class Connection(asyncio.BufferedProtocol):
     def keep_alive(self) -> None:
         keep_alive(self._transport.get_extra_info("socket"))
 
-    # What asyncio calls
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the class
+        # The transport of uvloop has the methods but not the base class.
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._reply_writer = ReplyWriter(transport, self._loop)
         transport.set_write_buffer_limits(high=REPLY_BYTES_PAUSE_AT, low=REPLY_BYTES_RESUME_AT)
@@ -172,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.last_read_at = self._loop.time()
         if self._is_closed:
-            return  # TLS hands on what it had decrypted before it heard of the end
+            return  # TLS delivers bytes that it had decrypted before it learned of the close
         if self._receiver.is_unfinished:
             if (data := self._receiver.received_into_frame(nbytes)) is not None:
                 self._handle_received(self._own_is_full, data)
@@ -180,13 +181,14 @@ class Connection(asyncio.BufferedProtocol):
             self._handle_received(self._accept_frames, self._shared.receive_view[:nbytes])
 
     def _handle_received(self, take: Callable[[memoryview], None], data: memoryview) -> None:
-        """Answer what has come, and send the answers together."""
+        """Process received bytes, and send the replies to them together."""
         self._reply_writer.begin_read()
         try:
             take(data)
         except ProtocolError as problem:
             self.close_rejected(str(problem))
         except Exception as bug:
+            # Rule 1: a bug costs one connection, not the broker.
             self._shared.on_bug(f"a request from {self.context.peer}", bug)
             self.close_rejected("a request failed for a reason of ours")
         self._reply_writer.end_read()
@@ -206,21 +208,26 @@ class Connection(asyncio.BufferedProtocol):
     # Receiving
 
     def _accept_frames(self, data: memoryview) -> None:
-        """Answer every whole frame; keep what is left."""
+        """Process every complete frame, and keep the rest."""
         position, end = 0, len(data)
         is_full = self._shared.decoded.free_bytes < 0
+        # Frames are views of the shared receive buffer, valid until the next read only. So all of them are
+        # processed now, or the rest is copied by `hold`.
         while not self._pause_reasons:
             found = self._receiver.next_frame(data, position)
             if found is None:
                 self._keep(data[position:])
                 return
             if is_full and self._must_wait(found[0]):
+                # Out of memory for waiting requests: a large request waits, a small one is accepted
+                # (request_memory.py).
                 self._memory.wait_for_turn()
                 break
             if (wait_s := self._rejections.wait_s(found[0])) > 0:
                 self._pause_for(PauseReason.REJECTED, wait_s)
                 break
             frame, position = found
+            # Only now past the frame: a frame that has to wait is held together with the rest.
             self._accept(frame)
             if self._is_closed:
                 return
@@ -239,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
         self._memory.keep(rest, need)
 
     def _own_is_full(self, data: memoryview) -> None:
-        if len(data) == FRAME_PREFIX_BYTES:  # only now is the size known
+        if len(data) == FRAME_PREFIX_BYTES:  # the frame size is known only now
             self._receiver.release_frame()
             self._memory.release_taken()
             self._keep(data)
@@ -260,13 +267,13 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.release_taken()
 
     def _must_wait(self, frame: memoryview) -> bool:
-        """For room among the requests that wait for answers, now that there is none."""
+        """Whether the request in `frame` must wait for memory of waiting requests, which is used up."""
         return not is_small(self._shared.router.weigh(frame))
 
-    # How much it holds, for those who wait
+    # Memory that this connection holds
 
     def held_bytes_of(self, budget: MemoryBudget) -> int:
-        """Bytes of a budget that would be given back if this connection ended."""
+        """The bytes that this connection would return to a budget if it ended."""
         if budget is self._shared.decoded:
             return sum(reply.charge_bytes for reply in self._replies.abandonable())
         return self._memory.taken_bytes(budget)
@@ -275,14 +282,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._memory.waits_for_client(budget)
 
     def memory_cost(self, budget: MemoryBudget, now: float) -> float:
-        """What it costs those who wait for a budget: bytes times seconds."""
+        """What this connection costs the connections that wait for a budget: bytes times seconds."""
         if budget is self._shared.decoded:
             oldest = min((reply.since for reply in self._replies.abandonable()), default=now)
             grace_ms = self._shared.memory_limits.grace_ms
             return memory_cost(self.held_bytes_of(budget), now - oldest, grace_ms=grace_ms)
         return self._memory.memory_cost(budget, now, self.last_read_at)
 
-    # Stopping and going on
+    # Pausing and resuming
 
     def _add_pause_reason(self, reason: PauseReason) -> None:
         if not self._pause_reasons and not self._is_closed:
@@ -292,7 +299,8 @@ class Connection(asyncio.BufferedProtocol):
     def _remove_pause_reason(self, reason: PauseReason) -> None:
         self._pause_reasons.discard(reason)
         if not self._pause_reasons and not self._is_closed:
-            # Not within whatever ended the wait: it may be another connection's flush.
+            # Deferred to the next loop iteration: the caller may be in the middle of another connection's
+            # work, for example of a flush that finishes many produce requests.
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
@@ -300,7 +308,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._memory.end_turn()
         if self._memory.holds_large_frame and self._shared.decoded.free_bytes < 0:
-            self._memory.wait_for_turn()  # another was faster: what is held stays where it is
+            # Another connection took the memory first: the held frame stays in its buffer.
+            self._memory.wait_for_turn()
             return
         if (held := self._receiver.take_held()) is not None:
             self._memory.release_taken()
@@ -308,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._pause_reasons and not self._is_closed:
             self._transport.resume_reading()
 
-    # Answering
+    # Replying
 
     def _accept(self, frame: memoryview) -> None:
         router = self._shared.router
@@ -318,6 +327,8 @@ class Connection(asyncio.BufferedProtocol):
             self._handle(repeated[0], repeated[1], len(frame))
             return
         header, position = parse_request_header(frame)
+        # ApiVersions of an unknown version gets a version 0 reply, so that a newer client can negotiate
+        # (KIP-511).
         if header.api_key == API_VERSIONS_KEY and not router.supports(header.api_key, header.api_version):
             reply = unsupported_version_reply(router.supported())
             self._send_in_order(encode_response(API_VERSIONS, 0, header.correlation_id, reply))
@@ -341,6 +352,8 @@ class Connection(asyncio.BufferedProtocol):
             self._stop_at_limit()
         elif answer is not None:
             self._add_pause_reason(PauseReason.EXCLUSIVE)
+            # The slot in the reply queue is taken before the handler runs, so replies keep the order of the
+            # requests.
             pending = self._expect(None, route.api.weigh(request, request_bytes))
             waiting = self._answer(answer, pending, route, header)
             self._shared.tasks.start(waiting, f"{route.messages.name} for {self.context.peer}")
@@ -353,7 +366,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _answer(
         self, answer: Coroutine[Any, Any, Struct], pending: PendingReply, route: Route, header: RequestHeader
     ) -> None:
-        if self._is_closed:  # since it was accepted; it has not begun
+        # The connection was lost after the request was accepted, and the handler has not started.
+        if self._is_closed:
             answer.close()
             self._decoded.discharge(pending)
             return
@@ -363,6 +377,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close_rejected(str(problem))
         except BaseException:
             self.close_rejected(f"{route.messages.name} failed")
+            # Raised again for the task's error handler, which logs the traceback.
             raise
         finally:
             self._decoded.discharge(pending)
@@ -382,6 +397,7 @@ class Connection(asyncio.BufferedProtocol):
             self._rejections.note(header.api_key, outcome)
             buffers = encode_reply(route, header, outcome)
         self._write(self._replies.finish(pending, buffers))
+        # Resumed at half the limit, so that reading does not stop and start with every reply.
         if (
             PauseReason.IN_FLIGHT in self._pause_reasons
             and len(self._replies) < CONNECTION_REQUESTS_IN_FLIGHT_MAX // 2
@@ -402,12 +418,12 @@ class Connection(asyncio.BufferedProtocol):
             self._add_pause_reason(PauseReason.IN_FLIGHT)
 
     def _write(self, buffers: list[Buffer]) -> None:
-        # Less than REPLY_BYTES_GATHERED_MAX goes uncounted, and only until the read ends.
+        # Less than REPLY_BYTES_GATHERED_MAX stays uncounted, and only until the read ends.
         if not buffers or self._reply_writer.write(buffers):
             self._count_unsent()
 
     def _count_unsent(self) -> None:
-        """Keep the count of unsent bytes of all connections."""
+        """Update the total of unsent bytes of all connections."""
         unsent = self._reply_writer.unsent_bytes + self._replies.held_bytes
         if unsent != self._unsent_bytes:
             self._shared.reply_bytes_queued += unsent - self._unsent_bytes
@@ -417,15 +433,17 @@ class Connection(asyncio.BufferedProtocol):
         self._add_pause_reason(reason)
         self._loop.call_later(seconds, self._remove_pause_reason, reason)
 
-    # Ending
+    # Closing
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is still owed."""
+        """Whether a request has no reply yet."""
         return len(self._replies) > 0
 
     def close_rejected(self, reason: str) -> None:
-        """Close because of something the client did. What was finished before is still sent."""
+        """Close the connection because of what the client sent. Replies that were finished before are still
+        sent.
+        """
         if not self._is_closed:
             self._close_reason = reason
             self._is_closed = True
@@ -435,13 +453,13 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def end_to_free_memory(self) -> None:
-        """End it at once, so that those who wait for memory get what it holds."""
+        """Abort the connection at once, so that connections that wait for memory get what it holds."""
         if self._close_reason is None:
             self._close_reason = "memory was short, and this connection had held most of it for longest"
         self._transport.abort()
 
     def stop_accepting_requests(self) -> None:
-        """The broker is stopping: what was accepted will be answered, and nothing more is accepted."""
+        """Accept no more requests: the broker is stopping. Accepted requests still get their replies."""
         self._add_pause_reason(PauseReason.STOPPING)
 
     def close(self) -> None:
@@ -452,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def check(self, now: float, idle_ms_max: int) -> None:
-        """Called now and then: end what has stalled."""
+        """Close a connection that has stalled. The server calls this at intervals."""
         self._reply_writer.note()
         self._count_unsent()
         unread_since, limits = self._reply_writer.unread_since, self._shared.limits
@@ -463,8 +481,10 @@ class Connection(asyncio.BufferedProtocol):
             self._close_reason = "replies were not taken in time"
             self._transport.abort()
         elif self._pause_reasons and peer_has_closed(self._transport.get_extra_info("socket")):
-            # While nothing is read the loop does not tell, and answers for nobody would be kept.
+            # While reading is paused asyncio does not detect a closed connection, and its replies would be
+            # kept.
             self._transport.abort()
+        # A negative `connections.max.idle.ms` disables the idle timeout, as in Kafka.
         elif (
             idle_ms_max >= 0
             and not self.is_waiting

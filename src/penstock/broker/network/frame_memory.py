@@ -1,11 +1,12 @@
-"""The memory that one connection has of what all share, for requests on their way in.
+"""The shared memory that one connection holds for incoming requests.
 
-An unfinished frame takes what it needs from the budget of its size, and waits where there is none. So
-do bytes that came although nobody may look at them now: they are here, and are counted as they are.
+An unfinished frame takes what it needs from the budget of its size class, and waits if the budget is used up.
+Bytes that were received although the connection is paused are counted at once, because they are in memory
+already.
 
-While others wait, a connection may be ended for what it holds. `memory_cost` says who costs them most:
-bytes times the seconds for which they were held. Whoever sends steadily costs nothing, nor does who
-waits for memory itself, for it cannot go on.
+While other connections wait, a connection may be closed to free what it holds. `memory_cost` ranks the
+connections by bytes times the seconds they were held. A client that sends steadily costs nothing. A
+connection that waits for memory itself costs nothing either, because it cannot continue.
 """
 
 from collections.abc import Callable
@@ -48,17 +49,21 @@ class FrameMemory:
         self._taken_small = 0
         self._taken_large = 0
         self._wanted_bytes = 0
-        """Asked for, for the unfinished frame, and not granted yet."""
+        """Requested for the unfinished frame, and not granted yet."""
         self._turn_bytes = 0
-        """Kept free of decoded requests for the one that is to be looked at next."""
+        """Reserved in the budget of decoded requests for the request that is handled next."""
         self._granted_at = 0.0
         self._granted_have_bytes = 0
-        """When the unfinished frame was last given memory, and what had come of it."""
+        """When the unfinished frame was last granted memory, and how many of its bytes had been received
+        then.
+        """
 
-    # Taking and giving back
+    # Taking and releasing memory
 
     def keep(self, rest: memoryview, need_bytes: int) -> None:
-        """Move what has come of an unfinished frame to a buffer of its own, or hold it until it may."""
+        """Move the received part of an unfinished frame to its own buffer, or hold it until memory is
+        granted.
+        """
         if not self._budgets.small_frames.take(need_bytes):
             self.hold(rest)
             self._wait(self._budgets.small_frames, need_bytes - len(rest), self._small_granted)
@@ -68,9 +73,11 @@ class FrameMemory:
         self._note_grant()
 
     def hold(self, rest: memoryview) -> None:
-        """Bytes that came although nobody may look at them now."""
+        """Copy received bytes that must not be processed yet."""
         self._receiver.hold(rest)
         self._taken_small += len(rest)
+        # Overdrawn, not taken: the bytes are in memory already, and rejecting them would lose part of a
+        # request.
         self._budgets.small_frames.overdraw(len(rest))
 
     def grow(self) -> None:
@@ -91,7 +98,7 @@ class FrameMemory:
         self._note_grant()
 
     def release_taken(self) -> None:
-        """Give back what is no longer held."""
+        """Return all memory of frames to the budgets."""
         if self._taken_large:
             self._budgets.large_frames.release(self._taken_large)
             self._taken_large = 0
@@ -100,7 +107,7 @@ class FrameMemory:
             self._taken_small = 0
 
     def drop(self) -> None:
-        """What has come will not be looked at, and what was asked for is not needed."""
+        """Discard received bytes and cancel pending memory requests."""
         self._budgets.small_frames.forget(self._small_granted)
         self._budgets.large_frames.forget(self._large_granted)
         self._budgets.decoded.forget(self._turn_granted)
@@ -140,7 +147,7 @@ class FrameMemory:
         self._granted_have_bytes = self._receiver.received_bytes
 
     def wait_for_turn(self) -> None:
-        """Requests that wait for their answers fill the memory: look at no more of them now."""
+        """Wait until the memory of requests without a reply allows another request to be handled."""
         self._wait(self._budgets.decoded, DECODED_REQUEST_BYTES, self._turn_granted)
 
     def _turn_granted(self) -> None:
@@ -154,21 +161,25 @@ class FrameMemory:
 
     @property
     def holds_large_frame(self) -> bool:
-        """Whether one has come whole and waits for its turn. To hold it anew would copy it, and take
-        from the budget of small ones what it has of its own."""
+        """Whether a complete large frame is held and waits to be handled. Holding it again would copy it, and
+        would count its bytes in the budget of small frames.
+        """
         return self._taken_large > 0 and not self._receiver.is_unfinished
 
-    # What others think of it
+    # Ranking for eviction
 
     def taken_bytes(self, budget: MemoryBudget) -> int:
         return self._taken_small if budget is self._budgets.small_frames else self._taken_large
 
     def waits_for_client(self, budget: MemoryBudget) -> bool:
-        """Whether it holds some of a budget, and nothing but the client keeps it from going on."""
+        """Whether the connection holds part of a budget and only the client keeps it from continuing."""
         return self.taken_bytes(budget) > 0 and not self._is_waiting
 
     def memory_cost(self, budget: MemoryBudget, now: float, read_at: float) -> float:
-        """What is held, times the seconds since `read_at` or the last grant; 0 if all is as it should be."""
+        """Held bytes times the seconds since `read_at` or the last grant; 0 while the frame arrives at the
+        minimum rate.
+        """
+        # A connection that waits for memory cannot make progress, so its wait is not the client's fault.
         if self._is_waiting:
             return 0.0
         since = read_at

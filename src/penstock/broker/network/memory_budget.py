@@ -1,12 +1,12 @@
-"""Memory that connections share, and who waits for some.
+"""Memory budgets that connections share, and the queue of connections that wait for memory.
 
-A request of ordinary size takes what it needs when it turns out to be unfinished, and can then
-always be completed. One beyond that takes the rest from a second budget of its own kind, so that
-large requests wait for each other and never for, or in front of, small ones. When three quarters of
-a budget are taken, requests get it in steps that follow what they send.
+A request of ordinary size takes what it needs when it turns out to be unfinished, and can then always be
+completed. A larger request takes the rest from a second budget for large requests. So large requests wait for
+each other, and never for small ones or in front of them. When three quarters of a budget are taken, requests
+get memory in steps that follow the bytes they send.
 
-Rule 1: whoever waits is called once what it needs has been taken for it, and not before: to wake
-        those who would only have to wait again would turn a shortage of memory into one of time.
+Rule 1: a waiting connection is called once its memory has been taken for it, and not before. Waking
+        connections that would only have to wait again would turn a shortage of memory into one of time.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from penstock.limits import DECODED_BYTES_MAX, MEMORY_GRACE_MS, MEMORY_RELIEF_MS
 
 
 class MemoryLimits(NamedTuple):
-    """How much connections share, and when one is ended for others that wait."""
+    """How much memory connections share, and when one connection is closed for others that wait."""
 
     decoded_bytes_max: int = DECODED_BYTES_MAX
     grace_ms: int = MEMORY_GRACE_MS
@@ -32,9 +32,9 @@ class MemoryBudget:
     def __init__(self, total_bytes: int) -> None:
         self._total = total_bytes
         self.free_bytes = total_bytes
-        """Below 0 while more is overdrawn than there is."""
+        """Negative while more is overdrawn than is available."""
         self._waiting: dict[Callable[[], None], int] = {}
-        """In the order of asking; each with what it needs."""
+        """The bytes that each waiting connection needs, in the order of the requests."""
 
     @property
     def is_short(self) -> bool:
@@ -42,7 +42,7 @@ class MemoryBudget:
 
     @property
     def missing_bytes(self) -> int:
-        """What must be given back before all who wait can go on; 0 if nobody waits."""
+        """The bytes that must be released before every waiting connection can continue; 0 if none waits."""
         return max(sum(self._waiting.values()) - self.free_bytes, 1) if self._waiting else 0
 
     @property
@@ -50,19 +50,24 @@ class MemoryBudget:
         return self._total
 
     def take(self, count: int) -> bool:
-        """False: there is not enough. The first of all may always take: it fits by configuration."""
+        """Take memory. Returns False if there is not enough.
+
+        A budget of which nothing is taken grants any request: the configuration ensures that one request
+        fits.
+        """
         if count > self.free_bytes and self.free_bytes < self._total:
             return False
         self.free_bytes -= count
         return True
 
     def overdraw(self, count: int) -> None:
-        """For bytes that are here already and must be kept."""
+        """Take memory for bytes that have been received already and must be kept."""
         self.free_bytes -= count
 
     def release(self, count: int) -> None:
         self.free_bytes += count
         assert self.free_bytes <= self._total, "more was given back than taken"
+        # In order: a waiting connection with a small need must not overtake one with a larger need for ever.
         while self._waiting:
             granted, need = next(iter(self._waiting.items()))
             if not self.take(need):
@@ -71,13 +76,15 @@ class MemoryBudget:
             granted()
 
     def grant_first(self) -> None:
-        """Let whoever has waited longest go on, although there is not enough."""
+        """Let the connection that has waited longest continue although there is not enough memory."""
         granted = next(iter(self._waiting))
         self.overdraw(self._waiting.pop(granted))
         granted()
 
     def wait(self, count: int, granted: Callable[[], None]) -> None:
-        """Call `granted` when `count` bytes have been taken for it. It must not give within the call."""
+        """Call `granted` when `count` bytes have been taken for it. `granted` must not release within the
+        call.
+        """
         self._waiting[granted] = count
 
     def forget(self, granted: Callable[[], None]) -> None:
@@ -85,17 +92,17 @@ class MemoryBudget:
 
 
 class MemoryBudgets:
-    """What all connections of a server take from."""
+    """The memory budgets that all connections of a server share."""
 
     def __init__(self, in_flight_bytes_max: int, limits: MemoryLimits = MEMORY_LIMITS) -> None:
         self.memory_limits = limits
         self.small_frames = MemoryBudget(in_flight_bytes_max // 2)
         self.large_frames = MemoryBudget(in_flight_bytes_max // 2)
         self.decoded = MemoryBudget(limits.decoded_bytes_max)
-        """Requests that wait for their answer."""
+        """Requests that wait for their reply."""
         self.on_shortage: Callable[[], None] = _ignore_shortage
-        """Told when a connection begins to wait for one of these."""
+        """Called when a connection begins to wait for one of these budgets."""
 
 
 def _ignore_shortage() -> None:
-    """Without a server there is nobody to end others for those who wait."""
+    """Do nothing: without a server no connection can be closed to free memory."""

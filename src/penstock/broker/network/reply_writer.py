@@ -1,8 +1,9 @@
-"""Replies on their way to one client: gathered, counted, and watched for a reader that takes none.
+"""Sends the replies of one connection: batches them, counts their bytes, and detects a client that does not
+read.
 
-uvloop hands every write to the kernel at once, and a system call costs as much as half a small
-request. So replies to requests that came together leave together: at the end of the read that
-brought them, or of the turn of the loop that finished them.
+uvloop passes every write to the kernel at once, and a system call costs as much as half a small request. So
+replies to requests that were received together are sent together: at the end of the read that brought the
+requests, or of the loop iteration that finished the replies.
 """
 
 import asyncio
@@ -32,14 +33,14 @@ class ReplyWriter:
         self._is_scheduled = False
         self._queued_bytes = 0
         self.unread_since: float | None = None
-        """When the client last took something, while there is something to take."""
+        """When the client last read something while replies were waiting; None while no reply waits."""
 
     @property
     def unsent_bytes(self) -> int:
         return self._bytes + self._queued_bytes
 
     def begin_read(self) -> None:
-        """Requests are being looked at; their replies wait for `end_read`."""
+        """Hold small replies until `end_read`, because requests are being processed."""
         self._reads = True
 
     def end_read(self) -> None:
@@ -47,10 +48,13 @@ class ReplyWriter:
         self.send()
 
     def write(self, buffers: list[Buffer]) -> bool:
-        """Whether `unsent_bytes` should be looked at now: False while a read gathers small replies."""
+        """Queue a reply. Returns whether `unsent_bytes` must be counted now: False while a read batches small
+        replies.
+        """
         gathered = self._gathered
         gathered += buffers
         self._bytes += len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        # A batch has a size limit, so that `send` copies no large replies and they do not wait for the read.
         if self._bytes >= REPLY_BYTES_GATHERED_MAX:
             self.send()
         elif self._reads:
@@ -65,12 +69,13 @@ class ReplyWriter:
         self.send()
 
     def send(self) -> None:
-        """Hand everything to the transport."""
+        """Pass all queued replies to the transport."""
         buffers = self._gathered
         if buffers and not self._transport.is_closing():
             if len(buffers) == 1:
                 self._transport.write(buffers[0])
             elif self._bytes < REPLY_BYTES_GATHERED_MAX:
+                # Small buffers are joined; large ones are passed on without a copy.
                 self._transport.write(b"".join(buffers))
             else:
                 self._transport.writelines(buffers)
@@ -79,7 +84,7 @@ class ReplyWriter:
             self.note()
 
     def note(self) -> None:
-        """Look at how much the client has taken."""
+        """Check how much the client has read."""
         queued = self._transport.get_write_buffer_size()
         if queued == self._queued_bytes:
             return

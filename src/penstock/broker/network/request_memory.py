@@ -1,14 +1,14 @@
-"""What the requests of one connection cost while they wait for their answers.
+"""Memory of the requests of one connection that wait for their replies.
 
-A request is charged when its handler has put the answer off, for only then is it known that it waits
-at all. So the memory that all share may be used up and more. From then on
+A request is charged when its handler has deferred the reply, because only then it is known that the request
+waits at all. So requests may overdraw the shared memory. While it is used up
 
-    a large request       is not looked at before there is room
-    a small one           is: most are answered at once and cost nothing
-    one that then waits   is the last of its connection that is looked at, until it is answered or
-                          there is room
+    a large request            is not handled before memory is free
+    a small request            is handled: most are answered at once and cost nothing
+    a small request that waits is the last of its connection to be handled, until it is answered or memory is
+                               free
 
-Rule 1: all connections together overdraw by no more than a small request each, and whatever used
+Rule 1: all connections together overdraw by no more than a small request each, besides the request that used
         the memory up.
 """
 
@@ -30,7 +30,7 @@ class RequestMemory:
         self._pause_reading = pause_reading
         self._resume_reading = resume_reading
         self._overdrawn: PendingReply | None = None
-        """The request that was accepted when there was no room for it."""
+        """The request that was accepted when no memory was free for it."""
 
     def charge(self, pending: PendingReply) -> None:
         self._budget.overdraw(pending.charge_bytes)
@@ -52,11 +52,11 @@ class RequestMemory:
         self._resume_reading()
 
     def drop(self) -> None:
-        """The connection has ended. What is still charged is given back as its requests end."""
+        """Stop waiting for memory: the connection has ended. Requests release their memory as they end."""
         self._budget.forget(self._has_room)
         self._overdrawn = None
 
 
 def is_small(weight_bytes: int) -> bool:
-    """Whether a request of this weight is looked at when the memory is used up."""
+    """Whether a request of this weight is handled while the memory is used up."""
     return weight_bytes <= DECODED_BYTES_WHEN_FULL

@@ -1,4 +1,4 @@
-"""Listens, keeps the list of connections, and ends those that stall."""
+"""The server: binds listeners, tracks connections, and closes connections that stall."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ UNKNOWN_PEER = "unknown"
 
 
 class ServerLimits(NamedTuple):
-    """How long a handshake and the last replies may take, and how often connections are looked at."""
+    """How long a TLS handshake and the last replies may take, and how often connections are checked."""
 
     tls_handshake_ms_max: int = TLS_HANDSHAKE_MS_MAX
     connection_sweep_ms: int = CONNECTION_SWEEP_MS
@@ -54,7 +54,7 @@ class Server:
         self._authorizer = authorizer
         self._log = log
         self._connections: dict[Connection, None] = {}
-        """In the order they came, so that what is done to all of them is done in the same order always."""
+        """Ordered by arrival, so that operations on all connections run in a deterministic order."""
         self._one_closed = asyncio.Event()
         self._per_address: Counter[str] = Counter()
         self._servers: list[asyncio.Server] = []
@@ -68,7 +68,7 @@ class Server:
         return len(self._connections)
 
     async def bind(self, listener: Listener, tls: SSLContext | None) -> Listener:
-        """Take the port, without accepting anybody yet. Returns the listener with its real port."""
+        """Bind the port without accepting connections yet. Returns the listener with its real port."""
         loop = asyncio.get_running_loop()
         factory = partial(self._connection, listener.name)
         try:
@@ -94,10 +94,11 @@ class Server:
             await server.start_serving()
 
     async def sweep(self) -> None:
-        """The task that ends what has stalled."""
+        """Task that closes stalled connections."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._limits.connection_sweep_ms / 1000)
+            # Rejected connections are logged up to a rate: a client in a loop must not fill the log.
             if self._rejections_to_log > REJECTIONS_LOGGED_PER_SECOND_MAX:
                 suppressed = self._rejections_to_log - REJECTIONS_LOGGED_PER_SECOND_MAX
                 self._log.warning("connection.refused_more", count=suppressed)
@@ -107,7 +108,7 @@ class Server:
                 connection.check(now, self._network.connection_idle_ms_max)
 
     def _expect_relief(self) -> None:
-        """Soon, and not for each who waits: looking at all connections takes a while."""
+        """Schedule one check of all connections: it takes a while, so waiting connections share it."""
         if not self._relief_is_due:
             self._relief_is_due = True
             relief_ms = self._shared.memory_limits.relief_ms
@@ -120,10 +121,12 @@ class Server:
         for budget in (shared.small_frames, shared.large_frames, shared.decoded):
             if missing_bytes := budget.missing_bytes:
                 self._relieve_one(budget, missing_bytes, now)
+                # Repeated until no connection waits: evictions free memory only when their connections have
+                # closed.
                 self._expect_relief()
 
     def _relieve_one(self, budget: MemoryBudget, missing_bytes: int, now: float) -> None:
-        """End those who hold most of it for longest, a part of the budget at a time."""
+        """Abort the connections that hold most memory for longest, until a part of the budget is freed."""
         part_bytes = budget.total_bytes // MEMORY_RELIEF_PARTS
         burdens = [(connection.memory_cost(budget, now), connection) for connection in self._connections]
         stalled = sorted((pair for pair in burdens if pair[0]), key=lambda pair: pair[0], reverse=True)
@@ -133,13 +136,15 @@ class Server:
                 return
             freed_bytes += connection.held_bytes_of(budget)
             connection.end_to_free_memory()
+        # Requests in the decoded budget finish on their own. A budget that is overdrawn by a part already is
+        # not overdrawn further.
         if budget is self._shared.decoded or budget.free_bytes <= -part_bytes:
             return
         if not any(connection.waits_for_client(budget) for connection in self._connections):
-            budget.grant_first()  # all wait for each other
+            budget.grant_first()  # all connections wait for each other
 
     def stop_listening(self) -> None:
-        """Nobody new comes in, and those who are here are asked for nothing more."""
+        """Accept no more connections, and no more requests on the existing ones."""
         self._is_stopping = True
         for server in self._servers:
             server.close()
@@ -147,7 +152,7 @@ class Server:
             connection.stop_accepting_requests()
 
     async def stop(self) -> None:
-        """Close every connection, after what was answered has been sent to those who take it."""
+        """Close every connection, once its finished replies are sent or a timeout has passed."""
         for connection in tuple(self._connections):
             connection.close()
         try:
@@ -204,6 +209,6 @@ class Server:
 
 
 def _bind_error_reason(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):  # its numbers are not those of strerror
+    if isinstance(error, socket.gaierror):  # the error numbers of getaddrinfo are not those of strerror
         return "no such host"
     return os.strerror(error.errno).lower() if error.errno else str(error)
