@@ -50,6 +50,7 @@ def leave_on_failure(broker: Leaving, log: Log) -> Callable[[str, BaseException]
     stop = stop_on_failure(broker, log)
 
     def failed(name: str, failure: BaseException) -> None:
+        # The reason first: ending the membership may stop the broker at once.
         stop(name, failure)
         broker.end_membership()
 

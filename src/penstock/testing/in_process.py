@@ -127,7 +127,7 @@ class _BrokerThread:
         either: list[Future[Any]] = [self._started, self._ended]
         wait(either, START_SECONDS_MAX, FIRST_COMPLETED)
         if self._ended.done():
-            self._ended.result()
+            self._ended.result()  # raises the cause of the failed start
         return self._started.result(timeout=0)
 
     def stop(self) -> None:

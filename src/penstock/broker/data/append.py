@@ -100,11 +100,11 @@ class BatchAppender:
             )
 
         def inspected(result: ValidatedBatch | None, error: BaseException | None) -> None:
+            # Decremented on every path: while the count is above 0, all later batches of the partition are
+            # queued.
             turn.end()
             try:
                 outcome = self._stored(partition, result, error, request)
-            # Decremented on every path: while the count is above 0, all later batches of the partition are
-            # queued.
             except BaseException:
                 # Replies leave in request order, so requests behind this one would wait for ever without an
                 # outcome.

@@ -131,9 +131,9 @@ class QueuedProduce(PendingProduce):
         self._names_left = names_left
         self._turns: dict[int, QueuedAppend] = {}
         for number, partition, turn in turns:
-            self._wait.outstanding.add(number)
             # Registered as outstanding before anything can finish: the reply must not be sent while a batch
             # is queued.
+            self._wait.outstanding.add(number)
             self._turns[number] = turn
             turn.then = partial(self._has_had_its_turn, number, partition)
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_is_up)
@@ -148,20 +148,20 @@ class QueuedProduce(PendingProduce):
             return
         answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms
-        # The append itself may have advanced the high watermark, if no other replica is in sync.
         answer.log_start_offset = partition.log.log_start_offset
         self._is_appended(number, partition, outcome)
 
     def _is_appended(self, number: int, partition: Partition, appended: Appended) -> None:
+        # The append itself may have advanced the high watermark, if no other replica is in sync.
         if appended.end_offset > acknowledgeable_end(partition, is_local=self._is_local):
             waits = partition.local_waits if self._is_local else partition.produce_waits
             waits.add(appended.end_offset, self._wait, number)
         else:
             self._wait.reached(number)
 
-    # Only queued batches fail here. A batch that was appended keeps waiting for its replicas until the
-    # request's own deadline.
     def _time_is_up(self) -> None:
+        # Only queued batches fail here. A batch that was appended keeps waiting for its replicas until the
+        # request's own deadline.
         for number in self._drop_turns():
             self._wait.failed(number, ErrorCode.REQUEST_TIMED_OUT)
 
@@ -174,6 +174,7 @@ class QueuedProduce(PendingProduce):
     def _done(self, wait: ProduceWait) -> None:
         if not self._is_abandoned:
             self._timer.cancel()
+            # After a failure or a timeout some batches may still be queued: rule 1.
             self._drop_turns()
             super()._done(wait)
 

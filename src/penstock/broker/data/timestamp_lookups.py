@@ -127,7 +127,7 @@ class TimeLookups:
             try:
                 return await self._run(partition, search, deadline)
             except SegmentsChanged:
-                continue
+                continue  # rule 2: planned again from the segments that the log has now
 
     async def _run(
         self, partition: Partition, search: TimeSearch, deadline: LookupDeadline

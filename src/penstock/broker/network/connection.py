@@ -226,8 +226,8 @@ class Connection(asyncio.BufferedProtocol):
             if (wait_s := self._rejections.wait_s(found[0])) > 0:
                 self._pause_for(PauseReason.REJECTED, wait_s)
                 break
-            frame, position = found
             # Only now past the frame: a frame that has to wait is held together with the rest.
+            frame, position = found
             self._accept(frame)
             if self._is_closed:
                 return

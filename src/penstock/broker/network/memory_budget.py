@@ -72,6 +72,7 @@ class MemoryBudget:
             granted, need = next(iter(self._waiting.items()))
             if not self.take(need):
                 return
+            # Removed first: `granted` may wait for memory again under the same key.
             del self._waiting[granted]
             granted()
 

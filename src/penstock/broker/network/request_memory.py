@@ -33,6 +33,7 @@ class RequestMemory:
         """The request that was accepted when no memory was free for it."""
 
     def charge(self, pending: PendingReply) -> None:
+        # Overdrawn, never rejected: the request has been accepted, and its handler has started.
         self._budget.overdraw(pending.charge_bytes)
         if self._budget.free_bytes < 0 and self._overdrawn is None:
             self._overdrawn = pending
@@ -41,6 +42,7 @@ class RequestMemory:
             self._budgets.on_shortage()
 
     def discharge(self, pending: PendingReply) -> None:
+        # Set to 0 first: a request may be discharged twice, by its reply and by the end of its task.
         charge_bytes, pending.charge_bytes = pending.charge_bytes, 0
         self._budget.release(charge_bytes)
         if pending is self._overdrawn:

@@ -78,6 +78,7 @@ class ColdReads:
             partition.keep_indexes(outcome.loaded)
             return outcome
         log = partition.log
+        # Rule 2: the read may have met a file that the truncation is changing.
         if log.is_truncating:
             return ApiError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {partition.name} is being truncated"

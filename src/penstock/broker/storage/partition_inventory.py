@@ -60,6 +60,7 @@ class InventoryKeeper:
             inventory = self._directory.inventory_file(self._storage.partitions.inventory())
             await self._storage.with_reserve(lambda: self._directory.disk.store([inventory]))
             self._recorded_partition_files = new_partition_files
+        # Read together before the write: the progress may advance while the worker writes.
         store_progress, note = self._directory.store_progress, self._directory.store_progress_file()
         await self._storage.store([note])
         self._seen = store_progress

@@ -55,9 +55,11 @@ class ReadFailures:
         before = self._failed_at.pop(partition.log, [])
         if not before:
             self._log.warning("partition.read_failed", partition=partition.name, reason=str(failure))
+        # Rule 4: reads that fail within `apart_ms` count once.
         is_new = not before or now - before[-1] >= self._apart_seconds
         failed_at = [*before, now][-self._failures_max :] if is_new else before
         is_repeated = len(failed_at) == self._failures_max and now - failed_at[0] <= self._within_seconds
+        # Rule 3: without another eligible leader, giving up this copy would make the partition unavailable.
         if is_repeated and self._others_could_lead(partition):
             self._on_damage(partition, failure)
         else:
