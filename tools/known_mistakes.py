@@ -410,6 +410,14 @@ MUTANTS: Sequence[Mutant] = (
         "",
         "tests/unit/log/compaction/test_cleaner_offsets.py",
     ),
+    # The simulator itself
+    Mutant(
+        "job_of_a_killed_process_runs_again",
+        "sim/interruptible_jobs.py",
+        "        if job is not self._job:\n",
+        "        if False:\n",
+        "tests/unit/sim/test_interruptible_jobs.py",
+    ),
     # Recovery
     Mutant(
         "recovery_checks_no_checksum",

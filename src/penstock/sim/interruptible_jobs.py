@@ -6,7 +6,9 @@ the loop goes on with whatever is due, and lets the job go on some time later. S
 checkpoint can be seen by whoever reads meanwhile, and one seed still gives one history.
 
 Rule 1: one thread runs at a time. Nothing here needs a lock but the two that hand over.
-Rule 2: a job of a process that was killed ends at its next disk call, which raises PowerLost.
+Rule 2: a job of a process that was killed ends at its next disk call, which raises PowerLost. The kill waits
+        for that end, and a timer that was to resume the job later finds nothing to do.
+Rule 3: a job has a thread to itself from its beginning to its end, and ends once.
 """
 
 import threading
@@ -35,6 +37,8 @@ class SteppedJob:
 
     def resume(self) -> bool:
         """Runs until it hands back. True if it has ended."""
+        # Its thread may be another job's by now: both would wait for one semaphore, and one run as the other.
+        assert not self.has_ended, "a job that has ended would run again, in the thread of another job"
         hands, thread = self._hands, self._thread
         hands.running = self
         thread.job = self
@@ -114,6 +118,8 @@ class SteppingWorker(SimWorker):
         self._resume(self._job, done)
 
     def _resume(self, job: SteppedJob, done: DoneCallback) -> None:
+        if job is not self._job:
+            return  # its process was killed, and `abandon` ended the job; a pause had kept this timer back
         if job.resume():
             self._job = None
             if job.error is not None and not isinstance(job.error, ExpectedFailure):

@@ -108,6 +108,54 @@ def test_a_job_of_a_dead_process_ends_and_leaves_no_thread() -> None:
     assert not scene.seen
 
 
+def test_a_timer_that_outlives_a_kill_does_not_run_the_job_again() -> None:
+    scene = Scene()
+    failures: list[object] = []
+    scene.loop.set_exception_handler(lambda _, details: failures.append(details))
+    runs: list[str] = []
+
+    def job() -> None:
+        runs.append("begun")
+        scene.job()
+
+    scene.worker.submit(job, lambda *_: scene.seen.append("told"))
+    scene.play(0.6)
+    scene.mount.is_dead = True
+    scene.worker.abandon()
+    scene.play(3.0)  # the timer of the interrupted job falls due
+    scene.close()
+    assert runs == ["begun"]
+    assert not failures
+    assert not scene.seen
+
+
+def test_jobs_after_a_kill_have_a_thread_each() -> None:
+    """A thread that was given back twice went to two jobs: one of them ran as the other."""
+    scene = Scene()
+    scene.worker.submit(scene.job, lambda *_: None)
+    scene.play(0.6)
+    killed, scene.mount = scene.mount, scene.mount.disk.mount()
+    scene.mount.on_call = scene.hands.before_disk_call
+    killed.is_dead = True
+    scene.worker.abandon()
+    scene.play(3.0)
+    ended: list[str] = []
+    one, other = (
+        SteppingWorker(scene.loop, lambda: 0.5, scene.hands),
+        SteppingWorker(scene.loop, lambda: 0.3, scene.hands),
+    )
+
+    def job(name: str) -> None:
+        scene.job()
+        ended.append(name)
+
+    one.submit(lambda: job("one"), lambda *_: None)
+    other.submit(lambda: job("other"), lambda *_: None)
+    scene.play(6.0)
+    scene.close()
+    assert sorted(ended) == ["one", "other"]
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_one_seed_is_one_order_of_events(seed: int) -> None:
     def moments() -> list[tuple[float, list[str]]]:
