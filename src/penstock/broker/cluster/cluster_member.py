@@ -129,8 +129,8 @@ class ClusterMember:
         self._directory = directory
         known = self._cluster.image.brokers.get(self._config.node.node_id)
         start_ids = directory.record_start(self._new_id(), "" if known is None else known.start_id)
-        # The mark must be gone before this process can write: after a crash it would wrongly prove that the
-        # log has every record that was acknowledged under that epoch.
+        # The epoch is read from the mark, which must then be gone before this process can write: after a
+        # crash the mark would wrongly prove that the log has every record acknowledged under that epoch.
         clean_epoch = directory.clean_epoch()
         directory.consume_clean_shutdown_mark()
         self._cluster.subscribe(self._follow)
@@ -227,7 +227,7 @@ class ClusterMember:
         if self._session_ended is not None:
             await self._session_ended.wait()
         else:
-            # Drained first: without a session the controller would elect leaders only after the fact.
+            # Drained first: other brokers lead before the session ends, so no partition is without a leader.
             await self._drain()
             await self.membership.leave()
         await self._tasks.stop()

@@ -74,6 +74,8 @@ async def alter_resources(
         detail = f"A request may change at most {TOPICS_PER_REQUEST_MAX} resources."
         return [ApiError(ErrorCode.INVALID_REQUEST, detail)] * len(wanted)
     mentions = Counter(each.resource for each in wanted)
+    # One MetadataChange for the request, one commit per resource: the request waits for a current image and
+    # for a controller once in total.
     metadata_change = MetadataChange(cluster)
     carry_out = metadata_change.validate_each if validate_only else metadata_change.commit_each
     outcomes: list[ApiError | None] = []

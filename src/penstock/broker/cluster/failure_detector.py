@@ -118,6 +118,8 @@ class FailureDetector:
         self._log.warning("broker.found_gone", broker=broker_id, epoch=epoch)
 
         def decide(image: ClusterImage) -> Decision:
+            # Only the controller fences brokers, and no controller is left to fence a dead controller: any
+            # broker may depose it, and a new controller then handles its partitions.
             is_controller = image.controller is not None and image.controller.broker_id == broker_id
             return (depose_controller if is_controller else fence)(image, broker_id, epoch)
 

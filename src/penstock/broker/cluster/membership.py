@@ -171,12 +171,14 @@ class ClusterMembership:
 
         def decide(image: ClusterImage) -> Decision:
             nonlocal is_older
+            # Decided inside the change, on the image that the registration is committed against.
             is_older = is_stale_disk_copy(image.brokers.get(own.broker_id), own.start_ids)
             return register(image, self._as_of(image, own), session, is_first=is_first)
 
         try:
             await self._cluster.change(decide)
         except BaseException:
+            # Nothing refers to this session, and a live key that did commit must not outlast this attempt.
             await self._end(session)
             raise
         # Only now: with a session the controller loop acts, and until here the image may have shown the

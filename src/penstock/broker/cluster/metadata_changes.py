@@ -100,7 +100,7 @@ class MetadataChange:
         def decide(image: ClusterImage) -> Decision:
             nonlocal rejections
             trial = _validate_group(image, group, independent=independent)
-            rejections = trial.rejections  # replaces those of an earlier attempt that met a conflict
+            rejections = trial.rejections  # the rejections of an earlier attempt that met a conflict are void
             for rejection in rejections.values():
                 if isinstance(rejection, NoController):
                     raise rejection  # `commit` waits for a controller and decides the whole group again
@@ -112,8 +112,7 @@ class MetadataChange:
         except NoController as problem:
             outcome = problem
         except ApiError as problem:
-            # The rejections of the trial may rest on an old image (Rule 2), so the whole group gets this
-            # error.
+            # The trial's rejections may rest on an old image (Rule 2), so the whole group gets this error.
             return [problem] * len(group)
         return [rejections.get(number, outcome) for number in range(len(group))]
 

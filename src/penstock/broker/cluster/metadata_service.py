@@ -19,8 +19,7 @@ Rule 5: a store whose revision is below what this broker has seen was restored f
         call found it. A single etcd member may lag, so the service compares the revision of a linearizable
         read. A restored store may also have caught up meanwhile: a resumed watch requests the last seen event
         once more, and that event must be the same.
-Rule 6: a decision function that raises fails only its own request. The service continues with the next
-        change.
+Rule 6: a decision function that raises fails only its own request; the service continues with the next one.
 Rule 7: the store compares the revisions behind a commit, but it cannot compare the revisions behind a
         rejection, or behind "nothing to do". The service returns these only on an image that shows every
         change that was committed before the request. So a client that deletes a topic through one broker and
@@ -313,7 +312,7 @@ class MetadataService:
         """End this broker if the store's `revision` is below `known`.
 
         The caller took `known` from the image before the read or commit that returned `revision`. The image
-        may advance during that call, and would then wrongly be ahead of the answer.
+        may advance during that call, and would then wrongly be ahead of `revision`.
         """
         if revision < known:
             self._fail_restored(f"is at revision {revision}, and this broker has seen {known}")
@@ -436,7 +435,8 @@ class MetadataService:
         try:
             return await self._store.transact(piece.compares, piece.changes)
         except StorageFull:
-            # Deleting a topic frees disk space but must be written first: use the reserved space.
+            # Some changes, such as deleting a topic, free disk space but must be written first: use the
+            # reserved space for them.
             if not self._make_room():
                 raise
             return await self._store.transact(piece.compares, piece.changes)
@@ -461,7 +461,7 @@ class MetadataService:
             raise _as_api_error(problem) from problem
 
     async def _wait_for_conflict(self, conflict: Conflict, decided_on: int) -> None:
-        """Returns when the image is newer than the one that was decided on."""
+        """Returns when the image is newer than the image of the decision."""
         if conflict.revision is not None:
             await self._revision_waiters.wait_for(conflict.revision)
             return

@@ -1,4 +1,5 @@
-"""Peer lease check: asks other brokers about this broker's session while the metadata store does not reply.
+"""Peer lease check: verifies this broker's session with other brokers while the metadata store does not
+reply.
 
 A broker that cannot reach the store continues to serve (grace mode). But if only this broker cannot reach the
 store, its session expires and other brokers are elected leaders of its partitions. Neither this broker nor

@@ -45,6 +45,7 @@ class RevisionWaiters:
             detail = f"this broker has not yet seen revision {revision} of the metadata; try again"
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
         finally:
+            # Still in the list after a timeout or a cancellation; `advance` has removed it otherwise.
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
 

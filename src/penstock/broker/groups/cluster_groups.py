@@ -76,6 +76,7 @@ class ClusterGroups:
         topic = self._cluster.image.topics.get(GROUP_TOPIC)
         if topic is None:
             return None  # the topic is created with the first group, so no group exists
+        # The leader of the group's partition of the group topic is the group's coordinator, as in Kafka.
         coordinator = topic.partitions[shard_of(group_id, len(topic.partitions))].leader
         if coordinator == NO_NODE:
             raise GroupsUnavailable(f"No broker coordinates group {group_id} at the moment.")

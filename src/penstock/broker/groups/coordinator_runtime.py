@@ -262,7 +262,7 @@ class _ShardRunner(Generic[State]):
     def append_failed(self, reason: Exception) -> None:
         dependencies, after_ms = self._dependencies, self._dependencies.limits.reload_ms
         if self.shard.partition.offline is not None and not _is_led(self.shard.partition):
-            return  # this broker leads it no longer, or in a new epoch: `_refresh` handles both
+            return  # this broker no longer leads the partition, or in a new epoch: `_refresh` handles both
         dependencies.log.warning(
             "coordinator.broken", partition=self.shard.partition.name, reason=str(reason)
         )

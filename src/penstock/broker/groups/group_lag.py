@@ -134,7 +134,7 @@ class GroupLagReporter:
         return [name for names in answers if not isinstance(names, ErrorCode) for name in names], rejections
 
     async def _choose_groups(self, names: Sequence[str], partitions_max: int) -> list[str]:
-        """All groups if they fit; else those with the most lag in records, so that no large lag is missed."""
+        """All groups if they fit; else the groups with the most lag, so that none of these is missed."""
         groups: list[tuple[str, GroupOffsets]] = []
         for some in _in_chunks(names):
             found = await self._query_each(

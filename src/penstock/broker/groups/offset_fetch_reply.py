@@ -104,6 +104,7 @@ class OffsetLookup:
         image = self._image
         topic = image.topics_by_id.get(requested.topic_id) if by_id else image.topics.get(requested.name)
         name = topic.name if topic else requested.name
+        # Taken before anything is built, so that an oversized request costs no memory first.
         self._budget.take(_TOPIC_BYTES + _PARTITION_BYTES * len(requested.partition_indexes))
         code = ErrorCode.NONE
         if by_id and topic is None:

@@ -15,7 +15,7 @@ class ReplyBudget:
     def take(self, size_bytes: int) -> None:
         """Take bytes from the budget. ApiError if it is exceeded, and then for every later part too.
 
-        POLICY_VIOLATION is the known error code that best tells clients not to retry.
+        Of the error codes that clients know, POLICY_VIOLATION is the clearest sign not to retry.
         """
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:

@@ -9,8 +9,8 @@ shows the decision, the broker moves the partition's folder to `strays` and copi
 leader like a newly assigned replica.
 
 Rule 1: the next step follows from the image and the partitions alone, and is decided again after every change
-        of the image. So this broker hands over leadership of a damaged replica whenever and however it got
-        it.
+        of the image. So whenever and however a damaged replica becomes leader, the broker hands leadership
+        over.
 Rule 2: a replica is set aside only when the cluster does not depend on it. If no other replica has all
         committed records, the damaged copy stays in its folder, offline, until such a replica is available
         again or an operator decides.
@@ -19,11 +19,11 @@ Rule 3: a new leader epoch begins between the last fetch for the damaged copy an
         and add the empty copy to the ISR.
 Rule 4: the withdrawal does not wait for the disk, which may be slow or hang because it fails. One task
         withdraws all damaged replicas, many in one transaction. A second task renews them, one after the
-        other. The storage thread that records the damage on disk also sets the copy aside, in that order. A
-        process that is killed after the withdrawal and before the damage is recorded forgets the damage: the
+        other. The storage thread that records the damage on disk also sets the copy aside, in that order. If
+        a process is killed after the withdrawal and before the damage is recorded, the record is lost: the
         replica may join the ISR again, as if the damage had not been read yet, until it is read again.
-        Waiting for the record would keep clients waiting, and a process that is killed during that wait
-        forgets the damage too.
+        Waiting for the record would keep clients waiting, and would not help: a process that is killed during
+        that wait loses the record too.
 Rule 5: the broker retries every failure of the metadata store or the disk, with growing pauses, until the
         repair is done.
 Rule 6: a disk that damages the same replica repeatedly does not cause repeated copying. Each further renewal
@@ -229,8 +229,7 @@ class DamagedReplicas:
         if not self._is_due(replica, partition):
             return None
         try:
-            # The withdrawal is visible in the image, so no ISR or ELR contains the copy that is set aside
-            # here.
+            # The image shows the withdrawal, so no ISR or ELR contains the copy that is set aside here.
             if await self._storage.begin_anew(partition):
                 self._note_renewal(replica)
         except (StorageFailed, StorageFull) as problem:
@@ -292,8 +291,7 @@ class DamagedReplicas:
 
     def _decision(self, image: ClusterImage, replica: Replica) -> Decision:
         found, own = _partition_state(image, replica), image.brokers.get(self._node_id)
-        # If another process registered with this node id, the image describes that process's copy, not this
-        # one.
+        # If another process registered with this node id, the image describes the copy of that process.
         is_ours = own is not None and own.broker_epoch == self._own_epoch()
         if found is None or not is_ours or self._damaged(replica) is None:
             return NOTHING_TO_DO

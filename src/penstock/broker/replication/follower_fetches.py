@@ -100,6 +100,8 @@ class ClusterFollowers:
             for partition in tuple(self._partitions):
                 if partition.leading is None or partition.offline is not None:
                     continue
+                # Until this proposal has an outcome, the removed follower still counts (maximal ISR): the
+                # high watermark does not advance without it before the store has committed the smaller ISR.
                 proposal = partition.leading.propose_shrink(partition.log.log_end_offset, now, lag_ms_max)
                 if proposal is not None:
                     self._changes.propose(partition, proposal)

@@ -8,12 +8,12 @@ Rule 1: each proposal is decided once, and the sender retries this same decision
         The revisions that the decision compares never become current again once they have changed. So a
         conflict also proves that no earlier attempt with unknown outcome can still commit, including an
         attempt that shared a transaction with other proposals.
-Rule 2: a proposal counts as rejected once this broker has applied the partition state that conflicted with
-        it.
-Rule 3: a proposal ends when its outcome is known or the leader epoch it was made in is over, and never
-        before: a leader with a pending proposal makes no other. Until then the sender retries, with growing
-        pauses. It also retries while this broker is deposed (broker/cluster/peer_lease_check.py), because
-        this broker may resume as leader in the same leader epoch.
+Rule 2: a proposal counts as rejected once this broker has applied the state that the proposal conflicted
+        with.
+Rule 3: a proposal ends when its outcome is known, when its leader epoch is over, or when the partition goes
+        offline, and never before: a leader with a pending proposal makes no other. Until then the sender
+        retries with growing pauses, also while this broker is deposed (broker/cluster/peer_lease_check.py),
+        because this broker may resume as leader in the same leader epoch.
 Rule 4: if a transaction of several proposals fails, the sender commits them one by one: a single proposal may
         have caused the conflict.
 """
@@ -116,7 +116,7 @@ class IsrUpdates:
             self._senders -= 1
 
     def _next(self) -> list[_IsrUpdate]:
-        """Take as many queued proposals as fit into one transaction, and drop those that have ended."""
+        """Take as many queued proposals as fit into one transaction, and drop ended proposals."""
         decisions = (change.decision for change in self._waiting)
         count = len(next(batched(decisions, self._cluster.changes_max)))
         taken = [self._waiting.popleft() for _ in range(count)]

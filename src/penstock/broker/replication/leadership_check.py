@@ -9,10 +9,10 @@ claim). The client then looks for the leader and retries. Meanwhile this broker 
 from the metadata store. If that read began after the claim was made, and names this broker, the retry gets
 the real error.
 
-Rule 1: each client needs a confirmation of its own, and a new one each time. A confirmation covers what the
-        client relied on when it made the claim. It does not cover what the client received from a new leader
-        between the claim and the retry. LEADERSHIP_CLAIM_MS_MAX keeps that interval short; a later retry
-        counts as a new claim.
+Rule 1: every claim needs a read that began after it, separately for each client and again for each error. The
+        read covers what the client relied on when it made the claim. It does not cover what the client
+        received from a new leader between the claim and the retry. LEADERSHIP_CLAIM_MS_MAX keeps that
+        interval short; a later retry counts as a new claim.
 Rule 2: at most LEADERSHIP_CLAIMS_MAX claims wait for a retry, because many clients never retry. Claims that
         wait are not evicted for new ones. A claim that does not fit is not recorded, so that its client is
         rejected again.

@@ -12,8 +12,9 @@ Rule 1: for a topic that flushes before acknowledging, the follower flushes appe
         fetch, because the fetch offset acknowledges them.
 Rule 2: the follower retries an unavailable leader with pauses that double up to REPLICA_PAUSE_MS_MAX, or at
         once when the image shows a change of the brokers.
-Rule 3: the follower aborts a fetch that waits at the leader when it gets another partition of that leader.
-        Producers to a new topic, or after an election, should not wait for the old fetch to return.
+Rule 3: the follower aborts a fetch that waits at the leader when the follower gets another partition, or a
+        new leader epoch, of that leader. Producers to a new topic, or after an election, should not wait for
+        the old fetch to return.
 Rule 4: the follower stores its log start offset as soon as the offset moves. Fetches continue meanwhile and
         report the stored log start offset.
 Rule 5: a replica that a reassignment adds to this broker is throttled (replication/throttle.py).
