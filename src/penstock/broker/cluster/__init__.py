@@ -1,1 +1,1 @@
-"""Cluster metadata in this broker: image, changes, membership, controller, failure detection."""
+"""Cluster metadata in one broker: image, changes, membership, controller loop, failure detection."""

@@ -1,16 +1,19 @@
-"""A broker's place in a cluster: everything that a broker which is alone does without, put together.
+"""Cluster member: the parts of a clustered broker that a single broker does not have, wired together.
 
-    membership    the session, and that others know where we are
-    controlling   the controller's loop, in case that is us; peers: who is gone
-    fetchers      what we follow
-    followers     who follows us
-    damaged       copies of ours that were found damaged
+    membership         the session and the registration
+    controller loop    the controller's work, while this broker is the controller
+    peers              detection of brokers whose process is gone
+    fetchers           replication from other leaders to this broker
+    followers          replication from this broker to its followers
+    damaged            repair of damaged replicas on this broker
+    peer lease check   whether this broker was fenced while it cannot reach the store
 
-Start: register, serve, and wait to be admitted. Stop: ask to be relieved, wait until others lead what we
-led, end the session while everything still works, and then stop like any other broker.
+Start: register, serve, and wait for admission. Stop: request to be drained, wait until other brokers lead the
+partitions of this broker, end the session while everything still works, and then stop like a single broker.
 
-Rule: a broker that has lost what makes it a member ends its session at once, and serves no more
-      (`RunningBroker.end_membership`). Nobody is asked to relieve it: it may be the controller itself.
+Rule: when a task that membership depends on fails, the broker ends its session at once and serves no more
+      (`RunningBroker.end_membership`). The broker does not wait to be drained: it may be the controller
+      itself.
 """
 
 import asyncio
@@ -49,7 +52,7 @@ Condition = Callable[[], bool]
 
 
 class SharedStore(NamedTuple):
-    """The metadata store of a cluster, and whether this process is a member there."""
+    """The metadata store of a cluster, and this process's admission to the cluster."""
 
     store: MetadataStore
     cluster_id: str
@@ -57,7 +60,7 @@ class SharedStore(NamedTuple):
 
 
 async def opening_image(shared: SharedStore, directory: DataDirectory) -> ClusterImage:
-    """The cluster as it is when this broker starts."""
+    """Read the cluster image at the start of this broker. ConfigError: the store cannot be used."""
     prefix = ClusterKeys(shared.cluster_id).prefix
     try:
         image = image_of(await shared.store.read(prefix), shared.cluster_id)
@@ -68,7 +71,7 @@ async def opening_image(shared: SharedStore, directory: DataDirectory) -> Cluste
 
 
 def inter_broker_link(config: BrokerConfig) -> InterBrokerLink:
-    """The first listener, as its own clients are to be: with its certificate where that is TLS."""
+    """Connection settings between brokers: the first listener, with its certificate if it uses TLS."""
     listener = config.listeners[0]
     tls = config.tls.get(listener.name)
     if tls is None:
@@ -90,9 +93,9 @@ class ClusterMember:
         self._directory: DataDirectory
         self._wakeup = asyncio.Event()
         self._tasks = Tasks(report_failure(log))
-        """What may fail for itself."""
+        """Tasks whose failure is only logged, and does not end the broker."""
         self._session_ended: asyncio.Event | None = None
-        """Set when the session has been ended; None: this broker is a member."""
+        """Event for the end of the session; None while nothing has requested `end_membership`."""
         self._new_id: Callable[[], str] = lambda: new_id(environment.randomness)
         self.membership = ClusterMembership(shared.store, cluster, shared.admission, self._new_id, log)
         node_id, link = config.node.node_id, inter_broker_link(config)
@@ -126,6 +129,8 @@ class ClusterMember:
         self._directory = directory
         known = self._cluster.image.brokers.get(self._config.node.node_id)
         start_ids = directory.record_start(self._new_id(), "" if known is None else known.start_id)
+        # The epoch is read from the mark, which must then be gone before this process can write: after a
+        # crash the mark would wrongly prove that the log has every record acknowledged under that epoch.
         clean_epoch = directory.clean_epoch()
         directory.consume_clean_shutdown_mark()
         self._cluster.subscribe(self._follow)
@@ -133,7 +138,8 @@ class ClusterMember:
         await self.membership.join(registration(self._config, directory, self._broker.listeners, found))
 
     def start(self, tasks: Tasks) -> None:
-        """`tasks`: without which the broker would only seem to work."""
+        """Start the tasks. `tasks` ends the broker if one of them fails: without it the broker would run but
+        not work."""
         tasks.start(self.membership.run(), "membership")
         tasks.start(self._controller_loop.run(), "controller")
         tasks.start(self.followers.run(), "followers")
@@ -144,10 +150,11 @@ class ClusterMember:
         self._damaged.open()
         tasks.start(self._damaged.run(), "damaged replicas")
         tasks.start(self._damaged.renew(), "renewals of damaged replicas")
+        # After the damaged replicas, whose `open` relies on no fetch of this process having been sent.
         self._fetchers.open()
 
     async def _leave_if_the_disk_fails(self) -> None:
-        """Others have what this broker led, and can go on without it."""
+        """End the session when the disk fails, so that in-sync followers are elected as leaders."""
         partitions = self._broker.storage.partitions
         while True:
             await asyncio.sleep(DISK_LOOK_MS / 1000)
@@ -164,7 +171,10 @@ class ClusterMember:
         self._wakeup.set()
 
     async def until_admitted(self) -> None:
-        """Or for as long as it makes sense. StorageFailed: it has left, and has to be started again."""
+        """Wait for admission, at most BROKER_ADMISSION_MS_MAX; then the broker serves without it.
+
+        StorageFailed: the disk has failed and this broker has left the cluster. It has to be restarted.
+        """
         partitions = self._broker.storage.partitions
         await self._until(
             lambda: self._is_admitted() or partitions.failure is not None, BROKER_ADMISSION_MS_MAX
@@ -178,7 +188,7 @@ class ClusterMember:
         return self._admission.holds(self._cluster.image)
 
     def not_admitted(self) -> str | None:
-        """Why others do not count on this broker; None if they do."""
+        """Reason why this broker is not ready; None if the cluster has admitted it."""
         if self._admission.is_deposed:
             return "the metadata store is away, and the other brokers have taken over"
         if self._is_admitted():
@@ -201,7 +211,7 @@ class ClusterMember:
     # Stopping
 
     def end_membership(self) -> None:
-        """Be gone for the others, at once."""
+        """End the session at once, without being drained."""
         if self._session_ended is None:
             self._session_ended = asyncio.Event()
             self._tasks.start(self._end_session(self._session_ended), "giving up")
@@ -213,10 +223,11 @@ class ClusterMember:
             has_ended.set()
 
     async def leave(self) -> None:
-        """Let others lead, and be gone for them."""
+        """Be drained, and then end the session."""
         if self._session_ended is not None:
             await self._session_ended.wait()
         else:
+            # Drained first: other brokers lead before the session ends, so no partition is without a leader.
             await self._drain()
             await self.membership.leave()
         await self._tasks.stop()

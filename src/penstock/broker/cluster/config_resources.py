@@ -1,10 +1,10 @@
-"""Changing the settings of a resource: what AlterConfigs and IncrementalAlterConfigs share.
+"""Config changes of resources: the shared part of AlterConfigs and IncrementalAlterConfigs.
 
-A decision is a pure function of the image (`_decision`); `alter_resources` carries out one for each
-resource of a request, so that a refused resource leaves the others as they were asked for.
+A decision is a pure function of the image (`_decision`). `alter_resources` carries out one decision per
+resource of a request, so that a rejected resource does not affect the other resources.
 
-Rule 1: who asks is checked first, and a refusal says nothing about whether the resource exists.
-Rule 2: a resource that a request names twice is refused each time: which of the two should win?
+Rule 1: authorization is checked first, and a rejection does not reveal whether the resource exists.
+Rule 2: a resource that a request names twice is rejected both times, since no order between them is defined.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ EVERY_BROKER = ""
 
 
 class ConfigResourceType(IntEnum):
-    """Kafka's numbers."""
+    """Kafka's resource type numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -41,12 +41,12 @@ class ConfigResourceType(IntEnum):
 
 class ConfigResource(NamedTuple):
     type: int
-    """As it came from the wire: it may be a number that means nothing."""
+    """Number from the request; it may be no ConfigResourceType."""
     name: str
 
 
 class Rewrite(Protocol):
-    """The settings a resource should have, made from those it has. ApiError: they cannot be had."""
+    """Computes the new configs of a resource from its current ones. ApiError: the result is invalid."""
 
     def of_topic(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]: ...
 
@@ -69,11 +69,13 @@ async def alter_resources(
     *,
     validate_only: bool,
 ) -> list[ApiError | None]:
-    """The outcome of each, in order; None where it worked."""
+    """Change the configs of each resource. Returns each error in order; None for success."""
     if len(wanted) > TOPICS_PER_REQUEST_MAX:
         detail = f"A request may change at most {TOPICS_PER_REQUEST_MAX} resources."
         return [ApiError(ErrorCode.INVALID_REQUEST, detail)] * len(wanted)
     mentions = Counter(each.resource for each in wanted)
+    # One MetadataChange for the request, one commit per resource: the request waits for a current image and
+    # for a controller once in total.
     metadata_change = MetadataChange(cluster)
     carry_out = metadata_change.validate_each if validate_only else metadata_change.commit_each
     outcomes: list[ApiError | None] = []
@@ -90,7 +92,11 @@ async def alter_resources(
 
 
 def require_access(resource: ConfigResource, context: RequestContext, operation: Operation) -> None:
-    """A topic's name was asked about by the access table; a broker's settings are the cluster's."""
+    """Check access to a resource.
+
+    The access table has checked topic names already (`context.denied`). Configs of brokers require access to
+    the cluster resource.
+    """
     if resource.type == ConfigResourceType.GROUP:
         if not context.may(operation, ResourceType.GROUP, resource.name):
             raise ApiError(
@@ -124,7 +130,7 @@ def require_group_name(resource: ConfigResource) -> None:
 
 
 def broker_id_of(resource: ConfigResource, config: BrokerConfig) -> int | None:
-    """This broker's id, or None for the defaults of all. Any other is that broker's own business."""
+    """This broker's id, or None for the cluster-wide defaults. ApiError: the id of another broker."""
     node_id = config.node.node_id
     if resource.name == EVERY_BROKER:
         return None
@@ -157,7 +163,7 @@ def _decision(image: ClusterImage, config: BrokerConfig, wanted: ResourceChange,
     resource, rewrite = wanted
     if resource.type == ConfigResourceType.TOPIC:
         topic = image.topics.get(resource.name)
-        # Kafka finds fault with the settings before it looks for the topic.
+        # Like Kafka, an invalid config is reported before an unknown topic.
         overrides = rewrite.of_topic(topic.overrides if topic else {}, config)
         validate_internal_settings(resource.name, overrides)
         return alter_topic_config(image, resource.name, overrides, _validated_already)
@@ -174,4 +180,4 @@ def _decision(image: ClusterImage, config: BrokerConfig, wanted: ResourceChange,
 
 
 def _validated_already(overrides: Mapping[str, str]) -> None:
-    """A rewrite gives nothing that does not hold."""
+    """No validation: a Rewrite returns only valid configs."""

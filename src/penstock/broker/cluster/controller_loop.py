@@ -1,16 +1,16 @@
-"""The controller's loop. Every broker runs it; the one that holds the controller's key acts.
+"""Controller loop. Every broker runs it; only the broker that holds the controller key acts.
 
-What is to be done is decided in `controller/upkeep.py`, from the image alone. Here it is looked for after
-every change of the image, and now and then when nothing changes, and carried out in bounded pieces.
+`controller/upkeep.py` decides what to do, from the image alone. The loop requests a decision after every
+change of the image, and every UPKEEP_MS when nothing changes, and commits the work in bounded transactions.
 
-Rule 1: nothing is remembered but which partitions are worth another look. Whoever becomes controller
-        looks at all of them.
-Rule 2: a piece that meets a conflict is tried by halves (`propose_by_halves`); what conflicts alone, or was
-        not tried after many conflicts, is decided anew when the news is there.
-Rule 3: every decision compares the controller's term. A broker that has lost it, and does not know yet,
-        changes nothing.
-Rule 4: a store that is away, refuses, or has no room, is tried again, with pauses that grow. Nothing that it
-        does ends this task.
+Rule 1: the loop keeps no state except the partitions that may need work. A broker that becomes controller
+        checks all partitions.
+Rule 2: a transaction that meets a conflict is retried in halves (`propose_by_halves`). A decision that
+        conflicts alone, or that was not tried after many conflicts, is decided again on a newer image.
+Rule 3: every decision compares the controller's term. A former controller that has not applied the change
+        of controller yet cannot change anything.
+Rule 4: the loop retries a store that is unavailable, rejects a request, or has no room, with growing pauses.
+        No error of the store ends this task.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class ControllerLoop:
         self._log = log
         self._wakeup = asyncio.Event()
         self._suspects: dict[tuple[TopicId, int], None] | None = None
-        """Partitions to look at; None: all of them."""
+        """Partitions to check; None: all of them."""
         self._term = 0
         self._idle_at = 0.0
         cluster.subscribe(self._follow)
@@ -78,14 +78,15 @@ class ControllerLoop:
         return image.controller is not None and image.controller.broker_id == self._broker_id
 
     async def run(self) -> None:
-        """The task."""
+        """The controller task."""
         pauses = Backoff(METADATA_UNAVAILABLE_PAUSE_MS, METADATA_UNAVAILABLE_PAUSE_MS_MAX)
         while True:
             try:
                 while await self._step():
                     pauses.reset()
             except (StoreUnavailable, StoreRejected, ApiError) as problem:
-                # What has become of it shows in the image, sooner or later.
+                # The outcome may be unknown, so nothing is assumed about it: check all partitions again on
+                # the next image.
                 self._log.warning("controller.postponed", reason=str(problem))
                 await asyncio.sleep(pauses.next_delay_s())
                 self._suspects = None
@@ -110,13 +111,13 @@ class ControllerLoop:
         self._wakeup.set()
 
     async def _step(self) -> bool:
-        """Do what is most urgent. Whether there may be more."""
+        """Carry out the most urgent work. True: there may be more."""
         image = self._cluster.image
         if self._cluster.store_unavailable_since is not None:
             return False
         if image.controller is None:
             return await self._claim(image)
-        # Without a session it is another process, with our id, that the image speaks of.
+        # Without a session of this process, the controller in the image is another process with this node id.
         if not self.is_controller(image) or self._session() is None:
             return False
         if image.controller.term != self._term:

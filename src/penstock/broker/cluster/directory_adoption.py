@@ -1,13 +1,13 @@
-"""The data directory of a broker that is alone becomes that of a cluster's first broker, or alone again.
+"""Adoption of a data directory: a single broker becomes the first member of a cluster, and the undo of that.
 
     adopt:  read own store ──→ clear leftovers ──→ write the shared store ──→ read it back ──→ mark
-    undo:   look that nobody used the shared store ──→ unmark ──→ clear it
+    undo:   check that no broker used the shared store ──→ unmark ──→ clear it
 
-The mark is in the identity of the directory. Up to it the directory's own store is what counts, and the
-broker starts alone as it did; from it on the shared one. So whenever this ends, killed or not, exactly
-one of them counts, and the command can be run again, or undone.
+The mark is part of the directory's identity file. Without the mark, the directory's own store is valid and
+the broker starts alone as before. With the mark, the shared store is valid. So whenever the command ends,
+even if it is killed, exactly one store is valid, and the command can be run again or undone.
 
-Rule: the directory is locked all the while. A broker that runs is never adopted.
+Rule: the directory is locked during the whole command, so a running broker is never adopted.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class Adopted:
 async def adopt_directory(
     disk: Disk, path: str, store: MetadataStore, randomness: Randomness
 ) -> Adopted | None:
-    """None: it is a member of the cluster in that store already, and nothing was done."""
+    """Adopt a data directory. None: it already belongs to the cluster in that store, and nothing changed."""
     with _locked(disk, path) as identity, _store_errors():
         if identity.is_member:
             await _require_its_own(store, path, identity.cluster_id)
@@ -64,16 +64,22 @@ async def adopt_directory(
             image, facts = shared_facts(own.read(prefix), member, new_id(randomness))
         finally:
             own.close()
+        # An earlier attempt may have ended after some transactions: each of them requires absent keys.
         await _clear(store, member)
         for piece in import_transactions(facts, member.cluster_id, store.changes_max):
             await _commit(store, piece)
+        # The mark is last, after the shared store was read back: from the mark on, the broker ignores its own
+        # store.
         verify_written(await store.read(prefix), facts)
         set_membership(disk, path, is_member=True)
         return Adopted(identity, image)
 
 
 async def release_directory(disk: Disk, path: str, store: MetadataStore) -> DirectoryIdentity | None:
-    """Undo it. ConfigError if somebody has used the shared store since. None: there was nothing to undo."""
+    """Undo an adoption. None: there was nothing to undo.
+
+    ConfigError: a broker has used the shared store since the adoption.
+    """
     with _locked(disk, path) as identity, _store_errors():
         if not disk.exists(f"{path}/{METADATA_FILE}"):
             raise ConfigError(f"{path} was never that of a broker which is alone, and cannot become one")
@@ -81,6 +87,7 @@ async def release_directory(disk: Disk, path: str, store: MetadataStore) -> Dire
         leftovers = cleanup_transaction(await store.read(STORE_PREFIX), member)
         if leftovers is None and not identity.is_member:
             return None
+        # Unmarked before the shared store is cleared: at no time does the mark refer to a cleared store.
         set_membership(disk, path, is_member=False)
         await _clear(store, member)
         return identity
@@ -119,7 +126,7 @@ def _member(identity: DirectoryIdentity) -> AdoptedBroker:
 
 
 async def _require_its_own(store: MetadataStore, path: str, cluster_id: str) -> None:
-    """ConfigError unless the store holds the cluster that a directory belongs to."""
+    """ConfigError unless the store holds the cluster of the data directory."""
     held = (await store.read(CLUSTER_ID_KEY)).entries.get(CLUSTER_ID_KEY)
     if held is None or held.value != cluster_id.encode():
         found = "no cluster" if held is None else f"cluster {held.value.decode(errors='replace')}"

@@ -1,15 +1,17 @@
-"""How it is noticed within moments that a broker is gone: by a connection to it that breaks.
+"""Failure detector for brokers: idle connections that break as soon as a broker's process ends.
 
-The controller holds one to every broker, and every broker holds one to the controller.
+The controller holds one connection to every broker, and every broker holds one to the controller.
 
-When one breaks it connects again at once. If that is refused, and again after a pause, nobody listens there
-any more: the process is gone, and its session is ended instead of waiting until its time is up. Anything else
-(a timeout, no way to the host) proves nothing, and is left to the session.
+When a connection breaks, the detector reconnects at once. If the operating system refuses the connection, and
+refuses again after a pause, no process listens there: the broker is gone. The detector then fences the
+broker, so that its session does not have to expire. Any other error (a timeout, no route to the host) proves
+nothing, and the session decides.
 
-Rule 1: only the session that the connection was made for is ended. A process that has come back meanwhile
-        has another one.
-Rule 2: whoever has never been reached is not taken for gone, however often he refuses: it may be this
-        broker that looks in the wrong place, and it would fence everybody, again and again. He is named.
+Rule 1: the detector fences only the broker epoch that the connection was made for. A restarted process has
+        another epoch.
+Rule 2: a broker that this process has never reached is not fenced, however often its address refuses a
+        connection: this process may resolve the address wrongly, and would fence every broker again and
+        again. The detector logs the broker instead.
 """
 
 import asyncio
@@ -35,14 +37,15 @@ class FailureDetector:
     def __init__(
         self, cluster: MetadataService, broker_id: int, listener: str, tasks: Tasks, log: Log
     ) -> None:
-        """`listener`: by whose address brokers reach each other."""
+        """`listener`: the name of the listener that brokers use for each other."""
         self._cluster = cluster
         self._broker_id = broker_id
         self._listener = listener
         self._tasks = tasks
         self._log = log
         self._watched: dict[tuple[int, int], asyncio.Event] = {}
-        """Brokers that have a task here, with the epoch it is for. Set: their connection is over."""
+        """Watched brokers by id and broker epoch. An event is set when the connection is lost, or is no
+        longer needed."""
         cluster.subscribe(self._follow)
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
@@ -58,7 +61,7 @@ class FailureDetector:
                 self._tasks.start(self._watch(*key, is_over), f"connection to broker {broker.id}")
 
     def _is_ours(self, image: ClusterImage, broker_id: int, epoch: int) -> bool:
-        """Whether we are to watch this epoch of a broker."""
+        """Check whether this broker has to watch that epoch of a broker."""
         broker = image.brokers.get(broker_id)
         return (
             image.controller is not None
@@ -79,6 +82,8 @@ class FailureDetector:
                 try:
                     await self._until_over(Address(endpoint.host, endpoint.port), is_over)
                     refusals, was_there = 0, True
+                    # After a connection that lasted, reconnect without a pause. One that broke soon counts as
+                    # a failing peer: the pauses grow, so that reconnecting does not become a busy loop.
                     if asyncio.get_running_loop().time() - began >= PEER_PAUSE_MS_MAX / 1000:
                         pause_ms = PEER_PAUSE_MS
                         continue
@@ -89,7 +94,7 @@ class FailureDetector:
                     if not was_there and refusals == 2:
                         self._log.warning("broker.not_reached", broker=broker_id, help=NOT_REACHED_HELP)
                 except OSError:
-                    # Nobody answers, or there is no way, or it is just ending: this proves nothing yet.
+                    # A timeout, no route, or a process that is just ending: none of these proves it is gone.
                     pass
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(2 * pause_ms, PEER_PAUSE_MS_MAX)
@@ -97,7 +102,7 @@ class FailureDetector:
             del self._watched[broker_id, epoch]
 
     async def _until_over(self, address: Address, is_over: asyncio.Event) -> None:
-        """Returns when a connection is lost, or of no more use; OSError if there is none to be had."""
+        """Hold a connection until it is lost or no longer needed. OSError: it could not be made."""
         loop = asyncio.get_running_loop()
         is_over.clear()
         async with asyncio.timeout(ENDPOINT_CONNECT_MS_MAX / 1000):
@@ -113,6 +118,8 @@ class FailureDetector:
         self._log.warning("broker.found_gone", broker=broker_id, epoch=epoch)
 
         def decide(image: ClusterImage) -> Decision:
+            # Only the controller fences brokers, and no controller is left to fence a dead controller: any
+            # broker may depose it, and a new controller then handles its partitions.
             is_controller = image.controller is not None and image.controller.broker_id == broker_id
             return (depose_controller if is_controller else fence)(image, broker_id, epoch)
 
@@ -125,7 +132,7 @@ class FailureDetector:
 
 
 class _WatchedConnection(asyncio.Protocol):
-    """A connection on which nothing is said."""
+    """A connection that carries no data."""
 
     def __init__(self, is_over: asyncio.Event) -> None:
         self._is_over = is_over

@@ -1,21 +1,22 @@
-"""This broker's place in its cluster: which cluster that is, and that the others know it is here.
+"""Cluster membership of this broker: the cluster id, the broker's session, and its registration.
 
     agree on the id ──→ session ──→ registered ──→ admitted by the controller
                            ↑             │
                            └── session lost, or fenced
 
-A session lives for five seconds and is kept every one and a half. A broker whose session is over, or whose
-key the controller deleted, registers anew with a new incarnation; its process, its logs and what it has
-found out go on. What follows from the new broker epoch is the controller's to decide.
+A session expires after five seconds (BROKER_SESSION_MS), and the broker renews it every one and a half
+seconds (BROKER_KEEP_MS). When the session has ended, or the controller has fenced the broker by deleting its
+key, the broker registers again with a new incarnation. Its process, its logs and its state continue. The
+controller decides what follows from the new broker epoch.
 
-Rule 1: the id of the cluster is written once, by whoever comes first to an empty store. A data directory
-        of another cluster is refused, and so is one of a cluster that the store knows nothing of.
-Rule 2: an id that another process holds is waited for as long as a dead process could hold it, then
-        refused, with who that is. The process before this one, which had the same lock on the data
-        directory, is not waited for: it is dead, or the directory would be locked. Two that have copies of
-        one directory have two locks.
-Rule 3: while the store is away nothing is given up (grace mode): leaders lead on, nobody is elected, no
-        in-sync set changes. The store ends sessions, not this broker's clock.
+Rule 1: the first broker that finds an empty store writes the cluster id, once. A broker rejects a data
+        directory of another cluster, and a data directory that has a cluster id when the store has none.
+Rule 2: if another process holds this node id, the broker waits as long as a dead process could hold it
+        (BROKER_JOIN_MS_MAX), and then fails with the address of that process. The broker does not wait for
+        the previous process of the same data directory: that process had the same lock, so it is dead, or the
+        directory would still be locked. Two processes with copies of one directory hold two different locks.
+Rule 3: while the store is unavailable this broker keeps everything (grace mode): leaders continue to lead, no
+        leader is elected, no ISR changes. The store ends a session, never this broker's clock.
 """
 
 import asyncio
@@ -63,9 +64,9 @@ OLDER_COPY_HELP: Final = (
 
 
 async def agree_on_cluster(store: MetadataStore, known: str | None, draw: Callable[[], str]) -> str:
-    """The id of the cluster in this store, which gets one if it has none.
+    """Read the cluster id from the store, or write a drawn one if the store has none.
 
-    `known`: the cluster that our data directory belongs to; None if there is none yet.
+    `known`: the cluster id of the data directory; None if it has none yet.
     """
     try:
         while True:
@@ -78,14 +79,15 @@ async def agree_on_cluster(store: MetadataStore, known: str | None, draw: Callab
                     "cluster: look at the address of the store, or restore it; a broker that was alone until "
                     "now is made a member with `penstock cluster adopt`"
                 )
-            # Whoever was faster, the next look tells.
+            # Another broker may write its id first: then this transaction conflicts, and the next read
+            # returns that id.
             await store.transact([Compare(CLUSTER_ID_KEY, ABSENT)], _founding(draw()))
     except (StoreUnavailable, StoreRejected) as problem:
         raise ConfigError(f"the metadata store cannot be used: {problem}") from problem
 
 
 def _founding(cluster_id: str) -> list[Put]:
-    """Of a new cluster: nobody is there who would not know our newest level."""
+    """Documents of a new cluster, at the newest feature level: no older broker is a member yet."""
     level = encode(FeaturesValue({levels.FEATURE: levels.NEWEST}))
     return [Put(CLUSTER_ID_KEY, cluster_id.encode()), Put(ClusterKeys(cluster_id).features, level)]
 
@@ -115,20 +117,21 @@ class ClusterMembership:
         self._log = log
         self._own: RegistrationRequest
         self._is_member = False
-        """Our live key has been seen, and not its end."""
+        """The image has this incarnation's live key. A live key that is missing later means a lost session;
+        before the key was seen, the image may just be old."""
         self._lost = asyncio.Event()
         self._has_left = False
         self._store_is_unavailable = False
         self._kept_at = 0.0
-        """When the store last said that our session is there."""
+        """Start of the last request whose reply confirmed the session."""
         self.session: SessionId | None = None
         self.epoch = ABSENT
-        """Our latest broker epoch."""
+        """Latest broker epoch of this broker."""
 
     # Joining
 
     async def join(self, own: RegistrationRequest) -> None:
-        """Register for the first time. ConfigError if another process has our id, and keeps it."""
+        """Register for the first time. ConfigError: another process holds this node id (Rule 2)."""
         self._own = own
         self._cluster.subscribe(self._follow)
         ends_at = asyncio.get_running_loop().time() + BROKER_JOIN_MS_MAX / 1000
@@ -162,28 +165,34 @@ class ClusterMembership:
         incarnation = self._new_incarnation()
         self._admission.incarnation = incarnation
         self._is_member = False
-        self._lost.clear()  # from here on it is about this session
+        self._lost.clear()  # from here on, `_lost` refers to the new session
         own = replace(self._own, incarnation=incarnation)
         is_older = False
 
         def decide(image: ClusterImage) -> Decision:
             nonlocal is_older
+            # Decided inside the change, on the image that the registration is committed against.
             is_older = is_stale_disk_copy(image.brokers.get(own.broker_id), own.start_ids)
             return register(image, self._as_of(image, own), session, is_first=is_first)
 
         try:
             await self._cluster.change(decide)
         except BaseException:
+            # Nothing refers to this session, and a live key that did commit must not outlast this attempt.
             await self._end(session)
             raise
-        # Not earlier: until now the image may have shown what we were under the session before this one.
+        # Only now: with a session the controller loop acts, and until here the image may have shown the
+        # registration of the previous session.
         self.session, self._kept_at = session, asked_at
         self._log.info("broker.registered", node_id=own.broker_id, epoch=self.epoch)
         if is_older:
             self._log.warning("broker.older_copy", node_id=own.broker_id, help=OLDER_COPY_HELP)
 
     def _as_of(self, image: ClusterImage, own: RegistrationRequest) -> RegistrationRequest:
-        """A process that goes on has lost nothing, also if it has not seen that it was admitted again."""
+        """The registration of a process that was admitted before: it continues and has lost no records.
+
+        The clean epoch comes from the image, which may have an admission that this process has not applied.
+        """
         known = image.brokers.get(own.broker_id)
         if self._admission.epoch == ABSENT or known is None:
             return own
@@ -192,13 +201,13 @@ class ClusterMembership:
     async def _end(self, session: SessionId) -> None:
         try:
             await self._store.end_session(session)
-        except (StoreUnavailable, StoreRejected) as problem:  # then its time ends it
+        except (StoreUnavailable, StoreRejected) as problem:  # then the session expires in the store
             self._log.warning("broker.session_not_ended", reason=str(problem))
 
     # Staying
 
     async def run(self) -> None:
-        """The task that keeps the session, and begins another when it is over."""
+        """The task that renews the session, and registers again when the session is over."""
         pauses = Backoff(BROKER_JOIN_PAUSE_MS, BROKER_JOIN_PAUSE_MS_MAX)
         while not self._has_left:
             if not await self._is_over():
@@ -220,7 +229,7 @@ class ClusterMembership:
                 pauses.reset()
 
     async def _is_over(self) -> bool:
-        """After a while, or when the cluster shows it."""
+        """Wait for the next renewal, or less if the image shows the end. True: register again."""
         try:
             async with asyncio.timeout(0 if self.session is None else BROKER_KEEP_MS / 1000):
                 await self._lost.wait()
@@ -235,16 +244,16 @@ class ClusterMembership:
             is_kept = await self._store.renew_session(self.session)
         except (StoreUnavailable, StoreRejected) as problem:
             self._log_store_unavailable(str(problem))
-            return False
+            return False  # grace mode (Rule 3): an unavailable store has not ended the session
         if is_kept:
-            self._kept_at = asked_at
+            self._kept_at = asked_at  # the start of the renewal: the store may have confirmed it that early
         if self._store_is_unavailable:
             self._store_is_unavailable = False
             self._log.info("broker.store_back")
         return not is_kept
 
     def store_silence_ms(self) -> float:
-        """For how long the store has not said that our session is there."""
+        """Milliseconds since the store last confirmed the session."""
         return (asyncio.get_running_loop().time() - self._kept_at) * 1000
 
     def _log_store_unavailable(self, reason: str) -> None:
@@ -268,7 +277,7 @@ class ClusterMembership:
     # Leaving
 
     async def leave(self) -> None:
-        """Others need not wait until our time is up."""
+        """End the session, so that the cluster does not wait until it expires."""
         self._has_left = True
         if self.session is not None:
             session, self.session = self.session, None
@@ -276,7 +285,7 @@ class ClusterMembership:
 
 
 class FoundOnDisk(NamedTuple):
-    """What the process before this one left."""
+    """State that the previous process left in the data directory."""
 
     clean_epoch: int
     start_ids: tuple[str, ...]
@@ -286,7 +295,7 @@ class FoundOnDisk(NamedTuple):
 def registration(
     config: BrokerConfig, directory: DataDirectory, listeners: tuple[Listener, ...], found: FoundOnDisk
 ) -> RegistrationRequest:
-    """What this broker says of itself; `ClusterMembership` draws the incarnation."""
+    """The registration of this broker; `ClusterMembership` adds the incarnation."""
     lost = {topic_id: tuple(indexes) for topic_id, indexes in found.lost.items()}
     is_too_much = sum(map(len, lost.values())) > LOST_PARTITIONS_NAMED_MAX
     return RegistrationRequest(

@@ -1,15 +1,15 @@
-"""The changes of metadata that one request asks for.
+"""Metadata changes of one client request.
 
-Strategy: a request about many things is decided one by one, each on the image that the ones before it
-leave behind, and committed in groups: one transaction for a group, not one for each. What is refused
-leaves the others of its group alone.
+Strategy: each item of a request is decided on the image that the items before it would produce. The items are
+committed in groups, one store transaction per group. A rejected item does not affect the other items of its
+group.
 
-Rule 1: the decisions of one call are about different keys. The handlers sort out duplicates.
-Rule 2: what is refused, or left because it is so already, is so on an image that shows all that was committed
-        before the request came (`cluster.py`, Rule 7). The store is asked once for a request.
-Rule 3: between two controllers a request waits for the next one, for a few seconds in all: not every client
-        asks again. Requests that are in the way of records do not wait (`waits_for_controller`): their
-        clients do ask again.
+Rule 1: the decisions of one call change different keys. The API handlers reject duplicates.
+Rule 2: a rejection, or "nothing to do", rests on an image that shows every change that was committed before
+        the request (`metadata_service.py`, Rule 7). A request reads the store for this at most once.
+Rule 3: while the cluster has no controller, a request waits for one, for METADATA_CONTROLLER_MS_MAX in total,
+        because not every client retries. Requests on the way to producing or fetching do not wait
+        (`waits_for_controller`): their clients do retry.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from penstock.limits import METADATA_CONTROLLER_MS_MAX, METADATA_UNAVAILABLE_PAU
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.image_builder import apply
 
-# Enough that a commit costs little for each topic; few enough that other requests soon get a turn.
+# Large enough that the cost of a commit per topic is small; small enough that other requests run soon.
 DECISIONS_PER_CHANGE = 50
 
 ChangeOutcome = ClusterImage | ApiError
-"""An image that shows a decision carried out, or why it was not."""
+"""An image that shows the decision carried out, or the error."""
 
 
 class MetadataChange:
-    """For one request."""
+    """Metadata changes of one request: its confirmed image and its wait for a controller."""
 
     def __init__(self, cluster: MetadataService, *, waits_for_controller: bool = True) -> None:
         self._cluster = cluster
@@ -41,14 +41,14 @@ class MetadataChange:
         self._is_current = False
 
     async def image(self) -> ClusterImage:
-        """A current one. ApiError: the metadata store does not answer."""
+        """A current image (Rule 2). ApiError: the metadata store is unavailable."""
         if not self._is_current:
             await self._cluster.wait_until_current()
             self._is_current = True
         return self._cluster.image
 
     async def commit(self, decide: Decide) -> ClusterImage:
-        """As `MetadataService.change` does it."""
+        """Carry out one decision like `MetadataService.change`, with the waits of Rules 2 and 3."""
         while True:
             try:
                 return await self._cluster.change(decide, is_current=self._is_current)
@@ -61,8 +61,9 @@ class MetadataChange:
     async def commit_each(
         self, decides: Sequence[Decide], *, independent: bool = False, at_once: int = DECISIONS_PER_CHANGE
     ) -> list[ChangeOutcome]:
-        """`independent`: no decision of these could turn out differently for another of them. That saves
-        making an image for each. `at_once` of them share a transaction of the store.
+        """Carry out decisions in groups of `at_once`, each group in one store transaction.
+
+        `independent`: no decision depends on another one of them. This saves an image per decision.
         """
         outcomes: list[ChangeOutcome] = []
         for group in _groups(decides, at_once):
@@ -70,7 +71,7 @@ class MetadataChange:
         return outcomes
 
     async def validate_each(self, decides: Sequence[Decide]) -> list[ChangeOutcome]:
-        """What would become of each. Nothing is changed."""
+        """The outcome that each decision would have. Changes nothing."""
         if not decides:
             return []
         try:
@@ -89,7 +90,7 @@ class MetadataChange:
             trial = _validate_group(image, group, independent=False)
             image = trial.image
             outcomes += [trial.rejections.get(number, image) for number in range(len(group))]
-            # Nothing is waited for here, so other requests have to be let in.
+            # Nothing else here awaits, so yield to other requests between groups.
             await asyncio.sleep(0)
         return outcomes
 
@@ -99,10 +100,10 @@ class MetadataChange:
         def decide(image: ClusterImage) -> Decision:
             nonlocal rejections
             trial = _validate_group(image, group, independent=independent)
-            rejections = trial.rejections  # an earlier trial met a conflict, and all was decided again
+            rejections = trial.rejections  # the rejections of an earlier attempt that met a conflict are void
             for rejection in rejections.values():
                 if isinstance(rejection, NoController):
-                    raise rejection  # whatever needs one is refused, and in a moment it may not be
+                    raise rejection  # `commit` waits for a controller and decides the whole group again
             return trial.decision
 
         outcome: ChangeOutcome
@@ -111,24 +112,27 @@ class MetadataChange:
         except NoController as problem:
             outcome = problem
         except ApiError as problem:
-            # What the trial refused may not have been confirmed.
+            # The trial's rejections may rest on an old image (Rule 2), so the whole group gets this error.
             return [problem] * len(group)
         return [rejections.get(number, outcome) for number in range(len(group))]
 
     async def _next_controller(self) -> bool:
-        """False: it has been waited for long enough."""
+        """Wait for a controller; False if the request has waited for its total time."""
         if self._loop.time() >= self._waits_until:
             return False
         if self._cluster.image.controller is not None:
             await asyncio.sleep(
                 METADATA_UNAVAILABLE_PAUSE_MS / 1000
-            )  # it came meanwhile, or that is not the matter
+            )  # a controller is elected already, or is not what was missing: a short pause, then retry
             return True
         return await self._cluster.wait_for_controller(self._waits_until)
 
 
 def no_controller_error(outcomes: Sequence[ChangeOutcome]) -> ApiError | None:
-    """That there is no controller: clients look for it where the whole request is refused."""
+    """The error for the whole request if every item lacked a controller, else None.
+
+    Clients look for the controller only if the whole request is rejected.
+    """
     if outcomes and all(isinstance(outcome, NoController) for outcome in outcomes):
         return NoController()
     return None
@@ -137,7 +141,7 @@ def no_controller_error(outcomes: Sequence[ChangeOutcome]) -> ApiError | None:
 class _Trial(NamedTuple):
     decision: Decision
     image: ClusterImage
-    """As it will be when the decision is committed, revisions aside. Not made for independent ones."""
+    """Image after the decision, except for revisions. The given image if the decisions are independent."""
     rejections: dict[int, ApiError]
 
 

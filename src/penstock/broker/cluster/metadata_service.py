@@ -1,25 +1,29 @@
-"""The cluster's facts as this broker holds them, and the one way to change them.
+"""Metadata service of one broker: the current cluster image, and the only way to change cluster metadata.
 
-Decisions are pure functions of an image (`controller/`). Here they are carried out: decide, commit
-to the metadata store, wait until this broker has seen it, answer.
+Decisions are pure functions of an image (`controller/`). The service carries a decision out: decide on the
+current image, commit to the metadata store, wait until this broker has applied the commit, return the image.
 
-Rule 1: the image advances by what the store shows, in the order of revisions, never by what was
-        asked of it. Whoever changed something, this broker or another, takes the same way.
-Rule 2: an image is answered, and counts as seen, when every subscriber has followed it. Each is told of every
-        difference of two images once, so one that is missed is missed for good. Therefore images are shown
-        in a task of their own, which nobody cancels, and a subscriber that fails ends this broker.
-Rule 3: one change after another, so that of this broker's decisions none rests on an image that
-        another is about to replace. `propose` is for those whose refusal is expected and harmless.
-Rule 4: while the store is away the image stays as it is and nothing is changed; everybody is told
-        so at once instead of waiting.
-Rule 5: a store that is behind what was seen of it is another one, put back from an older copy. This broker's
-        image shows what never happened there: it ends, whoever noticed. A member of etcd may lag behind, so
-        what is compared is the answer to a linearisable question. And it may have come as far meanwhile: a
-        watch that is begun again is asked for the event that was seen last, and has to show the same.
-Rule 6: a decision that cannot be made is the trouble of whoever asked for it. The next one is made.
-Rule 7: what is committed was compared by the store. A refusal is not, and neither is "nothing to do": clients
-        are told them only on an image that shows everything which was committed before they asked. Whoever
-        deletes a topic here and creates it there is not told that it exists.
+Rule 1: the image advances only by events that the store returns, in order of revision, never by the request
+        that caused them. Changes by this broker and by other brokers arrive the same way.
+Rule 2: a new image counts as seen, and the service returns it, when every subscriber has applied it. Each
+        subscriber receives each difference between two images exactly once, so a missed difference is never
+        repaired. So a task of its own publishes images, no caller can cancel it, and a subscriber that raises
+        ends this broker.
+Rule 3: changes run one after another, so that no decision of this broker rests on an image that another
+        change of this broker is about to replace. `propose` skips the queue; it is for decisions that may
+        meet a conflict without harm.
+Rule 4: while the store is unavailable the image stays as it is and every change is rejected at once instead
+        of waiting.
+Rule 5: a store whose revision is below what this broker has seen was restored from an older copy. The image
+        of this broker then shows changes that never happened in that store, so this broker ends, whichever
+        call found it. A single etcd member may lag, so the service compares the revision of a linearizable
+        read. A restored store may also have caught up meanwhile: a resumed watch requests the last seen event
+        once more, and that event must be the same.
+Rule 6: a decision function that raises fails only its own request; the service continues with the next one.
+Rule 7: the store compares the revisions behind a commit, but it cannot compare the revisions behind a
+        rejection, or behind "nothing to do". The service returns these only on an image that shows every
+        change that was committed before the request. So a client that deletes a topic through one broker and
+        creates it through another does not get TOPIC_ALREADY_EXISTS.
 """
 
 import asyncio
@@ -63,12 +67,12 @@ from penstock.types import TopicId
 
 Decide = Callable[[ClusterImage], Decision]
 Subscriber = Callable[[ClusterImage, ClusterImage], Awaitable[None]]
-"""Told of the image before and after. No change is answered, and none follows, until it is done.
+"""Receives the previous and the new image. Until it returns, no change completes and no other image follows.
 
-A subscriber deals with its own trouble: what it raises ends the broker."""
+A subscriber handles its own errors: an exception from a subscriber ends the broker."""
 
 NextImage = Callable[[ClusterImage], ClusterImage | None]
-"""From the image that there is to a newer one; None: there is none."""
+"""Returns the image that follows the current one; None if the current one is newer already."""
 
 ReportFailure = Callable[[str, BaseException], None]
 
@@ -76,7 +80,7 @@ _PROBLEMS = (ApiError, CorruptData, StorageFull, StorageFailed)
 
 
 class MetadataLimits(NamedTuple):
-    """How many changes of the metadata wait, and how many groups have settings of their own."""
+    """Limits for queued metadata changes, and for groups with dynamic configs."""
 
     changes_queued_max: int = METADATA_CHANGES_QUEUED_MAX
     groups_with_settings_max: int = GROUPS_WITH_SETTINGS_MAX
@@ -88,12 +92,15 @@ METADATA_LIMITS: Final = MetadataLimits()
 class _QueuedChange(NamedTuple):
     decide: Decide
     is_current: bool
-    """The image shows all that was committed before the change was asked for, or nobody minds."""
+    """The image shows every commit before the request, or the caller accepts an older image (Rule 7)."""
     outcome: "asyncio.Future[ClusterImage]"
 
 
 class Unconfirmed(Exception):
-    """It would be refused, or left, on an image that may not be current. Get a current one, and ask again."""
+    """The image may be too old for this outcome: a rejection, or "nothing to do".
+
+    The caller waits for a current image (`wait_until_current`) and retries.
+    """
 
 
 class MetadataService:
@@ -106,9 +113,10 @@ class MetadataService:
         report: ReportFailure = lambda name, failure: None,
         limits: MetadataLimits = METADATA_LIMITS,
     ) -> None:
-        """`make_room` frees space that was set aside for this; False if there is none.
+        """Start from `image`.
 
-        `report` is told of a mistake of ours that only one change suffers from.
+        `make_room` frees disk space reserved for metadata, and returns False if there is none. `report`
+        receives a programming error that failed a single change (Rule 6).
         """
         self._store = store
         self._prefix = ClusterKeys(image.cluster_id).prefix
@@ -120,7 +128,7 @@ class MetadataService:
         self._make_room = make_room
         self._report = report
         self._fail: Callable[[str, BaseException], None] = report
-        """Ends `run`."""
+        """Ends `run` with this exception, and with it the broker. Before `run` starts it only reports."""
         self._tasks = Tasks(lambda name, failure: self._fail(name, failure))
         self._has_ended = False
         self._must_read = False
@@ -128,31 +136,31 @@ class MetadataService:
         self._read_barrier = ReadBarrier(self._catch_up)
         self._revision_waiters = RevisionWaiters(image.revision)
         self.latest: Event | None = None
-        """What the watch showed last; None: nothing yet that the store still has."""
+        """The last event of the watch; None before the first event, and after the store was read whole."""
         self.image = image
         self.config = self._effective_config()
         self._without: ClusterImage | None = None
         self.store_unavailable_since: float | None = None
-        """On the loop's clock; None while the store answers."""
+        """Time of the event loop's clock; None while the store is available."""
         self.store_unavailable_reason = ""
 
     @property
     def changes_max(self) -> int:
-        """How many one transaction of the store takes."""
+        """Maximum number of changes in one store transaction."""
         return self._store.changes_max
 
     @property
     def current_store_unavailable_reason(self) -> str | None:
-        """Why nothing can be changed at the moment; None while the store answers."""
+        """Reason why metadata cannot be changed now; None while the store is available."""
         return None if self.store_unavailable_since is None else self.store_unavailable_reason
 
     @property
     def client_view(self) -> ClusterImage:
-        """What clients are told: the image, unless this broker knows better (`hide_broker`)."""
+        """Image for replies to clients: the current image, without the broker of `hide_broker`."""
         return self.image if self._without is None else self._without
 
     def hide_broker(self, broker_id: int | None) -> None:
-        """Clients are not sent to this broker, although the image has it, until there is another image."""
+        """Remove a broker from `client_view` until the next image; None: restore it."""
         if broker_id is None or broker_id not in self.image.brokers:
             self._without = None
             return
@@ -164,24 +172,24 @@ class MetadataService:
         self._subscribers.append(subscriber)
 
     async def change(self, decide: Decide, *, is_current: bool = True) -> ClusterImage:
-        """Carry out a decision and return an image that shows it. Raises the ApiError of a refusal.
+        """Carry out a decision and return an image that shows it. Raises the ApiError of a rejection.
 
-        `is_current` False: instead of a refusal it raises Unconfirmed (Rule 7). It is confirmed outside the
-        queue: whoever registers, or deposes a controller, is not to wait for that.
+        `is_current` False: raises Unconfirmed instead of a rejection (Rule 7). The caller confirms outside
+        the queue, so that a registration or the deposition of a controller does not wait for that read.
         """
         outcome: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
         if not self._has_ended:
             await self._changes.put(_QueuedChange(decide, is_current or self._is_alone, outcome))
-        # Asked again: the queue may have had room only because it was emptied for good.
+        # Checked again after `put`: the queue may have had room only because `run` emptied it at its end.
         if self._has_ended and not outcome.done():
             raise _ended()
         return await outcome
 
     async def propose(self, decision: Decision) -> CommittedTransaction | Conflict:
-        """Try a decision once and at once, beside the changes that wait for their turn.
+        """Commit a decision in one attempt, without the queue of changes (Rule 3).
 
-        Returns when this broker has seen what was committed.
-        StoreAway: what has become of it is unknown, and it may still happen.
+        Returns a commit when this broker has applied it.
+        StoreUnavailable: the outcome is unknown, and the store may still commit the decision.
         """
         async with self._proposals:
             outcome = await self._commit(transactions_of(decision, self._store.changes_max))
@@ -190,7 +198,7 @@ class MetadataService:
         return outcome
 
     async def leader_in_store(self, topic_id: TopicId, index: int) -> tuple[int, int] | None:
-        """Who leads a partition, and in which epoch, as the store says now; None: it knows none."""
+        """Read leader and leader epoch of a partition from the store; None: no such partition."""
         key = ClusterKeys(self.image.cluster_id).partition(topic_id, index)
         entry = (await self._store.read(key)).entries.get(key)
         if entry is None:
@@ -199,15 +207,15 @@ class MetadataService:
         return value.leader, value.leader_epoch
 
     async def wait_until_current(self) -> None:
-        """Returns when the image shows all that was committed before this was asked.
+        """Returns when the image shows every change that was committed before this call.
 
-        ApiError: the store does not answer.
+        ApiError: the store is unavailable.
         """
         if not self._is_alone:
             await self._read_barrier()
 
     async def wait_for_controller(self, ends_at: float) -> bool:
-        """Returns when the cluster has a controller; False: until then it had none."""
+        """Wait until the image has a controller; False if it has none at `ends_at`."""
         try:
             async with asyncio.timeout_at(ends_at):
                 while self.image.controller is None:
@@ -217,11 +225,14 @@ class MetadataService:
         return True
 
     async def wait_for_conflict(self, conflict: Conflict, decided_on: ClusterImage) -> None:
-        """Returns when this broker has seen why a proposal met a conflict. ApiError: not in time."""
+        """Returns when this broker has applied the change that a proposal conflicted with.
+
+        ApiError: not in time.
+        """
         await self._wait_for_conflict(conflict, decided_on.revision)
 
     async def run(self) -> None:
-        """Follow the store and carry out changes. If this ends, so does everybody's waiting."""
+        """Watch the store and carry out changes. When this ends, all pending waits are cancelled."""
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def fail(_: str, failure: BaseException) -> None:
@@ -258,15 +269,16 @@ class MetadataService:
         if self._must_read:
             await self._read_again()
             self._must_read = False
-            self.latest = None  # its history is gone
+            self.latest = None  # compacted away: the store cannot return this event again to compare
         elif self.store_unavailable_since is not None:
-            # A watch is silent when nothing happens: something has to be answered.
+            # A watch returns nothing while nothing changes, so only a read proves that the store is
+            # available, and that it was not restored meanwhile (Rule 5).
             known = self.image.revision
             self._require_not_restored(known, (await self._store.read(f"{self._prefix}controller")).revision)
         self.store_unavailable_since = None
         expected, after = self.latest, self.image.revision
         if expected is not None:
-            after = expected.revision - 1
+            after = expected.revision - 1  # the watch repeats the last seen event, to compare it (Rule 5)
         async with aclosing(self._store.watch(self._prefix, after)) as events:
             async for event in events:
                 if expected is not None:
@@ -276,7 +288,7 @@ class MetadataService:
 
     async def _apply_event(self, event: Event) -> None:
         def after(known: ClusterImage) -> ClusterImage | None:
-            # What was read again meanwhile may be ahead of the watch.
+            # `_read_again` may have published a newer image meanwhile.
             if event.revision <= known.revision:
                 return None
             self.latest = event
@@ -297,7 +309,11 @@ class MetadataService:
         await self._publish(after)
 
     def _require_not_restored(self, known: int, revision: int) -> None:
-        """`known` was seen before the store was asked, which says that it is at `revision`."""
+        """End this broker if the store's `revision` is below `known`.
+
+        The caller took `known` from the image before the read or commit that returned `revision`. The image
+        may advance during that call, and would then wrongly be ahead of `revision`.
+        """
         if revision < known:
             self._fail_restored(f"is at revision {revision}, and this broker has seen {known}")
 
@@ -318,7 +334,7 @@ class MetadataService:
         raise problem
 
     async def _publish(self, after: NextImage) -> None:
-        # A caller that is cancelled must not leave subscribers behind that have not been told yet.
+        # Shielded: a cancelled caller must not stop the publication between two subscribers (Rule 2).
         await asyncio.shield(self._tasks.start(self._advance(after), "metadata image"))
 
     async def _advance(self, after: NextImage) -> None:
@@ -326,6 +342,9 @@ class MetadataService:
             before, image = self.image, after(self.image)
             if image is None:
                 return
+            # The image and the effective config are replaced before any subscriber runs, so that a subscriber
+            # and everything it calls read the new values. Waiters are woken last: what a waiter does next may
+            # rely on every subscriber.
             self.image = image
             self._without = None
             if image.broker_overrides is not before.broker_overrides:
@@ -373,7 +392,8 @@ class MetadataService:
             try:
                 outcome = await self._commit(steps)
             except StoreUnavailable as away:
-                # Decided again all the same: what it compares has moved if it did happen.
+                # Safe to retry with unknown outcome: if the commit did happen, the revisions that the
+                # decision compares have changed, and the retry meets a conflict instead of committing twice.
                 silences += 1
                 if silences == METADATA_TRIES_MAX:
                     raise _store_unavailable_error(str(away)) from away
@@ -388,7 +408,7 @@ class MetadataService:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the cluster's metadata kept changing; try again")
 
     def _decided(self, decide: Decide, image: ClusterImage) -> tuple[Decision, list[Decision]]:
-        """It, and its transactions one after the other. ApiError: it is refused, or could not be decided."""
+        """The decision, and its transactions in order. ApiError: rejected, or `decide` itself failed."""
         try:
             decision = decide(image)
             steps = transactions_of(decision, self._store.changes_max)
@@ -402,9 +422,9 @@ class MetadataService:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "this could not be decided") from mistake
 
     async def _commit(self, steps: list[Decision]) -> CommittedTransaction | Conflict:
-        """StoreAway if what has become of it is unknown."""
+        """Commit the transactions of one decision in order. StoreUnavailable: the outcome is unknown."""
         for step in steps:
-            known = self.image.revision
+            known = self.image.revision  # before the transaction, see `_require_not_restored`
             outcome = await self._transact(step)
             if isinstance(outcome, Conflict):
                 break
@@ -415,13 +435,15 @@ class MetadataService:
         try:
             return await self._store.transact(piece.compares, piece.changes)
         except StorageFull:
+            # Some changes, such as deleting a topic, free disk space but must be written first: use the
+            # reserved space for them.
             if not self._make_room():
                 raise
             return await self._store.transact(piece.compares, piece.changes)
 
     @property
     def _is_alone(self) -> bool:
-        """Nobody else changes the store: what it has, the image has."""
+        """A single broker with an embedded store: no other process writes, the image is current."""
         return bool(self.image.brokers) and self.image.is_embedded
 
     async def _catch_up(self) -> None:
@@ -439,19 +461,23 @@ class MetadataService:
             raise _as_api_error(problem) from problem
 
     async def _wait_for_conflict(self, conflict: Conflict, decided_on: int) -> None:
-        """Returns with a newer image than the one that was decided on."""
+        """Returns when the image is newer than the image of the decision."""
         if conflict.revision is not None:
             await self._revision_waiters.wait_for(conflict.revision)
             return
         await self._wait_for_revision(decided_on + 1)
 
     async def _wait_for_revision(self, revision: int) -> None:
-        """Returns when this broker has seen what was changed up to a revision, by whoever uses the store."""
+        """Returns when this broker has applied every change of the cluster up to a revision.
+
+        Other users of the store may have made the change of that revision.
+        """
         if self.image.revision >= revision:
             await self._revision_waiters.wait_for(revision)
             return
-        # Usually the news is under way already, and much less than reading everything again. Where others
-        # use the store, the revision may be of a change of theirs, and then none will come.
+        # Usually the watch delivers the event soon, which is much cheaper than reading all metadata. But if
+        # the revision belongs to another user of the store, the watch has no event for it: then read
+        # everything.
         try:
             async with asyncio.timeout(METADATA_REVISION_WAIT_MS / 1000):
                 await self._revision_waiters.wait_for(revision)

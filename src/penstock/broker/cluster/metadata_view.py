@@ -1,13 +1,13 @@
-"""How brokers and topics look to a client, and the topics of Metadata made ready.
+"""Client view of brokers and topics, and a cache of pre-encoded topic entries of Metadata responses.
 
-Strategy: clients ask for the same topics again and again, and a topic seldom changes. Its entry in
-the answer is made once and used until the image holds another `Topic` or other brokers. So are its
-bytes, for the few versions that are asked for: to encode a thousand partitions takes a millisecond.
+Strategy: clients request the same topics repeatedly, and a topic seldom changes. The cache makes a topic's
+entry once and uses it until the image holds another `Topic` object or other brokers. The cache also keeps the
+encoded bytes of an entry for the few versions in use: encoding a thousand partitions takes a millisecond.
 
-Rule 1: entries are shared between answers. Whoever wants one with a difference makes a copy.
-Rule 2: what depends on who asks (which topics, which operations) is decided for each answer, and
-        never kept.
-Rule 3: the entries of topics that are gone are dropped before they outnumber those that are there.
+Rule 1: responses share entries. Code that needs a different entry makes a copy.
+Rule 2: everything that depends on the client (which topics, which operations) is decided per response and
+        never cached.
+Rule 3: the cache drops the entries of deleted topics before they outnumber the entries of existing topics.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,9 +42,9 @@ from penstock.types import NO_TOPIC_ID, TopicId
 BrokersById = Mapping[int, BrokerRegistration]
 
 VERSIONS_READY_MAX = 3
-"""Of how many versions bytes are kept: clients of one cluster are seldom of more kinds."""
+"""Number of versions whose bytes are kept: the clients of one cluster seldom use more."""
 IDS_FROM = 12
-"""The version of Metadata that takes ids in place of names."""
+"""First version of Metadata that accepts topic ids in place of names."""
 
 
 def is_legal_name(name: str) -> bool:
@@ -62,9 +62,9 @@ def may_describe(context: RequestContext, name: str) -> bool:
 def reachable_brokers(
     image: ClusterImage, listener: str, *, with_fenced: bool = False
 ) -> list[tuple[BrokerRegistration, Endpoint]]:
-    """The brokers that are there, and where a client of this listener reaches each.
+    """The live brokers, each with its endpoint for this listener.
 
-    `with_fenced`: also those that are known and not there.
+    `with_fenced`: include registered brokers that are not alive.
     """
     return [
         (broker, broker.endpoints[listener])
@@ -81,10 +81,10 @@ def brokers_at(image: ClusterImage, listener: str) -> list[MetadataResponseBroke
 
 
 def advertised_controller(image: ClusterImage, asked: int, *, is_store_unavailable: bool) -> int:
-    """Whom a client is to send what changes the cluster, which the protocol calls the controller.
+    """The broker id to return as controller: the target for a client's admin requests.
 
-    Every broker takes changes, so the one that is asked names itself: it has just answered, while the
-    controller may have died a moment ago, and clients hold on to whom they were told.
+    Every broker accepts admin requests, so the broker `asked` returns its own id: it is evidently alive,
+    while the real controller may just have died, and clients cache the controller id.
     """
     broker = image.brokers.get(asked)
     can = broker is not None and broker.is_admitted and not is_store_unavailable
@@ -92,7 +92,7 @@ def advertised_controller(image: ClusterImage, asked: int, *, is_store_unavailab
 
 
 def leader_of(state: PartitionState, brokers: BrokersById) -> tuple[ErrorCode, int]:
-    """Who leads, and whether that is to be complained about."""
+    """The error code and the leader to return for a partition."""
     broker = brokers.get(state.leader)
     if broker is None or not broker.is_alive:
         return ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE
@@ -112,10 +112,12 @@ class MetadataTopicCache:
         self._brokers: BrokersById = {}
         self._entries: dict[TopicId, tuple[Topic, MetadataResponseTopic]] = {}
         self._encoded_entries: dict[int, dict[TopicId, ReadyMetadataTopic]] = {}
-        """By version, the one that was added last at the end; each made of the entry of that id."""
+        """Encoded entries by version and topic id, the most recently added version last. Each is made from
+        the entry in `_entries` with the same topic id."""
 
     def entries(self, topics: Iterable[Topic], image: ClusterImage) -> list[MetadataResponseTopic]:
-        """Entries for topics of this image, without authorised operations."""
+        """Entries for topics of this image, without authorized operations."""
+        # Entries hold the availability of leaders and replicas, which any change of the brokers may change.
         if image.brokers is not self._brokers:
             self._entries.clear()
             self._encoded_entries.clear()
@@ -131,7 +133,7 @@ class MetadataTopicCache:
     def with_encoded_entries(
         self, entries: list[MetadataResponseTopic], version: int
     ) -> list[MetadataResponseTopic]:
-        """The same, and those that are entries of topics with their bytes in this version."""
+        """The given entries, where cached topic entries are replaced by ones with bytes of this version."""
         ready = self._encoded_entries.get(version)
         if ready is None:
             ready = self._encoded_entries[version] = {}
@@ -140,6 +142,7 @@ class MetadataTopicCache:
         answer: list[MetadataResponseTopic] = []
         for entry in entries:
             known = ready.get(entry.topic_id)
+            # Identical partitions prove that the bytes were made from this entry and not from an older one.
             if known is None or known.partitions is not entry.partitions:
                 answer.append(self._with_encoded_entry(entry, ready, version))
             else:
@@ -151,7 +154,7 @@ class MetadataTopicCache:
     ) -> MetadataResponseTopic:
         known = self._entries.get(entry.topic_id)
         if known is None or known[1] is not entry:
-            return entry  # says why there is no such topic, to whoever asked for it
+            return entry  # an error entry, or a copy for one client: not cached (Rule 2)
         (encoded,) = encode(MetadataResponseTopic, version, METADATA.is_flexible(version), entry)
         fields = msgspec.structs.asdict(entry)
         made = ready[entry.topic_id] = ReadyMetadataTopic(**fields, encoded=bytes(encoded))
@@ -171,7 +174,7 @@ class MetadataTopicCache:
         return entry
 
     def _partitions(self, topic: Topic) -> list[MetadataResponsePartition]:
-        # Most partitions of a topic have one of a few lists of replicas: keep each list once.
+        # The partitions of a topic share a few distinct replica lists: keep each list once to save memory.
         node_lists: dict[tuple[int, ...], list[int]] = {}
         partitions = []
         for state in topic.partitions:
@@ -191,7 +194,7 @@ class MetadataTopicCache:
 
 
 def whole_request_error(asked: Iterable[MetadataRequestTopic], version: int) -> ErrorCode | None:
-    """One entry without sense spoils the request, as it does in Kafka, and with the same codes."""
+    """The error for the whole request if one entry is invalid, with Kafka's codes; else None."""
     if version < IDS_FROM:
         if any(topic.name is None or topic.topic_id != NO_TOPIC_ID for topic in asked):
             return ErrorCode.INVALID_REQUEST

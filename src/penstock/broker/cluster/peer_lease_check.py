@@ -1,14 +1,18 @@
-"""What the others say of this broker when the metadata store does not: whether it is still one of them.
+"""Peer lease check: verifies this broker's session with other brokers while the metadata store does not
+reply.
 
-A broker that is cut off from the store alone serves on (grace mode). But if only this broker is cut off, its
-session ends, and others lead what it led. It would not know, and its clients would not either: a consumer
-that is given nothing new and no error has no reason to look for another leader.
+A broker that cannot reach the store continues to serve (grace mode). But if only this broker cannot reach the
+store, its session expires and other brokers are elected leaders of its partitions. Neither this broker nor
+its clients would notice: a consumer that receives neither new records nor an error does not look for another
+leader.
 
-So when the store has been silent for longer than it ever is, the other brokers are asked. The question is a
-fetch of nothing under our broker epoch, which they refuse if nobody is there with this epoch. Then this
-broker leads nothing, and does not name itself as a leader, until the store is heard again.
+So when the store has not confirmed the session for longer than normal (STORE_SILENCE_MS_MAX), this broker
+sends an empty fetch with its broker epoch to the other brokers. They reject it if no live broker has this
+epoch. Then this broker is deposed: it leads nothing, and does not name itself as a leader, until the store
+replies again.
 
-Rule: one refusal proves nothing. Whoever refuses may not have heard of our latest session yet.
+Rule: a single rejection proves nothing, because the rejecting broker may not have applied this broker's
+      latest session yet. PEER_LEASE_REJECTIONS_MIN consecutive rounds must be rejected.
 """
 
 import asyncio
@@ -52,7 +56,7 @@ class PeerLeaseCheck:
         self._log = log
 
     async def run(self, node_id: int) -> None:
-        """The task that asks the others."""
+        """The task that sends the checks."""
         refusals = 0
         while True:
             await asyncio.sleep(PEER_LEASE_CHECK_PAUSE_MS / 1000)
@@ -66,19 +70,21 @@ class PeerLeaseCheck:
 
     def _depose(self, node_id: int) -> None:
         self._log.warning("broker.deposed", help="others lead; it waits until the metadata store answers")
+        # The admission first: `recheck_leadership` evaluates it. Nothing awaits in between, so that no client
+        # gets a reply from a half-deposed broker.
         self._admission.depose(self._cluster.image)
         self._cluster.hide_broker(node_id)
         self._partitions.recheck_leadership()
 
     def _reinstate(self) -> None:
-        """The store answers, and what it shows is what we know: then nobody took over."""
+        """Lead again: the store has confirmed the session, so no other broker has taken over."""
         if self._admission.is_deposed:
             self._admission.reinstate()
             self._cluster.hide_broker(None)
             self._partitions.recheck_leadership()
 
     async def _is_refused(self, node_id: int) -> bool:
-        """By any of them. Those that do not answer say nothing."""
+        """Check whether any broker rejects this broker's epoch. A broker that does not reply counts as no."""
         others = [broker_id for broker_id in self._cluster.image.sessions if broker_id != node_id]
         answers = await asyncio.gather(*(self._is_rejected_by(broker_id, node_id) for broker_id in others))
         return any(answers)

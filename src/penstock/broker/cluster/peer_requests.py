@@ -1,11 +1,12 @@
-"""Questions that a broker asks another one on behalf of somebody who watches the cluster.
+"""Requests from one broker to another for monitoring data (group reports, log positions).
 
-Each question has a connection of its own, over the listener and with the certificate that replication uses,
-and ends after a time. A broker that did not answer is not asked again for a while, so that a page about many
-groups does not wait for it once for each of them. A new session of that broker ends the pause.
+Each request uses a connection of its own, over the listener and with the certificate of replication, and has
+a timeout. After a failure, further requests to that broker fail at once for PEER_UNAVAILABLE_MS, so that a
+page about many groups does not wait for the same broker once per group. A new session of that broker ends the
+pause.
 
-Rule: a question never waits for a bound that its own answer may need. Whoever asks bounds how many questions
-      are under way; brokers that ask each other would otherwise wait for each other.
+Rule: a request never waits for a limit that its own reply may need. The caller limits how many requests are
+      pending. Otherwise two brokers that send requests to each other would deadlock.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from penstock.wire.client_protocol import VersionMismatch
 
 
 class PeerUnavailable(Exception):
-    """Another broker gave no answer that can be used."""
+    """Another broker returned no usable response."""
 
     def __init__(self, broker_id: int, reason: str) -> None:
         super().__init__(f"broker {broker_id}: {reason}")
@@ -32,7 +33,7 @@ class PeerUnavailable(Exception):
 
 class _PeerFailure(NamedTuple):
     epoch: int
-    """Of the broker, when it failed to answer."""
+    """Broker epoch at the time of the failure."""
     until: float
     reason: str
 
@@ -43,12 +44,12 @@ class PeerRequests:
         self._link = link
         self._client_id = f"penstock-{cluster.config.node.node_id}"
         self._failures: dict[int, _PeerFailure] = {}
-        """By broker; one at most for each that is registered."""
+        """Last failure by broker id, at most one per registered broker."""
 
     async def ask(
         self, broker_id: int, api: Api[Request, Response], message: Request, timeout_ms: int
     ) -> Response:
-        """PeerUnavailable if it cannot be reached, does not answer in time, or does not know the question."""
+        """Send a request. PeerUnavailable: not reachable, no response in time, or API not supported."""
         loop = asyncio.get_running_loop()
         broker = self._cluster.image.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoints.get(self._link.listener)
@@ -64,7 +65,7 @@ class PeerRequests:
                 asyncio.timeout(timeout_s),
                 connected(address, self._client_id, tls=self._link.tls) as client,
             ):
-                # Not negotiated: what is between brokers is not listed by ApiVersions.
+                # The latest version, not negotiated: ApiVersions does not list APIs between brokers.
                 answer = await client.ask(api, message, timeout_s, version=api.versions[1])
         except (OSError, ProtocolError, VersionMismatch) as problem:
             reason = _reason(problem, address, timeout_s)

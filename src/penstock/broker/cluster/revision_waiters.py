@@ -1,4 +1,4 @@
-"""How far this broker has followed the metadata, and who waits until it has come to a revision."""
+"""The metadata revision that this broker has applied, and the tasks that wait for a revision."""
 
 import asyncio
 from typing import NamedTuple
@@ -15,11 +15,11 @@ class _RevisionWaiter(NamedTuple):
 class RevisionWaiters:
     def __init__(self, revision: int) -> None:
         self.revision = revision
-        """Every subscriber has followed the image of it."""
+        """Every subscriber has applied the image of this revision."""
         self._waiting: list[_RevisionWaiter] = []
 
     def advance(self, revision: int) -> None:
-        """Wakes everybody who waited for it."""
+        """Set the applied revision and wake the tasks that wait for it or for an earlier one."""
         self.revision = revision
         still: list[_RevisionWaiter] = []
         for waiting in self._waiting:
@@ -30,7 +30,10 @@ class RevisionWaiters:
         self._waiting = still
 
     async def wait_for(self, revision: int) -> None:
-        """ApiError REQUEST_TIMED_OUT: it takes too long."""
+        """Wait until this revision is applied.
+
+        ApiError REQUEST_TIMED_OUT: not within METADATA_REVISION_WAIT_MS_MAX.
+        """
         if self.revision >= revision:
             return
         waiting = _RevisionWaiter(revision, asyncio.get_running_loop().create_future())
@@ -42,10 +45,11 @@ class RevisionWaiters:
             detail = f"this broker has not yet seen revision {revision} of the metadata; try again"
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
         finally:
+            # Still in the list after a timeout or a cancellation; `advance` has removed it otherwise.
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
 
     def end(self) -> None:
-        """Nothing more will be seen."""
+        """Cancel all waits: no further revision will be applied."""
         for waiting in self._waiting:
             waiting.seen.cancel()

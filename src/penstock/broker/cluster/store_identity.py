@@ -1,11 +1,13 @@
-"""Whether the metadata store has the history that this broker has seen.
+"""Check that the metadata store has the history that this broker has seen.
 
-A store that is put back from an older copy begins another history. At first it is not as far as the broker
-has seen it; later it is, by changes that were never made in the first one. So a broker notes the revision it
-has seen last, and what was changed there, and looks at both before it starts.
+A store that was restored from an older copy continues with another history. At first its revision is below
+the last revision that the broker has seen. Later its revision is higher, through changes that never happened
+in the original history. So a broker stores the last revision it has seen and a digest of the changes of that
+revision, and checks both before it starts.
 
-Rule 1: a store that no longer has the changes of that revision is believed.
-Rule 2: one that says nothing of them is neither believed nor called another: it may only be slow.
+Rule 1: a store that has compacted the changes of that revision passes the check.
+Rule 2: a store that does not return these changes in time neither passes nor fails: it may only be slow. The
+        check raises StoreUnavailable.
 """
 
 import asyncio
@@ -19,7 +21,11 @@ from penstock.log.data_directory import REVISION_FILE, DataDirectory, StoreProgr
 
 
 def store_progress_of(latest: Event | None, revision: int) -> StoreProgress:
-    """`revision`: how far the store was seen. `latest`: what it showed last, unless it was read whole."""
+    """Build the note of the last seen revision.
+
+    `revision`: the last seen revision. `latest`: the last event of the watch; None if the store was read
+    whole.
+    """
     if latest is None or latest.revision != revision or not latest.changes:
         return StoreProgress(revision)
     return StoreProgress(revision, _digest(latest))
@@ -28,7 +34,10 @@ def store_progress_of(latest: Event | None, revision: int) -> StoreProgress:
 async def require_same_history(
     store: MetadataStore, prefix: str, revision: int, directory: DataDirectory
 ) -> None:
-    """ConfigError if it is another, StoreAway if it does not say. `revision`: how far the store is."""
+    """Compare the store with the data directory's note. `revision`: the current revision of the store.
+
+    ConfigError: the store has another history. StoreUnavailable: the store did not return the changes.
+    """
     seen = directory.load_store_progress()
     if revision < seen.revision:
         raise _restored_store_error(
@@ -41,7 +50,10 @@ async def require_same_history(
 
 
 async def shows_same_change(store: MetadataStore, prefix: str, seen: StoreProgress) -> bool:
-    """Whether a store that is at least as far shows what was seen, or no longer can."""
+    """Check that the store returns the changes that were seen, or has compacted them.
+
+    The caller has checked that the store's revision is not below `seen`.
+    """
     if not seen.digest:
         return True
     try:
@@ -50,6 +62,7 @@ async def shows_same_change(store: MetadataStore, prefix: str, seen: StoreProgre
             aclosing(store.watch(prefix, seen.revision - 1)) as events,
         ):
             async for event in events:
+                # An event without changes only reports progress: it decides nothing at the same revision.
                 if event.changes or event.revision > seen.revision:
                     return event.revision == seen.revision and _digest(event) == seen.digest
     except HistoryCompacted:

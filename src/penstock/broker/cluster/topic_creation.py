@@ -1,6 +1,6 @@
-"""How new topics come about: those that a client asks for, and those that are missing on the way.
+"""Topic creation: topics of a CreateTopics request, and topics that are created automatically.
 
-Rule: the id of a topic is drawn when it is decided, against the image it will be added to.
+Rule: the decision draws the topic id, and checks it against the image that the topic is added to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,15 @@ from penstock.security.access import CLUSTER, Operation, ResourceType
 from penstock.types import TopicId
 
 _PASSING = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
-"""Clients that only want to write take another code beside a topic for its end."""
+"""Transient errors of automatic creation. A producer treats these codes on a topic as final, so it receives
+LEADER_NOT_AVAILABLE instead and retries."""
 
 
 class RequestedTopic(NamedTuple):
     request: TopicRequest
-    """With no overrides: they are made from the settings."""
+    """Without overrides: `TopicCreation` makes them from `settings`."""
     settings: Mapping[str, str | None] = {}
-    """As the client gave them."""
+    """Topic configs as the client sent them."""
 
 
 class TopicCreation:
@@ -46,9 +47,9 @@ class TopicCreation:
         validate_only: bool = False,
         waits_for_controller: bool = True,
     ) -> list[Topic | ApiError]:
-        """Each topic as it was created, or would have been, or why not; in the order asked.
+        """Create topics, or only validate. Returns each topic or its error, in the order of the request.
 
-        `waits_for_controller`: for a controller, between two.
+        `waits_for_controller`: wait for a controller while the cluster has none.
         """
         decides = [self._decide(topic) for topic in requested]
         metadata_change = MetadataChange(self._cluster, waits_for_controller=waits_for_controller)
@@ -61,8 +62,8 @@ class TopicCreation:
         ]
 
     async def create_missing(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create topics as the broker's defaults say. Answers those that cannot be created."""
-        # Those beyond what one request may create stay missing, and clients ask for them again.
+        """Create missing topics with the broker's defaults. Returns the errors of those that failed."""
+        # Topics beyond the limit of one request stay missing, and clients request them again.
         partitions = self._cluster.config.topic_creation.partitions_default
         names = names[: max(1, PARTITIONS_PER_TOPIC_MAX // partitions)]
         outcomes = await self.create(
@@ -71,7 +72,7 @@ class TopicCreation:
         return {
             name: ErrorCode.LEADER_NOT_AVAILABLE if outcome.code in _PASSING else outcome.code
             for name, outcome in zip(names, outcomes, strict=True)
-            # Another request may have been faster: then it is there, and that is all that was wanted.
+            # Another request may have created the topic at the same time: that is success.
             if isinstance(outcome, ApiError) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS
         }
 
@@ -88,7 +89,8 @@ class TopicCreation:
             rejection = problem
 
         def validate(_: Mapping[str, str]) -> None:
-            # Kafka looks at the name first: a topic that exists is not told about its settings.
+            # Raised only here, after `create_topic` has checked the name: like Kafka, a request for an
+            # existing topic gets TOPIC_ALREADY_EXISTS and not an error about its configs.
             if rejection is not None:
                 raise rejection
 
@@ -111,7 +113,7 @@ class TopicCreation:
 
 
 def may_create_topic(context: RequestContext, name: str) -> bool:
-    """By a right on the cluster or on the topic."""
+    """Check for CREATE on the cluster or on the topic."""
     return context.may(Operation.CREATE, CLUSTER.type, CLUSTER.name) or context.may(
         Operation.CREATE, ResourceType.TOPIC, name
     )
@@ -119,7 +121,7 @@ def may_create_topic(context: RequestContext, name: str) -> bool:
 
 def _made(image: ClusterImage, name: str) -> Topic | ApiError:
     found = image.topics.get(name)
-    if found is None:  # the image may show more than was asked for
+    if found is None:  # the image may also include a later deletion of the topic
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name} was deleted again at once.")
     return found
 

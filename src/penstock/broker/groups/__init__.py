@@ -1,1 +1,1 @@
-"""Group coordinators on this broker: the runtime of their shards, long commands, and lag."""
+"""Group coordinators of one broker: runtime of the shards, chunked commands, and lag reports."""

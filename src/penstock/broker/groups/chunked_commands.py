@@ -1,13 +1,15 @@
-"""Commands about one group that take several turns of the loop, and those who wait for them meanwhile.
+"""Chunked commands: large commands of one group, executed over several iterations of the event loop.
 
-A commit of ten thousand partitions, or the deletion of a group that has as many, would keep everybody
-waiting if it were done at once. It is done in pieces, each a command of its own.
+A commit of ten thousand partitions, or the deletion of a group with as many offsets, would block the event
+loop if it ran at once. Such a command runs in chunks, and each chunk is a command of its own.
 
-Rule 1: while pieces follow each other nobody else is served for that group: whoever asks for it waits, and
-        is served in the order of asking. So nobody sees half of it but after a crash.
-Rule 2: all pieces of all groups share the turns: together they take no more of one than a piece may.
-Rule 3: a piece begins when the one before it is safe. The first that is refused is the last.
-Rule 4: what was begun ends, whether or not its client is still there.
+Rule 1: while a chunked command runs, all other commands of that group wait, in order of arrival. So no client
+        sees a half-executed command, except after a crash.
+Rule 2: the chunks of all groups share each iteration of the event loop: together they make at most about
+        STATE_RECORDS_PER_TURN records per iteration.
+Rule 3: a chunk begins when the records of the previous chunk are committed. The first rejected chunk ends the
+        command.
+Rule 4: a chunked command runs to its end even if its client has disconnected.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ MakeRejection = Callable[[ErrorCode, str], Any]
 Submit = Callable[[str, GroupCommand, WaitingRequest], None]
 
 MORE_CHUNKS: Final = object()
-"""In the place of a reply: another piece follows."""
+"""Used as the reply of a chunk that is not the last one."""
 
 
 class CommandChunk(NamedTuple):
@@ -34,20 +36,21 @@ class CommandChunk(NamedTuple):
 
 
 MakeChunk = Callable[[GroupStateMachine, Now], CommandChunk]
-"""The next piece, from the state as it is then; or ApiError, which ends the command."""
+"""Makes the next chunk from the current state. ApiError ends the command."""
 
 
 class GroupCommandQueue:
     def __init__(self, submit: Submit) -> None:
         self._submit = submit
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
-        """Who waits, by the groups about which a command is under way."""
+        """Waiting commands by group id. A group has an entry while a chunked command of it runs."""
         self._steps: deque[Callable[[], int]] = deque()
+        """Chunks that are ready to run. Each returns its number of records, plus one."""
         self._is_scheduled = False
-        """There will be a turn for the steps."""
+        """A callback of `_run_steps` is scheduled."""
 
     def submit(self, group_id: str, command: GroupCommand, pending: WaitingRequest) -> None:
-        """A command that is done at once, when it is its turn."""
+        """Execute a command now, or after the group's running chunked command."""
         waiting = self._waiting.get(group_id)
         if waiting is None:
             self._submit(group_id, command, pending)
@@ -62,8 +65,10 @@ class GroupCommandQueue:
         pending: WaitingRequest,
         on_durable: Callable[[], None] = lambda: None,
     ) -> None:
-        """`rejection` makes the reply, should a piece be refused. `on_durable` is told of all but the
-        last.
+        """Execute a command in chunks, now or after the group's running chunked command.
+
+        `rejection` makes the reply if a chunk is rejected. `on_durable` is called after each committed chunk
+        except the last.
         """
         command = _ChunkedCommand(self, group_id, make, rejection, pending, on_durable)
         waiting = self._waiting.get(group_id)
@@ -72,7 +77,7 @@ class GroupCommandQueue:
         else:
             waiting.append(command.begin)
 
-    # For commands in pieces
+    # Called by chunked commands
 
     def block_group(self, group_id: str) -> None:
         self._waiting[group_id] = deque()
@@ -81,18 +86,19 @@ class GroupCommandQueue:
         self._submit(group_id, command, pending)
 
     def add(self, step: Callable[[], int]) -> None:
-        """It says how many records it made."""
+        """Schedule a chunk. The callable returns its number of records, plus one."""
         self._steps.append(step)
         self._schedule()
 
     def unblock_group(self, group_id: str) -> None:
-        """Not at once: whoever says so may be in the middle of something else."""
+        """Run the waiting commands in a later callback, because the caller is still executing a command."""
         asyncio.get_running_loop().call_soon(self._unblock_group, group_id)
 
     def _unblock_group(self, group_id: str) -> None:
         waiting = self._waiting.pop(group_id)
         while waiting and group_id not in self._waiting:
             waiting.popleft()()
+        # One of these commands was chunked and blocked the group again: the rest keeps its order behind it.
         if waiting:
             self._waiting[group_id].extend(waiting)
 
@@ -110,7 +116,7 @@ class GroupCommandQueue:
 
 
 class _ChunkedCommand:
-    """One command."""
+    """One chunked command."""
 
     def __init__(
         self,
@@ -138,7 +144,7 @@ class _ChunkedCommand:
         self._queue.run(
             self._group_id, self._command, WaitingRequest(self._chunk_done, self._rejection, self._cancel)
         )
-        return 1 + self._records
+        return 1 + self._records  # at least 1, so that chunks without records cannot run without limit
 
     def _command(self, state: GroupStateMachine, pending: WaitingRequest, now: Now) -> CommandOutcome:
         chunk = self._make(state, now)
@@ -150,6 +156,7 @@ class _ChunkedCommand:
             self._on_durable()
             self._queue.add(self._step)
             return
+        # The last chunk, or a rejection: only these carry a reply for the client.
         self._client.complete(reply)
         self._queue.unblock_group(self._group_id)
 

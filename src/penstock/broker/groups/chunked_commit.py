@@ -1,7 +1,7 @@
-"""A commit of so many partitions that it takes several turns of the loop.
+"""Chunked offset commit, for commits of too many partitions for one iteration of the event loop.
 
-Rule 1: a piece that is safe stays; those behind the first that is refused are refused with it. So every
-        partition is told what became of it.
+Rule 1: a committed chunk stays committed. If a chunk is rejected, its partitions and all later partitions get
+        the error. So the response has the true outcome of every partition.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ class ChunkedCommit:
         partitions: Sequence[OffsetCommitResponsePartition],
         response: OffsetCommitResponse,
     ) -> None:
-        """`partitions` are those within the response that belong to what is asked."""
+        """`partitions`: the entries of `response` for the request's commits, in the same order."""
         self._request = request
         self._partitions = partitions
         self._response = response
         self._durable_count = 0
-        """So many partitions are on disk."""
+        """Number of partitions in committed chunks."""
         self._processed_count = 0
 
     def next_chunk(self, state: GroupStateMachine, now: Now) -> CommandChunk:
-        if not self._processed_count:
+        if not self._processed_count:  # the size limit applies to the whole request, before any chunk commits
             check_commit_size(self._request)
         some = self._request.commits[self._processed_count : self._processed_count + COMMITS_AT_ONCE]
         records = state.commit(self._request._replace(commits=some), now)
@@ -43,6 +43,7 @@ class ChunkedCommit:
         self._durable_count = self._processed_count
 
     def rejected(self, code: ErrorCode, detail: str) -> OffsetCommitResponse:
+        # Not from `_processed_count`: the chunk in flight was rejected, although the state had processed it.
         for partition in self._partitions[self._durable_count :]:
             partition.error_code = code
         return self._response

@@ -1,13 +1,13 @@
-"""Every group of the cluster, on whichever broker somebody asks.
+"""Reports of all groups of the cluster, available on every broker.
 
-A group is reported by its coordinator alone (`group_reports.py`), which knows its members and its rates. The
-broker that is asked finds the coordinators in its image, asks those that are other brokers
-(`apis/group_reports.py`), and passes on what they say. So all brokers give the same answer.
+Only the coordinator of a group reports it (`group_lag.py`), because only the coordinator has its members and
+rates. The broker that serves a page finds the coordinators in its image, requests reports from those on other
+brokers (`apis/group_reports.py`), and returns them unchanged. So every broker gives the same result.
 
-Rule 1: a coordinator that does not answer in time is named, with the reason. Its groups are not left out in
-        silence, and nobody waits for it for longer than PEER_REPORTS_MS_MAX a question.
-Rule 2: a few pages are made at once; others wait their turn. Coordinators that are asked have bounds of their
-        own (`apis/group_reports.py`), so brokers that ask each other never wait for each other.
+Rule 1: the page names every coordinator that did not respond in time, with the reason, so that missing groups
+        are visible. No request to a coordinator takes longer than PEER_REPORTS_MS_MAX.
+Rule 2: GROUP_PAGES_AT_ONCE pages are built at once; further pages wait. The serving side of a request has a
+        separate limit (`apis/group_reports.py`), so brokers that send requests to each other cannot deadlock.
 """
 
 import asyncio
@@ -41,27 +41,27 @@ _decode = msgspec.msgpack.Decoder(GroupReport).decode
 
 
 class GroupsUnavailable(Exception):
-    """The coordinator of a group cannot be asked; the text is a sentence for people."""
+    """The coordinator of a group is unavailable. The message is a sentence for users."""
 
 
 class UnavailableCoordinator(NamedTuple):
-    """Groups of which nothing is known."""
+    """A coordinator that returned no reports."""
 
     broker_id: int | None
-    """Their coordinator; None if there is none at the moment."""
+    """None: partitions of the group topic that have no leader."""
     reason: str
 
 
 class Page(NamedTuple):
     groups: Sequence[GroupReport]
     next_after: str | None
-    """To go on from; None if these are the last."""
+    """Value of `after` for the next page; None: this is the last page."""
     unavailable: Sequence[UnavailableCoordinator] = ()
 
 
 class ClusterGroups:
     def __init__(self, own: GroupLagReporter, cluster: MetadataService, peers: PeerRequests | None) -> None:
-        """`peers`: None for a broker that is alone, which coordinates all groups."""
+        """`peers`: None for a single broker, which coordinates all groups."""
         self._own = own
         self._cluster = cluster
         self._node_id = cluster.config.node.node_id
@@ -69,10 +69,14 @@ class ClusterGroups:
         self._slots = asyncio.Semaphore(GROUP_PAGES_AT_ONCE)
 
     async def one(self, group_id: str) -> GroupReport | None:
-        """None if there is no such group. ApiError while its coordinator loads; GroupsUnavailable."""
+        """Report of one group; None if it does not exist.
+
+        ApiError: the coordinator is loading. GroupsUnavailable: there is none, or it did not respond.
+        """
         topic = self._cluster.image.topics.get(GROUP_TOPIC)
         if topic is None:
-            return None  # no group was ever there
+            return None  # the topic is created with the first group, so no group exists
+        # The leader of the group's partition of the group topic is the group's coordinator, as in Kafka.
         coordinator = topic.partitions[shard_of(group_id, len(topic.partitions))].leader
         if coordinator == NO_NODE:
             raise GroupsUnavailable(f"No broker coordinates group {group_id} at the moment.")
@@ -86,9 +90,10 @@ class ClusterGroups:
         return report
 
     async def page(self, prefix: str, after: str, limit: int) -> Page:
-        """Groups whose names begin so, in the order of names, beyond `after`. ApiError while some load."""
+        """One page of groups with this name prefix after `after`, sorted. ApiError: a shard is loading."""
         async with self._slots:
             gathered = _CoordinatorReplies(self._leaderless_partitions())
+            # One name beyond the limit, from every coordinator, shows whether another page follows.
             listed = await gathered.each(
                 self._coordinators(), lambda node: self._names(node, prefix, after, limit + 1)
             )
@@ -113,7 +118,7 @@ class ClusterGroups:
         what = "1 partition has" if count == 1 else f"{count} partitions have"
         return [UnavailableCoordinator(None, f"{what} no leader in {GROUP_TOPIC}")] if count else []
 
-    # Coordinators, here and elsewhere
+    # Coordinators on this broker and on others
 
     async def _names(self, node: int, prefix: str, after: str, names_max: int) -> list[str]:
         if node == self._node_id:
@@ -145,12 +150,12 @@ class ClusterGroups:
 
 
 def encoded(report: GroupReport | None) -> bytes:
-    """As brokers send it to each other. What the group committed is in its partitions."""
+    """Encode a report for another broker, without the committed positions: `partitions` has them too."""
     return b"" if report is None else _encode(report._replace(status=report.status._replace(positions=())))
 
 
 def decoded(node: int, data: bytes) -> GroupReport | None:
-    """What broker `node` sent; None if there is no such group."""
+    """Decode a report that broker `node` sent; None if the group does not exist."""
     if not data:
         return None
     try:
@@ -162,7 +167,7 @@ def decoded(node: int, data: bytes) -> GroupReport | None:
 
 
 class _CoordinatorReplies:
-    """Answers of several coordinators, and which of them gave none."""
+    """Responses of several coordinators, and the coordinators that gave none."""
 
     def __init__(self, unavailable: list[UnavailableCoordinator]) -> None:
         self.unavailable = unavailable

@@ -1,17 +1,19 @@
-"""The shell around coordinators: one shard for every partition of an internal topic that is led here.
+"""Coordinator runtime: one shard for each partition of an internal topic that this broker leads.
 
-Decides nothing. It loads shards from their logs, in slices that leave the event loop to others, and
-wakes them when their time has come.
+The runtime makes no decisions. It loads shards from their logs, in chunks that let the event loop run other
+callbacks, and calls a shard when its next deadline is due.
 
-Rule 1: a shard is loaded up to where its log ends, and only once all of that is safe. What lies
-        between would come to light later, as if from nowhere.
-Rule 2: a shard that broke is loaded again; until then its clients are told to try again. One that
-        found the disk full is loaded at once, and writes again when there is room for what there was no
-        room for. If there was none after all, it looks for it less and less often.
-Rule 3: every offset of a log is accounted for, also what compaction removed. Where nothing can be read
-        the log is damaged, and its shard stays closed: half of a log is not half of the truth. That is
-        said once, and tried again less and less often. In a cluster the partition is handed over to a
-        sound replica; on a broker that is alone people mend it: docs/operations.md says how.
+Rule 1: the runtime loads a shard up to the log end offset, and only when the whole log is below the high
+        watermark. Otherwise the shard would miss records above the high watermark that are committed later.
+Rule 2: the runtime loads a broken shard again; until then clients get COORDINATOR_LOAD_IN_PROGRESS and retry.
+        A shard that found the disk full is loaded again at once, for reading, and resumes writes when the
+        disk has room for the rejected write. If a write still fails, the runtime checks for room with growing
+        pauses.
+Rule 3: the reads of a load must cover every offset of the log; compaction may have removed records, but no
+        offset range. If a range cannot be read, the log is damaged and its shard stays closed, because part
+        of a log does not give a correct state. The runtime logs this once and retries with growing pauses. In
+        a cluster the broker hands the partition over to an undamaged replica; on a single broker an operator
+        repairs it (docs/operations.md).
 """
 
 import asyncio
@@ -54,7 +56,7 @@ DAMAGE_HELP = "groups of this partition wait until it is mended: docs/operations
 
 
 class CoordinatorLimits(NamedTuple):
-    """How soon a shard that broke is loaded again, and how often room on a full disk is looked for."""
+    """First pause before a broken shard is loaded again, and between checks for room on a full disk."""
 
     reload_ms: int = COORDINATOR_RELOAD_MS
     space_check_ms: int = COORDINATOR_ROOM_CHECK_MS
@@ -64,7 +66,7 @@ COORDINATOR_LIMITS: Final = CoordinatorLimits()
 
 
 class CoordinatorDependencies(NamedTuple):
-    """What every coordinator on this broker works with."""
+    """Dependencies that all coordinators of this broker share."""
 
     partitions: ReplicaManager
     pool: WorkerPool
@@ -75,25 +77,25 @@ class CoordinatorDependencies(NamedTuple):
     on_full: Callable[[StorageFull], None]
     on_failed: Callable[[StorageFailed], None]
     load_lock: asyncio.Lock
-    """One shard is loaded at a time: what is read of it is in memory twice meanwhile."""
+    """Serializes loads: during a load, the records of the shard are in memory twice."""
     limits: CoordinatorLimits = COORDINATOR_LIMITS
 
 
 class CoordinatorErrors(NamedTuple):
-    """What goes wrong, for those who watch the broker."""
+    """Error counts of the coordinators, for metrics."""
 
     unreadable: int = 0
-    """Records of the log that cannot be read."""
+    """Records in the logs that cannot be decoded."""
     full: int = 0
-    """Shards that have no room to write."""
+    """Shards without disk space to write."""
     unanswered: int = 0
-    """Clients that could not be given their answer, since the broker started."""
+    """Replies that could not be delivered to their client, since the broker started."""
     too_large: int = 0
-    """Decisions that were refused because no batch holds them, since then."""
+    """Decisions that were rejected because their records exceed a batch, since the broker started."""
 
 
 class _ErrorCounts:
-    """What the shards count together."""
+    """Counters that all shards share, and that outlive a shard."""
 
     def __init__(self) -> None:
         self.unanswered = 0
@@ -112,13 +114,13 @@ class CoordinatorRuntime(Generic[State]):
         self._topic_id: TopicId | None = None
         self._count = 0
         self._shards: dict[int, _ShardRunner[State]] = {}
-        """Of the partitions that this broker leads, by their numbers."""
+        """Shards of the partitions that this broker leads, by partition number."""
         self._counts = _ErrorCounts()
 
     # Following the topic
 
     def open(self, image: ClusterImage) -> None:
-        """Begin to load what the image shows."""
+        """Load the shards of all partitions that this broker leads in the image."""
         topic = image.topics.get(self._topic)
         if topic is None:
             return
@@ -127,7 +129,11 @@ class CoordinatorRuntime(Generic[State]):
             self._refresh(number)
 
     def _refresh(self, number: int) -> None:
-        """What is led under another epoch has another partition, and is loaded anew."""
+        """Compare a shard with the broker's partition, and load or end the shard.
+
+        A new leader epoch has a new Partition object. Its shard is loaded again, because the log may have
+        been truncated in between.
+        """
         partition = self._dependencies.partitions.find(self._topic, number)
         known = self._shards.get(number)
         if known is not None and known.shard.partition is not partition:
@@ -142,13 +148,14 @@ class CoordinatorRuntime(Generic[State]):
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
         topic = after.topics.get(self._topic)
+        # A new topic id means that the topic was deleted and created again: no old state may survive.
         if self._topic_id is not None and (topic is None or topic.id != self._topic_id):
             self.close()
         if topic is not before.topics.get(self._topic) or self._topic_id is None:
             self.open(after)
 
     def close(self) -> None:
-        """Whoever still waits is sent away to look for another coordinator."""
+        """End all shards. Waiting clients get NOT_COORDINATOR and look for the new coordinator."""
         shards, self._shards = self._shards, {}
         self._topic_id, self._count = None, 0
         for runner in shards.values():
@@ -157,17 +164,18 @@ class CoordinatorRuntime(Generic[State]):
     # Commands
 
     def __len__(self) -> int:
-        """How many shards there are, here and elsewhere; keys are spread over them."""
+        """Number of shards in the cluster, for the mapping of keys to shards."""
         return self._count
 
     def local_shards(self) -> list[int]:
-        """The numbers of those that this broker has."""
+        """Partition numbers of the shards on this broker."""
         return sorted(self._shards)
 
     def execute(self, number: int, command: Command[State], pending: WaitingRequest) -> None:
         runner = self._shards.get(number)
         if number < self._count and (runner is None or not _is_led(runner.shard.partition)):
-            # Its log may have been cut when we became its leader; or we lead no longer, as others say.
+            # No image announces these two cases: the log was being truncated when this broker became leader,
+            # or this broker was deposed.
             self._refresh(number)
             runner = self._shards.get(number)
         if runner is not None:
@@ -176,12 +184,15 @@ class CoordinatorRuntime(Generic[State]):
             pending.reject(ErrorCode.NOT_COORDINATOR)
 
     def states(self) -> Iterator[State]:
-        """To look at; those that load are not complete."""
+        """The states of all shards, read-only. States of shards that are loading are incomplete."""
         for runner in self._shards.values():
             yield runner.shard.state
 
     def broadcast(self, command: Command[State]) -> None:
-        """Of what happened elsewhere; nothing is written at once. Those that load will see it then."""
+        """Execute a command on every active shard after a change of the image.
+
+        Loading shards are skipped: a shard uses the current image when its load ends.
+        """
         for runner in tuple(self._shards.values()):
             if runner.shard.phase is Phase.ACTIVE:
                 runner.shard.execute(command, _no_client())
@@ -195,7 +206,7 @@ class CoordinatorRuntime(Generic[State]):
         )
 
     def loading(self) -> Iterator[int]:
-        """The numbers of the shards that cannot answer yet."""
+        """Partition numbers of the shards that are not active."""
         for number, runner in sorted(self._shards.items()):
             if runner.shard.phase is not Phase.ACTIVE:
                 yield number
@@ -212,7 +223,7 @@ def _no_client() -> WaitingRequest:
 
 
 class _ShardRunner(Generic[State]):
-    """Runs one shard: its clock, its timer, its loading."""
+    """Host of one shard: clock, timer and loading."""
 
     def __init__(
         self,
@@ -227,10 +238,10 @@ class _ShardRunner(Generic[State]):
         self._awaits_space = False
         self._space_check_ms = dependencies.limits.space_check_ms
         self._end_at_last_space: int = NO_OFFSET
-        """Where the log ended when there last was room again."""
+        """Log end offset when writes last resumed, to detect that no write has succeeded since."""
         self.shard = Shard(partition, new_state, self)
 
-    # What the shard asks for
+    # ShardHost: what the shard calls
 
     def now(self) -> Now:
         clock = self._dependencies.clock
@@ -251,7 +262,7 @@ class _ShardRunner(Generic[State]):
     def append_failed(self, reason: Exception) -> None:
         dependencies, after_ms = self._dependencies, self._dependencies.limits.reload_ms
         if self.shard.partition.offline is not None and not _is_led(self.shard.partition):
-            return  # another leads it, or this broker under another epoch
+            return  # this broker no longer leads the partition, or in a new epoch: `_refresh` handles both
         dependencies.log.warning(
             "coordinator.broken", partition=self.shard.partition.name, reason=str(reason)
         )
@@ -259,7 +270,7 @@ class _ShardRunner(Generic[State]):
             dependencies.on_full(reason)
             self._back_off_if_still_full()
             if not self._awaits_space:
-                after_ms = 0  # it can be asked meanwhile
+                after_ms = 0  # load at once: reads work while writes are rejected
                 self._awaits_space = True
                 dependencies.tasks.start(self._await_space(), f"room for {self.shard.partition.name}")
         elif isinstance(reason, StorageFailed):
@@ -267,7 +278,7 @@ class _ShardRunner(Generic[State]):
         self.load(after_ms)
 
     def _back_off_if_still_full(self) -> None:
-        """The room that was seen the last time was none if nothing could be written since."""
+        """Double the pause between room checks if no write succeeded after the last check found room."""
         had_space = self.shard.partition.log.log_end_offset > self._end_at_last_space
         self._space_check_ms = (
             self._dependencies.limits.space_check_ms
@@ -281,7 +292,8 @@ class _ShardRunner(Generic[State]):
             try:
                 usable_bytes = await self._dependencies.pool.run(partial(_usable_bytes, self.shard.partition))
             except (StorageFailed, StorageFull):
-                continue  # whoever writes next finds out what that means
+                continue  # no decision here: the next write reports the failure of the disk
+            # A margin above the rejected write: resuming with too little room would break the shard again.
             if usable_bytes >= max(COORDINATOR_ROOM_BYTES, 2 * self.shard.needed_bytes):
                 self._end_at_last_space = self.shard.partition.log.log_end_offset
                 self.shard.resume_writes()
@@ -317,14 +329,15 @@ class _ShardRunner(Generic[State]):
             try:
                 records = await self._replay(self.shard.begin_loading())
             except (ApiError, CorruptData, StorageFailed, StorageFull) as problem:
-                # Damage is raised once as itself, and then as the reason why the partition is offline.
+                # The same damage arrives first as CorruptData and later as ApiError of the offline partition.
+                # Compare the text, so that it is logged once.
                 reason = (problem.detail if isinstance(problem, ApiError) else "") or str(problem)
                 if reason != last_reason:
                     last_reason, pause_ms = reason, reload_ms
                     self._log_load_failure(problem)
                 after_ms, pause_ms = pause_ms, min(2 * pause_ms, COORDINATOR_RELOAD_MS_MAX)
                 continue
-            if self.shard.phase is Phase.LOADING:
+            if self.shard.phase is Phase.LOADING:  # the shard may have ended during the load
                 self._log_loaded(records)
                 self.shard.end_loading()
             return
@@ -348,7 +361,7 @@ class _ShardRunner(Generic[State]):
             log.info("coordinator.loaded", partition=name, records=records)
 
     async def _replay(self, state: State) -> int:
-        """Read the whole log into `state`; says how many records that was."""
+        """Replay the whole log into `state`. Returns the number of replayed records."""
         count = 0
         end = await _until_committed(self.shard.partition)
         async with self._dependencies.load_lock:
@@ -361,9 +374,9 @@ class _ShardRunner(Generic[State]):
         return count
 
     async def _latest_of_each_key(self, end: Offset) -> dict[bytes, tuple[bytes | None, int]]:
-        """The last record of each key, in the order of the log: all that compaction promises to leave.
+        """The last record of each key in log order, which is all that compaction guarantees to keep.
 
-        So what came before it need not be understood, only passed.
+        Earlier records of a key are skipped without being decoded by the state machine.
         """
         partition = self.shard.partition
         offset = partition.log.log_start_offset
@@ -372,12 +385,14 @@ class _ShardRunner(Generic[State]):
         while offset < end and self.shard.phase is Phase.LOADING:
             found = await self._read(partition, offset)
             if found.next_offset <= offset:
+                # No progress below the log end: the log lacks this offset range (Rule 3).
                 damage = CorruptData(f"nothing can be read at offset {offset}; the log ends at {end}")
                 self._dependencies.cold_reads.on_failure(partition, damage)
                 raise damage
             for record in _records(found):
+                # A batch may begin below the requested offset.
                 if record.key is not None and record.offset >= offset:
-                    latest.pop(record.key, None)
+                    latest.pop(record.key, None)  # inserted again at the end: the dict keeps log order
                     latest[record.key] = record.value, record.timestamp
                 count += 1
                 if count % LOAD_RECORDS_PER_TURN == 0:
@@ -397,11 +412,14 @@ class _ShardRunner(Generic[State]):
             try:
                 return (await self._dependencies.cold_reads.run(partition, found)).found
             except SegmentsChanged:
-                continue
+                continue  # compaction or retention replaced segments during the read: plan the read again
 
 
 def _usable_bytes(partition: Partition) -> int:
-    """What is free on the disk of a log, whose own folder may not be there yet. Blocks."""
+    """Free bytes on the disk of a log. Blocks, so a worker thread calls it.
+
+    Uses the parent folder, because the log's own folder may not exist yet.
+    """
     log = partition.log
     return log.disk.space(log.folder.rpartition("/")[0]).usable_bytes
 
@@ -414,13 +432,13 @@ def _records(found: BatchesRead) -> Iterator[Record]:
 
 
 async def _until_committed(partition: Partition) -> Offset:
-    """Wait until everything in the log is below the high watermark. Says where it ends."""
+    """Wait until the whole log is below the high watermark (Rule 1). Returns the log end offset."""
     partition.require_online()
     end = partition.log.log_end_offset
     if end <= partition.high_watermark:
         return end
     if partition.read_only is not None:
-        raise partition.read_only.again()  # it never will be
+        raise partition.read_only.again()  # the high watermark cannot advance: waiting would not end
     outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(wait: ProduceWait) -> None:

@@ -1,4 +1,4 @@
-"""Where groups are asked: finds a group's shard, and gathers answers that come from several."""
+"""Group coordinator of one broker: passes commands to shards and combines the replies of several shards."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -36,12 +36,12 @@ from penstock.metadata.cluster_image import GROUP_TOPIC, ClusterImage
 from penstock.metadata.image_changes import changed_topics
 
 GroupQuery = Callable[[GroupStateMachine, Now], Any]
-"""Reads the state and changes nothing."""
+"""Reads the state of a shard and changes nothing."""
 Finish = Callable[[list[Any]], Any]
 
 
 class GroupLookup(NamedTuple):
-    """What is to be read of one group."""
+    """A query of one group."""
 
     group_id: str
     query: GroupQuery
@@ -51,7 +51,7 @@ class GroupLookup(NamedTuple):
 def group_coordinator_runtime(
     cluster: MetadataService, dependencies: CoordinatorDependencies, randomness: Randomness
 ) -> CoordinatorRuntime[GroupStateMachine]:
-    """The groups that live on this broker, which follow its metadata from now on."""
+    """Make the runtime of the group shards and subscribe it to the image."""
 
     def topics() -> TopicsImage:
         return TopicsImage(cluster.image.topics, cluster.image.topics_by_id)
@@ -97,10 +97,10 @@ class GroupCoordinator:
         self._creation = creation
         self._queue = GroupCommandQueue(self._submit_now)
         self.long_replies = asyncio.Semaphore(GROUP_REPLIES_AT_ONCE)
-        """For answers about many groups, which take memory until they are sent."""
+        """Limits replies about many groups, which take memory until they are sent."""
 
     async def ensure_topic(self) -> None:
-        """Create the topic that groups live on, when the first group asks for its coordinator."""
+        """Create the group topic (`GROUP_TOPIC`), when a client first looks for a group coordinator."""
         if GROUP_TOPIC in self._cluster.image.topics:
             return
         config = self._cluster.config.groups
@@ -120,7 +120,7 @@ class GroupCoordinator:
     # One group
 
     def execute(self, group_id: str, command: GroupCommand, rejection: MakeRejection) -> DeferredReply:
-        """The command's answer, once it is safe to give."""
+        """Execute a command. The reply completes when the records it depends on are committed."""
         later = GroupReply()
         self._submit(group_id, command, WaitingRequest(later.finish, rejection, later.cancel))
         return later
@@ -132,7 +132,7 @@ class GroupCoordinator:
         rejection: MakeRejection,
         on_durable: Callable[[], None] = lambda: None,
     ) -> DeferredReply:
-        """The same for a command that takes several turns of the loop: the reply of its last piece."""
+        """Execute a command in chunks. The reply is that of the last chunk."""
         later = GroupReply()
         pending = WaitingRequest(later.finish, rejection, later.cancel)
         self._queue.submit_chunked(group_id, make, rejection, pending, on_durable)
@@ -157,21 +157,21 @@ class GroupCoordinator:
         rejection: Callable[[str], MakeRejection],
         finish: Finish,
     ) -> DeferredReply:
-        """One answer made of those for each group, in the order asked."""
+        """Execute a command on each group and combine the replies, in the order of `group_ids`."""
         combined = CombinedReply([rejection(group_id) for group_id in group_ids], finish)
         for group_id, pending in zip(group_ids, combined.pending_requests(), strict=True):
             self._submit(group_id, command(group_id), pending)
         return combined.later
 
     def query_each(self, questions: Sequence[GroupLookup], finish: Finish) -> DeferredReply:
-        """The same, where a group may be asked more than once."""
+        """Run queries and combine the results in order. Several queries may name the same group."""
         combined = CombinedReply([question.rejection for question in questions], finish)
         for question, pending in zip(questions, combined.pending_requests(), strict=True):
             self._submit(question.group_id, read_only_command(question.query), pending)
         return combined.later
 
     async def query_in_chunks(self, questions: Sequence[GroupLookup]) -> AsyncIterator[Any]:
-        """The same for many: a few at a time, with a turn for everybody else between."""
+        """Run many queries, GROUPS_REPORTED_PER_TURN at a time, and yield to the event loop in between."""
         for first in range(0, len(questions), GROUPS_REPORTED_PER_TURN):
             await asyncio.sleep(0)
             some = questions[first : first + GROUPS_REPORTED_PER_TURN]
@@ -185,14 +185,14 @@ class GroupCoordinator:
         rejection: Callable[[str], MakeRejection],
         finish: Finish,
     ) -> DeferredReply:
-        """As `each`, for commands that take several turns of the loop."""
+        """Execute a chunked command on each group and combine the replies, in the order of `group_ids`."""
         combined = CombinedReply([rejection(group_id) for group_id in group_ids], finish)
         for group_id, pending in zip(group_ids, combined.pending_requests(), strict=True):
             self._queue.submit_chunked(group_id, make(group_id), rejection(group_id), pending)
         return combined.later
 
     def query_shards(self, query: GroupQuery, rejection: MakeRejection, finish: Finish) -> DeferredReply:
-        """One answer made of what every shard here says."""
+        """Run a query on every shard of this broker and combine the results."""
         numbers = self._shards.local_shards()
         combined = CombinedReply([rejection] * len(numbers), finish)
         for number, pending in zip(numbers, combined.pending_requests(), strict=True):
@@ -200,7 +200,7 @@ class GroupCoordinator:
         return combined.later
 
     async def query_shards_in_turn(self, query: GroupQuery, rejection: MakeRejection) -> AsyncIterator[Any]:
-        """What every shard here says, one after the other, with a turn for everybody else between."""
+        """Run a query on every shard of this broker, one per iteration of the event loop."""
         for number in self._shards.local_shards():
             await asyncio.sleep(0)
             later = GroupReply()
@@ -208,14 +208,14 @@ class GroupCoordinator:
             self._shards.execute(number, _shard_query(query, pending), pending)
             yield await reply_of(later)
 
-    # For those who watch the broker
+    # Metrics
 
     def coordinator_errors(self) -> CoordinatorErrors:
         return self._shards.coordinator_errors()
 
 
 class GroupReply(DeferredReply):
-    """A reply that did not arrive, because it cannot be told, can be followed by another."""
+    """Deferred reply that can be completed again with an error if encoding the first outcome failed."""
 
     __slots__ = ()
 
@@ -223,16 +223,19 @@ class GroupReply(DeferredReply):
         try:
             super().finish(outcome)
         except BaseException:
-            self._outcome = None
+            self._outcome = None  # not delivered: the caller may complete this reply with a rejection
             raise
 
     def cancel(self) -> None:
-        """Not even a refusal can be told. The client may think that another try is worth it."""
+        """Complete with ProtocolError, when not even a rejection could be encoded.
+
+        The broker then closes the connection, and the client may retry.
+        """
         self.finish(ProtocolError("there is an answer that cannot be told"))
 
 
 class CombinedReply:
-    """Several answers become one."""
+    """Collector of several replies, which completes one combined reply."""
 
     def __init__(self, rejections: Sequence[MakeRejection], finish: Finish) -> None:
         self.later = GroupReply()
@@ -243,7 +246,7 @@ class CombinedReply:
             self.later.finish(finish([]))
 
     def pending_requests(self) -> Iterator[WaitingRequest]:
-        """One for each of the answers."""
+        """One pending request per expected reply."""
         for number, rejection in enumerate(self._rejections):
             yield WaitingRequest(partial(self._take, number), rejection, self.later.cancel)
 
@@ -254,7 +257,8 @@ class CombinedReply:
         try:
             self.later.finish(self._finish([self._answers[each] for each in range(len(self._answers))]))
         except Exception:
-            # Whichever of them it is that cannot be told: the one who is asked to refuse refuses all.
+            # It is unknown which reply cannot be encoded. The caller now rejects the last pending request; so
+            # replace all replies by rejections, and that rejection completes the combined reply.
             for each, rejection in enumerate(self._rejections):
                 self._answers[each] = rejection(ErrorCode.UNKNOWN_SERVER_ERROR, "")
             raise
@@ -273,10 +277,10 @@ def _shard_query(
 
 
 def read_only_command(query: GroupQuery) -> GroupCommand:
-    """A command that only reads."""
+    """Wrap a query as a command without records."""
     return lambda state, pending, now: CommandOutcome(replies=(Reply(pending, query(state, now)),))
 
 
 def client_info(context: RequestContext) -> ClientInfo:
-    """Who asks, in the form in which Kafka's tools show it."""
+    """Client id and host of a request, in the form that Kafka's tools print."""
     return ClientInfo(context.client_id or "", f"/{context.peer}")

@@ -1,13 +1,13 @@
-"""How far the groups have come that this broker coordinates: members, rebalances, and lag in every partition.
+"""Lag reports of the groups that this broker coordinates: members, rebalances, and lag per partition.
 
-Nothing is computed until somebody asks. What is asked for is put together from the coordinators
-(members, rebalances, committed offsets, rates) and from the leaders of the partitions, here or elsewhere
-(`log_positions.py`: where logs begin and end, and how old the first record is that waits).
+A report is computed on request. It combines the state of the coordinators (members, rebalances, committed
+offsets, rates) with data from the leaders of the partitions, on this broker or others (`log_positions.py`:
+log start offset, high watermark, and the age of the first record that the group has not consumed).
 
-Metrics are about these groups alone, so that each group has series on one broker of the cluster.
-`cluster_groups.py` answers for all groups on every broker.
+Metrics cover only these groups, so that each group has time series on one broker of the cluster.
+`cluster_groups.py` reports all groups of the cluster on every broker.
 
-Rule: many groups are looked at a few at a time, with a turn for everybody else between.
+Rule: many groups are processed GROUPS_REPORTED_PER_TURN at a time, and the event loop runs in between.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ from penstock.types import Offset, TopicPartition
 ReplyType = TypeVar("ReplyType")
 
 Spans = Mapping[str, Mapping[int, LogSpan]]
-"""By topic and partition."""
+"""Log start and end by topic name and partition index."""
 
 _NO_GROUP = (ErrorCode.GROUP_ID_NOT_FOUND,)
 _MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.GROUP_ID_NOT_FOUND)
-"""While all groups are looked at, another broker may become the coordinator of some: it reports them."""
+"""Errors of groups whose coordinator has moved during a survey: the new coordinator reports them."""
 
 
 class PartitionReport(NamedTuple):
@@ -54,7 +54,7 @@ class PartitionReport(NamedTuple):
     lag: PartitionLag
     committed_at_ms: int | None
     member_id: str | None
-    """Who reads it now; None if nobody does."""
+    """Member that the partition is assigned to; None if there is none."""
 
 
 class GroupReport(NamedTuple):
@@ -64,10 +64,10 @@ class GroupReport(NamedTuple):
 
 
 class GroupLagSurvey(NamedTuple):
-    """All groups of this broker, as far as they are to be told apart."""
+    """Reports of this broker's groups, up to a limit of partitions."""
 
     groups: Sequence[GroupReport]
-    """Those that are furthest behind, if not all of them fit."""
+    """The groups with the most lag, if not all groups fit."""
     left_out: int
     shards_loading: int
 
@@ -81,12 +81,15 @@ class GroupLagReporter:
         self._positions = positions
         self._clock = clock
         self._slots = asyncio.Semaphore(GROUP_REPORTS_AT_ONCE)
-        """For questions about all groups, whose answers take memory until they are sent."""
+        """Limits surveys of all groups, whose results take memory until they are sent."""
 
-    # Questions
+    # Reports
 
     async def reports_of(self, names: Sequence[str]) -> list[GroupReport | None]:
-        """None where there is no such group. ApiError while a coordinator cannot answer, or is elsewhere."""
+        """Reports of groups; None for a group that does not exist.
+
+        ApiError: a shard is loading, or another broker coordinates a group.
+        """
         reports: list[GroupReport | None] = []
         for some in _in_chunks(names):
             statuses = await self._statuses(some, _NO_GROUP)
@@ -95,9 +98,7 @@ class GroupLagReporter:
         return reports
 
     async def names(self, prefix: str, after: str, names_max: int) -> list[str]:
-        """The first groups whose names begin so, beyond `after`, in the order of names. ApiError while some
-        load.
-        """
+        """The first group names with this prefix after `after`, sorted. ApiError: a shard is loading."""
 
         def matching_names(state: GroupStateMachine, now: Now) -> list[str]:
             names = (name for name in state.names() if name.startswith(prefix) and name > after)
@@ -112,7 +113,7 @@ class GroupLagReporter:
         return self._groups.coordinator_errors()
 
     async def survey(self, partitions_max: int) -> GroupLagSurvey:
-        """Every group if so many partitions are enough for that, else those that are furthest behind."""
+        """Report every group if their partitions fit into `partitions_max`, else the groups with most lag."""
         async with self._slots:
             names, rejections = await self._names(lambda state, now: list(state.names()))
             chosen = await self._choose_groups(names, partitions_max)
@@ -123,7 +124,7 @@ class GroupLagReporter:
                 )
         return GroupLagSurvey(reports, len(names) - len(chosen), len(rejections))
 
-    # Choosing
+    # Selection of groups
 
     async def _names(
         self, query: Callable[[GroupStateMachine, Now], list[str]]
@@ -133,7 +134,7 @@ class GroupLagReporter:
         return [name for names in answers if not isinstance(names, ErrorCode) for name in names], rejections
 
     async def _choose_groups(self, names: Sequence[str], partitions_max: int) -> list[str]:
-        """All, if they fit; else those with the most records behind, so that none of these is missed."""
+        """All groups if they fit; else the groups with the most lag, so that none of these is missed."""
         groups: list[tuple[str, GroupOffsets]] = []
         for some in _in_chunks(names):
             found = await self._query_each(
@@ -152,13 +153,14 @@ class GroupLagReporter:
                 await asyncio.sleep(0)
         room, chosen = partitions_max, []
         for _, name, partitions in sorted(sizes):
+            # A group that does not fit is skipped, and smaller groups behind it may still fit.
             if partitions <= room:
                 room -= partitions
                 chosen.append(name)
         return sorted(chosen)
 
     async def _spans(self, groups: Sequence[tuple[str, GroupOffsets]]) -> Spans:
-        """The ends of every log that some group has committed to, each asked for once."""
+        """Start and end of every log that a group has committed offsets of, each looked up once."""
         committed: dict[str, set[int]] = {}
         for number, (_, offsets) in enumerate(groups, 1):
             for name, of_topic in offsets.items():
@@ -181,7 +183,7 @@ class GroupLagReporter:
         return spans
 
     def _size(self, name: str, offsets: GroupOffsets, spans: Spans) -> "_Size":
-        """What matters for the choice, and no more: it is asked of every group there is."""
+        """Total lag and partition count, only what the selection needs: it runs for every group."""
         ahead, count = 0, 0
         topics = self._cluster.image.topics
         for topic_name, committed in offsets.items():
@@ -195,7 +197,7 @@ class GroupLagReporter:
                     ahead -= records_behind(place.offset, span)
         return _Size(ahead, name, max(count, 1))
 
-    # Looking
+    # Building reports
 
     async def _statuses(
         self, names: Sequence[str], none_for: Sequence[ErrorCode]
@@ -208,7 +210,7 @@ class GroupLagReporter:
         ask: Callable[[GroupStateMachine, str, Now], ReplyType],
         none_for: Sequence[ErrorCode],
     ) -> list[ReplyType | None]:
-        """A few groups, after everybody else had a turn. None where the refusal is one of `none_for`."""
+        """Query a few groups, after yielding to the event loop. None for a rejection in `none_for`."""
         await asyncio.sleep(0)
         later = self._groups.each(
             names,
@@ -232,7 +234,7 @@ class GroupLagReporter:
         return reports
 
     def _entries(self, status: GroupStatus) -> "list[_Entry]":
-        """What the group committed, and what its members hold without having committed yet."""
+        """Partitions with committed offsets, and assigned partitions without a commit yet."""
         topics = self._cluster.image.topics
         holders = {
             partition: member.member_id for member in status.members for partition in member.assigned or ()
@@ -240,7 +242,7 @@ class GroupLagReporter:
         entries = []
         for name, committed, rate in status.positions:
             topic = topics.get(name.topic)
-            # What was committed for a topic that is gone is nobody's any more.
+            # Offsets of a deleted topic, or of an earlier topic with the same name, have no lag.
             if (
                 topic is None
                 or name.partition >= len(topic.partitions)
@@ -273,7 +275,7 @@ class _Entry(NamedTuple):
 
 class _Size(NamedTuple):
     ahead: int
-    """How far behind, negative, so that what is furthest behind comes first in order."""
+    """Total lag, negated so that the largest lag sorts first."""
     name: str
     partitions: int
 

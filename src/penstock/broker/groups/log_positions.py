@@ -1,11 +1,12 @@
-"""Where partitions begin and end, and how long records wait there, whichever brokers lead them.
+"""Log positions of partitions led by any broker: log start, high watermark, and the timestamp of a record.
 
-What this broker leads it looks up itself. The other leaders are asked, all at the same time and each for
-many partitions at once (`apis/log_positions.py`). A follower is never asked: its high watermark is behind
-its leader's, so two brokers would give two answers about one group.
+This broker looks up its own partitions directly. It sends requests to all other leaders concurrently, each
+for many partitions (`apis/log_positions.py`). Followers are not used: a follower's high watermark lags behind
+its leader's, so two brokers would report different lag for one group.
 
-Rule 1: a partition whose leader does not answer in time is unknown, and is said to be.
-Rule 2: how many questions are under way is bounded here, and the broker that answers one asks nobody else.
+Rule 1: a partition whose leader does not respond in time is reported as unknown.
+Rule 2: this module limits the number of concurrent requests. A broker that serves such a request sends none
+        itself, so that brokers cannot deadlock.
 """
 
 import asyncio
@@ -39,15 +40,15 @@ class PositionQuery(NamedTuple):
     topic_id: TopicId
     partition: int
     committed: Offset | None = None
-    """Where a group goes on, for the time of the record there; None: only the ends are wanted."""
+    """Committed offset, to get the timestamp of the record there; None: only log start and end."""
 
 
 class LogPosition(NamedTuple):
     span: LogSpan | None
-    """None: not known."""
+    """None: unknown."""
     timestamp_ms: int | None = None
     is_offline: bool = False
-    """Nobody leads the partition, or its leader cannot read it."""
+    """The partition has no leader, or its leader cannot read it."""
 
 
 UNKNOWN = LogPosition(None)
@@ -63,7 +64,7 @@ class LogPositionLookup:
         times: RecordTimestamps,
         peers: PeerRequests | None,
     ) -> None:
-        """`peers`: None for a broker that is alone, which leads everything."""
+        """`peers`: None for a single broker, which leads every partition."""
         self._node_id = node_id
         self._image = image
         self._partitions = partitions
@@ -72,7 +73,7 @@ class LogPositionLookup:
         self._questions = asyncio.Semaphore(PEER_POSITIONS_AT_ONCE)
 
     async def find(self, queries: Sequence[PositionQuery]) -> list[LogPosition]:
-        """One for each that is wanted, in their order."""
+        """Positions for the queries, in their order."""
         by_leader: dict[int, list[int]] = {}
         for number, question in enumerate(queries):
             by_leader.setdefault(self._leader(question), []).append(number)
@@ -103,19 +104,20 @@ class LogPositionLookup:
         found = [UNKNOWN] * len(queries)
         every = list(range(len(queries)))
         try:
-            # Waiting for a turn counts: a page is late rather than never there.
+            # The timeout includes the wait for the semaphore, so that a page never takes longer than this.
             async with asyncio.timeout(PEER_POSITIONS_MS_MAX / 1000), self._questions:
                 if len(queries) <= LOG_POSITIONS_PER_QUESTION:
                     await self._ask_in_chunks(self._peers, leader, queries, every, found)
                     return found
-                # The leader may read times of records from its disk. The ends of all logs come first, or
-                # a page about many partitions would have the times of a few and nothing of the rest.
+                # Timestamps may need disk reads on the leader. So request log start and end of all partitions
+                # first. Otherwise a timeout could leave a page with the timestamps of a few partitions and
+                # without the lag of the rest.
                 ends = [each._replace(committed=None) for each in queries]
                 await self._ask_in_chunks(self._peers, leader, ends, every, found)
                 behind = [number for number in every if _is_behind(queries[number], found[number])]
                 await self._ask_in_chunks(self._peers, leader, queries, behind, found)
         except (PeerUnavailable, TimeoutError):
-            pass  # what is not found is unknown
+            pass  # the positions found so far are returned; the rest stays unknown (Rule 1)
         return found
 
     async def _ask_in_chunks(
@@ -126,7 +128,7 @@ class LogPositionLookup:
         numbers: Sequence[int],
         found: list[LogPosition],
     ) -> None:
-        """Put the answers to these questions into `found`, each under its number."""
+        """Request the numbered queries in chunks, and store the results in `found` at the same numbers."""
         for start in range(0, len(numbers), LOG_POSITIONS_PER_QUESTION):
             some = numbers[start : start + LOG_POSITIONS_PER_QUESTION]
             positions = await self._query_leader(peers, leader, [queries[number] for number in some])
@@ -142,14 +144,14 @@ class LogPositionLookup:
             raise PeerUnavailable(leader, answer.error_message or f"error {answer.error_code}")
         return [_position(entry) for entry in answer.partitions]
 
-    # What this broker leads
+    # Partitions that this broker leads
 
     async def local_positions(self, queries: Sequence[PositionQuery]) -> list[LogPosition]:
         found: list[LogPosition] = []
         waiting: list[tuple[int, TimestampQuery]] = []
         for number, question in enumerate(queries):
             if number % LOG_POSITIONS_PER_QUESTION == 0:
-                await asyncio.sleep(0)  # there may be a hundred thousand: everybody else gets a turn
+                await asyncio.sleep(0)  # there may be a hundred thousand queries: yield to the event loop
             position, time = self._look_up(question)
             found.append(position)
             if time is not None:
@@ -160,13 +162,15 @@ class LogPositionLookup:
         return found
 
     def _look_up(self, question: PositionQuery) -> tuple[LogPosition, TimestampQuery | None]:
-        """The ends of the log, and the record whose time has to be read; None if nothing waits."""
+        """Log start and end, and the timestamp query for the next record; None if the lag is zero."""
         partition = self._partitions.find_by_id(question.topic_id, question.partition)
         if partition is None:
             return UNKNOWN, None
         if partition.offline is not None:
             return OFFLINE, None
         try:
+            # A new leader's high watermark may be behind the previous leader's until it has been confirmed.
+            # Unknown is better than a lag that jumps back.
             partition.require_leader()
             partition.require_end_known()
         except ApiError:
@@ -174,6 +178,7 @@ class LogPositionLookup:
         span = LogSpan(partition.log.log_start_offset, partition.high_watermark)
         if question.committed is None or question.committed >= span.end:
             return LogPosition(span), None
+        # Retention may have deleted records beyond the committed offset.
         return LogPosition(span), TimestampQuery(partition, max(question.committed, span.start))
 
 

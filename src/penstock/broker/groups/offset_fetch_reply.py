@@ -1,8 +1,8 @@
-"""What OffsetFetch tells of groups: looked up at one moment, and put into words in turns with others.
+"""OffsetFetch responses of groups: an immediate lookup, and a response that is built in chunks.
 
-Looking takes little: it notes what there is. Making replies of it takes longer, and happens a few
-thousand partitions at a time; so does encoding them. Both take from the room of the reply, which a
-short request may use up.
+The lookup is cheap: it copies references to the committed offsets at one moment. Building and encoding the
+response takes longer, and happens OFFSETS_PER_TURN partitions at a time. Both steps take bytes from the reply
+budget, because a short request may have a very long response.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,38 +30,38 @@ from penstock.types import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID, TopicId
 
 GROUP_ERROR_SINCE, TOPIC_IDS_SINCE = 2, 10
 UNREADABLE: Final = ErrorCode.UNKNOWN_SERVER_ERROR
-"""Clients give up upon it, instead of beginning anew."""
+"""A client fails on this code. Without an error it would apply auto.offset.reset instead."""
 _PARTITION_BYTES: Final = 250
 _TOPIC_BYTES: Final = 500
-"""What a partition and a topic take in memory and in the reply, notes aside."""
+"""Budget per partition and per topic, for memory and the encoded reply, without commit metadata."""
 
 PartitionOffset = tuple[int, OffsetAndMetadata | None, ErrorCode]
-"""A partition, what was committed there, and why it cannot be told."""
+"""Partition index, committed offset, and error code."""
 
 
 class TopicOffsets(NamedTuple):
-    """What a group has kept in one topic, as it was when it was asked for."""
+    """Committed offsets of a group in one topic, as of the lookup."""
 
     name: str
     topic_id: TopicId
     partition_offsets: Iterable[PartitionOffset]
     is_requested: bool = True
-    """It is in the reply even if there is nothing to tell of it."""
+    """The client named this topic, so the reply includes it even without partitions."""
 
 
 class GroupOffsetsFound(NamedTuple):
-    """All that is to be told of a group."""
+    """Result of the lookup of one group."""
 
     group: OffsetFetchRequestGroup
     code: ErrorCode
     topics: Sequence[TopicOffsets] = ()
 
 
-# Looking
+# Lookup
 
 
 class OffsetLookup:
-    """At groups, for one request."""
+    """Lookup of groups for one request."""
 
     def __init__(self, image: ClusterImage, context: RequestContext, budget: ReplyBudget) -> None:
         self._image = image
@@ -69,7 +69,7 @@ class OffsetLookup:
         self._budget = budget
 
     def look_up(self, group: OffsetFetchRequestGroup, state: GroupStateMachine) -> GroupOffsetsFound:
-        """ApiError: the group is refused."""
+        """Look up a group's committed offsets. ApiError: the group is rejected."""
         if group.group_id in self._context.denied:
             raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         self._budget.take(_TOPIC_BYTES + len(group.group_id))
@@ -81,7 +81,7 @@ class OffsetLookup:
         )
 
     def _all(self, group_id: str, state: GroupStateMachine) -> Iterator[TopicOffsets]:
-        """Everything that the group has kept, as far as the client may see it."""
+        """All committed offsets of the group, in topics that the client may describe."""
         unreadable: dict[str, list[int]] = {}
         for name, index in state.unreadable_offsets(group_id):
             unreadable.setdefault(name, []).append(index)
@@ -92,7 +92,7 @@ class OffsetLookup:
                 continue
             bad, partitions = unreadable.get(name, ()), offsets.get(name, {})
             self._budget.take(_TOPIC_BYTES + _PARTITION_BYTES * (len(partitions) + len(bad)))
-            # A copy is made in no time; it is gone through when it is put into words.
+            # Copied: the reply is built in later callbacks, when the group's own dict may have changed.
             yield TopicOffsets(
                 name, topic.id, _kept(dict(partitions), topic.id, tuple(bad)), is_requested=False
             )
@@ -104,6 +104,7 @@ class OffsetLookup:
         image = self._image
         topic = image.topics_by_id.get(requested.topic_id) if by_id else image.topics.get(requested.name)
         name = topic.name if topic else requested.name
+        # Taken before anything is built, so that an oversized request costs no memory first.
         self._budget.take(_TOPIC_BYTES + _PARTITION_BYTES * len(requested.partition_indexes))
         code = ErrorCode.NONE
         if by_id and topic is None:
@@ -135,7 +136,10 @@ def _kept(
 def _requested(
     requested: OffsetFetchRequestTopic, name: str, topic_id: TopicId, group_id: str, state: GroupStateMachine
 ) -> Iterator[PartitionOffset]:
-    """What there is is noted at once, and gone through when it is put into words."""
+    """Read the committed offsets now; the returned iterator builds entries later.
+
+    The lists must be made here: in a later callback the state of the group may be another one.
+    """
     indexes = requested.partition_indexes
     kept = list(map(state.offsets.of_group(group_id).get(name, {}).get, indexes))
     bad = {index for topic, index in state.unreadable_offsets(group_id) if topic == name}
@@ -154,16 +158,19 @@ def _each(
             yield index, committed, ErrorCode.NONE
 
 
-# Putting into words
+# Building the response
 
 
 class OffsetFetchReplyBuilder:
-    """The answer about one group, made in turns."""
+    """Builder of the response entry of one group, in chunks."""
 
     def __init__(
         self, found: GroupOffsetsFound, budget: ReplyBudget, version: int, *, is_long: bool = True
     ) -> None:
-        """Of a long answer the partitions are encoded too: at its end nothing but that would be left."""
+        """`is_long`: partitions are also encoded in each chunk.
+
+        Otherwise the encoding of the whole response would run at its end, in a single callback.
+        """
         self._is_long = is_long
         self.answer = OffsetFetchResponseGroup(found.group.group_id)
         self._found = found
@@ -171,14 +178,14 @@ class OffsetFetchReplyBuilder:
         self._version = version
 
     def chunks(self) -> Iterator[None]:
-        """Stops at the end of every turn but the last."""
+        """Build the entry. The iterator yields after every chunk except the last."""
         group, code, _ = self._found
         if code is not ErrorCode.NONE:
             self.answer = _error_reply(group, code, self._version)
             return
         try:
             yield from self._add_all()
-        except ApiError as rejection:  # it is too large
+        except ApiError as rejection:  # beyond the reply budget: the error replaces what was built so far
             self.answer = _error_reply(group, rejection.code, self._version)
 
     def _add_all(self) -> Iterator[None]:
@@ -219,7 +226,10 @@ def _partition_reply(
 
 
 def _error_reply(group: OffsetFetchRequestGroup, code: ErrorCode, version: int) -> OffsetFetchResponseGroup:
-    """Kafka names no topics beside the error of a group. Before that existed, partitions carry it."""
+    """The response entry for an error: on the group, without topics, as in Kafka.
+
+    Before version GROUP_ERROR_SINCE a group has no error field, so every partition carries the error.
+    """
     topics: Iterable[Any] = group.topics or () if version < GROUP_ERROR_SINCE else ()
     return OffsetFetchResponseGroup(
         group.group_id,

@@ -1,8 +1,9 @@
-"""When records that wait for a group were written: read away from the event loop, and kept a while.
+"""Timestamps of the first records that a group has not consumed: read in a worker thread and cached.
 
-Rule 1: what is read is a batch for each offset, in jobs of a few, one job after another, in the thread
-        for lookups by time: those who ask for numbers must not hold up those who read records.
-Rule 2: what was read is kept by partition and offset. A record can be compacted away, so not for long.
+Rule 1: each offset needs one batch read. The reads run in jobs of a few offsets, one job after another, in
+        the thread for lookups by time, so that monitoring does not delay clients that fetch records.
+Rule 2: results are cached by partition and offset, for RECORD_TIME_KEPT_MS only, because compaction can
+        remove a record.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ class TimestampQuery(NamedTuple):
         return self.partition.topic_id, self.partition.name.partition, self.offset
 
     def is_readable(self) -> bool:
-        """Retention and failures go on while a question waits for its turn."""
+        """Check again right before the read: retention and failures continue while a query waits."""
         partition = self.partition
         is_there = partition.log.log_start_offset <= self.offset < partition.high_watermark
         return is_there and partition.offline is None
@@ -46,7 +47,7 @@ class _CachedTimestamp(NamedTuple):
 
 
 class RecordTimestampsLimits(NamedTuple):
-    """How many times are kept and read at once, and how long one question waits for them."""
+    """Limits for cached timestamps, for timestamps per read job, and for the wait of one query."""
 
     cache_entries_max: int = RECORD_TIMES_KEPT_MAX
     read_at_once: int = RECORD_TIMES_READ_AT_ONCE
@@ -64,14 +65,15 @@ class RecordTimestamps:
         self._cold_reads = cold_reads
         self._clock = clock
         self._cache: dict[_Key, _CachedTimestamp] = {}
-        """The one read last at the end."""
+        """Cached timestamps, in the order in which they were read."""
 
     async def find(self, queries: Sequence[TimestampQuery]) -> list[int | None]:
-        """For each the time in ms of the first record at or after its offset; None if none was found in time.
+        """For each query the timestamp (ms) of the first record at or after its offset; None: not found in
+        time.
 
-        What was read is kept, so a question that is asked again goes on where this one ended.
+        Results are cached, so a repeated query continues where this one ended.
         """
-        # Taken out at once: what is kept now may have made room for others when the reading is done.
+        # Copied before the reads: entries that are cached now may be evicted by the time the reads are done.
         known = self._cached(queries)
         missing = [item for item in queries if item.key not in known]
         try:
@@ -81,7 +83,7 @@ class RecordTimestamps:
                     self._add_to_cache(found)
                     known |= found
         except TimeoutError:
-            pass  # the reading thread is busy: ages are unknown rather than everything late
+            pass  # the thread is busy: report unknown ages instead of delaying the whole report
         return [known.get(item.key) for item in queries]
 
     def _cached(self, queries: Sequence[TimestampQuery]) -> dict[_Key, int | None]:
@@ -101,7 +103,7 @@ class RecordTimestamps:
             del self._cache[next(iter(self._cache))]
 
     async def _read(self, queries: Sequence[TimestampQuery]) -> dict[_Key, int | None]:
-        """Where a batch has no record that counts, the next one is looked at."""
+        """Read timestamps. If a batch has no record at or after the offset, read the next batch."""
         found: dict[_Key, int | None] = {item.key: None for item in queries}
         left = [(item.key, item) for item in queries]
         for _ in range(RECORD_TIME_BATCHES_MAX):
@@ -112,7 +114,7 @@ class RecordTimestamps:
             following = []
             for (key, item), outcome in zip(left, outcomes, strict=True):
                 if isinstance(outcome, SegmentsChanged):
-                    following.append((key, item))
+                    following.append((key, item))  # compaction replaced the segment: read this offset again
                 elif isinstance(outcome, FirstRecordTime):
                     found[key] = outcome.timestamp_ms
                     if outcome.timestamp_ms is None and outcome.next_offset > item.offset:

@@ -1,11 +1,11 @@
-"""How large a reply about groups may become: a short question can have a very long answer."""
+"""Byte limit for replies about groups, because a short request can have a very long reply."""
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_REPLY_BYTES_MAX
 
 
 class ReplyBudget:
-    """Of one reply; its parts take from it in the order in which they are made."""
+    """Remaining bytes of one reply. Each part of the reply takes its bytes as it is built."""
 
     __slots__ = ("_left_bytes",)
 
@@ -13,9 +13,9 @@ class ReplyBudget:
         self._left_bytes = GROUP_REPLY_BYTES_MAX
 
     def take(self, size_bytes: int) -> None:
-        """ApiError if there is not so much left; then there is nothing left for the rest either.
+        """Take bytes from the budget. ApiError if it is exceeded, and then for every later part too.
 
-        Of the codes that clients know, this one says best that asking again will not help.
+        Of the error codes that clients know, POLICY_VIOLATION is the clearest sign not to retry.
         """
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:

@@ -1,1 +1,1 @@
-"""Replication between brokers: following, serving followers, and ISR changes."""
+"""Replication between brokers: fetching from leaders, serving followers, ISR changes, damaged replicas."""

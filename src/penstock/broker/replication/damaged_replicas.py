@@ -1,28 +1,34 @@
-"""What a broker of a cluster does about copies of partitions that it found damaged.
+"""Repair of replicas that a cluster's broker found damaged on its disk.
 
-    damaged ──→ out of sync ──→ set aside ──→ copied anew from the leader
+    damaged ──→ withdrawn (out of sync) ──→ set aside ──→ copied again from the leader
 
-A damaged copy counts for nothing: no leader may wait for it, and it may not be elected. So the broker takes
-itself out of the in-sync replicas, and lets another lead where it leads, in one decision that it makes itself
-(`controller.elections.withdraw`). When the cluster shows that, the folder is moved to `strays`, and the
-partition is copied from its leader like one that this broker has just been given.
+A damaged replica must not be in the ISR, where the leader would wait for it, and must not be elected. So the
+broker removes its replica from the ISR and, if this broker leads the partition, hands leadership over. The
+broker makes this decision itself, without the controller (`controller.elections.withdraw`). When the image
+shows the decision, the broker moves the partition's folder to `strays` and copies the partition from its
+leader like a newly assigned replica.
 
-Rule 1: what is next is decided from the image and the partitions as they are, after every change of the
-        image. So leadership that comes to a damaged copy is handed over, whenever and however it came.
-Rule 2: nothing is set aside that anybody counts on. Where nobody else has what was committed, the copy stays
-        where it is, offline, until somebody who has it is there again or a person decides.
-Rule 3: a leader epoch begins between the last fetch for the damaged copy and the first for the empty one. A
-        fetch that the leader sees late would otherwise put the empty copy in sync.
-Rule 4: the broker withdraws without waiting for the disk, which may be slow because it fails, or hang: one
-        task withdraws all damaged copies, many in one transaction, and another one gives them up, one after
-        the other. It sets a copy aside behind the note of the damage, in the same thread. A process that is
-        killed after it withdrew and before the note is on disk has forgotten the damage: the copy may be in
-        sync again, as if nobody had read the damage yet, until somebody reads it. To wait for the note would
-        keep clients waiting, and a process that is killed while it waits forgets as much.
-Rule 5: what fails, at the metadata store or on the disk, is tried again, with pauses that grow, until it is
-        done.
-Rule 6: a disk that damages the same copy again and again does not make the broker copy it again and again:
-        each further renewal of a replica by one process waits longer. The replica is out of sync meanwhile.
+Rule 1: the next step follows from the image and the partitions alone, and is decided again after every change
+        of the image. So whenever and however a damaged replica becomes leader, the broker hands leadership
+        over.
+Rule 2: a replica is set aside only when the cluster does not depend on it. If no other replica has all
+        committed records, the damaged copy stays in its folder, offline, until such a replica is available
+        again or an operator decides.
+Rule 3: a new leader epoch begins between the last fetch for the damaged copy and the first fetch for the
+        empty copy. Otherwise the leader could take a delayed fetch of the damaged copy for the empty copy,
+        and add the empty copy to the ISR.
+Rule 4: the withdrawal does not wait for the disk, which may be slow or hang because it fails. One task
+        withdraws all damaged replicas, many in one transaction. A second task renews them, one after the
+        other. The storage thread that records the damage on disk also sets the copy aside, in that order. If
+        a process is killed after the withdrawal and before the damage is recorded, the record is lost: the
+        replica may join the ISR again, as if the damage had not been read yet, until it is read again.
+        Waiting for the record would keep clients waiting, and would not help: a process that is killed during
+        that wait loses the record too.
+Rule 5: the broker retries every failure of the metadata store or the disk, with growing pauses, until the
+        repair is done.
+Rule 6: a disk that damages the same replica repeatedly does not cause repeated copying. Each further renewal
+        of a replica by one process waits longer (RENEWAL_PAUSE_MS to RENEWAL_PAUSE_MS_MAX). The replica stays
+        out of sync meanwhile.
 """
 
 import asyncio
@@ -63,7 +69,7 @@ RENEWAL_HELP: Final = "the disk of this broker damaged the copy again: look at i
 
 
 class _ReplicaRenewals:
-    """Those of one replica."""
+    """Renewals of one replica by this process, and the pause before the next one."""
 
     def __init__(self, pauses: Backoff) -> None:
         self.count = 0
@@ -84,8 +90,11 @@ class DamagedReplicas:
         renewal_pause_ms: int = RENEWAL_PAUSE_MS,
         renewal_pause_ms_max: int = RENEWAL_PAUSE_MS_MAX,
     ) -> None:
-        """`own_epoch`: this process's broker epoch. `update_fetching`: told of a replica that is to be
-        fetched no more, or again. The pauses are those before a replica is renewed once more."""
+        """Watch damaged replicas.
+
+        `own_epoch` returns this process's broker epoch. `update_fetching` is called with a replica whose
+        fetching has to stop or start. The pauses apply before each further renewal of a replica.
+        """
         self._cluster = cluster
         self._storage = storage
         self._own_epoch = own_epoch
@@ -93,17 +102,20 @@ class DamagedReplicas:
         self._log = log
         self._node_id = cluster.config.node.node_id
         self._fetched_epochs: dict[Replica, int] = {}
-        """The damaged copies, and the last leader epoch under which something was fetched for each."""
+        """By damaged replica: the last leader epoch under which this broker fetched for the damaged copy."""
         self._last_copies: set[Replica] = set()
-        """Those of which it was said that nobody else has them."""
+        """Replicas that were logged as the last copy, so that each is logged once."""
         self._without_room: set[Replica] = set()
-        """Those of which it was said that no copy fits beside them."""
+        """Replicas that were logged as having no room for a new copy, so that each is logged once."""
         self._renewals: dict[Replica, _ReplicaRenewals] = {}
         self._new_pauses: Callable[[], Backoff] = lambda: Backoff(renewal_pause_ms, renewal_pause_ms_max)
         self._withdrawals_due, self._renewals_due = asyncio.Event(), asyncio.Event()
 
     def open(self) -> None:
-        """Take up what was found damaged before this broker was a member. Nothing is fetched yet."""
+        """Register replicas that were found damaged before this broker joined the cluster.
+
+        The fetchers are not open yet, so this process has fetched nothing for these replicas.
+        """
         for partition in self._storage.partitions:
             if partition.is_damaged:
                 self._fetched_epochs[_replica(partition)] = NEVER_FETCHED
@@ -128,19 +140,19 @@ class DamagedReplicas:
             del self._renewals[replica]
 
     async def run(self) -> None:
-        """The task that takes damaged copies out of sync. It never waits for the disk."""
+        """The task that withdraws damaged replicas. It never waits for the disk (Rule 4)."""
         await self._keep_doing(self._withdraw_all, self._withdrawals_due)
 
     async def renew(self) -> None:
-        """The task that gives copies up, and begins anew."""
+        """The task that sets damaged copies aside and starts to copy them again."""
         await self._keep_doing(self._renew_all, self._renewals_due)
 
     async def _keep_doing(self, attempt: Callable[[], Awaitable[list[str]]], due: asyncio.Event) -> None:
-        """`attempt` returns why something has to be tried again soon."""
+        """Run `attempt` whenever it is due, and again after a pause while it returns problems."""
         pauses, said = Backoff(METADATA_UNAVAILABLE_PAUSE_MS, METADATA_UNAVAILABLE_PAUSE_MS_MAX), ""
         while True:
             await due.wait()
-            due.clear()
+            due.clear()  # before the attempt: a change during the attempt makes another one due
             problems = await attempt()
             if not problems:
                 pauses.reset()
@@ -176,15 +188,18 @@ class DamagedReplicas:
         except ApiError as problem:
             if len(group) == 1 or self._cluster.store_unavailable_since is not None:
                 return [str(problem)] * len(group)
-            # Together they may be refused for one of them, or conflict with others again and again.
+            # One replica's rejection, or repeated conflicts, fail the whole group: retry each alone.
             return [problem for replica in group for problem in await self._withdraw([replica])]
         for replica in group:
             self._say_withdrawn(replica, before, after)
         return []
 
     def _decision_about(self, image: ClusterImage, group: Sequence[Replica]) -> Decision:
-        """Decided anew on this image, it may rest on more than one transaction compares. The others of the
-        group follow with the next image, which this one makes."""
+        """Decide for as many replicas of the group as fit into one transaction on this image.
+
+        On a newer image the decisions may compare more keys than before. The rest of the group follows after
+        the next image, which this transaction causes.
+        """
         decisions = (self._decision(image, replica) for replica in group)
         return merged(next(batched(decisions, self._cluster.changes_max)))
 
@@ -199,21 +214,22 @@ class DamagedReplicas:
             leader=now[1].leader,
         )
 
-    # Beginning anew
+    # Renewal
 
     async def _renew_all(self) -> list[str]:
-        """One after the other: there is one thread that moves folders."""
+        """Renew replicas one after the other: a single thread moves folders."""
         replicas = tuple(self._fetched_epochs)
         return [problem for replica in replicas if (problem := await self._renew(replica))]
 
     async def _renew(self, replica: Replica) -> str | None:
-        """Returns why it has to be tried again soon; None: it has not."""
+        """Renew a replica if it is due. Returns why a retry is needed, or None."""
         partition = self._damaged(replica)
         if partition is None or not self._is_withdrawn(replica, partition):
             return None
         if not self._is_due(replica, partition):
             return None
         try:
+            # The image shows the withdrawal, so no ISR or ELR contains the copy that is set aside here.
             if await self._storage.begin_anew(partition):
                 self._note_renewal(replica)
         except (StorageFailed, StorageFull) as problem:
@@ -225,7 +241,7 @@ class DamagedReplicas:
         return None
 
     def _say_no_room(self, replica: Replica, partition: Partition, problem: NoRoomForCopy) -> None:
-        """Once, until it is mended."""
+        """Log the lack of space, once until the replica is repaired."""
         if replica not in self._without_room:
             self._without_room.add(replica)
             self._log.error(
@@ -236,14 +252,14 @@ class DamagedReplicas:
             )
 
     def _forget_mended(self) -> None:
-        """And those that are gone."""
+        """Remove replicas that are repaired or no longer on this broker."""
         for replica in [each for each in self._fetched_epochs if self._damaged(each) is None]:
             del self._fetched_epochs[replica]
             self._last_copies.discard(replica)
             self._without_room.discard(replica)
 
     def _is_due(self, replica: Replica, partition: Partition) -> bool:
-        """Whether it may be renewed now. The first time it may; later a pause begins."""
+        """Check whether a replica may be renewed now: at once the first time, later after a pause."""
         renewals = self._renewals.get(replica)
         if renewals is None:
             return True
@@ -275,7 +291,7 @@ class DamagedReplicas:
 
     def _decision(self, image: ClusterImage, replica: Replica) -> Decision:
         found, own = _partition_state(image, replica), image.brokers.get(self._node_id)
-        # Where another process was admitted under this id, the image speaks of its copy.
+        # If another process registered with this node id, the image describes the copy of that process.
         is_ours = own is not None and own.broker_epoch == self._own_epoch()
         if found is None or not is_ours or self._damaged(replica) is None:
             return NOTHING_TO_DO
@@ -286,12 +302,12 @@ class DamagedReplicas:
         image = self._cluster.image
         found = _partition_state(image, replica)
         if found is None or found[1].leader_epoch != partition.leader_epoch:
-            return False  # the storage has yet to follow this image
+            return False  # the storage has not applied this image yet; the next image makes this due again
         fetched_epoch = self._fetched_epochs[replica]
         return is_withdrawn(image, found[1], self._node_id, fetched_epoch=fetched_epoch)
 
     def _log_if_last_copy(self, replica: Replica) -> None:
-        """Once, until it is mended."""
+        """Log that no other replica can take over, once until the replica is repaired."""
         image = self._cluster.image
         found = _partition_state(image, replica)
         leads = found is not None and found[1].leader == self._node_id and self._node_id in image.admitted

@@ -1,13 +1,13 @@
-"""The leader's side of replication: what fetches of followers say, and who is behind.
+"""The leader's side of replication: follower fetches, and followers that lag.
 
-A follower's fetch is noted by the partition (replication/leading.py). Where that is a reason to change
-the in-sync set, or where time has shown that somebody is behind, the change is proposed to the metadata
-store (`isr_updates.py`), beside everything else that this broker does.
+The partition records each follower fetch (replication/leading.py). When a fetch is a reason to change the
+ISR, or a follower has lagged for too long, this module proposes the change to the metadata store
+(`isr_updates.py`). The proposal does not delay other work of this broker.
 
-Rule 1: whoever is being drained, or is not admitted, is not proposed.
-Rule 2: a fetch counts only if it comes from the process that has the broker's session, as the image shows it.
-        One that slept past its session fetches on under an epoch that was the broker's, and what it has says
-        nothing of what the process has that is in sync under this id now.
+Rule 1: a broker that is draining, or is not admitted, is never proposed for an ISR.
+Rule 2: a fetch counts only if the fetching process holds the broker's session, as the image shows it. A
+        process that was suspended past its session continues to fetch under its old broker epoch. Its log
+        proves nothing about the log of the process that is in sync under the same broker id now.
 """
 
 import asyncio
@@ -52,7 +52,8 @@ class ClusterFollowers:
         self, partition: Partition, params: FetchPartition, limits: FetchLimits
     ) -> EpochEndOffset | None:
         image = self._cluster.image
-        self.require_session(limits.replica_id, limits.replica_epoch)  # it may have waited since it asked
+        # Checked again: the fetch may have waited in purgatory while the follower's session ended.
+        self.require_session(limits.replica_id, limits.replica_epoch)
         fetched = FollowerFetchState(
             limits.replica_id,
             limits.replica_epoch,
@@ -60,6 +61,8 @@ class ClusterFollowers:
             _epoch_to_join_with(image, limits.replica_id),
             Offset(params.log_start_offset),
         )
+        # May advance the high watermark. The partition counts acknowledgements over the maximal ISR
+        # (committed plus proposed), so it is safe that the proposal below has an unknown outcome for a while.
         outcome = partition.follower_fetched(params, fetched, self._clock.monotonic())
         if outcome.proposal is not None:
             self._changes.propose(partition, outcome.proposal)
@@ -70,7 +73,11 @@ class ClusterFollowers:
         return self._cluster.config.replication.is_rack_aware
 
     def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:
-        """In sync, in this rack, and with records at that offset; the one with most, if there are several."""
+        """Find the replica that a consumer of this rack should read from, or NO_NODE (the leader).
+
+        The replica is in sync, in this rack, and has records at that offset. Of several such replicas, the
+        one with the highest acknowledged end is returned.
+        """
         leading, brokers = partition.leading, self._cluster.image.brokers
         if leading is None or rack == self._cluster.config.node.rack:
             return NO_NODE
@@ -84,15 +91,17 @@ class ClusterFollowers:
         return max(near, key=leading.acknowledged_end, default=NO_NODE)
 
     async def run(self) -> None:
-        """The task that looks for followers that are behind."""
+        """The task that proposes to remove lagging followers from ISRs."""
         while True:
             await asyncio.sleep(REPLICA_LAG_CHECK_MS / 1000)
             if self._cluster.store_unavailable_since is not None:
-                continue  # no in-sync set can change
+                continue  # no ISR can change without the store
             now, lag_ms_max = self._clock.monotonic(), self._cluster.config.replication.lag_ms_max
             for partition in tuple(self._partitions):
                 if partition.leading is None or partition.offline is not None:
                     continue
+                # Until this proposal has an outcome, the removed follower still counts (maximal ISR): the
+                # high watermark does not advance without it before the store has committed the smaller ISR.
                 proposal = partition.leading.propose_shrink(partition.log.log_end_offset, now, lag_ms_max)
                 if proposal is not None:
                     self._changes.propose(partition, proposal)
@@ -107,6 +116,7 @@ def require_session(image: ClusterImage, broker_id: int, broker_epoch: int) -> N
 
 
 def _epoch_to_join_with(image: ClusterImage, broker_id: int) -> int:
+    """The broker epoch to propose this follower with; NO_BROKER_EPOCH if it may not join an ISR."""
     broker = image.brokers.get(broker_id)
     if broker is None or not broker.is_admitted or broker.is_draining:
         return NO_BROKER_EPOCH

@@ -1,17 +1,21 @@
-"""Changes of in-sync sets on their way to the metadata store, many in one transaction.
+"""ISR changes that this broker, as a leader, sends to the metadata store.
 
-After a broker came back, thousands of partitions have a member to take in at about the same time. A change is
-sent at once while there are few; those that come while others are under way wait together, and go together.
+After a broker has restarted, thousands of partitions add it to their ISRs at about the same time. A sender
+task commits each proposal at once while there are few. Proposals that arrive while every sender is busy are
+queued, and a sender then commits many of them in one transaction.
 
-Rule 1: one decision is made of a proposal, and the same one is sent until its outcome is known. What it
-        compares never becomes true again once it is not, so a conflict settles every earlier attempt: also
-        one that was made together with others.
-Rule 2: a proposal counts as refused when this broker has seen the state that refused it.
-Rule 3: a proposal ends when its outcome is known, or nobody wants to know it any more, and never before: a
-        leader with one that is pending makes no other. Until then it is sent, with pauses that grow; also
-        while this broker is deposed (broker/cluster/peer_lease_check.py), for it may lead on in the same
-        leader epoch.
-Rule 4: those that did not get through together are tried one by one: they may not all be to blame.
+Rule 1: each proposal is decided once, and the sender retries this same decision until the outcome is known.
+        The revisions that the decision compares never become current again once they have changed. So a
+        conflict also proves that no earlier attempt with unknown outcome can still commit, including an
+        attempt that shared a transaction with other proposals.
+Rule 2: a proposal counts as rejected once this broker has applied the state that the proposal conflicted
+        with.
+Rule 3: a proposal ends when its outcome is known, when its leader epoch is over, or when the partition goes
+        offline, and never before: a leader with a pending proposal makes no other. Until then the sender
+        retries with growing pauses, also while this broker is deposed (broker/cluster/peer_lease_check.py),
+        because this broker may resume as leader in the same leader epoch.
+Rule 4: if a transaction of several proposals fails, the sender commits them one by one: a single proposal may
+        have caused the conflict.
 """
 
 import asyncio
@@ -38,12 +42,15 @@ from penstock.replication.partition import Partition
 from penstock.replication.replica_manager import ReplicaManager
 
 OwnBrokerEpoch = Callable[[], int]
-"""This broker's own."""
+"""Returns the current broker epoch of this broker."""
 
 
 class _IsrUpdate(NamedTuple):
+    """A queued proposal."""
+
     partition: Partition
-    """The object that led when the change was proposed; another may lead now in the same leader epoch."""
+    """The Partition object that led when the change was proposed. By the time of the commit, another object
+    may lead the same partition in the same leader epoch."""
     leading: LeaderRole
     proposal: PendingIsrChange
     decision: Decision
@@ -65,7 +72,7 @@ class IsrUpdates:
         self._tasks = tasks
         self._log = log
         self._waiting: deque[_IsrUpdate] = deque()
-        """At most one of each partition."""
+        """Proposals for the senders, at most one per partition."""
         self._senders = 0
 
     def propose(self, partition: Partition, proposal: PendingIsrChange) -> None:
@@ -77,7 +84,7 @@ class IsrUpdates:
             self._log.info("isr.not_proposed", partition=partition.name, reason=str(rejection))
             decision = NOTHING_TO_DO
         if not decision.changes:
-            partition.proposal_rejected(proposal)  # it was never sent: nothing can come of it
+            partition.proposal_rejected(proposal)  # never sent, so it cannot commit later: safe to reject now
             return
         self._waiting.append(_IsrUpdate(partition, leading, proposal, decision, image))
         if self._senders < IN_SYNC_SENDERS_MAX:
@@ -86,6 +93,8 @@ class IsrUpdates:
 
     def _decision(self, image: ClusterImage, partition: Partition, proposal: PendingIsrChange) -> Decision:
         node_id = self._cluster.config.node.node_id
+        # The broker epoch that the follower fetched with: the decision compares it with the store, so that a
+        # restarted process of that broker, which may have lost records, cannot enter the ISR instead.
         members = [IsrMember(member, proposal.added.get(member, NO_BROKER_EPOCH)) for member in proposal.isr]
         wanted = IsrProposal(
             topic_id=partition.topic_id,
@@ -107,14 +116,14 @@ class IsrUpdates:
             self._senders -= 1
 
     def _next(self) -> list[_IsrUpdate]:
-        """As many of those that wait as one transaction holds."""
+        """Take as many queued proposals as fit into one transaction, and drop ended proposals."""
         decisions = (change.decision for change in self._waiting)
         count = len(next(batched(decisions, self._cluster.changes_max)))
         taken = [self._waiting.popleft() for _ in range(count)]
         return [change for change in taken if self._is_open(change)]
 
     def _is_open(self, change: _IsrUpdate) -> bool:
-        """Its outcome is not known yet, and the leader epoch it was proposed in goes on."""
+        """Check that the outcome is unknown and the leader epoch of the proposal is still current."""
         if change.leading.proposal is not change.proposal:
             return False
         current = self._current(change)
@@ -127,7 +136,7 @@ class IsrUpdates:
         return self._partitions.find_by_id(topic_id, name.partition)
 
     async def _commit_all(self, changes: list[_IsrUpdate]) -> None:
-        """Returns when the outcome of each is known, or nobody wants to know it any more."""
+        """Commit proposals. Returns when each has an outcome, or its leader epoch is over."""
         if len(changes) > 1 and await self._committed_together(changes):
             return
         for change in changes:
@@ -136,6 +145,8 @@ class IsrUpdates:
     async def _committed_together(self, changes: list[_IsrUpdate]) -> bool:
         decision = merged(change.decision for change in changes)
         try:
+            # False from here on means conflict or unknown outcome. Both are safe: committing each decision
+            # alone conflicts if the joint transaction did commit, and the new state then confirms it.
             outcome = await self._cluster.propose(decision)
         except (StoreUnavailable, StoreRejected, ApiError) as problem:
             self._log.warning("isr.unknown", partitions=len(changes), reason=str(problem))
@@ -152,6 +163,8 @@ class IsrUpdates:
             try:
                 outcome = await self._cluster.propose(change.decision)
                 if isinstance(outcome, Conflict):
+                    # If an earlier attempt did commit, this image shows it and resolves the proposal, so that
+                    # `_refused` below has no effect.
                     await self._cluster.wait_for_conflict(outcome, change.decided_on)
             except (StoreUnavailable, StoreRejected, ApiError) as problem:
                 self._log.warning("isr.unknown", partition=change.partition.name, reason=str(problem))
@@ -166,7 +179,7 @@ class IsrUpdates:
         proposal, current = change.proposal, self._current(change)
         if current is not None and current.leading is change.leading:
             current.proposal_committed(proposal, proposal.version + 1)
-        else:  # this broker is deposed, or the leader epoch is over
+        else:  # this broker is deposed, or the leader epoch is over: no Partition to update, only the role
             change.leading.committed(proposal, proposal.version + 1)
         isr = ",".join(map(str, proposal.isr))
         self._log.info("isr.changed", partition=change.partition.name, isr=isr)

@@ -1,18 +1,21 @@
-"""What would make a client give up is said by a leader only if it leads for certain.
+"""Leadership check before errors that most clients do not retry.
 
-A producer that is told that its sequence is out of order ends, and a consumer whose place is out of range
-begins anew. Where another has been elected, and this broker has not heard of it, both may be untrue: the new
-leader has what this one lacks.
+OUT_OF_ORDER_SEQUENCE_NUMBER ends a producer, and OFFSET_OUT_OF_RANGE makes a consumer reset its position.
+Both errors may be wrong if the controller has elected another leader and this broker has not received that
+image yet: the new leader has records that this broker lacks.
 
-Strategy: whoever is to be told is first told that this broker does not lead. It looks for the leader, and
-asks again. Meanwhile the metadata store is asked who leads. Once it has said, to a question that was asked
-after the client was doubted, that it is this broker, the client is told.
+Strategy: the leader replies NOT_LEADER_OR_FOLLOWER to the first request that would get such an error (a
+claim). The client then looks for the leader and retries. Meanwhile this broker reads the partition's leader
+from the metadata store. If that read began after the claim was made, and names this broker, the retry gets
+the real error.
 
-Rule 1: a claim is doubted anew each time it is made, and each client for itself. Only what it relied on
-        before it was doubted is covered: what it learned from a successor in the moments until it asked again
-        is not. So those are few, and who comes later is doubted anew.
-Rule 2: of claims that nobody has made again in time there may be many. The others are kept; who finds no room
-        is doubted again.
+Rule 1: every claim needs a read that began after it, separately for each client and again for each error. The
+        read covers what the client relied on when it made the claim. It does not cover what the client
+        received from a new leader between the claim and the retry. LEADERSHIP_CLAIM_MS_MAX keeps that
+        interval short; a later retry counts as a new claim.
+Rule 2: at most LEADERSHIP_CLAIMS_MAX claims wait for a retry, because many clients never retry. Claims that
+        wait are not evicted for new ones. A claim that does not fit is not recorded, so that its client is
+        rejected again.
 """
 
 from math import inf
@@ -34,13 +37,17 @@ class LeadershipCheck:
         self._tasks = tasks
         self._clock = clock
         self._unconfirmed: dict[tuple[Partition, str], float] = {}
-        """Claims, and when they were doubted. In that order."""
+        """Claims, and when each was first made; oldest first."""
         self._confirmed: dict[Partition, float] = {}
-        """When it was asked what was answered with us. A partition is of one leader epoch."""
+        """When the read began that confirmed this broker as leader; oldest first. A Partition object lives
+        for one leader epoch, so that a confirmation never applies to another epoch."""
         self._checking: set[Partition] = set()
 
     def leadership_confirmed(self, partition: Partition, claim: str) -> bool:
-        """Whether a client may be told this of a partition. `claim`: also says of which client it is."""
+        """Check whether this broker may return a final error about a partition.
+
+        `claim` identifies the error and the client.
+        """
         now = self._clock.monotonic()
         self._forget_old(now)
         doubted_at = self._unconfirmed.get((partition, claim))
@@ -48,6 +55,7 @@ class LeadershipCheck:
             if len(self._unconfirmed) < LEADERSHIP_CLAIMS_MAX:
                 self._unconfirmed[partition, claim] = now
         elif self._confirmed.get(partition, -inf) >= doubted_at:
+            # A read that began before the claim could have missed an election that the client has seen.
             del self._unconfirmed[partition, claim]
             return True
         self._begin_check(partition)
@@ -58,25 +66,25 @@ class LeadershipCheck:
         _drop_before(now - LEADERSHIP_CLAIM_MS_MAX / 1000, self._confirmed)
 
     def _begin_check(self, partition: Partition) -> None:
-        """If that is not being asked. Whoever is doubted comes again, and so does the question."""
+        """Start a check unless one is running. If too many run, the client's retry starts it."""
         if partition not in self._checking and len(self._checking) < LEADERSHIP_CHECKS_MAX:
             self._checking.add(partition)
             self._tasks.start(self._check(partition), f"who leads {partition.name}")
 
     async def _check(self, partition: Partition) -> None:
-        began_at = self._clock.monotonic()
+        began_at = self._clock.monotonic()  # before the read: the result is as old as the read's start
         try:
             leads = await self._cluster.leader_in_store(partition.topic_id, partition.name.partition)
         except (StoreUnavailable, StoreRejected):
-            return  # nothing is certain without it
+            return  # without the store nothing is confirmed; the client's retry starts another check
         finally:
             self._checking.discard(partition)
         if leads == (self._cluster.config.node.node_id, partition.leader_epoch):
-            self._confirmed.pop(partition, None)
+            self._confirmed.pop(partition, None)  # inserted again at the end: the dict stays in time order
             self._confirmed[partition] = began_at
 
 
 def _drop_before(time: float, known: dict[K, float]) -> None:
-    """`known`: in the order of their times."""
+    """Delete the entries that are older than `time`. `known` is ordered by time."""
     while known and next(iter(known.values())) < time:
         del known[next(iter(known))]

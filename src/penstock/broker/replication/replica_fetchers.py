@@ -1,20 +1,23 @@
-"""The follower's side of replication: one task for each broker that leads something we follow.
+"""The follower's side of replication: one fetcher task per leader broker.
 
-    ask ──→ append ──→ flush ──→ ask, which acknowledges it
+    fetch ──→ append ──→ flush ──→ fetch, which acknowledges the records
 
-Each task holds one connection and one fetch session. Where many partitions are followed, those that have
-had nothing for a while are asked for by a second one: a fetch costs both sides a look at everything that
-is in its session, and few partitions are written to at a time. What is asked for and what an answer means is
-decided in replication/fetch_session_handler.py and following.py; here is the waiting.
+Each fetcher task holds one connection and one fetch session. If this broker follows many partitions of a
+leader, partitions without new records for a while move to a second task with its own session: each fetch
+makes both brokers check every partition of the session, and few partitions are written to at a time.
+replication/fetch_session_handler.py decides what to request, and replication/following.py what a response
+means. This module does the waiting and the I/O.
 
-Rule 1: nothing that was appended is acknowledged before it is flushed, where the topic wants that: the
-        next fetch waits for the flush.
-Rule 2: a leader that is away is asked again, each time after twice as long, or at once when the cluster
-        shows it differently.
-Rule 3: a fetch that waits at the leader is given up when there is something new to follow there: whoever
-        writes to a new topic, or after an election, should not wait for it.
-Rule 4: where our log begins is stored as soon as it moves. Fetches go on meanwhile and report what is stored.
-Rule 5: what a reassignment adds here is copied no faster than the settings say (replication/throttle.py).
+Rule 1: for a topic that flushes before acknowledging, the follower flushes appended records before its next
+        fetch, because the fetch offset acknowledges them.
+Rule 2: the follower retries an unavailable leader with pauses that double up to REPLICA_PAUSE_MS_MAX, or at
+        once when the image shows a change of the brokers.
+Rule 3: the follower aborts a fetch that waits at the leader when the follower gets another partition, or a
+        new leader epoch, of that leader. Producers to a new topic, or after an election, should not wait for
+        the old fetch to return.
+Rule 4: the follower stores its log start offset as soon as the offset moves. Fetches continue meanwhile and
+        report the stored log start offset.
+Rule 5: a replica that a reassignment adds to this broker is throttled (replication/throttle.py).
 """
 
 import asyncio
@@ -58,15 +61,15 @@ from penstock.wire.client_protocol import VersionMismatch
 
 
 class InterBrokerLink(NamedTuple):
-    """How brokers reach each other."""
+    """Listener and TLS settings for connections between brokers."""
 
     listener: str
-    """By the address that each has for it."""
+    """Each broker is reached at its endpoint for this listener."""
     tls: SSLContext | None = None
 
 
 class ReplicaFetchers:
-    """Follows the cluster: which partition is fetched from whom."""
+    """Assignment of followed replicas to fetcher tasks, kept in step with the image."""
 
     def __init__(
         self,
@@ -88,29 +91,29 @@ class ReplicaFetchers:
         self._followed: dict[Replica, _Leader] = {}
         self._fetchers: dict[_FetcherKey, _LeaderFetcher] = {}
         self._idle: set[Replica] = set()
-        """Those that are asked for by the second session."""
+        """Replicas that the second session of their leader fetches."""
         self.node_id = cluster.config.node.node_id
         self._throttle = Throttle()
         self.report = report_failure(log)
 
     def open(self) -> None:
-        """Begin to follow what the image shows."""
+        """Begin to fetch every replica that this broker follows in the current image."""
         for partition in self.storage.partitions:
             self.update_leader(Replica(partition.topic_id, partition.name.partition))
         self.cluster.subscribe(self._follow)
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        """The storage has followed already."""
+        """Update fetchers for a new image. The storage subscribed first, so its partitions are current."""
         for topic, was, now in changed_partitions(before, after):
             state = now or was
             assert state is not None
             self.update_leader(Replica(topic.id, state.index))
         if before.brokers is not after.brokers:
             for fetcher in self._fetchers.values():
-                fetcher.wake()
+                fetcher.wake()  # a leader may have a new address, or be available again
 
     def update_leader(self, replica: Replica) -> None:
-        """Its leader, or the leader's epoch, may be another."""
+        """Move a replica to the fetcher of its leader, if the leader or the leader epoch has changed."""
         leader = self._leader(self.storage.partitions.find_by_id(*replica))
         known = self._followed.get(replica)
         if leader == known:
@@ -121,16 +124,17 @@ class ReplicaFetchers:
             self._idle.discard(replica)
         if leader is not None:
             self._followed[replica] = leader
+            # First in the busy session, whose fetches wait less, until the replica proves to be idle.
             self._fetcher(_FetcherKey(leader.id, is_idle=False)).follow(replica)
 
     def move(self, replica: Replica, *, to_idle: bool) -> None:
-        """To the other session of its leader."""
+        """Move a replica to the other session of its leader."""
         leader_id = self._followed[replica].id
         self._fetcher(_FetcherKey(leader_id, not to_idle)).leave(replica)
         (self._idle.add if to_idle else self._idle.discard)(replica)
         self._fetcher(_FetcherKey(leader_id, to_idle)).follow(replica)
 
-    # Not too fast
+    # Throttling
 
     def allow(self, replica: Replica, now: float) -> Allowance:
         rate = self._rate_of(replica)
@@ -142,7 +146,7 @@ class ReplicaFetchers:
             self._throttle.spend(count, rate, self.clock.monotonic())
 
     def _rate_of(self, replica: Replica) -> int | None:
-        """None: it may be copied as fast as it can be."""
+        """The rate limit in bytes per second; None if the replica is not throttled."""
         rate = self.cluster.config.replication.copied_bytes_per_second_max
         if rate == NO_RATE or not is_being_added(self.cluster.image, *replica, self.node_id):
             return None
@@ -162,7 +166,7 @@ class ReplicaFetchers:
         return fetcher
 
     def address_of(self, broker_id: int) -> Address | None:
-        """Where a broker that is there can be reached."""
+        """The address of a live broker; None if the broker is not alive or lacks the listener."""
         broker = self.cluster.image.brokers.get(broker_id)
         if broker is None or not broker.is_alive or self.link.listener not in broker.endpoints:
             return None
@@ -181,7 +185,7 @@ class _FetcherKey(NamedTuple):
 
 
 class _LeaderFetcher:
-    """Of one leader."""
+    """Fetcher of one leader and one session."""
 
     def __init__(self, session: _FetcherKey, fetchers: ReplicaFetchers) -> None:
         self._leader_id, self._is_idle = session
@@ -194,7 +198,7 @@ class _LeaderFetcher:
         self._activity = PartitionActivity()
         self._wakeup = asyncio.Event()
         self._client: AsyncClient | None = None
-        """While an answer of it is awaited."""
+        """The connection while a response is pending, so that `follow` can abort the fetch; else None."""
         self._interrupted_at = 0.0
         self._is_interrupted = False
         self._last_logged = ""
@@ -206,6 +210,7 @@ class _LeaderFetcher:
         self.wake()
         now = asyncio.get_running_loop().time()
         self._activity.begin(replica, now)
+        # Aborting costs a connection, so at most one abort per interval however many replicas are added.
         if self._client is not None and now - self._interrupted_at >= REPLICA_INTERRUPT_MS / 1000:
             self._interrupted_at, self._is_interrupted = now, True
             self._client.close()
@@ -220,7 +225,7 @@ class _LeaderFetcher:
     # Fetching
 
     async def run(self) -> None:
-        """The task. A mistake with one answer is no reason to follow this leader no more."""
+        """The fetcher task. After an unexpected exception the task logs it once and starts again."""
         while True:
             try:
                 await self._run()
@@ -244,6 +249,7 @@ class _LeaderFetcher:
                     await self._fetch_over(client)
             except (OSError, ProtocolError, VersionMismatch) as problem:
                 if self._is_interrupted:
+                    # `follow` closed the connection: not a failure of the leader, so reconnect at once.
                     self._is_interrupted = False
                     continue
                 self._log_leader_away(f"{problem}")
@@ -256,7 +262,7 @@ class _LeaderFetcher:
             self._log.warning("replica.leader_away", leader=self._leader_id, reason=reason)
 
     async def _wait_for_wakeup(self, seconds: float | None) -> None:
-        """Until there is news, or for so long."""
+        """Wait for `wake`, at most so many seconds; None: without limit."""
         self._wakeup.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -265,12 +271,13 @@ class _LeaderFetcher:
             return
 
     async def _fetch_over(self, client: AsyncClient) -> None:
-        self._plan.begin()
+        self._plan.begin()  # a new connection starts a new fetch session: the next fetch is a full one
         fetchers = self._fetchers
         while len(self._plan):
             now = fetchers.clock.monotonic()
             request = self._plan.request(fetchers.node_id, fetchers.own_epoch(), now)
             if request is None:
+                # Every partition is delayed. Wait for the first one that is due, or for another partition.
                 next_delayed_at = self._plan.next_delayed_at()
                 await self._wait_for_wakeup(
                     None if next_delayed_at is None else max(0.0, next_delayed_at - now)
@@ -286,6 +293,7 @@ class _LeaderFetcher:
             self._sort_out()
 
     def _sort_out(self) -> None:
+        """Move replicas between the busy and the idle session by their recent activity."""
         now = asyncio.get_running_loop().time()
         moved = self._activity.busy() if self._is_idle else self._activity.idle(now)
         for replica in moved:
@@ -309,12 +317,14 @@ class _LeaderFetcher:
                 cuts.append((replica, partition, step))
             elif isinstance(step, RetryLater):
                 self._put_off(replica, REPLICA_PAUSE_MS)
+        # A truncation waits for the disk, so the records of all other partitions are appended first.
         for cut in cuts:
             await self._truncate(*cut)
         if response.error_code:
             await self._wait_for_wakeup(REPLICA_PAUSE_MS / 1000)
         if unflushed:
             try:
+                # Before the next request: its fetch offsets acknowledge these records to the leader.
                 await self._storage.flusher.flush_to(unflushed)
             except StorageFailed as failure:
                 self._storage.fail(failure)
@@ -324,6 +334,7 @@ class _LeaderFetcher:
         try:
             return partition.handle_fetch_response(asked.fetch_position, data)
         except CorruptData as damage:
+            # No leader can have stored such records, so the response is at fault, not this replica's log.
             self._log.error("replica.damaged_answer", partition=partition.name, reason=str(damage))
         except StorageFull as full:
             self._storage.note_full(full)
@@ -342,6 +353,7 @@ class _LeaderFetcher:
             "replica.cut", partition=partition.name, offset=cut.offset, end=partition.log.log_end_offset
         )
         try:
+            # A failure takes the partition offline; `update_leader` below then stops its fetches.
             await self._storage.cut(partition, cut)
         except (CorruptData, StorageFailed) as failure:
             self._storage.damage(partition, failure)
