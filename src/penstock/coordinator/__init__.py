@@ -1,1 +1,1 @@
-"""State machines whose database is a partition of an internal topic."""
+"""Replicated state machines: each one keeps its state in a partition of an internal topic."""

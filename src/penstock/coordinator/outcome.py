@@ -1,4 +1,4 @@
-"""What a command decides: records to append, and replies that wait until those are safe."""
+"""The outcome of a command: records to append, and replies that wait until the records are committed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -7,18 +7,18 @@ from penstock.errors import ErrorCode
 from penstock.protocol.batches import HEADER_BYTES
 
 _RECORD_BYTES: Final = 24
-"""What a record takes up in a batch beside its key and value, at the most."""
+"""Upper bound of a record's overhead in a batch, beside its key and value."""
 
 
 class Now(NamedTuple):
-    """Both clocks at one moment. Wall time goes into records, monotonic time into timers."""
+    """A reading of both clocks at one moment. Wall time goes into records, monotonic time into timers."""
 
     wall_ms: int
     monotonic: float
 
 
 class StateRecord(NamedTuple):
-    """One change of the state, as it stands in the internal topic. No value: the key is gone."""
+    """One change of the state, as a record of the internal topic. A value of None is a tombstone."""
 
     key: bytes
     value: bytes | None
@@ -29,7 +29,7 @@ class StateRecord(NamedTuple):
 
 
 class WaitingRequest:
-    """A client that waits for an answer; it gets exactly one."""
+    """A client request that waits for its reply. It gets exactly one."""
 
     __slots__ = ("_cancel", "_finish", "_rejection")
 
@@ -39,16 +39,17 @@ class WaitingRequest:
         rejection: Callable[[ErrorCode, str], Any],
         cancel: Callable[[], None] = lambda: None,
     ) -> None:
-        """`rejection` makes the reply that carries an error and its detail, in the form of its API.
+        """`rejection` builds the error reply of the request's API from an error code and a detail.
 
-        `cancel` ends the wait of somebody to whom not even that can be said.
+        `cancel` ends the request when not even an error reply can be sent.
         """
         self._finish: Callable[[Any], None] | None = finish
         self._rejection = rejection
         self._cancel = cancel
 
     def complete(self, reply: Any) -> None:
-        """What `finish` raises is passed on, and the client waits as before."""
+        """Send the reply. An exception of `finish` is passed on, and the request keeps waiting."""
+        # Cleared before the call: a reply that is sent while `finish` runs must fail the assertion.
         finish, self._finish = self._finish, None
         assert finish is not None, "a client is answered once"
         try:
@@ -65,7 +66,7 @@ class WaitingRequest:
         self.complete(self._rejection(code, detail))
 
     def rejection(self, code: ErrorCode, detail: str = "") -> "Reply":
-        """For an outcome: this client's answer is an error."""
+        """Build an error reply to this request, to be part of an outcome."""
         return Reply(self, self._rejection(code, detail))
 
     @property
@@ -80,14 +81,14 @@ class Reply(NamedTuple):
 
 class CommandOutcome(NamedTuple):
     records: Sequence[StateRecord] = ()
-    """All of them are kept, or none."""
+    """The records of one command: the log keeps all of them or none (see `is_divisible`)."""
     replies: Sequence[Reply] = ()
     is_divisible: bool = False
-    """Each record may be kept without those behind it: they need not fit one batch together."""
+    """True: each record may be kept without the records after it, so they need not fit one batch together."""
 
     @property
     def batch_bytes_min(self) -> int:
-        """What must fit a batch at the least, and a little more."""
+        """Smallest batch size that can hold this outcome, rounded up a little."""
         sizes = (record.size_bytes for record in self.records)
         return HEADER_BYTES + (max(sizes, default=0) if self.is_divisible else sum(sizes))
 
@@ -97,7 +98,7 @@ class CommandOutcome(NamedTuple):
 
     @property
     def batch_records_min(self) -> int:
-        """How many records must be in one batch at the least."""
+        """Smallest number of records that must share one batch."""
         return min(1, len(self.records)) if self.is_divisible else len(self.records)
 
     def __add__(self, other: object) -> "CommandOutcome":

@@ -1,22 +1,23 @@
-"""One partition of an internal topic and the state machine that lives on it.
+"""A shard: one partition of an internal topic and the state machine that the partition stores.
 
-A command reads the state and returns an outcome: records and replies. The records are replayed into
-the state at once, so that the next command builds on them; the replies wait until the records are
-below the high watermark. A command without records waits too, for everything before it: whatever
-a client is told stays true after a crash.
+A command reads the state and returns an outcome: records and replies. The shard replays the records into
+the state at once, so that the next command builds on them. The replies wait until the records are below the
+high watermark. A command without records also waits for all records before it: every reply that a client
+received stays true after a crash.
 
-Rule 1: nothing is awaited here. Appending is a call, and the partition calls back when it is safe.
-Rule 2: while an append is on its way to the disk, outcomes gather; they become the next append. So
-        a thousand commands during one flush cost one batch. Of very many, some wait for the flush after
-        it: encoding all of them would keep everybody else waiting.
-Rule 3: there is no way back. If an append fails, everybody who waits is refused and the state is
-        thrown away; the shell loads it again from the log, which is the truth.
-Rule 4: so whatever cannot be appended is found out before it is replayed. More than a batch holds is
-        refused to those whom it concerns. While the disk is full, or fewer replicas are in sync than
-        min.insync.replicas, commands see a state that refuses whatever would have to be written, and time
-        stands still: such an append would not become safe, and no client would be answered.
-Rule 5: clients do not depend on each other. One that cannot be answered is told so, or given up; the
-        others get their answers.
+Rule 1: the shard never awaits. It appends with a plain call, and the partition calls back when the records
+        are below the high watermark.
+Rule 2: while an append is being flushed and replicated, outcomes accumulate and become the next append. So
+        a thousand commands during one flush cost one batch. If very many accumulate, some wait for the
+        flush after it: encoding all of them at once would block the event loop.
+Rule 3: a replayed record cannot be undone. If an append fails, the shard rejects every waiting request and
+        discards the state; the shard's host reloads the state from the log, which is authoritative.
+Rule 4: therefore the shard detects what it cannot append before it replays it. An outcome larger than a
+        batch is rejected to the clients that wait for it. While the disk is full, or fewer replicas are in
+        sync than min.insync.replicas, commands run on a read-only view that rejects every write, and timers
+        do not expire: such an append would not be committed, and no client would get a reply.
+Rule 5: clients do not depend on each other. A client whose reply cannot be sent gets an error reply or is
+        cancelled; the other clients still get their replies.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,31 +43,32 @@ from penstock.types import NO_OFFSET, Offset
 
 class StateMachine(Protocol):
     def replay(self, record: StateRecord, timestamp_ms: int) -> None:
-        """Apply one record, its own or one from the log. Never fails: what it cannot read it notes."""
+        """Apply one record, new or from the log. Never fails: the state machine notes what it cannot read."""
         ...
 
     def unreadable(self) -> Sequence[str]:
-        """What it could not read, so that people can find it."""
+        """Descriptions of the records that it could not read, for the operator."""
         ...
 
     def read_only_view(self) -> Self:
-        """The same state, for commands while nothing can be written: no outcome has records."""
+        """A view of the same state for commands while the log is not writable: their outcomes have no
+        records."""
         ...
 
     def on_loaded(self, now: Now) -> Iterable[CommandOutcome]:
-        """Everything in the log has been replayed: timers may begin."""
+        """Start timers. The host calls this when the whole log has been replayed."""
         ...
 
     def next_deadline(self) -> float | None:
-        """The monotonic time at which `expire` has something to do; None if there is none."""
+        """Monotonic time at which `expire` has work to do; None if it has none."""
         ...
 
     def expire(self, now: Now) -> Iterable[CommandOutcome]:
-        """What time brings, in pieces that do not depend on each other."""
+        """Handle the timers that expired, as outcomes that do not depend on each other."""
         ...
 
     def parked(self) -> Iterable[WaitingRequest]:
-        """Clients whose answer depends on something that has not happened yet."""
+        """Requests whose reply depends on an event that has not happened yet."""
         ...
 
 
@@ -78,13 +80,13 @@ class Phase(Enum):
     LOADING = auto()
     ACTIVE = auto()
     BROKEN = auto()
-    """The state was thrown away and must be loaded again."""
+    """The state was discarded and must be loaded again."""
     ENDED = auto()
-    """This broker does not coordinate this partition any more."""
+    """This broker is not the coordinator of this partition any more."""
 
 
 TOO_LARGE = ErrorCode.UNKNOWN_SERVER_ERROR
-"""As Kafka answers a coordinator's write that fits no batch."""
+"""Kafka's error code for a coordinator write that fits no batch."""
 REJECTION_CODES = {
     Phase.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     Phase.BROKEN: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -93,24 +95,26 @@ REJECTION_CODES = {
 
 
 class ShardHost(Protocol):
-    """What a shard needs from whoever runs it."""
+    """Interface that a shard needs from the code that runs it."""
 
     def now(self) -> Now: ...
 
     def deadline_changed(self, next_deadline: float | None) -> None:
-        """Call `tick` at this time, and not at the one said before."""
+        """Schedule `tick` for this time, in place of the previous time."""
         ...
 
     def append_failed(self, reason: Exception) -> None:
-        """The state is gone; load it again. If there was no room, say `resume_writes` when there is."""
+        """Reload the state, which was discarded. After StorageFull, call `resume_writes` once there is
+        space."""
         ...
 
     def too_large(self, size_bytes: int, records: int, limit_bytes: int) -> None:
-        """A decision was refused because no batch holds it, for its size or for its many records."""
+        """Report an outcome that was rejected because no batch holds it: too many bytes or too many
+        records."""
         ...
 
     def unanswered(self, reason: Exception) -> None:
-        """A client could not be given its answer."""
+        """Report that a reply could not be sent to a client."""
         ...
 
 
@@ -119,29 +123,29 @@ class Shard(Generic[State]):
         self.partition = partition
         self.phase = Phase.LOADING
         self.is_full = False
-        """There was no room for the last append, and none has been seen since."""
+        """True: the last append found the disk full, and no free space was found since."""
         self.needed_bytes = 0
-        """What there was no room for, the last time."""
+        """Bytes of the last append that found the disk full."""
         self._new_state = new_state
         self._host = host
         self._state = new_state()
         self._next_deadline: float | None = None
         self._unappended: list[CommandOutcome] = []
-        """Replayed, and not yet appended."""
+        """Outcomes that are replayed and not yet appended."""
         self._unconfirmed: list[Reply] = []
-        """Of commands whose records are in the log and not yet safe."""
+        """Replies of commands whose records are appended and not yet below the high watermark."""
         self._wait: ProduceWait | None = None
-        """For them; None while nothing is on its way to the disk."""
+        """Wait for the high watermark to pass those records; None while no append is in flight."""
 
     @property
     def state(self) -> State:
-        """To look at, by whoever only counts."""
+        """The state, for callers that only read counters."""
         return self._state
 
     # Loading
 
     def begin_loading(self) -> State:
-        """An empty state to replay the log into; nobody sees it before `end_loading`."""
+        """Return an empty state to replay the log into; commands do not reach it before `end_loading`."""
         assert self.phase is not Phase.ENDED, "a shard that ended is not loaded"
         self.phase = Phase.LOADING
         self._state = self._new_state()
@@ -152,16 +156,18 @@ class Shard(Generic[State]):
         self._apply_all(self._state.on_loaded(self._host.now()))
 
     def end(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """The partition is gone, or another's."""
+        """Stop: the partition was deleted, or this broker no longer leads it."""
         self._discard(Phase.ENDED, code)
 
     # Commands
 
     def execute(self, command: Command[State], pending: WaitingRequest) -> None:
-        """Decide now; `pending` is answered when the decision is safe, or later if it says so."""
+        """Run a command. `pending` gets its reply when the records are committed, or later if the command
+        parks it."""
         if self.phase is not Phase.ACTIVE:
             pending.reject(REJECTION_CODES[self.phase])
             return
+        # Read once: the command and the assertion below must use the same answer.
         can_write = self._can_write
         try:
             outcome = command(self._state if can_write else self._state.read_only_view(), self._host.now())
@@ -175,18 +181,20 @@ class Shard(Generic[State]):
         return not self.is_full and self.partition.min_isr_error is None
 
     def tick(self) -> None:
-        """The time that `deadline_changed` named has come."""
+        """Expire timers. The host calls this at the time that `deadline_changed` passed."""
         if self.phase is not Phase.ACTIVE or self.is_full:
             return
         if self.partition.min_isr_error is None:
             self._next_deadline = None
             self._apply_all(self._state.expire(self._host.now()))
         else:
+            # Below min.insync.replicas the timers stay due: their records would not be committed. Try again
+            # later.
             self._next_deadline = self._host.now().monotonic + TOO_FEW_PAUSE_MS / 1000
             self._host.deadline_changed(self._next_deadline)
 
     def resume_writes(self) -> None:
-        """The disk is not full any more. What became due meanwhile is done now."""
+        """Resume after a full disk. Timers that became due meanwhile expire now."""
         self.is_full = False
         self.tick()
 
@@ -201,6 +209,7 @@ class Shard(Generic[State]):
         if outcome.records:
             outcome = self._reject_if_too_large(outcome)
         now_ms = self._host.now().wall_ms if outcome.records else 0
+        # Replayed before it is appended: the next command must see this one's changes.
         for record in outcome.records:
             self._state.replay(record, now_ms)
         self._unappended.append(outcome)
@@ -210,7 +219,8 @@ class Shard(Generic[State]):
             self._update_deadline()
 
     def _reject_if_too_large(self, outcome: CommandOutcome) -> CommandOutcome:
-        """The same, or its refusal if the log would not take it: that must not be found out later."""
+        """Return the outcome, or an error to its clients if the log would reject it: after replay it is too
+        late."""
         limit_bytes, size_bytes, records = (
             self.partition.config.batch_bytes_max,
             outcome.batch_bytes_min,
@@ -236,7 +246,8 @@ class Shard(Generic[State]):
     # Becoming safe
 
     def _write(self) -> None:
-        """Append what has gathered, and wait for the disk; answer at once what needs no disk."""
+        """Append the accumulated outcomes and wait for the high watermark; reply at once if nothing was
+        written."""
         while self._unappended and self._wait is None:
             gathered = self._take_unappended()
             self._unconfirmed = [reply for outcome in gathered for reply in outcome.replies]
@@ -250,12 +261,13 @@ class Shard(Generic[State]):
                 return
             if end > self.partition.high_watermark:
                 self._wait = ProduceWait(float("inf"), self._append_confirmed)
+                # This wait covers a single partition, so its number within the wait is 0.
                 self.partition.produce_waits.add(end, self._wait, 0)
             else:
                 self._send_replies()
 
     def _take_unappended(self) -> list[CommandOutcome]:
-        """As much of what has gathered as is written for one flush; at least one outcome."""
+        """Take the outcomes that one flush writes: bounded in records and bytes, and at least one outcome."""
         records = size_bytes = count = 0
         for outcome in self._unappended:
             count += 1
@@ -274,10 +286,11 @@ class Shard(Generic[State]):
 
     def _append_confirmed(self, wait: ProduceWait) -> None:
         if wait is not self._wait:
-            return  # that state was thrown away meanwhile
+            return  # the wait of a state that was discarded meanwhile
         if wait.errors:
             self._fail(ApiError(next(iter(wait.errors.values()))))
             return
+        # In this order: `_send_replies` clears `_unconfirmed` before `_write` fills it for the next append.
         self._wait = None
         self._send_replies()
         self._write()
@@ -288,7 +301,7 @@ class Shard(Generic[State]):
             self._deliver(pending, partial(pending.complete, content))
 
     def _deliver(self, pending: WaitingRequest, complete: Callable[[], None]) -> None:
-        """What happens to an answer on its way to the client is that client's affair alone."""
+        """Send one reply. A failure concerns this client only, so it is reported and not raised."""
         try:
             complete()
         except Exception as failure:
@@ -310,6 +323,7 @@ class Shard(Generic[State]):
         self._host.append_failed(failure)
 
     def _discard(self, phase: Phase, code: ErrorCode) -> None:
+        # Collected first: replacing the state below loses the requests that are parked in it.
         waiting = [reply.pending for reply in self._unconfirmed]
         waiting += [reply.pending for outcome in self._unappended for reply in outcome.replies]
         waiting += self._state.parked()
@@ -325,7 +339,8 @@ class Shard(Generic[State]):
 
 
 def _in_batches(outcomes: Iterable[CommandOutcome], limit_bytes: int) -> Iterable[list[StateRecord]]:
-    """The records of these outcomes; those of one together, unless it is divisible."""
+    """Group the records of these outcomes into batches; one outcome stays in one batch unless it is
+    divisible."""
     room = min(STATE_BATCH_BYTES_MAX, limit_bytes) - HEADER_BYTES
     batch: list[StateRecord] = []
     size = 0
@@ -342,7 +357,7 @@ def _in_batches(outcomes: Iterable[CommandOutcome], limit_bytes: int) -> Iterabl
 
 
 def _indivisible_parts(outcomes: Iterable[CommandOutcome]) -> Iterator[Sequence[StateRecord]]:
-    """What must not be torn apart."""
+    """The groups of records that must not be split over two batches."""
     for outcome in outcomes:
         if outcome.is_divisible:
             yield from ([record] for record in outcome.records)
@@ -351,7 +366,7 @@ def _indivisible_parts(outcomes: Iterable[CommandOutcome]) -> Iterator[Sequence[
 
 
 def _rejection_code(failure: ApiError | StorageFull | StorageFailed) -> ErrorCode:
-    """What clients of a coordinator understand: to look for it again."""
+    """Map a failure to an error code on which clients look up the coordinator again."""
     if isinstance(failure, ApiError) and failure.code is ErrorCode.MESSAGE_TOO_LARGE:
         return ErrorCode.UNKNOWN_SERVER_ERROR
     if isinstance(failure, StorageFailed):

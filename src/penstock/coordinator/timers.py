@@ -1,7 +1,7 @@
-"""Deadlines by key, cheap to move: a session is extended far more often than it ends.
+"""Timers by key, cheap to extend: a session is extended far more often than it expires.
 
-A deadline that moves later leaves its heap entry where it is; the entry is put right when it comes
-up. So extending costs one dict write, and the heap holds at most one entry per key and move earlier.
+A deadline that moves later leaves its heap entry where it is; `pop_expired` corrects the entry when it
+reaches the top. So extending costs one dict write. A deadline that moves earlier adds an entry.
 """
 
 from collections.abc import Hashable
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 TimerKeyType = TypeVar("TimerKeyType", bound=Hashable)
 
 _STALE_ENTRIES_MIN = 1_000
-"""Below this many, entries of cancelled timers are not worth collecting."""
+"""Minimum number of heap entries before stale ones are collected."""
 
 
 class Timers(Generic[TimerKeyType]):
@@ -22,7 +22,7 @@ class Timers(Generic[TimerKeyType]):
         self._deadlines: dict[TimerKeyType, float] = {}
         self._heap: list[tuple[float, int, TimerKeyType]] = []
         self._number = 0
-        """Breaks ties, so that keys are never compared."""
+        """Tie breaker, so that the heap never compares keys."""
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -41,16 +41,16 @@ class Timers(Generic[TimerKeyType]):
         return self._deadlines.get(key)
 
     def next_deadline(self) -> float | None:
-        """When to look again; None if there is nothing to wait for. Never later than the truth."""
+        """Time of the next check; None without timers. It may be too early, and is never too late."""
         heap, deadlines = self._heap, self._deadlines
         while heap and heap[0][2] not in deadlines:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def pop_expired(self, now: float, scan_max: float = inf) -> list[TimerKeyType]:
-        """The keys whose time has come, earliest first; they are timers no longer.
+        """Remove and return the keys that expired, earliest first.
 
-        Looks at so many deadlines at the most. What is left stays due.
+        At most `scan_max` heap entries are checked. The rest stay due.
         """
         expired = []
         deadlines = self._deadlines
@@ -65,6 +65,7 @@ class Timers(Generic[TimerKeyType]):
                 del deadlines[key]
                 expired.append(key)
             else:
+                # The deadline was extended after this entry was made.
                 self._push(key, deadline)
         return expired
 
@@ -74,7 +75,7 @@ class Timers(Generic[TimerKeyType]):
         self._bound_heap()
 
     def _bound_heap(self) -> None:
-        """What is left of cancelled and of moved timers never outweighs the living ones."""
+        """Rebuild the heap when entries of cancelled or moved timers outnumber the live ones."""
         if len(self._heap) <= max(_STALE_ENTRIES_MIN, 4 * len(self._deadlines)):
             return
         self._heap = [

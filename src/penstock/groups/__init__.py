@@ -1,1 +1,1 @@
-"""Consumer groups: who reads which partition, and how far it has come."""
+"""Consumer groups: membership, partition assignment and committed offsets."""

@@ -1,15 +1,16 @@
 # ruff: noqa: RUF012 - msgspec makes a new empty list for every instance
-"""What consumers tell each other through a classic group: a version (int16) and its fields.
+"""The embedded protocol of consumers in a classic group: subscriptions and assignments.
 
-The coordinator ferries these bytes unread. It looks inside where it must: whose topics may be
-forgotten (OffsetDelete, expiry), and when a group moves from one group protocol to the other.
+Each message is a version (int16) and its fields. The coordinator passes these bytes on without reading
+them, with two exceptions: it reads the subscribed topics before it deletes offsets (OffsetDelete, expiry),
+and both messages when a group changes its group protocol.
 
-Rule 1: a version newer than ours is read as the newest we know, as all clients do: newer versions
-        only add fields at the end. What follows the known fields is ignored for the same reason.
-Rule 2: where only the topics matter, the fields of version 0 are read and no others, as in Kafka: some
-        clients declare version 1 and do not write the field that it adds.
-Rule 3: bytes that cannot be read are None. They are any client's to choose and the client's affair:
-        what they mean for a group, its caller says.
+Rule 1: a version newer than ours is read as the newest that we know, as all clients do: newer versions only
+        add fields at the end. Bytes after the known fields are ignored for the same reason.
+Rule 2: where only the topics matter, only the fields of version 0 are read, as in Kafka: some clients
+        declare version 1 and do not write the field that it adds.
+Rule 3: bytes that cannot be read decode to None. A client may send any bytes; the caller decides what
+        unreadable bytes mean for the group.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ConsumerTopicPartitions(Struct):
 
 
 class ConsumerProtocolSubscription(Struct):
-    """What a member wants to read, and what it held when it asked to join."""
+    """Subscription of a member, and the partitions that it owned when it sent JoinGroup."""
 
     topics: list[String] = []
     user_data: Bytes | None = None
@@ -44,7 +45,7 @@ class ConsumerProtocolSubscription(Struct):
 
 
 class ConsumerProtocolAssignment(Struct):
-    """What a member shall read."""
+    """Partitions that are assigned to a member."""
 
     assigned_partitions: list[ConsumerTopicPartitions] = []
     user_data: Bytes | None = None
@@ -55,7 +56,7 @@ def decode_subscription(data: Buffer) -> ConsumerProtocolSubscription | None:
 
 
 def decode_subscribed_topics(data: Buffer) -> list[str] | None:
-    """The topics of a subscription, whatever version it declares."""
+    """Topics of a subscription, whatever version it declares."""
     if len(data) < _PREFIX.size:
         return None
     try:
@@ -70,7 +71,7 @@ def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment | None:
 
 
 def decode_version(data: Buffer) -> int | None:
-    """The version as the client gave it. What is encoded for the client shall have the same."""
+    """Version of a client's message, as sent. What is encoded for that client must have the same version."""
     if len(data) < _PREFIX.size:
         return None
     version: int = _PREFIX.unpack_from(data)[0]
@@ -78,7 +79,7 @@ def decode_version(data: Buffer) -> int | None:
 
 
 def encode_assignment(assignment: ConsumerProtocolAssignment, version: int = VERSION_MAX) -> bytes:
-    """The bytes of an assignment for a client of this version, or in the newest that we know."""
+    """Encode an assignment for a client of this version, or in the newest version that we know."""
     assert version >= 0, f"version {version} is none that `decode_version` gives"
     known = min(version, VERSION_MAX)
     (body,) = encoder(ConsumerProtocolAssignment, known, False)(assignment)

@@ -1,4 +1,4 @@
-"""What the decisions about groups take from outside, as plain values and calls."""
+"""The inputs of group decisions from outside the groups, as plain values and callables."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -20,27 +20,27 @@ from penstock.types import TopicId
 
 class TimerKey(NamedTuple):
     kind: str
-    """One of the names below: what to do when it expires."""
+    """Name of the action on expiry: a constant of a timers module."""
     group_id: str
     member_id: str = ""
 
 
 class TopicsImage(NamedTuple):
-    """The topics there are."""
+    """All topics of the cluster."""
 
     by_name: Mapping[str, Topic]
     by_id: Mapping[TopicId, Topic]
 
 
 class ClientInfo(NamedTuple):
-    """Who asks, as far as members are shown to people."""
+    """Identity of a client, as the describe APIs return it."""
 
     client_id: str
     host: str
 
 
 class GroupStateLimits(NamedTuple):
-    """How much groups may take, all together and one of them, and how long one of them may compute."""
+    """Limits on the memory of all groups, on the metadata of one group, and on one chunk of regex work."""
 
     state_bytes_max: int = GROUP_STATE_BYTES_MAX
     metadata_bytes_max: int = GROUP_METADATA_BYTES_MAX
@@ -72,20 +72,20 @@ class GroupContext:
         limits: GroupStateLimits = GROUP_STATE_LIMITS,
     ) -> None:
         self.config = config
-        """As it is now: it can be changed while groups live."""
+        """Returns the current configuration, which can change while groups exist."""
         self.topics = topics
         self.generate_member_id = generate_member_id
-        """A text that nobody can guess, as a UUID."""
+        """Returns an id that cannot be guessed, like a UUID."""
         self.rates = rates or ConsumeRates(GROUP_RATE_WINDOW_MS, GROUP_RATE_PARTITIONS_MAX)
-        """One for all shards, which share its bound."""
+        """Shared by all shards, because its bound is for all of them."""
         self.trusted_clock = trusted_clock or TrustedClock()
-        """One for as long as the broker runs: a shard that is loaded again must not forget a jump."""
+        """Lives as long as the broker: reloading a shard must not lose the record of a clock jump."""
         self.group_overrides: Callable[[str], Mapping[str, str]] = lambda group_id: {}
-        """The settings that a group was given for itself, as they are now."""
+        """Returns the current dynamic configuration of one group."""
         self.limits = limits
         self.timers: Timers[TimerKey] = Timers()
 
     def consumer_config(self, group_id: str) -> ConsumerConfig:
-        """What a group of the new protocol obeys."""
+        """Effective configuration of a group of the consumer protocol."""
         config, overrides = self.config().consumer, self.group_overrides(group_id)
         return config.of_group(overrides) if overrides else config

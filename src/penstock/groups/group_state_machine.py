@@ -1,9 +1,10 @@
-"""All groups of one shard: the state machine that a coordinator runs.
+"""The state machine of the group coordinator: all groups of one shard.
 
-Finds the group that a request is about and hands the request to the protocol that the group speaks.
-A member of the classic protocol may be in a group of the new one, which then answers it in its way.
+It finds the group of a request and passes the request to the code of the group's protocol. A member of the
+classic protocol may belong to a group of the consumer protocol; `classic_requests.py` then handles its
+requests.
 
-What the log says is in `group_store.py`, what is forgotten in `expiry_scan.py`.
+`group_store.py` holds the state that is replayed from the log, and `expiry_scan.py` deletes what expires.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -79,23 +80,23 @@ class OffsetDeletion(NamedTuple):
 
 
 class GroupDeletionChunk(NamedTuple):
-    """A piece of it."""
+    """One chunk of the deletion of a group."""
 
     records: Sequence[StateRecord]
     is_done: bool
-    """With these records nothing of the group is left."""
+    """True: these records delete the last of the group."""
 
 
 class GroupStateMachine:
     def __init__(self, context: GroupContext, total_memory_bytes: Callable[[], int] = lambda: 0) -> None:
-        """`total_memory_bytes` is what the groups of all shards take in memory."""
+        """`total_memory_bytes` returns the memory of the groups of all shards."""
         self._context = context
         self._total_memory_bytes = total_memory_bytes
         self._is_read_only = False
         self._store = GroupStore()
         self._expiry_scan = ExpiryScan(context, self._store)
         self._recorded_time_ms = UNKNOWN_TIME_MS
-        """The time that was believed when the log was last written."""
+        """Trusted time in the newest time record of the log."""
 
     @property
     def offsets(self) -> CommittedOffsets:
@@ -103,18 +104,18 @@ class GroupStateMachine:
 
     @property
     def memory_bytes(self) -> int:
-        """About what all of this takes in memory."""
+        """Estimated memory of the groups and offsets of this shard."""
         return self._store.memory_bytes + self._store.offsets.memory_bytes
 
     def unreadable(self) -> Sequence[str]:
         return tuple(self._store.unreadable)
 
     def unreadable_offsets(self, group_id: str) -> Collection[TopicPartition]:
-        """Places that the group has kept, and nobody knows where they are."""
+        """Partitions whose committed offset cannot be read."""
         return self._store.unreadable.offsets_of(group_id)
 
     def read_only_view(self) -> Self:
-        """Whoever only reads, or shows that it lives, is served while nothing can be written, too."""
+        """A view that serves reads and heartbeats while the log is not writable; writes are rejected."""
         view = copy(self)
         view._is_read_only = True
         return view
@@ -150,9 +151,9 @@ class GroupStateMachine:
         return self._context.timers.next_deadline()
 
     def expire(self, now: Now) -> Iterable[CommandOutcome]:
-        """Each group for itself: together they could be more than one batch may hold.
+        """Expire due timers, with one outcome per group: together they could exceed one batch.
 
-        And no more of them than others can wait for. Those that are left are due still.
+        The work per call is bounded so that other requests are not delayed; the remaining timers stay due.
         """
         timers = self._context.timers
         expired = timers.pop_expired(now.monotonic, TIMERS_PER_TURN)
@@ -163,6 +164,7 @@ class GroupStateMachine:
         records = 0
         for group_id, keys in by_group.items():
             if records >= STATE_RECORDS_PER_TURN:
+                # Over budget: put the timers back, due at once, for the next call.
                 for key in keys:
                     timers.set(key, now.monotonic)
                 continue
@@ -189,7 +191,7 @@ class GroupStateMachine:
         return outcome
 
     def topics_changed(self, now: Now) -> CommandOutcome:
-        """Topics came, went or grew: groups look at them anew when a member reports next."""
+        """Mark all groups: each checks its topics again at the next heartbeat of a member."""
         for group in self._store.groups.values():
             if isinstance(group, ConsumerGroup):
                 consumer_timers.topics_changed(group)
@@ -264,14 +266,14 @@ class GroupStateMachine:
         )
 
     def _apply_transition(self, transition: GroupTransition, now: Now) -> CommandOutcome:
-        """Before the records are replayed, which then find the group that they are about."""
+        """Store the group of a transition. The caller replays the records afterwards, into this group."""
         self._schedule_time_record(now)
         self._store.settle(transition.group)
         self._store.remove_if_unused(transition.group)
         return transition.outcome
 
     def _schedule_time_record(self, now: Now) -> None:
-        """A log that has groups says what time it is; the first look through them writes that."""
+        """Schedule an expiry scan if the log has no time record yet: the scan writes one."""
         if self._recorded_time_ms == UNKNOWN_TIME_MS:
             self._expiry_scan.schedule_soon(now)
 
@@ -279,11 +281,11 @@ class GroupStateMachine:
 
     def commit(self, request: CommitRequest, now: Now) -> Sequence[StateRecord]:
         self._require_writable()
-        if request.group_id:  # old clients may keep a place without a group
+        if request.group_id:  # old clients may commit without a group
             classic_join.validate_group_id(request.group_id)
         group = self._store.groups.get(request.group_id)
         if group is None and request.generation >= 0:
-            # A member of a group that nobody knows any more.
+            # The client claims membership of a group that does not exist any more.
             is_new = request.version >= _MEMBER_EPOCHS_SINCE
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION)
         if isinstance(group, ConsumerGroup):
@@ -293,6 +295,7 @@ class GroupStateMachine:
         check_commit_size(request)
         if commit_needs_memory(self.offsets, request):
             self._check_memory(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+        # Last, because these two change state: everything that can reject the commit comes before.
         self._record_rates(request, now)
         self._schedule_time_record(now)
         earliest_ms = self._context.trusted_clock.earliest(now)
@@ -316,7 +319,7 @@ class GroupStateMachine:
             rates.record_commit(RateKey(group_id, topic, index), before, committed.offset, now.wall_ms)
 
     def validate_offset_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """ApiError if a member of the new protocol asks that is not what it believes to be."""
+        """Raise ApiError if a member of the consumer protocol sends a wrong member id or epoch."""
         group = self._store.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             request_validation.validate_fetch(group, member_id, member_epoch)
@@ -341,14 +344,16 @@ class GroupStateMachine:
         ]
         return OffsetDeletion(offset_tombstones(group_id, known), rejected)
 
-    # Groups as people see them
+    # Administration
 
     def delete_group(self, group_id: str, now: Now) -> GroupDeletionChunk:
-        """Its offsets first, in pieces. Between them there is a group that can be deleted."""
+        """Delete the offsets first, in chunks. Between chunks the group still exists and can be deleted
+        again."""
         self._require_writable()
         group = self._store.find(group_id)
         if not group.is_empty:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"{group_id} has members")
+        # One more than a chunk, to learn whether this chunk is the last.
         partitions_with_offsets = list(
             islice(self._store.partitions_with_offsets(group_id), TOMBSTONES_AT_ONCE + 1)
         )
@@ -364,7 +369,7 @@ class GroupStateMachine:
         return (group.group_id for group in self._visible_groups())
 
     def _visible_groups(self) -> Iterator[Group]:
-        """A client that was told its id and has not joined with it makes no group yet."""
+        """Groups to list. A member id that was handed out and never used does not make a group."""
         for group in self._store.groups.values():
             is_begun = isinstance(group, ConsumerGroup) or group.members or group.generation
             if is_begun or self._store.has_offsets(group.group_id):
@@ -381,7 +386,7 @@ class GroupStateMachine:
         return describe(group, self._context.topics(), self._context.config().consumer.assignors)
 
     def status(self, group_id: str, now: Now) -> GroupStatus | None:
-        """Everything that people may want to know of a group, but where the logs end."""
+        """Status of a group for the operator, without the log end offsets."""
         group = self._store.groups.get(group_id)
         if group is None:
             return None

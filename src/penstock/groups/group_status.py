@@ -1,4 +1,4 @@
-"""A group as people see it, whichever protocol it speaks: its members, its rebalances, its offsets."""
+"""The status of a group for the operator, whatever its protocol: members, rebalances, committed offsets."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,19 +18,19 @@ class MemberStatus(NamedTuple):
     client_id: str
     host: str
     assigned: Sequence[TopicPartition] | None
-    """None: what it was given is not in a form that is known here."""
+    """None: the assignment is in an unknown format."""
 
 
 class RebalanceStatus(NamedTuple):
-    """Since this broker leads the group."""
+    """Rebalances since this broker became the group's coordinator."""
 
     total: int
     reason: str
-    """Of the last one; empty if there was none."""
+    """Reason of the last rebalance; empty without one."""
     duration_ms: int | None
-    """Of the last one; None if there was none or it is under way."""
+    """Duration of the last rebalance; None without one, or while one is in progress."""
     under_way_ms: int | None
-    """For how long it has been; None if the group is at rest."""
+    """Elapsed time of the rebalance in progress; None without one."""
 
 
 class OffsetStatus(NamedTuple):
@@ -44,7 +44,7 @@ class GroupStatus(NamedTuple):
     type: str
     state: str
     assignor: str
-    """Or the classic protocol that the members agreed on; empty if none yet."""
+    """Assignor name, or the protocol that the members of a classic group agreed on; empty before that."""
     members: Sequence[MemberStatus]
     rebalances: RebalanceStatus
     positions: Sequence[OffsetStatus]

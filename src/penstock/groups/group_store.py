@@ -1,9 +1,9 @@
-"""What the log says of the groups of one shard: which there are, and what they have committed.
+"""The groups and committed offsets of one shard, as replayed from the log.
 
-Both kinds of group share one space of names. A record of one kind turns the name over to it: that is
-how a group that changed its protocol is read back.
+Classic and consumer groups share one namespace. A record of one kind converts the name to that kind: this
+is how a group that changed its protocol is loaded.
 
-Rule 1: whatever has offsets is a group, if only a name without members.
+Rule 1: a name that has committed offsets is a group, if only an empty one.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from penstock.protocol.schema import Struct
 from penstock.types import NO_TIMESTAMP, TopicPartition
 
 _GROUP_BYTES: Final = 2_000
-"""What a group takes in memory beside its members."""
+"""Estimated memory of a group without its members."""
 
 
 class GroupStore:
@@ -48,13 +48,13 @@ class GroupStore:
         self.groups: dict[str, Group] = {}
         self.offsets = CommittedOffsets()
         self.is_active = False
-        """The log has been read: what is replayed from now on was just decided."""
+        """True: the log has been loaded, so replayed records are new decisions."""
         self.unreadable = UnreadableRecords()
         self.last_timestamp_ms = NO_TIMESTAMP
-        """The time of the newest record."""
+        """Timestamp of the newest record."""
         self._memory_by_group: dict[str, int] = {}
         self.memory_bytes = 0
-        """About what all groups take in memory, offsets aside."""
+        """Estimated memory of all groups, without offsets."""
 
     def find(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
@@ -74,6 +74,7 @@ class GroupStore:
         if isinstance(key, UnknownKey):
             return
         try:
+            # Only after a successful replay: `settle` drops the earlier unreadable record of this key.
             self._replay(key, record.value, timestamp_ms)
             self.unreadable.settle(key)
         except CorruptData as problem:
@@ -92,7 +93,7 @@ class GroupStore:
     def _replay_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
         group = self.groups.get(group_id)
         if value is None:
-            # Of a group that became a consumer group, this is only what it left behind.
+            # After a migration this tombstone only ends the classic group; the consumer group stays.
             if isinstance(group, ClassicGroup):
                 self._drop(group_id)
             return
@@ -101,7 +102,7 @@ class GroupStore:
         group.restore(value)
 
     def _replay_consumer(self, key: RecordKey[Struct], value: Struct | None, timestamp_ms: int) -> None:
-        group_id: str = key.group_id  # type: ignore[attr-defined]  # every key of these has it
+        group_id: str = key.group_id  # type: ignore[attr-defined]  # every key in CONSUMER_KEYS has it
         group = self.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             if value is None:
@@ -115,11 +116,11 @@ class GroupStore:
         self.groups.pop(group_id, None)
 
     def has_offsets(self, group_id: str) -> bool:
-        """Those that cannot be read are offsets too."""
+        """Whether the group has committed offsets, unreadable ones included."""
         return self.offsets.has_any(group_id) or bool(self.unreadable.offsets_of(group_id))
 
     def partitions_with_offsets(self, group_id: str) -> Iterator[TopicPartition]:
-        """The partitions in which a group has an offset."""
+        """Partitions for which the group has a committed offset."""
         for partition, _ in self.offsets.partitions(group_id):
             yield partition
         yield from self.unreadable.offsets_of(group_id)
@@ -136,12 +137,12 @@ class GroupStore:
     # Between records
 
     def settle(self, group: Group) -> None:
-        """The group is this one from now on; the records that say so are being written."""
+        """Put this group under its name. The records of the change are appended afterwards."""
         self.groups[group.group_id] = group
         self.update_memory_bytes(group.group_id)
 
     def update_memory_bytes(self, group_id: str) -> None:
-        """The group has changed, or is gone."""
+        """Update the memory estimate after the group changed or was deleted."""
         group = self.groups.get(group_id)
         after = 0 if group is None else _GROUP_BYTES + group.memory_bytes
         self.memory_bytes += after - self._memory_by_group.pop(group_id, 0)
@@ -149,7 +150,7 @@ class GroupStore:
             self._memory_by_group[group_id] = after
 
     def remove_if_unused(self, group: Group) -> None:
-        """Of a client that asked for an id and never came back nothing stays."""
+        """Drop a group whose only client requested a member id and did not join."""
         is_unused = isinstance(group, ClassicGroup) and group.is_unused
         if is_unused and not self.has_offsets(group.group_id):
             self.groups.pop(group.group_id, None)

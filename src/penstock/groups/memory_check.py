@@ -1,10 +1,10 @@
-"""Whether a request makes the broker remember more than before.
+"""Checks of whether a request adds to the memory of the groups.
 
-All groups together may take so much memory and no more. Whoever asks for nothing beyond what is
-remembered already is served as before when that is used up; who would add to it is refused.
+All groups together may use a limited amount of memory. When it is used up, requests that add nothing are
+still served, and requests that would add to it are rejected.
 
-A subscription is few bytes and may mean very many partitions. So whoever names a topic or an expression
-that it did not name before is taken to add to what is remembered.
+A subscription of few bytes can mean very many partitions. So a request that names a new topic or a new
+regular expression counts as adding memory.
 """
 
 from penstock.groups.classic.classic_group import ClassicGroup
@@ -18,9 +18,9 @@ from penstock.protocol.messages.join_group import JoinGroupRequest
 from penstock.protocol.messages.sync_group import SyncGroupRequest
 
 _METADATA_GROWTH_BYTES = 100
-"""Notes may grow by so much: they often tell a time or a number."""
+"""Allowed growth of an offset's metadata text, which often holds a time or a number."""
 _ASSIGNMENT_BYTES = 1_000
-"""What a member may always be given. It takes more in memory itself."""
+"""Assignment bytes per member that are always allowed. A member itself takes more memory than this."""
 
 
 def commit_needs_memory(offsets: CommittedOffsets, request: CommitRequest) -> bool:
@@ -42,7 +42,7 @@ def join_needs_memory(group: Group | None, request: JoinGroupRequest) -> bool:
 
 
 def sync_needs_memory(group: Group | None, request: SyncGroupRequest) -> bool:
-    """Only the leader of a classic group hands anything in, and in every generation something else."""
+    """Only the leader of a classic group sends assignments, and they change with every generation."""
     if not isinstance(group, ClassicGroup):
         return False
     given = sum(len(each.assignment) for each in request.assignments)

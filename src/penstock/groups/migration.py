@@ -1,17 +1,17 @@
-"""Groups move between the two protocols while they live, one member at a time.
+"""Migration of live groups between the classic and the consumer protocol, one member at a time.
 
-    classic to consumer   the first member of the consumer protocol joins: everybody becomes a member of
-                          a consumer group, with what it may still read of the last one; members that
-                          still speak the classic protocol are served by `classic_requests.py`
-    consumer to classic   the last member of the consumer protocol is gone, and others remain: they
-                          become a classic group and are asked to gather
+    classic to consumer   The first member of the consumer protocol joins. All members become members of
+                          a consumer group and keep the partitions that they may still read;
+                          `classic_requests.py` serves members that still use the classic protocol.
+    consumer to classic   The last member of the consumer protocol leaves and classic members remain.
+                          They become a classic group, which starts a rebalance.
 
-An empty group has nothing to carry over; it becomes whatever the first newcomer speaks.
+An empty group has no members to carry over; it takes the protocol of the first member that joins.
 
-Rule 1: the group that ends is left alone until everything that can be refused has been. Then its timers
-        end, and whoever waited for something in it is told to join again.
-Rule 2: the new group replaces the old one in the books before its records are replayed. So a tombstone
-        of the old kind finds the new kind there, and does nothing.
+Rule 1: the old group is not changed until every check that can reject the request has passed. Then its
+        timers are cancelled, and its waiting members get an error on which they join again.
+Rule 2: the new group replaces the old one in the store before its records are replayed. So a tombstone of
+        the old kind finds a group of the new kind, and has no effect.
 """
 
 from typing import Final, NamedTuple
@@ -66,12 +66,12 @@ from penstock.types import TopicId
 Group = ClassicGroup | ConsumerGroup
 
 _NO_TOPICS_HASH: Final = 0
-"""The hash that a new consumer group begins with."""
+"""Topics hash of a new consumer group."""
 
 
 class GroupTransition(NamedTuple):
     group: Group
-    """The group from now on: the same, or what it became."""
+    """The group after the request: the same, or the one it was converted to."""
     outcome: CommandOutcome
 
 
@@ -84,7 +84,7 @@ class Upgrade(NamedTuple):
 
 
 def plan_upgrade(context: GroupContext, classic: ClassicGroup, now: Now) -> Upgrade:
-    """The consumer group that the classic one can become, which is not touched yet."""
+    """Build the consumer group that replaces the classic one, which is not changed yet."""
     group = ConsumerGroup(classic.group_id)
     group.rebalances = classic.rebalances
     records = [StateRecord(encode_key(GroupMetadataKey(classic.group_id)), None)]
@@ -92,7 +92,8 @@ def plan_upgrade(context: GroupContext, classic: ClassicGroup, now: Now) -> Upgr
         _check_upgrade(context, classic)
         members = _upgraded_members(classic, context.topics())
         records += _upgrade_records(classic, members, context.topics(), now)
-        # The group must be complete for whoever joins it now. Replaying them again changes nothing.
+        # The group must be complete for the member that joins next. Replaying the records again changes
+        # nothing. The first record, the tombstone of the classic group, is skipped.
         for record in records[1:]:
             replay(group, record, now.wall_ms)
         if group.metadata_bytes > context.limits.metadata_bytes_max:
@@ -124,7 +125,7 @@ def _upgrade_rejected(classic: ClassicGroup, reason: str) -> ApiError:
 
 
 class _MemberBefore(NamedTuple):
-    """What a classic member said last, and what it was given last."""
+    """Last subscription and last assignment of a classic member."""
 
     member: ClassicMember
     subscription: ConsumerProtocolSubscription
@@ -140,8 +141,8 @@ def _upgraded_members(classic: ClassicGroup, topics: TopicsImage) -> list[Consum
         taken = union(taken, member_before.assigned_before)
     members: list[ConsumerMember] = []
     for member_before in members_before:
-        # One that was told to give something up reads it until it has heard of that. Kafka forgets
-        # this, and what was given in a generation that a later one interrupted.
+        # A member that must revoke a partition reads it until it learns so. Kafka drops these partitions,
+        # and those assigned in a generation that a later one interrupted.
         unreleased = difference(by_id(member_before.subscription.owned_partitions, topics), taken)
         taken = union(taken, unreleased)
         members.append(
@@ -181,7 +182,7 @@ def _upgraded_member(
 
 
 def by_id(named: list[ConsumerTopicPartitions], topics: TopicsImage) -> Assignment:
-    """What consumers say by name; what does not exist is left out."""
+    """Convert topic names to topic ids; unknown topics and partitions are dropped."""
     assignment: dict[TopicId, frozenset[int]] = {}
     for each in named:
         topic = topics.by_name.get(each.topic)
@@ -198,8 +199,8 @@ def _upgrade_records(
 ) -> list[StateRecord]:
     group_id, epoch = classic.group_id, classic.generation
     names = {name for member in members for name in member.metadata.subscription.names}
-    # Who was about to be given something shall not wait for the next change: a group that was not at
-    # rest begins with a new epoch even if the first of the new protocol only takes a member's place.
+    # A rebalance may have been due. Without a new epoch those members would wait for the next change,
+    # because a consumer member that only replaces a static member does not bump the epoch.
     is_at_rest = classic.state is ClassicState.STABLE and not classic.needs_rebalance
     return [
         *(member_metadata_record(group_id, member) for member in members),
@@ -216,7 +217,7 @@ def _upgrade_records(
 def apply_upgrade(
     context: GroupContext, classic: ClassicGroup, group: ConsumerGroup, now: Now
 ) -> list[Reply]:
-    """Nothing was refused: the classic group ends, and its members are timed as those of the new one."""
+    """End the classic group after all checks have passed, and start the session timers of the new group."""
     parked = list(classic.parked())
     classic.joining.clear()
     classic.syncing.clear()
@@ -230,7 +231,7 @@ def apply_upgrade(
 
 
 def can_downgrade(context: GroupContext, group: ConsumerGroup, leaving: set[str]) -> bool:
-    """Whether those who remain all speak the classic protocol, and may go back to it."""
+    """Whether all remaining members use the classic protocol and the configuration allows a downgrade."""
     remaining = [member for member_id, member in group.members.items() if member_id not in leaving]
     config = context.config()
     return (
@@ -241,10 +242,10 @@ def can_downgrade(context: GroupContext, group: ConsumerGroup, leaving: set[str]
 
 
 def convert_empty_group(group: ConsumerGroup, now: Now) -> tuple[ClassicGroup, list[StateRecord]]:
-    """The empty classic group that an empty consumer group becomes.
+    """Convert an empty consumer group to an empty classic group.
 
-    Whoever asked for it may never join, and the group's offsets are still kept from when it became
-    empty. Kafka writes no such record, and then counts from when they were committed.
+    The client that triggered the conversion may never join, so the time since when the group is empty is
+    kept for the expiry of its offsets. Kafka writes no such record, and then counts from the commit.
     """
     assert group.is_empty, f"{group!r} has members"
     classic = ClassicGroup.new(group.group_id, now)
@@ -259,7 +260,7 @@ def convert_empty_group(group: ConsumerGroup, now: Now) -> tuple[ClassicGroup, l
 def downgrade(
     context: GroupContext, group: ConsumerGroup, members: list[ConsumerMember], now: Now
 ) -> tuple[ClassicGroup, list[StateRecord]]:
-    """The classic group of these members, which is Stable; the consumer group has ended."""
+    """Convert to a Stable classic group of these members, and end the consumer group."""
     classic = ClassicGroup.new(group.group_id, now)
     classic.rebalances = group.rebalances
     for member in members:
@@ -267,6 +268,7 @@ def downgrade(
     classic.generation = group.epoch
     classic.protocol_name = classic.chosen_protocol()
     classic.state = ClassicState.STABLE
+    # Members keep reading until a rebalance. The record names no leader, so a reloaded group starts one.
     classic.needs_rebalance = True
     for member_id, assignment in _downgraded_assignments(group, members).items():
         metadata = classic.members[member_id].metadata(classic.protocol_name)
@@ -278,10 +280,10 @@ def downgrade(
 
 
 def _downgraded_assignments(group: ConsumerGroup, members: list[ConsumerMember]) -> dict[str, Assignment]:
-    """What each may read by now, and what it shall read where no other may.
+    """Partitions that each member may still read, plus its target where no other member reads.
 
-    Kafka writes down what they shall read. But they have not come to that, and if a member of the
-    consumer protocol joins next, what they read still would be given to it.
+    Kafka writes the target assignments. But members have not reached those, and if a consumer member joined
+    next, partitions that are still being read would be assigned to it.
     """
     last_assigned = {
         member.member_id: union(member.current_assignment.assigned, member.current_assignment.revoking)
@@ -306,7 +308,7 @@ def _downgraded_member(member: ConsumerMember) -> ClassicMember:
 
 
 def classic_assignment(assignment: Assignment, metadata: bytes, topics: TopicsImage) -> bytes:
-    """As the client who said this can read it; topics that are gone are left out."""
+    """Encode an assignment in the version that this client uses; deleted topics are dropped."""
     named = [
         ConsumerTopicPartitions(topics.by_id[topic_id].name, partitions)
         for topic_id, partitions in sorted_topics(assignment)

@@ -1,16 +1,17 @@
-"""What people are told about the rebalances of a group: how often, why, and how long."""
+"""The rebalance statistics of a group: how many, the last reason, and the last duration."""
 
 from penstock.coordinator.outcome import Now
 
 REASON_CHARACTERS_MAX = 255
-"""Clients give reasons too, and may give long ones."""
+"""Limit on a reason: clients send reasons too, of any length."""
 
 
 class RebalanceHistory:
-    """The count goes up whenever members are asked to gather; so one that is interrupted counts again.
+    """Counter and durations of a group's rebalances.
 
-    The duration is that of the disturbance: from when the group stopped being at rest until it is
-    at rest again, however often it was interrupted meanwhile.
+    The count goes up whenever members are asked to rejoin, so an interrupted rebalance counts again. The
+    duration runs from when the group stopped being Stable until it is Stable again, however often the
+    rebalance was interrupted.
     """
 
     __slots__ = ("began_at", "count", "ended_at", "reason")
@@ -18,11 +19,11 @@ class RebalanceHistory:
     def __init__(self) -> None:
         self.count = 0
         self.reason = ""
-        """Of the last one."""
+        """Reason of the last rebalance."""
         self.began_at: float | None = None
-        """Monotonic seconds; None if there was none yet."""
+        """Monotonic seconds; None before the first rebalance."""
         self.ended_at: float | None = None
-        """Monotonic seconds; None while one is under way."""
+        """Monotonic seconds; None while a rebalance is in progress."""
 
     @property
     def is_under_way(self) -> bool:
@@ -30,7 +31,7 @@ class RebalanceHistory:
 
     @property
     def duration_ms(self) -> int | None:
-        """Of the last one that ended; None while one is under way."""
+        """Duration of the last rebalance; None while one is in progress."""
         if self.began_at is None or self.ended_at is None:
             return None
         return round((self.ended_at - self.began_at) * 1000)

@@ -1,8 +1,8 @@
 # ruff: noqa: RUF012 - msgspec makes a new empty list for every instance
-"""The records of `__consumer_offsets`: what a group coordinator remembers, as Kafka 4.2 writes it.
+"""The records of `__consumer_offsets`, in the format of Kafka 4.2.
 
-A key is a type (int16) and its fields; a value is a version (int16) and its fields. A value that is
-missing is a tombstone: what the key names is gone. Tables are compiled like those of messages.
+A key is a type (int16) and its fields; a value is a version (int16) and its fields. A record without a
+value is a tombstone: it deletes the key. The codecs are compiled like those of messages.
 
     type  key                                            value
     0     group, topic, partition (before Kafka 0.9)     committed offset
@@ -16,9 +16,10 @@ missing is a tombstone: what the key names is gone. Tables are compiled like tho
     8     group, member                                  current assignment of a member
     16    group, regular expression                      the topics that it matched
 
-Rule 1: every version that Kafka ever wrote is read. Written are those that 4.2 writes: `version_to_write`.
-Rule 2: a type that is not in the table is an UnknownKey, to be ignored. Newer software wrote it.
-Rule 3: everything else that cannot be read is CorruptData: nobody has ever written it.
+Rule 1: every version that Kafka ever wrote is read. The versions of Kafka 4.2 are written:
+        `version_to_write`.
+Rule 2: a type that is not in the table decodes to UnknownKey and is ignored. Newer software wrote it.
+Rule 3: everything else that cannot be read is CorruptData: no Kafka version has written it.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ from penstock.types import NO_TIMESTAMP, NO_TOPIC_ID, Buffer
 _PREFIX: Final = Layout(">h")
 _KEY_VERSION: Final = 0
 PENSTOCK_TAG: Final = 10_000
-"""Of a field that Kafka has not. Its own tags count from zero."""
+"""Tag of a field that Kafka does not have. Kafka's own tags count from zero."""
 
 Value_co = TypeVar("Value_co", bound=Struct, covariant=True)
 
 
 class RecordKey(FrozenStruct, Generic[Value_co], frozen=True):
-    """A key, by the class of the values that it can have. Keys are hashable."""
+    """A record key, generic in the class of its values. Keys are hashable."""
 
 
 class UnknownKey(msgspec.Struct, frozen=True, gc=False):
-    """The key of a record that this version does not know. It is ignored, and left where it is."""
+    """The key of a record of an unknown type. The record is ignored, and stays in the log."""
 
     type: int
 
@@ -86,8 +87,8 @@ class OffsetCommitValue(Struct):
     expire_timestamp_ms: Annotated[Int64, versions(1, 1)] = NO_TIMESTAMP
     topic_id: Annotated[TopicUuid, versions(4), tagged(0)] = NO_TOPIC_ID
     kept_until_ms: Annotated[Int64, versions(4), tagged(PENSTOCK_TAG)] = NO_TIMESTAMP
-    """The expiry that a client asked for, beside the topic id. Kafka, which passes over tags that it does
-    not know, has only version 1 for it, and forgets there which topic is meant."""
+    """Expiry that a client requested, stored beside the topic id. Kafka skips unknown tags. Kafka itself
+    can store an expiry only in version 1, which has no topic id."""
 
 
 class OffsetCommitKey(RecordKey[OffsetCommitValue], frozen=True):
@@ -161,7 +162,7 @@ class ClassicProtocol(Struct):
 
 
 class ClassicMemberMetadata(Struct):
-    """What a member that speaks the classic protocol in a consumer group has besides."""
+    """Extra state of a classic-protocol member in a consumer group."""
 
     session_timeout_ms: Int32 = 0
     supported_protocols: list[ClassicProtocol] = []
@@ -177,7 +178,7 @@ class ConsumerGroupMemberMetadataValue(Struct):
     rebalance_timeout_ms: Int32 = -1
     server_assignor: String | None = None
     classic_member_metadata: Annotated[ClassicMemberMetadata | None, tagged(0, always=True)] = None
-    """Always told, because to Kafka a record without it is that of a classic member without protocols."""
+    """Always written: Kafka reads a record without this field as a classic member without protocols."""
 
 
 class ConsumerGroupMemberMetadataKey(RecordKey[ConsumerGroupMemberMetadataValue], frozen=True):
@@ -216,7 +217,8 @@ class CurrentTopicPartitions(Struct):
     topic_id: TopicUuid = NO_TOPIC_ID
     partitions: list[Int32] = []
     assignment_epochs: Annotated[list[Int32] | None, tagged(0)] = None
-    """Kafka 4.3 and later: the epoch at which each partition was given. None is what 4.2 writes."""
+    """Written by Kafka 4.3 and later: the epoch at which each partition was assigned. Kafka 4.2 writes
+    None."""
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Struct):
@@ -246,7 +248,7 @@ class ConsumerGroupRegularExpressionKey(RecordKey[ConsumerGroupRegularExpression
 
 
 class RecordType(msgspec.Struct, frozen=True):
-    """One row of the table above: what is read, and from which version of the value on it is flexible."""
+    """One row of the table above: the classes, and the first flexible version of the value."""
 
     number: int
     key: type[RecordKey[Struct]]
@@ -294,15 +296,15 @@ def encode_key(key: RecordKey[Struct]) -> bytes:
 
 
 def encode_value(value: Struct, version: int | None = None) -> bytes:
-    """The bytes of a value in the version that Kafka 4.2 writes, or in `version`."""
+    """Encode a value in the version that Kafka 4.2 writes, or in `version`."""
     prefix, encode = _value_encoder(type(value), version_to_write(value) if version is None else version)
     return prefix + cast(bytes, encode(value)[0])
 
 
 def version_to_write(value: Struct) -> int:
-    """The version in which Kafka 4.2 writes this value."""
+    """Version in which Kafka 4.2 writes this value."""
     if isinstance(value, OffsetCommitValue):
-        # Kafka tells an expiry of its own in version 1, which has neither leader epoch nor topic id.
+        # Kafka writes an expiry in version 1, which has neither leader epoch nor topic id.
         return 4 if value.expire_timestamp_ms == NO_TIMESTAMP else 1
     if isinstance(value, GroupMetadataValue):
         return 3
@@ -318,7 +320,7 @@ def decode_key(data: Buffer) -> RecordKey[Struct] | UnknownKey:
 
 
 def decode_value(key: RecordKey[Value_co], data: Buffer | None) -> Value_co | None:
-    """The value that belongs to `key`. None is a tombstone."""
+    """Decode the value of `key`. None is a tombstone."""
     if data is None:
         return None
     row = _BY_KEY[type(key)]

@@ -1,14 +1,14 @@
-"""What the log says of groups and cannot be read: a value that is damaged, or of a newer version.
+"""Group records that cannot be read: damaged values, and values of a newer version.
 
-A key whose type is not known is no such thing; it is passed over by design. But where the newest value
-of a known key cannot be read, something was said, and nobody knows what. To act as if it had not been
-said would send consumers to the beginning or the end of their topics.
+A key of an unknown type is not among them; it is ignored by design. But where the newest value of a known
+key cannot be read, the state of that key is unknown. Acting as if the record did not exist would reset
+consumers to the beginning or the end of their topics.
 
-Rule 1: an offset that cannot be read is an error to whoever asks for it, until it is committed anew or
-        deleted.
-Rule 2: nothing of a group is forgotten in the course of time while a record about its members cannot
-        be read: since when it is empty is among what is not known. The members themselves join again,
-        which writes their records anew.
+Rule 1: reading a committed offset whose record cannot be read is an error, until a client commits the
+        offset again or deletes it.
+Rule 2: no offset of a group expires while a record about its members cannot be read: the time since when
+        the group is empty is then unknown too. The members themselves join again, which rewrites their
+        records.
 """
 
 from collections.abc import Collection, Iterator
@@ -29,18 +29,18 @@ class UnreadableRecords:
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[TopicPartition, str]] = {}
-        """Why, by group and partition."""
+        """Reasons, by group and partition."""
         self._members: dict[str, dict[RecordKey[Struct], str]] = {}
-        """Why, by group and record."""
+        """Reasons, by group and record key."""
         self._keys: list[str] = []
-        """Of records whose very key cannot be read."""
+        """Descriptions of records whose key cannot be read."""
 
     def __len__(self) -> int:
         offsets = sum(len(reasons) for reasons in self._offsets.values())
         return len(self._keys) + offsets + sum(len(reasons) for reasons in self._members.values())
 
     def __iter__(self) -> Iterator[str]:
-        """What cannot be read, as people may find it."""
+        """Descriptions of all unreadable records, for the operator."""
         for group_id, offsets in self._offsets.items():
             for partition, reason in offsets.items():
                 yield f"the offset of {group_id} in {partition}: {reason}"
@@ -53,10 +53,10 @@ class UnreadableRecords:
         return self._offsets.get(group_id, _NO_OFFSETS)
 
     def members_of(self, group_id: str) -> Collection[RecordKey[Struct]]:
-        """The keys of records about the group itself."""
+        """Keys of the unreadable records about the group itself, not its offsets."""
         return self._members.get(group_id, _NO_MEMBERS)
 
-    # Keeping the books
+    # Updates
 
     def add_record(self, key: RecordKey[Struct], problem: CorruptData) -> None:
         if isinstance(key, OffsetCommitKey | LegacyOffsetCommitKey):
@@ -69,7 +69,7 @@ class UnreadableRecords:
         self._keys.append(f"the record with the key {key[:100].hex()}: {problem}")
 
     def settle(self, key: RecordKey[Struct]) -> None:
-        """A later record of that key could be read."""
+        """Drop the entry of this key: a later record of it could be read."""
         if isinstance(key, OffsetCommitKey | LegacyOffsetCommitKey):
             _drop(self._offsets, key.group, TopicPartition(key.topic, key.partition))
         else:
@@ -77,7 +77,7 @@ class UnreadableRecords:
 
 
 def group_id_of(key: RecordKey[Struct]) -> str:
-    """Every key names a group, in one field or the other."""
+    """Group id of a key, which has it in one of two fields."""
     name: str = key.group if hasattr(key, "group") else key.group_id  # type: ignore[attr-defined]
     return name
 
