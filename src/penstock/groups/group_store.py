@@ -74,8 +74,8 @@ class GroupStore:
         if isinstance(key, UnknownKey):
             return
         try:
-            # Only after a successful replay: `settle` drops the earlier unreadable record of this key.
             self._replay(key, record.value, timestamp_ms)
+            # Only after a successful replay: this drops an earlier unreadable record of the same key.
             self.unreadable.settle(key)
         except CorruptData as problem:
             self.unreadable.add_record(key, problem)

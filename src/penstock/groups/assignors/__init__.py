@@ -1,8 +1,9 @@
-"""Ways of dividing partitions among the members of a consumer group, by the names clients ask for.
+"""The assignors: they divide partitions among the members of a consumer group. Clients request them by
+name.
 
-Rule 1: an assignor is a function of what it is given; the same question has the same answer.
-Rule 2: every partition of a topic that somebody subscribes to is given to exactly one of those.
-Rule 3: every member is in the answer, if only with nothing.
+Rule 1: an assignor is a pure function: equal input gives equal output.
+Rule 2: every partition of a subscribed topic is assigned to exactly one subscriber.
+Rule 3: every member is in the result, if only with an empty assignment.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
-"""The range assignor: each topic is cut into as many ranges as it has subscribers.
+"""The range assignor: each topic is split into as many ranges as it has subscribers.
 
-Members are taken in the same order for every topic, so topics with as many partitions and the same
-subscribers are cut alike: partition 7 of both is with one member, which can join the two.
+The order of the members is the same for every topic. So topics with equal partition counts and the same
+subscribers are split alike: one member reads partition 7 of both topics, and can join the two.
 
-The order is that of Kafka: static members first, by instance id, then the others by member id. So a
-static member keeps its ranges when it comes back under a new member id.
+The order is that of Kafka: static members first, by instance id, then the other members by member id. So a
+static member keeps its ranges when it rejoins with a new member id.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ def _rank(spec: GroupSpec, member_id: str) -> tuple[bool, str]:
 
 
 def _ranges(partitions: int, parts: int) -> Iterable[frozenset[int]]:
-    """Ranges that differ by one at most, the longer ones first; none is empty."""
+    """Ranges whose sizes differ by at most one, the longer ones first; none is empty."""
     quota, longer = divmod(partitions, parts)
     start = 0
     for number in range(min(parts, partitions)):

@@ -1,4 +1,4 @@
-"""What an assignor is told."""
+"""The input of an assignor."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -9,20 +9,20 @@ from penstock.types import TopicId
 
 class MemberSpec(NamedTuple):
     topics: frozenset[TopicId]
-    """Those it subscribes to that exist."""
+    """Subscribed topics that exist."""
     assignment: Assignment
-    """What it was to have so far."""
+    """Previous target assignment."""
     instance_id: str | None = None
 
 
 class GroupSpec(NamedTuple):
     members: Mapping[str, MemberSpec]
     partitions: Mapping[TopicId, int]
-    """How many each topic has."""
+    """Number of partitions by topic."""
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether everybody subscribes to the same topics."""
+        """Whether all members subscribe to the same topics."""
         return len({member.topics for member in self.members.values()}) <= 1
 
 

@@ -1,8 +1,8 @@
-"""The uniform assignor: everybody gets as much as everybody else, and keeps what it has.
+"""The uniform assignor: all members get equal shares, and keep what they have.
 
-If all subscribe to the same topics, each member gets the same number of partitions, or one more.
-Whoever has too many gives some up, whoever has too few takes from what is free; nothing else moves.
-That costs one look at each partition. If subscriptions differ, see `uniform_mixed.py`.
+If all members subscribe to the same topics, each member gets the same number of partitions, or one more. A
+member with too many partitions gives some up, a member with too few gets free ones; no other partition
+moves. That visits each partition once. If subscriptions differ, see `uniform_mixed.py`.
 """
 
 from collections import deque
@@ -33,7 +33,8 @@ def assign(spec: GroupSpec) -> dict[str, Assignment]:
 def _retain(
     spec: GroupSpec, free: Mapping[TopicId, set[int]]
 ) -> tuple[dict[str, Assignment], dict[str, int]]:
-    """What each member keeps, which is then not free, and how many more it gets."""
+    """Take what each member keeps out of `free`, and return it with how many partitions each member still
+    gets."""
     quota, extra = divmod(sum(map(len, free.values())), len(spec.members))
     kept: dict[str, Assignment] = {}
     open_slots: dict[str, int] = {}
@@ -42,7 +43,7 @@ def _retain(
         count = size(assignment)
         allowed = quota
         if count > quota and extra:
-            # Whoever has one more already is the one to have it.
+            # Extra partitions stay with the members that already have one more than the quota.
             allowed, extra = quota + 1, extra - 1
         if count > allowed:
             assignment, count = _limit(assignment, allowed), allowed
@@ -58,8 +59,8 @@ def _retain(
 
 
 def _still_valid(had: Assignment, free: Mapping[TopicId, set[int]]) -> Assignment:
-    """What of it exists and is nobody else's; the same object if that is all of it."""
-    # Asked for each topic of each member; so it is asked without a loop in Python.
+    """Partitions that exist and no other member keeps; the same object if that is all of them."""
+    # This runs for each topic of each member, so the test avoids a Python loop.
     if had.keys() <= free.keys() and all(map(frozenset.issubset, had.values(), map(free.__getitem__, had))):
         return had
     left = ((topic_id, had[topic_id] & free[topic_id]) for topic_id in had if topic_id in free)
@@ -67,7 +68,7 @@ def _still_valid(had: Assignment, free: Mapping[TopicId, set[int]]) -> Assignmen
 
 
 def _limit(assignment: Assignment, count: int) -> Assignment:
-    """So many of it, of each topic about as many as of the others."""
+    """Reduce an assignment to `count` partitions, about equally many of each topic."""
     by_topic = [
         [(topic_id, index) for index in sorted(assignment[topic_id])] for topic_id in sorted(assignment)
     ]
@@ -85,7 +86,7 @@ def _to_assignment(places: Iterable[TopicIdPartition]) -> Assignment:
 def _fill(
     kept: dict[str, Assignment], open_slots: Mapping[str, int], free: Iterator[TopicIdPartition]
 ) -> dict[str, Assignment]:
-    """Hand out what is free in turn, so that each topic is spread over the members."""
+    """Assign free partitions round robin, so that each topic is spread over the members."""
     waiting = deque((member_id, count) for member_id, count in open_slots.items() if count > 0)
     added: dict[str, list[TopicIdPartition]] = {member_id: [] for member_id, _ in waiting}
     for place in free:

@@ -1,13 +1,13 @@
-"""The uniform assignor where members subscribe to different topics.
+"""The uniform assignor for members with different subscriptions.
 
-Nobody can be given a topic it does not want, so equal shares may not exist. What is reached: no
-partition could be moved from its member to another subscriber that has two fewer or less.
+A member gets only topics that it subscribes to, so equal shares may not exist. The result: no partition
+could move from its member to another subscriber that has at least two fewer.
 
-    1  everybody keeps what it has and still wants
-    2  what is free goes to the subscriber with the least, the topics with fewest subscribers first
-    3  partitions move from who has most to who has least, until none of them gains by it
+    1  Every member keeps its partitions of subscribed topics.
+    2  Free partitions go to the subscriber with the fewest, topics with fewest subscribers first.
+    3  Partitions move from the most to the least loaded member, until no move helps.
 
-Each move makes the sum of squares of the members' counts smaller, so the third step ends.
+Each move reduces the sum of squares of the members' counts, so the third step ends.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ def assign_mixed(spec: GroupSpec) -> dict[str, Assignment]:
 
 
 def _subscribers(spec: GroupSpec) -> dict[TopicId, list[str]]:
-    """By topic. Members that say the same are added together: most groups know few subscriptions."""
+    """Subscribers by topic. Members are grouped by subscription first: most groups have few distinct ones."""
     alike: defaultdict[frozenset[TopicId], list[str]] = defaultdict(list)
     for member_id, member in spec.members.items():
         alike[member.topics].append(member_id)
@@ -50,7 +50,7 @@ class _AssignmentBuilder:
             self._subscribers, key=lambda topic_id: (len(self._subscribers[topic_id]), topic_id)
         )
         self._assigned: dict[TopicId, dict[str, set[int]]] = {topic_id: {} for topic_id in self.topics}
-        """Who has which partitions of a topic."""
+        """Partitions by topic and member."""
 
     def retain_current(self) -> None:
         taken: dict[TopicId, set[int]] = {topic_id: set() for topic_id in self.topics}
@@ -80,7 +80,7 @@ class _AssignmentBuilder:
         self._loads.update((member_id, load) for load, _, member_id in least)
 
     def level(self, topic_id: TopicId) -> bool:
-        """Move partitions of this topic while that makes loads more equal. False: none was moved."""
+        """Move partitions of this topic while that makes loads more equal. False: no partition moved."""
         loads, held = self._loads, self._assigned[topic_id]
         subscribers = self._subscribers[topic_id]
         if not held or max(map(loads.__getitem__, held)) - min(map(loads.__getitem__, subscribers)) < 2:
@@ -89,6 +89,8 @@ class _AssignmentBuilder:
         most = self._by_load(held, -1)
         while most:
             load, number, source = most[0]
+            # A stale heap entry: the load changed since. Push it again if the member still has partitions
+            # here.
             if -load != loads[source] or not held.get(source):
                 heappop(most)
                 if held.get(source):

@@ -1,20 +1,21 @@
-"""A classic group: its members, and how far they have come in agreeing who reads what.
+"""A classic group: its members, its state, and the requests that wait in it.
 
-    Empty                 nobody is there
-    PreparingRebalance    members gather: everybody's JoinGroup is awaited
-    CompletingRebalance   a generation has begun: the leader's assignment is awaited
-    Stable                everybody may know its assignment
-    Dead                  the group was deleted, or is another's
+    Empty                 no members
+    PreparingRebalance    members rejoin: the JoinGroup of every member is awaited
+    CompletingRebalance   a generation has begun: the leader's SyncGroup is awaited
+    Stable                every member can fetch its assignment
+    Dead                  the group was deleted or converted to a consumer group
 
-Durable is what stands in the log: generation, protocol, leader, the time of the last change of
-state, and of each member its ids, client, timeouts, assignment, and its metadata for the chosen
-protocol. It is written when the group becomes Stable or Empty, and when a static member is replaced.
-Everything else is volatile: who waits, who was only told its id, protocols that were not chosen,
-rebalances that were counted. After a crash the group is what it was when it was last Stable or Empty;
-whoever saw a later generation is told so and joins again.
+Durable state is in the log: generation, protocol, leader, the time of the last state change, and for each
+member its ids, client, timeouts, assignment, and its metadata for the chosen protocol. The group writes it
+when it becomes Stable or Empty, and when a static member is replaced. All other state is volatile: waiting
+requests, pending member ids, protocols that were not chosen, the rebalance counter. After a crash the group
+is as it was when it was last Stable or Empty; a member with a later generation gets ILLEGAL_GENERATION and
+joins again.
 
-Rule 1: this file keeps the books. What is done when is decided in `join.py` and its like.
-Rule 2: members change only through the methods here, which keep the sums right.
+Rule 1: this file holds the state only. The decisions are in `join.py`, `sync.py`, `rebalance.py` and the
+        other files of this folder.
+Rule 2: members change only through the methods here, which keep the sums and indexes correct.
 """
 
 from collections.abc import Collection, Iterable
@@ -59,7 +60,7 @@ _VALID_PREVIOUS_STATES = {
 
 
 _PENDING_BYTES: Final = 1_000
-"""What an id that was handed out takes in memory; it is timed."""
+"""Estimated memory of a pending member id and its timer."""
 
 
 class ClassicGroup:
@@ -92,7 +93,7 @@ class ClassicGroup:
         self.group_id = group_id
         self.rebalances = RebalanceHistory()
         self.is_active = False
-        """Its timers run and it writes its own records; not so while the log is read."""
+        """False while the log is replayed. True: timers run, and the group writes its own records."""
         self._clear()
 
     def _clear(self) -> None:
@@ -103,31 +104,31 @@ class ClassicGroup:
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.needs_rebalance = False
-        """It was a consumer group, and its members have not divided the work themselves yet. In the log
-        such a group has no leader, and it gathers when it is read back."""
+        """True: converted from a consumer group, and no rebalance has run since. Its record has no leader,
+        so a group that is loaded from the log in this state starts a rebalance."""
         self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
         """Member ids by instance id."""
         self.pending_members: set[str] = set()
-        """Ids that were handed out (MEMBER_ID_REQUIRED) and not yet used."""
+        """Member ids that were returned with MEMBER_ID_REQUIRED and are not used yet."""
         self.joining: dict[str, WaitingRequest] = {}
-        """By member id: who waits for the others to join."""
+        """JoinGroup requests that wait for the other members, by member id."""
         self.syncing: dict[str, WaitingRequest] = {}
-        """By member id: who waits for the leader's assignment."""
+        """SyncGroup requests that wait for the leader's assignment, by member id."""
         self.pending_syncs: set[str] = set()
-        """Members of this generation that have not asked for their assignment yet."""
+        """Members of this generation that have not sent SyncGroup yet."""
         self.supported_protocols: dict[str, int] = {}
-        """How many members know a protocol."""
+        """Number of members that support a protocol."""
         self.metadata_bytes = 0
-        """What members and pending members said, all together."""
+        """Total metadata of members and pending members."""
         self.member_bytes = 0
-        """What that takes in memory."""
+        """Estimated memory of the members."""
         self.assignment_bytes = 0
-        """The assignments of all members. They are new only when they are written."""
+        """Total size of the assignments; recomputed when the group's record is written."""
         self.initial_ms_left: int | None = None
-        """While a group gathers that was Empty: how much longer it may be waited for newcomers."""
+        """Remaining time to extend the initial rebalance delay; None unless the group was Empty before."""
         self.has_newcomer = False
-        """Somebody joined since that wait began or was extended."""
+        """True: a member joined since the initial delay began or was extended."""
 
     @classmethod
     def new(cls, group_id: str, now: Now) -> "ClassicGroup":
@@ -139,7 +140,7 @@ class ClassicGroup:
     def __repr__(self) -> str:
         return f"<ClassicGroup {self.group_id} {self.state} {self.generation} of {len(self.members)}>"
 
-    # Questions
+    # Queries
 
     @property
     def is_empty(self) -> bool:
@@ -147,17 +148,17 @@ class ClassicGroup:
 
     @property
     def memory_bytes(self) -> int:
-        """About what its members take in memory."""
+        """Estimated memory of the members and their assignments."""
         return self.member_bytes + self.assignment_bytes + _PENDING_BYTES * len(self.pending_members)
 
     @property
     def is_initial(self) -> bool:
-        """It gathers for the first time since it was Empty, and gives newcomers a while."""
+        """True during the first rebalance since Empty, which waits for more members."""
         return self.initial_ms_left is not None
 
     @property
     def is_unused(self) -> bool:
-        """Nothing of it stands in the log and nobody is about to join: it may be forgotten silently."""
+        """True: the log has no record of the group and no client is about to join; it can be dropped."""
         return self.is_empty and not self.generation and not self.pending_members
 
     @property
@@ -166,11 +167,11 @@ class ClassicGroup:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        """Whether what members say can be read, as is needed to turn it into a consumer group."""
+        """Whether subscriptions can be decoded, which converting to a consumer group requires."""
         return self.protocol_type == PROTOCOL_TYPE
 
     def rebalance_ms(self) -> int:
-        """How long members may take; the slowest decides."""
+        """Rebalance timeout of the group: the longest of its members."""
         return max((member.timeouts.rebalance_ms for member in self.members.values()), default=0)
 
     def parked(self) -> Iterable[WaitingRequest]:
@@ -178,7 +179,7 @@ class ClassicGroup:
         yield from self.syncing.values()
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Refuse who is no member, or was replaced by another with the same instance id."""
+        """Raise ApiError unless the id is a member, and the current member of its instance id."""
         if instance_id is not None:
             holder = self.static_members.get(instance_id)
             if holder is None:
@@ -189,7 +190,7 @@ class ClassicGroup:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of {self.group_id}")
 
     def supports(self, protocol_type: str, names: Collection[str]) -> bool:
-        """Whether somebody who knows these protocols finds one that all members know."""
+        """Whether one of these protocols is supported by all members."""
         if not self.members:
             return protocol_type != "" and len(names) > 0
         count = len(self.members)
@@ -198,7 +199,8 @@ class ClassicGroup:
         )
 
     def chosen_protocol(self) -> str:
-        """The one with the most votes of those that all know; on a tie, that of the earliest vote."""
+        """The protocol with the most votes among those that all members support; on a tie, the earliest
+        vote."""
         count = len(self.members)
         candidates = {name for name, knowing in self.supported_protocols.items() if knowing == count}
         votes: dict[str, int] = {}
@@ -208,12 +210,12 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics that members read. None: not known, because they do not say it in a known form."""
+        """Topics that members subscribe to. None: unknown, because a subscription cannot be decoded."""
         if not self.uses_consumer_protocol:
             return None
         topics: set[str] = set()
         for member in self.members.values():
-            # While the group gathers, a newcomer may not know the protocol that is still in force.
+            # During a rebalance a new member may not support the protocol that is still in force.
             name = self.protocol_name if self.protocol_name in member.names() else member.protocols[0].name
             subscribed = decode_subscribed_topics(member.metadata(name))
             if subscribed is None:
@@ -222,7 +224,7 @@ class ClassicGroup:
         return frozenset(topics)
 
     def describe(self) -> DescribedGroup:
-        """For DescribeGroups. What members said is shown once a protocol is agreed on."""
+        """Build the DescribeGroups entry. Member metadata is included once the group is Stable."""
         protocol = self.protocol_name if self.state is ClassicState.STABLE else None
         return DescribedGroup(
             group_id=self.group_id,
@@ -232,7 +234,7 @@ class ClassicGroup:
             members=[member.described(protocol) for member in self.members.values()],
         )
 
-    # Changes of state
+    # State changes
 
     def enter(self, state: ClassicState, now: Now) -> None:
         assert self.state in _VALID_PREVIOUS_STATES[state], f"{self!r} cannot become {state}"
@@ -240,7 +242,7 @@ class ClassicGroup:
         self.current_state_timestamp_ms = now.wall_ms
 
     def begin_generation(self, now: Now) -> None:
-        """Everybody who will be in it has joined."""
+        """Begin the next generation with the current members, after the last of them has joined."""
         self.generation += 1
         self.pending_syncs.clear()
         self.initial_ms_left = None
@@ -249,13 +251,13 @@ class ClassicGroup:
         self.enter(ClassicState.COMPLETING if self.members else ClassicState.EMPTY, now)
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it joined, else take the first who did. False: nobody joined."""
+        """Keep the leader if it joined, else take the first member that joined. False: no member joined."""
         if self.leader not in self.joining:
             joined = next((member_id for member_id in self.members if member_id in self.joining), None)
             self.leader = joined or self.leader
         return self.leader in self.joining
 
-    # Changes of membership
+    # Membership changes
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
         assert member.member_id not in self.members, f"{member.member_id} is a member already"
@@ -272,7 +274,7 @@ class ClassicGroup:
         self.assignment_bytes += len(member.last_assigned)
 
     def remove(self, member_id: str) -> list[WaitingRequest]:
-        """The member is gone; given back is what it waits for. A pending member leaves nothing."""
+        """Remove a member or a pending member, and return the member's waiting requests."""
         self.remove_pending(member_id)
         self.pending_syncs.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -293,15 +295,17 @@ class ClassicGroup:
         protocols: Iterable[ClassicProtocol],
         timeouts: ClassicTimeouts,
     ) -> None:
-        """The member joined again and said something new."""
+        """Replace the metadata of a member that joined again."""
         self._count(member, -1)
         member.update_metadata(client, protocols, timeouts)
         self._count(member, 1)
 
     def replace_static(self, old_id: str, new_id: str) -> list[WaitingRequest]:
-        """The same instance under a new id, with the assignment it had. Its old self is cut off."""
+        """Give a static member its new id; it keeps its assignment. The old id is fenced. Returns the old
+        id's waiting requests."""
         member = self.members.pop(old_id)
         assert member.instance_id is not None, f"{old_id} is not static"
+        # Subtracted before the rename: the sizes include the member id.
         self._count(member, -1)
         fenced = self._remove_waiting(old_id)
         member.rename(new_id)
@@ -341,7 +345,7 @@ class ClassicGroup:
     # The log
 
     def snapshot(self) -> GroupMetadataValue:
-        """The durable part, as it is now. It stands in the log while the group is Stable or Empty."""
+        """Durable state as a record value. The log has it while the group is Stable or Empty."""
         return GroupMetadataValue(
             self.protocol_type or "",
             self.generation,
@@ -356,7 +360,7 @@ class ClassicGroup:
         return StateRecord(encode_key(GroupMetadataKey(self.group_id)), encode_value(self.snapshot()))
 
     def restore(self, value: GroupMetadataValue) -> None:
-        """Become what the log says. A living group wrote it itself, and may have moved on since."""
+        """Load a record. An active group wrote it itself, and may have changed since."""
         if self.is_active:
             return
         self._clear()
@@ -372,7 +376,7 @@ class ClassicGroup:
         self.current_state_timestamp_ms = value.current_state_timestamp_ms
 
     def _restore_member(self, record: MemberMetadata) -> None:
-        """Each id counts once, whatever stands in the log."""
+        """Add a member, ignoring duplicate ids in the record."""
         is_known = record.member_id in self.members or record.group_instance_id in self.static_members
         if not is_known:
             self.add(ClassicMember.from_value(record, self.protocol_name or ""), self.protocol_type or "")

@@ -1,4 +1,4 @@
-"""A member of a classic group: what it told about itself, and what it was given to do."""
+"""A member of a classic group: its metadata and its assignment."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,16 +8,16 @@ from penstock.groups.records import MemberMetadata
 from penstock.protocol.messages.describe_groups import DescribedGroupMember
 
 _ENTRY_BYTES = 32
-"""What a member or a protocol costs besides its texts, so that a crowd that says nothing counts too."""
+"""Overhead of a member or a protocol beside its strings, so that many empty ones still count."""
 
 
 _MEMBER_MEMORY_BYTES = 1_500
 _PROTOCOL_MEMORY_BYTES = 100
-"""What they take in memory beside their texts: a member is in many tables, and it is timed."""
+"""Estimated memory beside the strings: a member is in several tables and has a timer."""
 
 
 class ClassicProtocol(NamedTuple):
-    """One way of sharing the work that a member knows, and what the leader needs to know for it."""
+    """A protocol (assignor) that a member supports, and the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -25,9 +25,9 @@ class ClassicProtocol(NamedTuple):
 
 class ClassicTimeouts(NamedTuple):
     session_ms: int
-    """Silent for longer, a member is gone."""
+    """Without a heartbeat for this long, a member is removed."""
     rebalance_ms: int
-    """How long it may take to join again when the group gathers."""
+    """Time that a member has to rejoin in a rebalance."""
 
 
 def protocols_metadata_bytes(protocols: Iterable[ClassicProtocol]) -> int:
@@ -64,20 +64,20 @@ class ClassicMember:
         self.member_id = member_id
         self.instance_id = instance_id
         self.assignment = b""
-        """In the present generation."""
+        """Assignment in the current generation."""
         self.last_assigned = b""
-        """The last one it may have learnt; while the group gathers it may still read that."""
+        """Last assignment that the member may have received; during a rebalance it may still read it."""
         self.is_new = False
-        """It waits for the answer to its first JoinGroup, and may not know its own id yet."""
+        """True: the member waits for the reply to its first JoinGroup, and may not know its id yet."""
         self.update_metadata(client, protocols, timeouts)
 
     def update_metadata(
         self, client: ClientInfo, protocols: Iterable[ClassicProtocol], timeouts: ClassicTimeouts
     ) -> None:
-        """What every JoinGroup says anew."""
+        """Store the metadata that every JoinGroup carries."""
         self.client = client
         self.protocols = tuple(protocols)
-        """In the order in which the member prefers them."""
+        """Protocols in the member's order of preference."""
         self.timeouts = timeouts
         self._update_sizes()
 
@@ -90,10 +90,10 @@ class ClassicMember:
 
     def _update_sizes(self) -> None:
         self.metadata_bytes = self._id_bytes() + protocols_metadata_bytes(self.protocols)
-        """About what it takes in the log."""
+        """Estimated size in the log."""
         texts = sum(text.__sizeof__() for text in self._texts())
         self.memory_bytes = _MEMBER_MEMORY_BYTES + texts + protocols_memory_bytes(self.protocols)
-        """About what it takes in memory, its assignment aside."""
+        """Estimated memory, without the assignment."""
 
     def _id_bytes(self) -> int:
         return _ENTRY_BYTES + sum(len(text.encode()) for text in self._texts())
@@ -102,11 +102,11 @@ class ClassicMember:
         return (self.member_id, self.instance_id or "", self.client.client_id, self.client.host)
 
     def record_bytes(self, protocol: str | None) -> int:
-        """About what it takes up in the group's record, its assignment aside."""
+        """Estimated size in the group's record, without the assignment."""
         return self._id_bytes() + len(self.metadata(protocol))
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it told for this protocol; nothing, if it does not know it."""
+        """Metadata for this protocol; empty if the member does not support it."""
         return next((known.metadata for known in self.protocols if known.name == protocol), b"")
 
     def names(self) -> set[str]:

@@ -1,7 +1,7 @@
-"""What time does to a classic group: its beginning after a load, expiries, and its end.
+"""The timers of a classic group: start after loading, expiry, and end.
 
-Rule 1: timers that expire together are taken together and handled one by one. So each may find
-        that an earlier one has settled its matter, or has set it anew: then it does nothing.
+Rule 1: timers that expire together are removed together and handled one by one. Handling one timer can
+        settle or reset another; then the other has no effect.
 """
 
 from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now
@@ -25,12 +25,12 @@ from penstock.groups.group_context import GroupContext, TimerKey
 
 
 def on_loaded(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOutcome:
-    """The log has been read: sessions begin, and from here on the group writes its own records."""
+    """Start session timers after the log was loaded. From here on the group writes its own records."""
     group.is_active = True
     for member_id in group.members:
         refresh_session(context, group, member_id, now)
     if len(group.members) > context.config().classic.members_max:
-        # Joining again, the last ones are refused; until then everybody may still commit.
+        # When members rejoin, the ones beyond the limit are rejected; until then every member can commit.
         return prepare_rebalance(context, group, "the group is larger than is allowed now", now)
     if group.needs_rebalance:
         return prepare_rebalance(context, group, "the group has changed its protocol", now)
@@ -38,7 +38,7 @@ def on_loaded(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOu
 
 
 def end(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOutcome:
-    """The group is deleted or becomes another kind: nothing of it may be left behind."""
+    """Cancel all timers and reject all waiting requests: the group is deleted or converted."""
     for member_id in (*group.members, *group.pending_members):
         context.timers.cancel(session_key(group, member_id))
     context.timers.cancel(join_key(group))
@@ -53,7 +53,8 @@ def end(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOutcome:
 
 
 def expire(context: GroupContext, group: ClassicGroup, key: TimerKey, now: Now) -> CommandOutcome:
-    """One of the group's timers has come due."""
+    """Handle one expired timer of the group."""
+    # An earlier timer of the same batch has set this one again.
     if context.timers.deadline(key) is not None:
         return EMPTY_OUTCOME
     if key.kind == SESSION:
@@ -72,6 +73,7 @@ def _expire_session(context: GroupContext, group: ClassicGroup, member_id: str, 
     member = group.members.get(member_id)
     if member is None:
         return EMPTY_OUTCOME
+    # A waiting request proves that a known member lives. A new member may have given up, so it is removed.
     is_waiting = member_id in group.joining or member_id in group.syncing
     if is_waiting and not member.is_new:
         return EMPTY_OUTCOME
@@ -80,7 +82,7 @@ def _expire_session(context: GroupContext, group: ClassicGroup, member_id: str, 
 
 
 def _expire_syncs(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOutcome:
-    """Those who did not fetch their assignment in time hold the others up no longer."""
+    """Remove members that did not send SyncGroup in time, and rebalance without them."""
     late = [member_id for member_id in group.members if member_id in group.pending_syncs]
     if not late:
         return EMPTY_OUTCOME

@@ -1,7 +1,7 @@
-"""Whether a member may go on: Heartbeat on a classic group, and the check before an offset commit.
+"""Heartbeat on a classic group, and the membership check before an offset commit.
 
-A member that was removed, replaced or left behind by a newer generation must learn it here, before
-it does anything in the name of the group.
+A member that was removed, replaced or left behind by a newer generation gets its error here, before it acts
+for the group.
 """
 
 from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
@@ -28,13 +28,13 @@ def heartbeat(
 
 
 def validate_commit(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
-    """Refuse a commit by anybody but a member of this generation, or by anybody while there are members.
+    """Raise ApiError unless the commit is from a member of this generation, or the group has no members.
 
-    Committing is a sign of life: call `refresh_session` when the commit is accepted.
+    A commit counts as a heartbeat: call `refresh_session` when it is accepted.
     """
     _check_not_dead(group)
     if generation < 0 and group.is_empty:
-        return  # it comes from outside of the group, as an administrator's does
+        return  # a commit without membership, as administration tools send it
     if generation < 0 and not member_id and instance_id is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group.group_id} has members; only they may commit")
     check_generation(group, member_id, instance_id, generation)
@@ -43,7 +43,7 @@ def validate_commit(group: ClassicGroup, member_id: str, instance_id: str | None
 
 
 def require_group(group: ClassicGroup | None, group_id: str) -> ClassicGroup:
-    """A group that does not exist has no members: so who asks is none."""
+    """Return the group, or raise: in a group that does not exist the client is not a member."""
     if not group_id:
         raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
     if group is None:

@@ -1,11 +1,11 @@
-"""JoinGroup on a classic group: who becomes a member, and who of the members is to wait.
+"""JoinGroup on a classic group: adds members, and decides which requests wait for the rebalance.
 
-A newcomer is first told its id and joins with it (version 4 on), so that a client which never got
-the answer does not leave a member behind that nobody knows of. A static newcomer needs no such step:
-its instance id tells that it is the same one as before.
+A new member first gets its member id and then joins with it (from version 4). Otherwise a client that never
+received the reply would leave a member behind that no client uses. A static member needs no such step: its
+instance id identifies it.
 
-Rule 1: every refusal is raised before anything changes. The one for a full group is returned: Kafka
-        takes a member that it refuses out of the group.
+Rule 1: every rejection is raised before any state changes. The exception is a full group, whose error is
+        returned: like Kafka, the group removes a member that it rejects this way.
 """
 
 from collections.abc import Sequence
@@ -41,11 +41,11 @@ _PROTOCOL_NULL_FROM: Final = 7
 _SKIP_ASSIGNMENT_FROM: Final = 9
 _CLIENT_ID_CHARACTERS_IN_MEMBER_ID: Final = 255
 _INSTANCE_ID_CHARACTERS_MAX: Final = 249
-"""What Kafka's own clients allow."""
+"""Limit of Kafka's own clients."""
 
 
 class ClassicCaller(NamedTuple):
-    """What a request has besides its fields."""
+    """Caller of a request: API version, client, and the request that waits for the reply."""
 
     version: int
     client: ClientInfo
@@ -53,7 +53,7 @@ class ClassicCaller(NamedTuple):
 
 
 class _Joiner(NamedTuple):
-    """Who asks to join and what it says, ready to become part of a member."""
+    """A validated join request, with the fields in the form of a member."""
 
     request: JoinGroupRequest
     caller: ClassicCaller
@@ -80,7 +80,7 @@ class _Joiner(NamedTuple):
 def join(
     context: GroupContext, group: ClassicGroup, request: JoinGroupRequest, caller: ClassicCaller, now: Now
 ) -> CommandOutcome:
-    """A group that did not exist is made by the caller; it is to be kept if this does not raise."""
+    """Handle JoinGroup. The caller creates a missing group, and keeps it if this does not raise."""
     config = context.config().classic
     _check_request(request, config)
     if group.state is ClassicState.DEAD:
@@ -102,7 +102,7 @@ def join(
     return _rejoin(context, group, joiner, now)
 
 
-# What is refused
+# Checks
 
 
 def _check_request(request: JoinGroupRequest, config: ClassicConfig) -> None:
@@ -119,19 +119,20 @@ def _check_request(request: JoinGroupRequest, config: ClassicConfig) -> None:
 
 
 def validate_group_id(group_id: str) -> None:
-    """It must be one, and stands in the key of every record of its group."""
+    """Raise ApiError for an empty or too long id: the id is in the key of every record of the group."""
     if not group_id or len(group_id.encode()) > GROUP_ID_BYTES_MAX:
         detail = f"a group needs a name of 1 to {GROUP_ID_BYTES_MAX} bytes"
         raise ApiError(ErrorCode.INVALID_GROUP_ID, detail)
 
 
 def _existing_member_id(group: ClassicGroup, request: JoinGroupRequest) -> str:
-    """Whose place it would take: a static member that comes back takes its own."""
+    """Id of the member that the request replaces or updates: a static member is found by its instance id."""
     return group.static_members.get(request.group_instance_id or "", request.member_id)
 
 
 def _has_room(group: ClassicGroup, request: JoinGroupRequest, members_max: int) -> bool:
-    """While the group gathers, those count who have come: so the last ones of too many are refused."""
+    """Whether the group can take the member. During a rebalance only members that joined count, so that the
+    last ones above the limit are rejected."""
     present = group.joining if group.state is ClassicState.PREPARING else group.members
     holder = _existing_member_id(group, request)
     if holder in present:
@@ -149,7 +150,7 @@ def _reject_full_group(
 
 
 def _check_metadata_size(context: GroupContext, group: ClassicGroup, joiner: _Joiner) -> None:
-    """Of the codes that clients know, this one says best that the group cannot take more."""
+    """Raise GROUP_MAX_SIZE_REACHED when metadata is too large: the closest error code that clients know."""
     known = group.members.get(_existing_member_id(group, joiner.request))
     added = protocols_metadata_bytes(joiner.protocols) - (
         protocols_metadata_bytes(known.protocols) if known else 0
@@ -158,7 +159,7 @@ def _check_metadata_size(context: GroupContext, group: ClassicGroup, joiner: _Jo
         raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"members of {group.group_id} say too much")
 
 
-# Newcomers
+# New members
 
 
 def _join_newcomer(context: GroupContext, group: ClassicGroup, joiner: _Joiner, now: Now) -> CommandOutcome:
@@ -173,6 +174,8 @@ def _join_newcomer(context: GroupContext, group: ClassicGroup, joiner: _Joiner, 
     if joiner.caller.version < _MEMBER_ID_REQUIRED_FROM:
         return _add(context, group, member_id, joiner, now)
     group.add_pending(member_id)
+    # A pending id expires like a session, so that a client that never comes back does not block the
+    # rebalance.
     set_timer(context, session_key(group, member_id), joiner.timeouts.session_ms, now)
     required = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
     if joiner.caller.version >= _PROTOCOL_NULL_FROM:
@@ -193,13 +196,13 @@ def _add(
     return prepare_rebalance_or_complete(context, group, joiner.with_reason(f"{member_id} joined"), now)
 
 
-# Static members that come back
+# Static members that rejoin
 
 
 def _replace(
     context: GroupContext, group: ClassicGroup, member_id: str, joiner: _Joiner, now: Now
 ) -> CommandOutcome:
-    """The instance has a new id. Whoever still uses the old one is told that it was replaced."""
+    """Give the instance a new member id. Requests with the old id get FENCED_INSTANCE_ID."""
     assert joiner.request.group_instance_id is not None
     old_leader = group.leader
     old_id = group.static_members[joiner.request.group_instance_id]
@@ -214,7 +217,7 @@ def _replace(
         reply = _replacement_reply(group, member, old_leader, joiner.caller.version)
         return fenced + CommandOutcome((group.record(),), (Reply(joiner.pending, reply),))
     group.joining[member_id] = joiner.pending
-    # The leader may be at work on an assignment for the old id: only a new generation can help.
+    # The leader may be computing an assignment for the old id: only a new generation can help.
     return fenced + prepare_rebalance_or_complete(
         context, group, joiner.with_reason(f"{member_id} came back"), now
     )
@@ -223,18 +226,18 @@ def _replace(
 def _replacement_reply(
     group: ClassicGroup, member: ClassicMember, old_leader: str | None, version: int
 ) -> JoinGroupResponse:
-    """Nothing changes hands: a leader that comes back is not to hand out the work anew."""
+    """Build the reply for an unchanged generation: a returning leader must not send new assignments."""
     reply = generation_reply(group, member)
     if version >= _SKIP_ASSIGNMENT_FROM:
         reply.skip_assignment = member.member_id == group.leader
         return reply
-    # It cannot be told to skip that, so it is not told that it leads.
+    # Older clients cannot skip the assignment, so the reply does not name them as leader.
     reply.leader = old_leader or ""
     reply.members = []
     return reply
 
 
-# Members
+# Known members
 
 
 def _rejoin(context: GroupContext, group: ClassicGroup, joiner: _Joiner, now: Now) -> CommandOutcome:
@@ -242,7 +245,7 @@ def _rejoin(context: GroupContext, group: ClassicGroup, joiner: _Joiner, now: No
     is_changed = tuple(joiner.protocols) != member.protocols
     leads_stable = group.state is ClassicState.STABLE and member.member_id == group.leader
     if group.state is not ClassicState.PREPARING and not is_changed and not leads_stable:
-        # Perhaps it never got the answer. It can go on to SyncGroup in this generation.
+        # The previous reply may have been lost. The member can continue with SyncGroup in this generation.
         refresh_session(context, group, member.member_id, now)
         return CommandOutcome(replies=(Reply(joiner.pending, generation_reply(group, member)),))
     reason = joiner.with_reason(_rejoin_reason(member, is_changed, leads_stable))
@@ -258,7 +261,7 @@ def _rejoin_reason(member: ClassicMember, is_changed: bool, leads_stable: bool) 
 
 
 def _park_join(group: ClassicGroup, member_id: str, pending: WaitingRequest) -> list[Reply]:
-    """Of two requests of one member the last one counts; the first came over a connection now lost."""
+    """Park the request. It replaces an earlier one of the member, whose connection is lost."""
     replaced = group.joining.pop(member_id, None)
     group.joining[member_id] = pending
     return [replaced.rejection(ErrorCode.REBALANCE_IN_PROGRESS)] if replaced else []

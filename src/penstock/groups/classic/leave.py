@@ -1,4 +1,4 @@
-"""LeaveGroup on a classic group: members go, or an administrator takes static ones out."""
+"""LeaveGroup on a classic group: members leave, or an administrator removes static members."""
 
 from typing import Final
 
@@ -66,13 +66,13 @@ def _leave_group(
     if reasons:
         moved_on = prepare_rebalance_or_complete(context, group, "; ".join(reasons), now)
     else:
-        # One that was only told its id may have been what the others waited for.
+        # The rebalance may have been waiting only for a pending member id that left.
         moved_on = complete_if_all_joined(context, group, now)
     return responses, CommandOutcome(replies=replies) + moved_on
 
 
 def _member_id(group: ClassicGroup, identity: MemberIdentity) -> str:
-    """Whom it means: an instance id alone is how an administrator names a member."""
+    """Resolve a member: an administrator names a static member by its instance id alone."""
     instance_id = identity.group_instance_id
     if not identity.member_id and instance_id in group.static_members:
         return group.static_members[instance_id]

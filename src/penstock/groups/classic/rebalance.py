@@ -1,13 +1,14 @@
-"""How a classic group gathers its members and begins a generation.
+"""The rebalance of a classic group: members rejoin, then the next generation begins.
 
-    prepare         members learn that a rebalance is on (REBALANCE_IN_PROGRESS) and join again
-    complete_join   all are there, or the time is up: the next generation begins, joiners are answered
-    (sync)          the leader's assignment comes, see `sync.py`
+    prepare         members get REBALANCE_IN_PROGRESS and join again
+    complete_join   all members joined or the time is up: the next generation begins, joiners get replies
+    (sync)          the leader sends the assignment, see `sync.py`
 
-Rule 1: whoever waits is answered. Each function here that takes a member out, or moves the group on,
-        returns the replies for those whose wait is over by it.
-Rule 2: a member has a session timer unless it waits for an answer; waiting is a sign of life. Only
-        newcomers are timed while they wait: they may have given up, and nothing else would tell.
+Rule 1: every waiting request gets a reply. A function here that removes a member or changes the group's
+        state returns the replies to the requests that stop waiting.
+Rule 2: a member has a session timer unless one of its requests waits for a reply, which proves that it
+        lives. Only new members are timed while they wait: they may have given up, and no other event would
+        show it.
 """
 
 from typing import Final
@@ -24,12 +25,12 @@ SESSION: Final = "classic session"
 JOIN: Final = "classic join"
 SYNC: Final = "classic sync"
 CLASSIC_TIMERS: Final = frozenset((SESSION, JOIN, SYNC))
-"""The kinds of timers that are to be handed to `classic_timers.expire`."""
+"""Timer kinds that `classic_timers.expire` handles."""
 
 NEW_MEMBER_MS_MAX: Final = 5 * MINUTE_MS
-"""A newcomer waits no longer than this for the others; Kafka's figure."""
+"""Limit on how long a new member waits for the others; Kafka's value."""
 JOIN_RETRY_MS_MIN: Final = SECOND_MS
-"""While nobody joins, the group looks again after the rebalance timeout, which may be nothing."""
+"""Minimum pause before the group checks again for joins: the rebalance timeout may be 0."""
 
 
 def session_key(group: ClassicGroup, member_id: str) -> TimerKey:
@@ -49,7 +50,7 @@ def set_timer(context: GroupContext, key: TimerKey, delay_ms: int, now: Now) -> 
 
 
 def refresh_session(context: GroupContext, group: ClassicGroup, member_id: str, now: Now) -> None:
-    """The member showed that it lives. One that waits to join is timed as its wait demands."""
+    """Restart a member's session timer. A member that waits to join is timed by that wait instead."""
     member = group.members.get(member_id)
     if member is not None and member_id not in group.joining:
         set_timer(context, session_key(group, member_id), member.timeouts.session_ms, now)
@@ -61,16 +62,16 @@ def remove_member(
     member_id: str,
     code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID,
 ) -> list[Reply]:
-    """The member, or the pending one, is gone. What the group does about it, the caller decides."""
+    """Remove a member or pending member. The caller decides whether the group rebalances."""
     context.timers.cancel(session_key(group, member_id))
     return [pending.rejection(code) for pending in group.remove(member_id)]
 
 
-# Gathering
+# Rejoining
 
 
 def prepare_rebalance(context: GroupContext, group: ClassicGroup, reason: str, now: Now) -> CommandOutcome:
-    """Ask everybody to join again."""
+    """Start a rebalance: every member must join again."""
     was_empty = group.is_empty
     interrupted = CommandOutcome(replies=_interrupt_syncs(context, group, now))
     group.enter(ClassicState.PREPARING, now)
@@ -90,14 +91,14 @@ def prepare_rebalance(context: GroupContext, group: ClassicGroup, reason: str, n
 def prepare_rebalance_or_complete(
     context: GroupContext, group: ClassicGroup, reason: str, now: Now
 ) -> CommandOutcome:
-    """Somebody came, went or changed: gather, or end the gathering if nobody is missing now."""
+    """After a membership change: start a rebalance, or complete the one in progress if all have joined."""
     if group.state is ClassicState.PREPARING:
         return complete_if_all_joined(context, group, now)
     return prepare_rebalance(context, group, reason, now)
 
 
 def complete_if_all_joined(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOutcome:
-    # Newcomers to an empty group are given their while even if all that are known have come.
+    # The initial delay of an empty group is not shortened: more members may come.
     must_wait = group.is_initial and len(group.members) > 0
     if group.state is not ClassicState.PREPARING or must_wait or not group.has_all_joined:
         return EMPTY_OUTCOME
@@ -105,7 +106,7 @@ def complete_if_all_joined(context: GroupContext, group: ClassicGroup, now: Now)
 
 
 def extend_or_complete_join(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOutcome:
-    """The time to gather is up, or would be, had nobody come meanwhile."""
+    """The join timer expired: extend the initial delay if members joined during it, else complete."""
     if group.initial_ms_left and group.has_newcomer:
         delay_ms = min(context.config().classic.initial_delay_ms, group.initial_ms_left)
         group.initial_ms_left -= delay_ms
@@ -116,7 +117,8 @@ def extend_or_complete_join(context: GroupContext, group: ClassicGroup, now: Now
 
 
 def complete_join(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOutcome:
-    """Go on with those who joined. Static members may be late; they stay, with what they said last."""
+    """Begin the generation with the members that joined. Static members may be late; they stay, with their
+    last metadata."""
     context.timers.cancel(join_key(group))
     late = [member for member in group.members.values() if member.member_id not in group.joining]
     for member in late:
@@ -147,11 +149,12 @@ def _begin_syncing(context: GroupContext, group: ClassicGroup, now: Now) -> list
 
 
 def _interrupt_syncs(context: GroupContext, group: ClassicGroup, now: Now) -> list[Reply]:
-    """There will be no assignment in this generation."""
+    """Reject the waiting SyncGroup requests: this generation gets no assignment."""
     context.timers.cancel(sync_key(group))
     if group.state is ClassicState.COMPLETING:
         for member in group.members.values():
-            # That of an earlier generation, which this one has ended. Members may read it still.
+            # It is from an earlier generation that has ended. `last_assigned` stays: members may still read
+            # it.
             member.assignment = b""
     group.pending_syncs.clear()
     syncing, group.syncing = group.syncing, {}
@@ -161,7 +164,7 @@ def _interrupt_syncs(context: GroupContext, group: ClassicGroup, now: Now) -> li
 
 
 def generation_reply(group: ClassicGroup, member: ClassicMember) -> JoinGroupResponse:
-    """What a member is told of the present generation. Only the leader learns who else is in it."""
+    """JoinGroup reply for the current generation. Only the leader gets the list of members."""
     is_leader = member.member_id == group.leader
     return JoinGroupResponse(
         generation_id=group.generation,

@@ -1,7 +1,7 @@
-"""SyncGroup on a classic group: the leader hands in who reads what, everybody gets its part.
+"""SyncGroup on a classic group: the leader sends the assignments, and every member gets its own.
 
-Rule 1: the assignment is in the log before anybody learns it: the group's record and the answers
-        are one outcome.
+Rule 1: an assignment is in the log before any member receives it: the group's record and the replies are
+        one outcome.
 """
 
 from collections.abc import Mapping
@@ -28,6 +28,7 @@ def sync(
     _check_protocol(group, request)
     is_leading = group.state is ClassicState.COMPLETING and request.member_id == group.leader
     assignments = {each.member_id: bytes(each.assignment) for each in request.assignments if is_leading}
+    # Before anything changes: a rejected assignment leaves the group as it is.
     _check_assignment_size(context, group, assignments)
     refresh_session(context, group, request.member_id, now)
     if group.state is ClassicState.PREPARING:
@@ -40,7 +41,7 @@ def sync(
 
 
 def _check_protocol(group: ClassicGroup, request: SyncGroupRequest) -> None:
-    """Before version 5 the client does not say what it believes."""
+    """Raise ApiError if the client assumes another protocol. Clients before version 5 send neither field."""
     if request.protocol_type not in (None, group.protocol_type):
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the protocol type is {group.protocol_type}")
     if request.protocol_name not in (None, group.protocol_name):
@@ -50,8 +51,8 @@ def _check_protocol(group: ClassicGroup, request: SyncGroupRequest) -> None:
 def _check_assignment_size(
     context: GroupContext, group: ClassicGroup, assignments: Mapping[str, bytes]
 ) -> None:
-    """Kafka answers this too when an assignment fits no record. Until the leader leaves, or time takes
-    it out of the group, it may try again with less."""
+    """Raise UNKNOWN_SERVER_ERROR for an assignment that is too large, as Kafka does when it fits no record.
+    The leader may retry with a smaller one until it leaves or its session ends."""
     if not assignments:
         return
     told = sum(member.record_bytes(group.protocol_name) for member in group.members.values())
@@ -67,7 +68,7 @@ def _note_sync(context: GroupContext, group: ClassicGroup, member_id: str) -> No
 
 
 def _park_sync(group: ClassicGroup, member_id: str, pending: WaitingRequest) -> list[Reply]:
-    """Of two requests of one member the last one counts; the first came over a connection now lost."""
+    """Park the request. It replaces an earlier one of the member, whose connection is lost."""
     replaced = group.syncing.pop(member_id, None)
     group.syncing[member_id] = pending
     return [replaced.rejection(ErrorCode.REBALANCE_IN_PROGRESS)] if replaced else []
@@ -76,7 +77,7 @@ def _park_sync(group: ClassicGroup, member_id: str, pending: WaitingRequest) -> 
 def _assign(
     context: GroupContext, group: ClassicGroup, assignments: Mapping[str, bytes], now: Now
 ) -> CommandOutcome:
-    """Members that the leader forgot get nothing to do."""
+    """Store the assignments and become Stable. A member that the leader left out gets an empty assignment."""
     for member in group.members.values():
         member.assign(assignments.get(member.member_id, b""))
     group.enter(ClassicState.STABLE, now)

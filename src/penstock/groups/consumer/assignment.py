@@ -1,9 +1,10 @@
-"""Which partitions, by topic id: what a member of a consumer group shall read, reads, or gives up.
+"""Sets of partitions by topic id: the target of a consumer group member, what it reads, what it must
+revoke.
 
-Rule 1: an assignment is never changed, only replaced; members and groups share them.
-Rule 2: no topic is in it without a partition, so that two that say the same are equal.
-Rule 3: there can be very many partitions, so what is the same is kept once: a number in all of them, and
-        a set of them in what a member shall read and what it reads.
+Rule 1: an assignment is never modified, only replaced; members and groups share the objects.
+Rule 2: an assignment has no topic without partitions, so that equal assignments compare equal.
+Rule 3: there can be very many partitions, so equal parts are stored once: one int object per partition
+        number, and one set that a member's target and its current assignment share.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,11 +18,11 @@ Assignment = Mapping[TopicId, frozenset[int]]
 EMPTY: Assignment = {}
 
 _TOPIC_BYTES: Final = 80
-"""What a topic takes in memory beside the set of its partitions: its id, mostly."""
+"""Estimated memory of a topic beside the set of its partitions: mostly its id."""
 
 
 class TopicPartitions(Protocol):
-    """As messages and records say it."""
+    """A topic entry of a message or a record."""
 
     @property
     def topic_id(self) -> bytes: ...
@@ -47,12 +48,12 @@ def _numbers(partitions: list[int]) -> frozenset[int]:
 
 @cache
 def _known_numbers() -> dict[int, int]:
-    """Each of them once: a number that was read takes more memory than its place in a set."""
+    """One shared int object per number: an int takes more memory than its slot in a set."""
     return {number: number for number in range(PARTITIONS_PER_TOPIC_MAX)}
 
 
 def reuse_equal_parts(one: Assignment, other: Assignment) -> Assignment:
-    """The same as `one`, made of what `other` has where they are equal."""
+    """An assignment equal to `one` that reuses the equal sets of `other`."""
     if one == other:
         return other
     return {
@@ -62,7 +63,7 @@ def reuse_equal_parts(one: Assignment, other: Assignment) -> Assignment:
 
 
 def weigh(assignment: Assignment, shared: Assignment = EMPTY) -> int:
-    """About what it takes in memory beside what it shares with another."""
+    """Estimated memory of an assignment, without what it shares with `shared`."""
     if assignment is shared or not assignment:
         return 0
     sets = sum(
@@ -74,7 +75,7 @@ def weigh(assignment: Assignment, shared: Assignment = EMPTY) -> int:
 
 
 def sorted_topics(assignment: Assignment) -> Iterable[tuple[TopicId, list[int]]]:
-    """Topics and partitions in the same order however they were put together."""
+    """Topics and partitions in sorted order, so that equal assignments are encoded alike."""
     return ((topic_id, sorted(assignment[topic_id])) for topic_id in sorted(assignment))
 
 

@@ -1,11 +1,12 @@
-"""Members that speak the classic protocol in a consumer group: JoinGroup, SyncGroup and so on.
+"""Requests of classic-protocol members in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-The coordinator divides the work, so nobody is leader and nobody waits for the others. A join is a step
-like a heartbeat of the consumer protocol, answered at once; the generation is the member's epoch. The
-assignment is fetched with SyncGroup, and Heartbeat says when to join again.
+The coordinator assigns the partitions, so there is no leader and no request waits for other members. A
+JoinGroup is processed like a heartbeat of the consumer protocol, and gets its reply at once; the generation
+is the member epoch. The member fetches its assignment with SyncGroup, and the reply to Heartbeat requests a
+rejoin.
 
-Rule 1: such a member says what it reads only when it joins. So it is told to join again whenever it has
-        something to give up or can be given something.
+Rule 1: such a member reports its partitions only in JoinGroup. So the coordinator requests a rejoin
+        whenever the member must revoke a partition or can be assigned one.
 """
 
 from collections.abc import Collection
@@ -69,7 +70,7 @@ _MEMBER_ID_REQUIRED_FROM: Final = 4
 _REBALANCE_TIMEOUT_FROM: Final = 1
 _MANY_MEMBERS_FROM: Final = 3
 INSTANCE_ID_CHARACTERS_MAX: Final = 249
-"""As in classic groups, which this one may become."""
+"""The limit of classic groups, because the group can become one."""
 
 
 # JoinGroup
@@ -89,6 +90,7 @@ def join(
     subscription = _subscription(request)
     change = _change(context, group, request, caller, subscription)
     check_group_size(context, group, change)
+    # Checked before `update_member`: a downgrade replaces the whole group instead.
     if change.replaced is not None and _is_last_consumer_member(context, group, change.replaced):
         return _downgrade(context, group, change, request, caller, now)
     owned = by_id(subscription.owned_partitions, context.topics())
@@ -181,7 +183,7 @@ def _known(
 
 
 def _is_last_consumer_member(context: GroupContext, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
-    """Whether the static member that comes back was the last to speak the consumer protocol."""
+    """Whether the returning static member was the last member of the consumer protocol."""
     if replaced.metadata.classic is not None or group.classic_count != len(group.members) - 1:
         return False
     config = context.config()
@@ -196,7 +198,7 @@ def _downgrade(
     caller: ClassicCaller,
     now: Now,
 ) -> GroupTransition:
-    """It takes its old place in a classic group, and is answered there."""
+    """Convert to a classic group, in which the static member takes its old place and gets its reply."""
     replaced = change.replaced
     assert replaced is not None
     members = [
@@ -233,6 +235,7 @@ def sync(
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {protocol.name}")
     refresh_session(context, group, member, now)
     context.timers.cancel(timer_key(SYNC, group, member.member_id))
+    # A newer epoch exists. A member that must revoke first takes this assignment, then rejoins.
     if group.epoch > member.epoch and member.current_assignment.state is not MemberState.UNREVOKED:
         return _request_rejoin(context, group, member, caller, now)
     response = SyncGroupResponse(
@@ -291,7 +294,7 @@ def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
 def _request_rejoin(
     context: GroupContext, group: ConsumerGroup, member: ConsumerMember, caller: ClassicCaller, now: Now
 ) -> GroupTransition:
-    """It is timed from when it was told first."""
+    """Reply REBALANCE_IN_PROGRESS. The rejoin timer runs from the first such reply."""
     key = timer_key(JOIN, group, member.member_id)
     if context.timers.deadline(key) is None:
         set_timer(context, key, member.metadata.rebalance_ms, now)
@@ -328,11 +331,11 @@ def leave(
 def _leave_one(
     group: ConsumerGroup, identity: MemberIdentity, leaving: dict[str, ConsumerMember]
 ) -> MemberResponse:
-    """Whichever protocol it speaks: this is also how administrators take members out."""
+    """Resolve one leaving member, of either protocol: administrators remove members this way too."""
     instance_id = identity.group_instance_id
     member_id = identity.member_id
     if not member_id and instance_id is not None:
-        # An instance id alone is how an administrator names a member.
+        # An administrator names a static member by its instance id alone.
         member_id = group.static_members.get(instance_id, "")
     try:
         member = find_member(group, member_id, instance_id)

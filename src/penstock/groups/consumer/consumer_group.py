@@ -1,21 +1,21 @@
-"""A consumer group (KIP-848): its epochs, its members, and who shall read, reads, and holds what.
+"""A consumer group (KIP-848): its epochs, its members, and their target and current assignments.
 
     group epoch        goes up when members, subscriptions or topics change
-    assignment epoch   the group epoch that the target assignment was made for
-    member epoch       the assignment epoch that a member has come to
+    assignment epoch   the group epoch that the target assignment was computed for
+    member epoch       the assignment epoch that a member has reached
 
-    Empty          nobody is there
-    Assigning      the group epoch is ahead: a target is to be made, at the next heartbeat
-    Reconciling    some member has not come to its target yet
-    Stable         everybody reads what it shall read
-    Dead           the group was deleted, or is another's
+    Empty          no members
+    Assigning      the group epoch is ahead: the next heartbeat computes a target assignment
+    Reconciling    some member has not reached its target yet
+    Stable         every member reads its target
+    Dead           the group was deleted or converted to a classic group
 
-Durable is everything above, in the records of types 3 to 8 and 16. Volatile are the timers, the
-rebalances that were counted, and what is to be looked at again because topics changed.
+All of this is durable, in the records of types 3 to 8 and 16. Volatile are the timers, the rebalance
+counter, and the marks for what to check again because topics changed.
 
-Rule 1: what is durable changes through `replay` only, whether the record is new or from the log.
-Rule 2: a partition has at most one holder: the member that was given it and has not given it up.
-Rule 3: what is asked at every heartbeat is kept as a number or a set, not counted anew.
+Rule 1: durable state changes through `replay` only, for new records and for records from the log.
+Rule 2: a partition has at most one holder: the member that it was assigned to and that has not revoked it.
+Rule 3: what every heartbeat needs is kept as a counter or a set, and not recomputed.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Set
@@ -64,11 +64,11 @@ CONSUMER_KEYS = (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupRegularExpressionKey,
 )
-"""The keys of records that are to be handed to `ConsumerGroup.replay`; each has a `group_id`."""
+"""Record keys that `ConsumerGroup.replay` handles; each has a `group_id`."""
 
 
 _HELD_TOPIC_BYTES: Final = 150
-"""What a topic takes in memory among the holders, beside its partitions."""
+"""Estimated memory of a topic in `holders`, beside its partitions."""
 
 
 class ConsumerState(Enum):
@@ -115,41 +115,41 @@ class ConsumerGroup:
         self.is_deleted = False
         self.epoch = 0
         self.metadata_hash = 0
-        """Of the subscribed topics when the epoch was set."""
+        """Hash of the subscribed topics when the epoch was set."""
         self.epoch_changed_ms = NO_TIMESTAMP
-        """When the epoch was set."""
+        """Time when the epoch was set."""
         self.assignment_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
         self.target: dict[str, Assignment] = {}
-        """By member id. Members that shall read nothing may be missing."""
+        """Target assignments by member id. Members with an empty target may be missing."""
         # Derived from the members
         self.static_members: dict[str, str] = {}
         self.holders: dict[TopicId, dict[int, str]] = {}
         self.subscribed = SubscribedTopics()
-        """And what regular expressions were found to mean."""
+        """Subscribed topics, and the topics that regular expressions matched."""
         self.assignor_votes: dict[str, int] = {}
         self.classic_support: dict[str, int] = {}
         self.classic_count = 0
         self.unreconciled: set[str] = set()
         self.left_temporarily: set[str] = set()
         self.metadata_bytes = 0
-        """What members said, as it is written."""
+        """Estimated size of the member metadata in the log."""
         self.member_bytes = 0
-        """What that takes in memory, and what the rest does."""
+        """Estimated memory of the member metadata; the next two are for assignments and holders."""
         self.assignment_bytes = 0
         self.holder_bytes = 0
         # Volatile
         self.rebalances = RebalanceHistory()
         self.needs_topic_refresh = True
-        """Topics may have changed since the epoch was set."""
+        """True: topics may have changed since the epoch was set."""
         self.stale_regexes: set[str] = set()
-        """Those that were resolved before topics changed."""
+        """Expressions that were resolved before topics changed."""
         self.resolving: dict[str, RegexResolver] = {}
 
     def __repr__(self) -> str:
         return f"<ConsumerGroup {self.group_id} {self.state} {self.epoch} of {len(self.members)}>"
 
-    # Questions
+    # Queries
 
     @property
     def state(self) -> ConsumerState:
@@ -167,7 +167,8 @@ class ConsumerGroup:
 
     @property
     def empty_since_ms(self) -> int | None:
-        """None while it has members. The last one to leave set the epoch."""
+        """Time since when the group is empty; None while it has members. The last member to leave set the
+        epoch."""
         return self.epoch_changed_ms if self.is_empty else None
 
     @property
@@ -181,12 +182,12 @@ class ConsumerGroup:
     def topics_of(
         self, subscriptions: Set[Subscription], resolved: Mapping[str, frozenset[str]] | None = None
     ) -> frozenset[str]:
-        """The topics that are meant; what `resolved` says goes before what is known of an expression."""
+        """Topics of these subscriptions. `resolved` takes precedence over known matches of an expression."""
         return self.subscribed.topics_if(subscriptions, resolved or {})
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes in memory. That is much more than members say: few words mean many topics."""
+        """Estimated memory. It can far exceed the request sizes: a short subscription can mean many topics."""
         resolving = sum(resolving.memory_bytes for resolving in self.resolving.values())
         partitions = self.assignment_bytes + self.holder_bytes
         return self.member_bytes + partitions + self.subscribed.memory_bytes + resolving
@@ -202,21 +203,21 @@ class ConsumerGroup:
         return self.target.get(member_id, EMPTY)
 
     def subscriptions_without(self, members: Collection[ConsumerMember]) -> set[Subscription]:
-        """The different subscriptions of all the others."""
+        """Distinct subscriptions of all other members."""
         return self.subscribed.subscriptions_without(member.metadata.subscription for member in members)
 
     def supports_classic(self, names: Collection[str]) -> bool:
-        """Whether a newcomer that knows these protocols finds one that all classic members know."""
+        """Whether one of these protocols is supported by all classic members."""
         return any(self.classic_support.get(name, 0) == self.classic_count for name in names)
 
     def parked(self) -> Iterator[WaitingRequest]:
-        """Nobody waits for anything here."""
+        """Waiting requests: none, a consumer group replies to every request at once."""
         return iter(())
 
     # The log
 
     def replay(self, key: RecordKey[Struct], value: Struct | None, timestamp_ms: int) -> None:
-        """Apply a record whose key is one of `CONSUMER_KEYS` and of this group."""
+        """Apply a record of this group whose key is one of `CONSUMER_KEYS`."""
         match key, value:
             case ConsumerGroupMetadataKey(), _:
                 assert value is None or isinstance(value, ConsumerGroupMetadataValue)
@@ -259,7 +260,8 @@ class ConsumerGroup:
     def replay_current_assignment(
         self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None
     ) -> None:
-        """It may come before the rest of the member: compaction keeps the last of each."""
+        """Apply a current assignment. It may precede the member's metadata: compaction keeps the last of
+        each."""
         known = self.members.get(member_id)
         if value is None and known is None:
             return
@@ -297,7 +299,7 @@ class ConsumerGroup:
             resolution = ResolvedRegularExpression(frozenset(value.topics), value.version, value.timestamp_ms)
             self.subscribed.resolve(regex, resolution)
 
-    # Keeping the books
+    # Derived state
 
     def _put(self, member_id: str, after: ConsumerMember | None) -> None:
         before, before_bytes = self.members.get(member_id), self._assignment_memory(member_id)
@@ -312,7 +314,7 @@ class ConsumerGroup:
     def _recount(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
         if before is not None and after is not None and before.metadata == after.metadata:
             return
-        # In this order, or what both say would go and come back.
+        # In this order: otherwise counters that both share would drop to zero and be rebuilt.
         if after is not None:
             self._count(after, 1)
         if before is not None:
@@ -333,7 +335,7 @@ class ConsumerGroup:
     def _index_member(
         self, member_id: str, before: ConsumerMember | None, after: ConsumerMember | None
     ) -> None:
-        """In the tables by which members are found."""
+        """Update the lookup tables of members."""
         instance_id = before.metadata.instance_id if before else None
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
@@ -356,6 +358,7 @@ class ConsumerGroup:
         for topic_id, partitions in _held_partitions(current_assignment):
             holders = self.holders.get(topic_id, {})
             for partition in partitions:
+                # Another member may have been recorded as the holder since; its entry stays.
                 if holders.get(partition) == member_id:
                     del holders[partition]
             if not holders and topic_id in self.holders:
@@ -375,13 +378,13 @@ class ConsumerGroup:
                 self.holder_bytes += holders.__sizeof__()
 
     def _assignment_memory(self, member_id: str) -> int:
-        """What a member shall read and reads."""
+        """Estimated memory of a member's target and current assignment."""
         target, member = self.target_of(member_id), self.members.get(member_id)
         current_assignment = member.current_assignment if member else UNASSIGNED
         return weigh(target) + weigh(current_assignment.assigned, target) + weigh(current_assignment.revoking)
 
     def durable(self) -> dict[str, Any]:
-        """Everything that can be read back from the log, for comparison."""
+        """All durable state, for comparison in tests."""
         other = {
             "rebalances",
             "needs_topic_refresh",

@@ -1,13 +1,13 @@
-"""ConsumerGroupHeartbeat: all that members of the consumer protocol say, and all they are told.
+"""ConsumerGroupHeartbeat: the only membership request of the consumer protocol. By member epoch:
 
-    epoch 0     join, or join again having lost track
-    above       still here
+    epoch 0     join, or rejoin after being fenced
+    above 0     heartbeat
     -1          leave
-    -2          a static member stops for a moment
+    -2          temporary leave of a static member
 
-Rule 1: every refusal is raised before anything changes.
-Rule 2: a member of a group that is not known is UNKNOWN_MEMBER_ID, upon which clients join again.
-        Kafka's GROUP_ID_NOT_FOUND is the end of most of them; it is left to those who leave.
+Rule 1: every rejection is raised before any state changes.
+Rule 2: a heartbeat to an unknown group gets UNKNOWN_MEMBER_ID, on which clients join again. Kafka's
+        GROUP_ID_NOT_FOUND is fatal to most clients; only a leaving member gets it.
 """
 
 from collections.abc import Callable
@@ -52,17 +52,17 @@ from penstock.protocol.messages.consumer_group_heartbeat import (
 )
 
 _HEARTBEAT_MS_PER_MEMBER: Final = 1
-"""So that a group of any size sends about a thousand heartbeats a second at most."""
+"""Heartbeat interval per member: a group of any size sends at most about a thousand heartbeats a second."""
 
 
 class ConsumerCaller(NamedTuple):
-    """What a request has besides its fields."""
+    """Caller of a request: API version, client, the request that waits for the reply, and authorization."""
 
     version: int
     client: ClientInfo
     pending: WaitingRequest
     can_describe: Callable[[str], bool] = lambda topic: True
-    """Whether the client may know of a topic: a regular expression matches no other."""
+    """Whether the client may describe a topic: a regular expression matches only such topics."""
 
 
 def heartbeat(
@@ -99,8 +99,9 @@ def _join_classic(
     caller: ConsumerCaller,
     now: Now,
 ) -> GroupTransition:
-    """The first member of this protocol in a group of the other."""
+    """Upgrade a classic group: its first member of the consumer protocol joins."""
     group, records = plan_upgrade(context, classic, now)
+    # The request is validated against the planned group; the classic group changes only after that.
     accepted = _validate(context, group, request, caller)
     replies = apply_upgrade(context, classic, group, now)
     return GroupTransition(group, CommandOutcome(records, replies) + _apply(context, group, accepted, now))
@@ -129,7 +130,7 @@ def _leave(
 
 
 class _AcceptedHeartbeat(NamedTuple):
-    """What a member said, and that is acceptable."""
+    """A validated heartbeat."""
 
     request: ConsumerGroupHeartbeatRequest
     caller: ConsumerCaller
@@ -143,7 +144,7 @@ def _validate(
     request: ConsumerGroupHeartbeatRequest,
     caller: ConsumerCaller,
 ) -> _AcceptedHeartbeat:
-    """Everything that can be refused is refused here."""
+    """Raise every rejection, before any state changes."""
     owned = None if request.topic_partitions is None else parse_assignment(request.topic_partitions)
     change = _change(context, group, request, caller, owned)
     check_group_size(context, group, change)
@@ -189,7 +190,7 @@ def _change(
 def _find_joining(
     group: ConsumerGroup, member_id: str, instance_id: str | None
 ) -> tuple[ConsumerMember | None, ConsumerMember | None]:
-    """The member as it is known already, and the one whose place it takes."""
+    """Find the known member, and the static member that it replaces."""
     known = group.members.get(member_id)
     holder = None if instance_id is None else group.static_member(instance_id)
     if holder is not None and holder is not known:
@@ -209,7 +210,7 @@ def _find_joining(
 def _updated_metadata(
     known: ConsumerMemberMetadata, request: ConsumerGroupHeartbeatRequest, caller: ConsumerCaller
 ) -> ConsumerMemberMetadata:
-    """What is not said has not changed."""
+    """Merge the request into the metadata: fields that are missing have not changed."""
     names, regex = known.subscription
     if request.subscribed_topic_names is not None:
         names = tuple(request.subscribed_topic_names)
@@ -233,7 +234,8 @@ def _updated_metadata(
 def _update_timers(
     context: GroupContext, group: ConsumerGroup, change: MemberChange, update: MemberUpdate, now: Now
 ) -> None:
-    """It lives. If it spoke the classic protocol until now, that is no longer waited for."""
+    """Restart the session timer, and cancel the timers of the classic protocol if the member used it
+    before."""
     known = change.known
     if known is not None and known.member_id != update.member.member_id:
         cancel_timers(context, group, known.member_id)
@@ -252,7 +254,7 @@ def _interval_ms(context: GroupContext, group: ConsumerGroup, update: MemberUpda
 def _needs_assignment(
     request: ConsumerGroupHeartbeatRequest, change: MemberChange, update: MemberUpdate
 ) -> bool:
-    """Its assignment: if it asks for it, if it is another, or if it may not have got it."""
+    """Whether to send the assignment: on a full request, on a change, or if the last reply may be lost."""
     is_subscribing = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     is_full = request.rebalance_timeout_ms != -1 and is_subscribing and request.topic_partitions is not None
     if is_full or change.before is None or request.member_epoch != change.before.epoch:

@@ -1,7 +1,7 @@
-"""Members of a consumer group go: they say so, or they are silent or slow for too long.
+"""Removal of consumer group members: they leave, their session expires, or they revoke too slowly.
 
-Rule 1: what a member held is free as soon as the group forgets it. So nobody is forgotten who may
-        still read, unless its time is up: then it was told before that it has to stop by itself.
+Rule 1: a removed member's partitions are free at once. So a member that may still read is not removed
+        before its time is up; by then the client itself must have stopped reading.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ _REASONS = {
 def remove(
     context: GroupContext, group: ConsumerGroup, members: Sequence[ConsumerMember], reason: str, now: Now
 ) -> GroupTransition:
-    """Forget these members. If only those of the classic protocol remain, the group is theirs again."""
+    """Remove these members. If only classic members remain, convert the group to a classic group."""
     leaving = {member.member_id for member in members}
     if can_downgrade(context, group, leaving):
         remaining = [member for member_id, member in group.members.items() if member_id not in leaving]
@@ -67,7 +67,7 @@ def remove(
 
 
 def _remove_unused_regexes(group: ConsumerGroup, members: Sequence[ConsumerMember]) -> list[StateRecord]:
-    """Of those that nobody uses any more."""
+    """Build tombstones of the expressions that no remaining member uses."""
     used = {subscription.regex for subscription in group.subscriptions_without(members)}
     unused = {member.metadata.subscription.regex for member in members} - used
     forgotten = [regex for regex in unused if regex is not None]
@@ -79,7 +79,7 @@ def _remove_unused_regexes(group: ConsumerGroup, members: Sequence[ConsumerMembe
 def leave_temporarily(
     context: GroupContext, group: ConsumerGroup, member: ConsumerMember, now: Now
 ) -> GroupTransition:
-    """A static member stops and will be back: its partitions wait for it as long as a session lasts."""
+    """Mark a static member that will return: its partitions stay assigned for one session timeout."""
     current_assignment = member.current_assignment
     gone = MemberAssignment(
         STATIC_LEAVE_EPOCH,
@@ -99,12 +99,13 @@ def leave_temporarily(
 def expire(
     context: GroupContext, group: ConsumerGroup, keys: Iterable[TimerKey], now: Now
 ) -> GroupTransition:
-    """These timers of the group have come due. All of them at once: what one means for the group is not
-    to be judged as if the others had not been."""
+    """Handle expired timers of the group, all in one step, so that whether to convert the group is decided
+    with every expired member removed."""
     late: dict[str, str] = {}
     for key in keys:
         member = group.members.get(key.member_id)
         is_reset = context.timers.deadline(key) is not None
+        # A request restarted the timer after it expired, so the member lives.
         if member is None or is_reset:
             continue
         if key.kind != REBALANCE or member.current_assignment.state is MemberState.UNREVOKED:

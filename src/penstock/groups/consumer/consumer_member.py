@@ -1,11 +1,11 @@
-"""A member of a consumer group: what it told about itself, and how far it has come.
+"""A member of a consumer group: its metadata and its current assignment.
 
-The two parts are two records in the log: `ConsumerMemberMetadata` changes when the member says something
-new, and `MemberAssignment` when it moves towards what it shall read. Both are replaced whole.
+The two parts are two records in the log. `ConsumerMemberMetadata` changes when the member reports something
+new, and `MemberAssignment` when the member moves towards its target. Each is replaced whole.
 
-    Stable         it reads what it shall read, as of its epoch
-    Unrevoked      it was told to give partitions up and has not said yet that it did
-    Unreleased     it has come to its epoch, and waits for partitions that others have not given up
+    Stable         the member reads the target of its epoch
+    Unrevoked      the member must revoke partitions and has not confirmed it yet
+    Unreleased     the member has reached its epoch and waits for partitions that other members hold
     Unknown        newer software wrote its record
 """
 
@@ -32,17 +32,17 @@ from penstock.groups.records import ClassicProtocol as RecordedProtocol
 JOIN_GROUP_EPOCH: Final = 0
 LEAVE_GROUP_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
-"""Of a static member that will be back soon."""
+"""Member epoch of a static member that left temporarily."""
 
 _MEMBER_BYTES: Final = 128
 _MEMBER_MEMORY_BYTES: Final = 1_500
-"""What a member takes in memory beside texts and partitions: it is in many tables, and it is timed."""
+"""Estimated memory beside strings and partitions: a member is in several tables and has timers."""
 _RECORDS_PER_MEMBER: Final = 3
-"""Each has the group's and the member's id in its key."""
+"""Records per member, each with the group id and the member id in its key."""
 
 
 class MemberState(IntEnum):
-    """Numbers as in records."""
+    """State of a member, numbered as in the records."""
 
     STABLE = 0
     UNREVOKED = 1
@@ -52,7 +52,7 @@ class MemberState(IntEnum):
 
 class Subscription(NamedTuple):
     names: tuple[str, ...] = ()
-    """Sorted, each once."""
+    """Topic names, sorted and distinct."""
     regex: str | None = None
 
     @classmethod
@@ -64,14 +64,14 @@ NO_SUBSCRIPTION: Final = Subscription()
 
 
 class ClassicMembership(NamedTuple):
-    """Of a member that speaks the classic protocol."""
+    """Session timeout and protocols of a classic-protocol member."""
 
     session_ms: int
     protocols: tuple[ClassicProtocol, ...]
 
     @property
     def protocol(self) -> ClassicProtocol:
-        """The one it prefers."""
+        """The member's preferred protocol."""
         return self.protocols[0]
 
 
@@ -110,7 +110,7 @@ class ConsumerMemberMetadata(msgspec.Struct, frozen=True):
         )
 
     def weigh(self, group_id: str, member_id: str) -> int:
-        """About what it takes in the log."""
+        """Estimated size in the log."""
         keys = _RECORDS_PER_MEMBER * (len(group_id.encode()) + len(member_id.encode()))
         told = sum(len(text.encode()) for text in self._texts() if text)
         return (
@@ -121,7 +121,7 @@ class ConsumerMemberMetadata(msgspec.Struct, frozen=True):
         )
 
     def memory_bytes(self, member_id: str) -> int:
-        """About what it takes in memory."""
+        """Estimated memory."""
         texts = sum(text.__sizeof__() for text in self._texts() if text)
         told = protocols_memory_bytes(self.classic.protocols) if self.classic else 0
         return _MEMBER_MEMORY_BYTES + _RECORDS_PER_MEMBER * member_id.__sizeof__() + texts + told
@@ -139,7 +139,7 @@ def _classic_to_value(membership: ClassicMembership | None) -> ClassicMemberMeta
 
 
 def _classic_from_value(value: ClassicMemberMetadata | None) -> ClassicMembership | None:
-    """To be one of the classic protocol, a member must know one."""
+    """Convert the recorded value; a classic member has at least one protocol."""
     if value is None or not value.supported_protocols:
         return None
     protocols = (ClassicProtocol(each.name, bytes(each.metadata)) for each in value.supported_protocols)
@@ -149,12 +149,12 @@ def _classic_from_value(value: ClassicMemberMetadata | None) -> ClassicMembershi
 class MemberAssignment(msgspec.Struct, frozen=True):
     epoch: int = JOIN_GROUP_EPOCH
     previous_epoch: int = JOIN_GROUP_EPOCH
-    """What it may still believe to be its epoch, if the last answer was lost."""
+    """Epoch that the member may still have if the last reply was lost."""
     state: MemberState = MemberState.STABLE
     assigned: Assignment = EMPTY
-    """What it was told to read."""
+    """Partitions assigned to the member."""
     revoking: Assignment = EMPTY
-    """What it may still read though it was told not to."""
+    """Partitions that the member must revoke and may still read."""
 
     def to_value(self) -> ConsumerGroupCurrentMemberAssignmentValue:
         return ConsumerGroupCurrentMemberAssignmentValue(

@@ -1,4 +1,4 @@
-"""The records that a consumer group writes."""
+"""Builders of the records of a consumer group."""
 
 from collections.abc import Iterable
 
@@ -74,7 +74,8 @@ def member_tombstones(group_id: str, member_id: str) -> list[StateRecord]:
 
 
 def group_tombstones(group: ConsumerGroup) -> list[StateRecord]:
-    """Nothing of the group is left. The last of these makes it Dead: until then it is still one."""
+    """Build the records that delete a group. The last one makes it Dead, so a partly replayed deletion is
+    still a group."""
     group_id = group.group_id
     member_ids: Iterable[str] = {**group.members, **group.target}
     return [

@@ -1,8 +1,8 @@
-"""The deadlines of members of a consumer group.
+"""The timers of consumer group members.
 
-session     silent for longer, a member is gone
-rebalance   so long a member may take to give up what it was told to give up
-join, sync  of members that speak the classic protocol: so long they may take for each of these
+session     without a heartbeat for this long, a member is removed
+rebalance   time that a member has to revoke partitions
+join, sync  time that a classic-protocol member has for each of these requests
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ REBALANCE: Final = "consumer rebalance"
 JOIN: Final = "consumer join"
 SYNC: Final = "consumer sync"
 CONSUMER_TIMERS: Final = frozenset((SESSION, REBALANCE, JOIN, SYNC))
-"""The kinds of timers that are to be handed to `consumer_leave.expire`."""
+"""Timer kinds that `consumer_leave.expire` handles."""
 
 
 def timer_key(kind: str, group: ConsumerGroup, member_id: str) -> TimerKey:
@@ -29,7 +29,7 @@ def set_timer(context: GroupContext, key: TimerKey, delay_ms: int, now: Now) -> 
 
 
 def refresh_session(context: GroupContext, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
-    """The member showed that it lives."""
+    """Restart a member's session timer."""
     classic = member.metadata.classic
     session_ms = (classic or context.consumer_config(group.group_id)).session_ms
     set_timer(context, timer_key(SESSION, group, member.member_id), session_ms, now)
@@ -38,7 +38,7 @@ def refresh_session(context: GroupContext, group: ConsumerGroup, member: Consume
 def set_rebalance_timer(
     context: GroupContext, group: ConsumerGroup, member: ConsumerMember, now: Now
 ) -> None:
-    """Its position has changed. Those of the classic protocol are timed by joining."""
+    """Start or cancel the rebalance timer after an assignment change. Classic members have the join timer."""
     key = timer_key(REBALANCE, group, member.member_id)
     if member.current_assignment.state is MemberState.UNREVOKED and member.metadata.classic is None:
         set_timer(context, key, member.metadata.rebalance_ms, now)
@@ -52,7 +52,7 @@ def cancel_timers(context: GroupContext, group: ConsumerGroup, member_id: str) -
 
 
 def on_loaded(context: GroupContext, group: ConsumerGroup, now: Now) -> None:
-    """The log has been read: everybody's session begins, and topics may have changed meanwhile."""
+    """Start all session timers after the log was loaded; topics may have changed meanwhile."""
     for member in group.members.values():
         refresh_session(context, group, member, now)
         set_rebalance_timer(context, group, member, now)
@@ -60,13 +60,13 @@ def on_loaded(context: GroupContext, group: ConsumerGroup, now: Now) -> None:
 
 
 def topics_changed(group: ConsumerGroup) -> None:
-    """Topics were created, deleted or have grown. The next heartbeat looks what that means here."""
+    """Mark the group to check its topics at the next heartbeat: topics were created, deleted or have grown."""
     group.needs_topic_refresh = True
     group.stale_regexes = set(group.regexes)
-    group.resolving.clear()  # those under way look at the topics that were; they begin anew
+    group.resolving.clear()  # resolutions in progress use the old topics; they restart
 
 
 def end(context: GroupContext, group: ConsumerGroup) -> None:
-    """The group is deleted or becomes another kind: nothing of it may be left behind."""
+    """Cancel all timers: the group is deleted or converted."""
     for member_id in group.members:
         cancel_timers(context, group, member_id)

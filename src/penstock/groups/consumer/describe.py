@@ -1,4 +1,4 @@
-"""What people are shown of a consumer group: ConsumerGroupDescribe."""
+"""ConsumerGroupDescribe: the description of a consumer group."""
 
 from collections.abc import Collection
 from typing import Final
@@ -48,7 +48,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, topics: TopicsImage) -
 
 
 def _assignment(assignment: Assignment, topics: TopicsImage) -> DescribedAssignment:
-    """Topics that are gone have no name to show."""
+    """Convert an assignment; deleted topics have no name and are left out."""
     return DescribedAssignment(
         [
             DescribedTopicPartitions(topic_id, topics.by_id[topic_id].name, partitions)

@@ -1,11 +1,11 @@
-"""One step of a member of a consumer group: it said something, and perhaps it is told something new.
+"""The update of a member of a consumer group: from its report to records and its next assignment.
 
-What a member says can change the group's epoch, a new epoch means a new target, and a new target
-means that this member and others have to move. The others learn it when they report themselves.
+A report can change the group epoch, a new epoch requires a new target, and with a new target this member
+and others must change their assignments. The other members learn it at their next heartbeat.
 
-Rule 1: the group is not changed here. What will be different is in the records, and is put over what
-        is for the questions in between (`ProspectiveGroup`).
-Rule 2: what is refused is refused before anything else.
+Rule 1: the group's durable state is not changed here. The changes are in the records; until those are
+        replayed, queries run on an overlay (`ProspectiveGroup`).
+Rule 2: everything that can be rejected is rejected first.
 """
 
 from collections.abc import Callable
@@ -35,17 +35,17 @@ from penstock.types import TopicId
 
 
 class MemberChange(NamedTuple):
-    """A member as the group knows it, and as it presents itself now."""
+    """A member as the group has it, and as its request describes it."""
 
     before: ConsumerMember | None
-    """None: a newcomer."""
+    """None: a new member."""
     after: ConsumerMember
     replaced: ConsumerMember | None = None
-    """The static member whose place it takes; `before` is that one under the new id."""
+    """The static member that this one replaces; `before` is that member under the new id."""
 
     @property
     def known(self) -> ConsumerMember | None:
-        """Whom the group will forget or know differently."""
+        """The member that the group removes or updates."""
         return self.replaced or self.before
 
     @property
@@ -58,9 +58,9 @@ class MemberChange(NamedTuple):
 
 class MemberReport(NamedTuple):
     owned: Assignment | None
-    """What the member says it reads; None: it did not say."""
+    """Partitions that the member reports to own; None: not reported."""
     can_describe: Callable[[str], bool]
-    """Whether its client may know of a topic."""
+    """Whether the client may describe a topic."""
 
 
 class MemberUpdate(NamedTuple):
@@ -68,7 +68,7 @@ class MemberUpdate(NamedTuple):
     member: ConsumerMember
     assignment_epoch: int
     is_stable: bool
-    """Everybody who is there reads what it shall read."""
+    """True: every member that has not left temporarily reads its target."""
 
 
 def update_member(
@@ -76,6 +76,7 @@ def update_member(
 ) -> MemberUpdate:
     _check_regexes(group, change)
     topics = context.topics()
+    # The order of the records is the order of their replay: member, expressions, epoch, target, assignment.
     records = _membership_records(group, change)
     regexes, resolved = _update_regexes(context, group, change, report, now)
     records += regexes
@@ -103,7 +104,7 @@ def update_member(
 
 
 def _membership_records(group: ConsumerGroup, change: MemberChange) -> list[StateRecord]:
-    """That it is a member, and what it said."""
+    """Build the records of the membership and its metadata."""
     group_id, after = group.group_id, change.after
     if change.replaced is not None:
         old_id = change.replaced.member_id
@@ -122,7 +123,7 @@ def _membership_records(group: ConsumerGroup, change: MemberChange) -> list[Stat
 
 
 def _check_regexes(group: ConsumerGroup, change: MemberChange) -> None:
-    """Each takes memory, and time whenever topics are divided anew."""
+    """Raise ApiError for too many distinct expressions: each takes memory, and time at every new target."""
     regex, users = change.after.metadata.subscription.regex, group.subscribed.regex_users
     if regex is None or regex in users:
         return
@@ -135,7 +136,7 @@ def _check_regexes(group: ConsumerGroup, change: MemberChange) -> None:
 def _update_regexes(
     context: GroupContext, group: ConsumerGroup, change: MemberChange, report: MemberReport, now: Now
 ) -> tuple[list[StateRecord], dict[str, frozenset[str]]]:
-    """Records of expressions whose meaning changed, and what they mean now."""
+    """Build records of expressions whose matches changed, and return the new matches."""
     records: list[StateRecord] = []
     regex = change.after.metadata.subscription.regex
     known = change.known
@@ -159,7 +160,7 @@ def _update_regexes(
 def _resolve(
     context: GroupContext, group: ConsumerGroup, regex: str, report: MemberReport
 ) -> frozenset[str] | None:
-    """What it means, if that had to be found out and is known now."""
+    """Run a chunk of the resolution. Returns the matches once it completes; None if known or incomplete."""
     resolving = group.resolving.get(regex)
     if resolving is None:
         is_known = regex in group.regexes
@@ -171,7 +172,8 @@ def _resolve(
         group.resolving[regex] = resolving
         if not is_known:
             # As in Kafka, the reply to the heartbeat that brings an expression assigns the topics that the
-            # member names; those that match follow with a later one, which it is told to send soon.
+            # member names; the matching topics follow with a later heartbeat, which the short interval
+            # makes soon.
             return None
     if not resolving.run_chunk():
         return None
@@ -185,7 +187,7 @@ def _resolve(
 def _check_epoch_bump(
     group: ConsumerGroup, change: MemberChange, resolved: dict[str, frozenset[str]], topics: TopicsImage
 ) -> tuple[bool, int]:
-    """Whether there is reason for a new epoch, and the hash of the topics that it is for."""
+    """Whether the group needs a new epoch, and the hash of its topics."""
     is_changed = change.is_subscription_changed or bool(resolved)
     if not is_changed and not group.needs_topic_refresh:
         return False, group.metadata_hash
@@ -217,7 +219,7 @@ def _compute_target(
 def _target_records(
     group: ConsumerGroup, change: MemberChange, made: dict[str, Assignment], epoch: int, now: Now
 ) -> list[StateRecord]:
-    """Of those whose target is another, and at last of the epoch that it is for."""
+    """Build records of the targets that changed, and last of the assignment epoch."""
     after_id = change.after.member_id
     known_id = change.known.member_id if change.known else after_id
     records = [
@@ -229,12 +231,13 @@ def _target_records(
 
 
 def _is_free(group: ConsumerGroup, change: MemberChange) -> Callable[[TopicId, int], bool]:
-    """Held by nobody, or by this very member: it has just said that it stopped reading it."""
+    """Whether a partition has no holder, or this member holds it: the member's report shows what it still
+    owns."""
     own = {None, change.after.member_id, change.known.member_id if change.known else None}
     return lambda topic_id, partition: group.holder(topic_id, partition) in own
 
 
-# What follows from it
+# Consequences
 
 
 def _is_stable(
@@ -266,7 +269,7 @@ def _reason(change: MemberChange) -> str:
 
 
 def rejoin_assignment(current_assignment: MemberAssignment) -> MemberAssignment:
-    """Of a static member that comes back: it has what it had, and begins anew."""
+    """Assignment of a static member that rejoins: its partitions stay, and its epochs restart at 0."""
     return MemberAssignment(
         0, 0, current_assignment.state, current_assignment.assigned, current_assignment.revoking
     )

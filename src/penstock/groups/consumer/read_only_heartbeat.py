@@ -1,8 +1,8 @@
-"""ConsumerGroupHeartbeat while nothing can be written: members live on, and nothing changes.
+"""ConsumerGroupHeartbeat while the log is not writable: sessions continue, and nothing changes.
 
-A member that says nothing new is answered as ever: it keeps what it has. Whoever says something that
-would have to be written is told to try again, but its session goes on as well. So a full disk costs a
-group its commits and not its members.
+A member that reports no change gets a normal reply and keeps its assignment. A member that reports a change
+gets COORDINATOR_NOT_AVAILABLE, which it retries, but its session continues too. So a full disk stops a
+group's commits and does not remove its members.
 """
 
 from penstock.coordinator.outcome import CommandOutcome, Now, Reply
@@ -31,6 +31,7 @@ def read_only_heartbeat(
     if not isinstance(group, ConsumerGroup) or request.member_epoch <= JOIN_GROUP_EPOCH:
         raise _not_writable()
     member = find_member(group, request.member_id, request.instance_id)
+    # Before the rejection below: a report that cannot be stored still proves that the member lives.
     if request.member_epoch == member.epoch:
         refresh_session(context, group, member, now)
     if request.member_epoch != member.epoch or _has_changes(member, request):

@@ -1,10 +1,10 @@
-"""How a member comes to what it shall read, one heartbeat at a time.
+"""The reconciliation of a member: the steps from its current assignment to its target, one per heartbeat.
 
-    1  what it reads and shall not read is taken from it: it is told, and must say that it stopped
-    2  then it comes to the epoch of the target, and gets what is free of it
-    3  what others still hold it gets when they have given it up
+    1  Partitions outside the target are revoked; the member must confirm that it stopped reading them.
+    2  Then the member reaches the epoch of the target, and is assigned the free partitions of it.
+    3  Partitions that other members hold follow when those members have revoked them.
 
-Rule 1: a partition is given to nobody while somebody else may still read it.
+Rule 1: a partition is never assigned while another member may still read it.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class TargetAssignment(NamedTuple):
 def reconcile(
     current_assignment: MemberAssignment, target: TargetAssignment, owned: Assignment | None, is_free: IsFree
 ) -> MemberAssignment:
-    """The next position. `owned` is what the member says it reads; None: it did not say."""
+    """Compute the next assignment. `owned` is what the member reports to own; None: not reported."""
     match current_assignment.state:
         case MemberState.STABLE:
             if current_assignment.epoch == target.epoch:
@@ -38,7 +38,7 @@ def reconcile(
         case MemberState.UNRELEASED:
             return _next_assignment(current_assignment, current_assignment.epoch, target, owned, is_free)
         case MemberState.UNKNOWN:
-            # It was made to give up everything; see `validate_member_epoch`.
+            # The member has revoked everything; see `validate_member_epoch`.
             return _next_assignment(current_assignment, target.epoch, target, EMPTY, is_free)
 
 
@@ -55,6 +55,7 @@ def _next_assignment(
 ) -> MemberAssignment:
     kept = intersection(current_assignment.assigned, target.assignment)
     revoking = difference(current_assignment.assigned, kept)
+    # Without a report of `owned` the member may still read, so the partitions stay in `revoking`.
     if revoking and _may_still_own(owned, revoking):
         return _moved(current_assignment, epoch, MemberState.UNREVOKED, kept, revoking)
     missing = difference(target.assignment, kept)

@@ -1,12 +1,12 @@
-"""Subscriptions by regular expression: RE2's syntax, against the whole name of a topic, as in Kafka.
+"""Subscriptions by regular expression: RE2 syntax, matched against the whole topic name, as in Kafka.
 
-RE2 takes time in proportion to the expression and the text, whatever they are: no expression can be
-made to take for ever. But a large expression against ten thousand topics is much work in one turn of
-the loop. So a resolution is made in turns, one for each heartbeat, and each turn does a bounded
-amount of work. With a few thousand topics an ordinary expression takes one turn.
+RE2 takes time proportional to the expression and the text: no expression can run for ever. But a large
+expression against ten thousand topics would block the event loop. So a resolution runs in chunks, one per
+heartbeat, and each chunk does a bounded amount of work. With a few thousand topics an ordinary expression
+takes one chunk.
 
-Rule 1: until a resolution is complete, what was known before holds.
-Rule 2: expressions are compiled to a bounded size, or refused: INVALID_REGULAR_EXPRESSION.
+Rule 1: until a resolution is complete, the previous matches stay in force.
+Rule 2: expressions that compile to more than a fixed size are rejected: INVALID_REGULAR_EXPRESSION.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,30 +16,30 @@ from typing import Any, Final, NamedTuple
 from penstock.errors import ApiError, ErrorCode
 
 REGEX_BYTES_MAX: Final = 4096
-"""Names of topics are much shorter; and it must fit the key of a record."""
+"""Limit on an expression. Topic names are much shorter; and the expression must fit a record key."""
 REGEXES_PER_GROUP_MAX: Final = 64
-"""Different ones. Members of a group mostly use the same, or two while it is being changed."""
+"""Limit on distinct expressions. Members mostly use the same one, or two during a change."""
 _COMPILED_BYTES_MAX: Final = 256 * 1024
-"""For RE2's program and its memory of states. More makes it slower where it matters: the hostile
-expressions that need many states."""
+"""Limit on RE2's program and its cache of states. A larger cache slows down the hostile expressions, which
+need many states."""
 REGEX_CHUNK_WORK_MAX: Final = 10_000_000
-"""About twenty milliseconds of work."""
+"""Work units of one chunk: about twenty milliseconds."""
 _WORK_PER_NAME: Final = 4_500
-"""What it costs to ask about one name besides the matching itself."""
+"""Work units per topic name, beside the matching itself."""
 
 
 class ResolvedRegularExpression(NamedTuple):
-    """What an expression meant when it was looked at last."""
+    """Topics that an expression matched at its last resolution."""
 
     topics: frozenset[str]
     version: int
-    """How often it was resolved to something new."""
+    """Number of resolutions that changed the matches."""
     timestamp_ms: int
 
 
 @cache
 def _re2() -> Any:
-    """Loaded when the first expression comes: most brokers never see one."""
+    """Import RE2 on first use: most brokers never need it."""
     import re2
 
     return re2
@@ -54,7 +54,7 @@ def _options() -> Any:
 
 
 def compile_regex(regex: str) -> Any:
-    """Refuse what cannot be an expression."""
+    """Compile an expression, or raise ApiError."""
     if len(regex.encode()) > REGEX_BYTES_MAX:
         detail = f"a regular expression has at most {REGEX_BYTES_MAX} bytes"
         raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail)
@@ -67,7 +67,7 @@ def compile_regex(regex: str) -> Any:
 
 
 class RegexResolver:
-    """A resolution under way."""
+    """A resolution in progress."""
 
     __slots__ = ("_chunk_work_max", "_expression", "_found", "_remaining", "_size")
 
@@ -80,11 +80,11 @@ class RegexResolver:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it may take in memory."""
+        """Estimated memory, at most."""
         return _COMPILED_BYTES_MAX + self._remaining.__sizeof__() + self._found.__sizeof__()
 
     def run_chunk(self) -> bool:
-        """Go on for a while. True: every name has been looked at."""
+        """Match some more names. True: all names are done."""
         units = 0
         matches = self._expression.fullmatch
         while self._remaining and units < self._chunk_work_max:
@@ -95,6 +95,6 @@ class RegexResolver:
         return not self._remaining
 
     def topics(self, can_describe: Callable[[str], bool]) -> frozenset[str]:
-        """Those that match, of which only those that the one who asks may know of."""
+        """Matching topics that the client may describe."""
         assert not self._remaining, "the resolution is not complete"
         return frozenset(filter(can_describe, self._found))

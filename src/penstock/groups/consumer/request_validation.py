@@ -1,6 +1,6 @@
-"""What members of a consumer group may say, and who may act in its name.
+"""Validation of consumer group requests: fields, membership, epochs, sizes.
 
-Rule 1: nothing here changes anything; every refusal is raised.
+Rule 1: nothing here changes state; every rejection is raised.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ from penstock.protocol.messages.consumer_group_heartbeat import ConsumerGroupHea
 
 _OWN_MEMBER_ID_FROM: Final = 1
 _COMMIT_VERSION_MIN: Final = 9
-"""Before, a client cannot understand STALE_MEMBER_EPOCH."""
+"""Older versions of OffsetCommit do not have STALE_MEMBER_EPOCH."""
 
 
 # Requests
@@ -68,11 +68,13 @@ def _invalid(detail: str) -> ApiError:
 
 
 def validate_member_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
-    """An epoch that was left behind may be said once more: the answer to it may have been lost."""
+    """Raise ApiError unless this is the member's epoch. The previous epoch is valid too if the reported
+    partitions fit the assignment: the reply with the new epoch may have been lost."""
     current_assignment = member.current_assignment
     is_unknown = current_assignment.state is MemberState.UNKNOWN and owned != EMPTY
     if epoch == current_assignment.epoch and not is_unknown:
         return
+    # A superset of the assignment would mean that the member still owns partitions that it must not read.
     is_last = epoch == current_assignment.previous_epoch and epoch < current_assignment.epoch
     if is_unknown or not (is_last and owned is not None and is_subset(owned, current_assignment.assigned)):
         detail = f"the epoch of {member.member_id} is {current_assignment.epoch}, not {epoch}"
@@ -80,7 +82,7 @@ def validate_member_epoch(member: ConsumerMember, epoch: int, owned: Assignment 
 
 
 def find_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """Refuse who is no member, or was replaced by another with the same instance id."""
+    """Raise ApiError unless the id is a member, and the current member of its instance id."""
     if instance_id is None:
         member = group.members.get(member_id)
         if member is None:
@@ -111,9 +113,9 @@ def check_group_size(context: GroupContext, group: ConsumerGroup, change: Member
 
 
 def validate_commit(group: ConsumerGroup, member_id: str, epoch: int, version: int) -> None:
-    """Refuse a commit by anybody but a member at its epoch, or by anybody while there are members."""
+    """Raise ApiError unless the commit is from a member at its epoch, or the group has no members."""
     if epoch < 0 and group.is_empty:
-        return  # it comes from outside of the group, as an administrator's does
+        return  # a commit without membership, as administration tools send it
     member = find_member(group, member_id, None)
     if member.metadata.classic is None and version < _COMMIT_VERSION_MIN:
         detail = f"members of the consumer protocol commit with version {_COMMIT_VERSION_MIN} or later"
@@ -122,7 +124,7 @@ def validate_commit(group: ConsumerGroup, member_id: str, epoch: int, version: i
 
 
 def validate_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-    """Who does not say who it is may read offsets; who does must be right about it."""
+    """Raise ApiError for a wrong member id or epoch. A request without either may read offsets."""
     if not member_id and epoch < 0:
         return
     _validate_epoch(find_member(group, member_id or "", None), epoch)

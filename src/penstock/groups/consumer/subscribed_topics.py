@@ -1,11 +1,12 @@
-"""Which topics a consumer group subscribes to: a sum over its members, kept as they come and go.
+"""The subscribed topics of a consumer group: counters over its members, updated as members come and go.
 
-Members subscribe by names, by a regular expression, or both. What an expression means is found out now
-and then and remembered. Many members say the same, and many expressions mean much the same, so:
+Members subscribe by names, by a regular expression, or both. The matches of an expression are resolved now
+and then, and kept. Many members have the same subscription, and many expressions match much the same
+topics, so:
 
-Rule 1: a topic is counted once for each different subscription that names it, and once for each
-        expression in use that it matches. A member that says what another says costs one look-up.
-Rule 2: expressions that mean the same share one set, and all sets share the texts in them.
+Rule 1: a topic is counted once for each distinct subscription that names it, and once for each expression
+        in use that matches it. A member with a known subscription costs one lookup.
+Rule 2: expressions with equal matches share one set, and all sets share their strings.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Set
@@ -17,7 +18,7 @@ from penstock.groups.consumer.regex import ResolvedRegularExpression
 K = TypeVar("K")
 
 _EXPRESSION_BYTES: Final = 500
-"""What a resolved expression takes in memory beside its text and its topics."""
+"""Estimated memory of a resolved expression beside its text and its topics."""
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
@@ -26,23 +27,23 @@ class SubscribedTopics:
 
     def __init__(self) -> None:
         self.subscriptions: dict[Subscription, int] = {}
-        """How many members say it."""
+        """Number of members per subscription."""
         self.regex_users: dict[str, int] = {}
         self.regexes: dict[str, ResolvedRegularExpression] = {}
-        """What is known of expressions; it may come before the members that use them."""
+        """Resolved expressions; their records may precede those of the members that use them."""
         self._counts: dict[str, int] = {}
         self._text_bytes = 0
         self._regex_bytes = 0
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes in memory, what members themselves said aside."""
+        """Estimated memory, without the members' own strings."""
         return self._counts.__sizeof__() + self._text_bytes + self._regex_bytes
 
     def durable(self) -> tuple[object, ...]:
         return (self.subscriptions, self.regex_users, self.regexes, self._counts)
 
-    # Questions
+    # Queries
 
     def all(self) -> frozenset[str]:
         return frozenset(self._counts)
@@ -50,7 +51,7 @@ class SubscribedTopics:
     def topics_of_subscription(
         self, subscription: Subscription, resolved: Mapping[str, frozenset[str]]
     ) -> frozenset[str]:
-        """What `resolved` says goes before what is known of an expression."""
+        """Topics of a subscription. `resolved` takes precedence over the known matches of its expression."""
         names, regex = subscription
         matched = _NOTHING if regex is None else resolved.get(regex, self._known_topics(regex))
         return matched.union(names) if names else matched
@@ -58,7 +59,7 @@ class SubscribedTopics:
     def topics_if(
         self, subscriptions: Set[Subscription], resolved: Mapping[str, frozenset[str]]
     ) -> frozenset[str]:
-        """As if these were the subscriptions. Only what differs from those that are is looked at."""
+        """Topics as if these were all subscriptions. Only the difference from the current ones is computed."""
         counts: dict[str, int] = {}
         for gone in self.subscriptions.keys() - subscriptions:
             _add_all(counts, gone.names, -1)
@@ -80,16 +81,16 @@ class SubscribedTopics:
         return known.topics if known else _NOTHING
 
     def subscriptions_without(self, subscriptions: Iterable[Subscription]) -> set[Subscription]:
-        """The different subscriptions of all members but those that say these."""
+        """Distinct subscriptions of all members but the given ones."""
         left = dict(self.subscriptions)
         for subscription in subscriptions:
             left[subscription] -= 1
         return {subscription for subscription, count in left.items() if count}
 
-    # Changes
+    # Updates
 
     def count(self, subscription: Subscription, sign: int) -> None:
-        """A member says this, or does so no longer."""
+        """Count a subscription of a member, or remove one from the count."""
         if add(self.subscriptions, subscription, sign):
             self._count_topics(subscription.names, sign)
         regex = subscription.regex
@@ -97,7 +98,7 @@ class SubscribedTopics:
             self._count_topics(self._known_topics(regex), sign)
 
     def resolve(self, regex: str, resolution: ResolvedRegularExpression | None) -> None:
-        """This is what the expression means now, or nothing is known of it any more."""
+        """Set the matches of an expression; None: drop them."""
         before = self._known_topics(regex)
         after = _NOTHING if resolution is None else self._shared(resolution.topics)
         if resolution is None:
@@ -105,6 +106,7 @@ class SubscribedTopics:
         else:
             self.regexes[regex] = resolution._replace(topics=after)
         if regex in self.regex_users:
+            # Added before subtracted: topics in both must not drop to zero.
             self._count_topics(after, 1)
             self._count_topics(before, -1)
         sets = {id(each.topics): each.topics.__sizeof__() for each in self.regexes.values()}
@@ -129,7 +131,7 @@ def _add_all(counts: dict[str, int], names: Iterable[str], sign: int) -> None:
 
 
 def add(counts: dict[K, int], key: K, sign: int) -> bool:
-    """True: it was not there before, or is not there any more."""
+    """Add to a counter. True: the key was added or removed."""
     count = counts.get(key, 0) + sign
     if count:
         counts[key] = count

@@ -1,4 +1,4 @@
-"""What everybody shall read: the target assignment of a consumer group, made anew for an epoch."""
+"""The target assignment of a consumer group, computed for a new group epoch."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import blake2b
@@ -12,7 +12,7 @@ from penstock.types import TopicId
 
 
 class ProspectiveGroup(NamedTuple):
-    """The group as it will be when what was decided has been replayed."""
+    """The group as it will be after the pending records are replayed."""
 
     members: Mapping[str, ConsumerMember]
     target: Mapping[str, Assignment]
@@ -20,7 +20,7 @@ class ProspectiveGroup(NamedTuple):
 
 
 def topics_hash(names: Iterable[str], topics: TopicsImage) -> int:
-    """Changes when a subscribed topic comes, goes, grows, or is replaced by one of the same name."""
+    """Hash that changes when a subscribed topic is created, deleted, extended, or recreated."""
     digest = blake2b(digest_size=8)
     for name in sorted(names):
         topic = topics.by_name.get(name)
@@ -30,7 +30,7 @@ def topics_hash(names: Iterable[str], topics: TopicsImage) -> int:
 
 
 def preferred_assignor(votes: Mapping[str, int], allowed: Collection[str]) -> str:
-    """The one most members ask for; of those with as many votes, the one that is configured first."""
+    """The assignor with the most votes; on a tie, the first one in the configuration."""
     default = next(iter(allowed))
     return max(allowed, key=lambda name: votes.get(name, 0), default=default)
 
@@ -48,7 +48,7 @@ def compute_target(
     group: ProspectiveGroup, topics: TopicsImage, assignors: Collection[str]
 ) -> dict[str, Assignment]:
     topic_ids_of: dict[Subscription, frozenset[TopicId]] = {}
-    ids: dict[frozenset[str], frozenset[TopicId]] = {}  # many subscriptions mean the same
+    ids: dict[frozenset[str], frozenset[TopicId]] = {}  # many subscriptions match the same topics
     specs: dict[str, MemberSpec] = {}
     for member_id, member in group.members.items():
         subscription = member.metadata.subscription

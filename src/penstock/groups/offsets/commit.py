@@ -1,4 +1,4 @@
-"""A commit as it is asked for, and how large it may be."""
+"""An offset commit request, and the limit on its size."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from penstock.groups.offsets.committed_offsets import PartitionCommit
 from penstock.limits import COMMIT_BYTES_MAX
 
 _RECORD_BYTES = 100
-"""What a committed offset takes beside its names and its note."""
+"""Record size of a committed offset beside its names and its metadata."""
 
 
 NO_GENERATION = -1
-"""Of a commit that comes from nobody in the group."""
+"""Generation of a commit by a client that is not a member."""
 
 
 class CommitRequest(NamedTuple):
@@ -22,7 +22,7 @@ class CommitRequest(NamedTuple):
     member_id: str
     instance_id: str | None
     generation: int
-    """Or the epoch of a member of the new protocol."""
+    """Generation, or the member epoch in the consumer protocol."""
     version: int
     commits: Sequence[PartitionCommit]
 
@@ -30,7 +30,7 @@ class CommitRequest(NamedTuple):
 def with_min_timestamp(
     commits: Sequence[PartitionCommit], timestamp_ms_min: int
 ) -> Sequence[PartitionCommit]:
-    """The same, as if made no earlier than this. All partitions of a commit have one time."""
+    """Raise the commit timestamps to at least this time. All partitions of a commit have one timestamp."""
     if not commits or commits[0].committed.commit_timestamp_ms >= timestamp_ms_min:
         return commits
     return [
@@ -40,7 +40,8 @@ def with_min_timestamp(
 
 
 def check_commit_size(request: CommitRequest) -> None:
-    """All of a commit becomes one batch: more than that is refused before anything is made of it."""
+    """Raise ApiError if the commit is too large: it must fit one batch, and is checked before records are
+    built."""
     name_bytes = len(request.group_id.encode()) + _RECORD_BYTES
     size = sum(
         name_bytes + len(partition.topic) + len(committed.metadata.encode())

@@ -1,9 +1,9 @@
-"""How far groups have come: the committed offsets of the groups of one shard.
+"""The committed offsets of the groups of one shard.
 
-A hundred thousand of these are ordinary, so they are small: a struct in a dict in a dict, and one
-string and one id for each topic however many groups read it.
+A hundred thousand committed offsets are common, so each is small: a struct in a dict in a dict. All groups
+share one string and one id per topic.
 
-Rule 1: nothing here changes but by `replay`. Commands make records; replaying them makes the change.
+Rule 1: the offsets change only through `replay`. Commands build records; replaying them makes the change.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,14 +24,14 @@ from penstock.groups.records import (
 from penstock.types import NO_EPOCH, NO_TIMESTAMP, NO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition
 
 
-# Not followed by the garbage collector: it holds only numbers and texts, and there are very many.
+# Not tracked by the garbage collector: it holds only numbers and strings, and there are very many.
 class OffsetAndMetadata(msgspec.Struct, frozen=True, gc=False):
     offset: Offset
     leader_epoch: LeaderEpoch
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_TIMESTAMP
-    """If the client asked for a time of its own."""
+    """Expiry that the client requested, if any."""
     topic_id: TopicId = NO_TOPIC_ID
 
     @property
@@ -39,12 +39,12 @@ class OffsetAndMetadata(msgspec.Struct, frozen=True, gc=False):
         return _OFFSET_BYTES + len(self.metadata)
 
     def is_for_topic(self, topic_id: TopicId) -> bool:
-        """Whether this was committed for that topic, and not for an earlier one of the same name."""
+        """Whether this offset is of that topic, and not of an earlier topic of the same name."""
         return NO_TOPIC_ID in (self.topic_id, topic_id) or self.topic_id == topic_id
 
 
 class PartitionCommit(NamedTuple):
-    """One partition of a commit that was found acceptable."""
+    """One validated partition of a commit."""
 
     partition: TopicPartition
     committed: OffsetAndMetadata
@@ -52,7 +52,7 @@ class PartitionCommit(NamedTuple):
 
 _OFFSET_BYTES: Final = 300
 _GROUP_BYTES: Final = 1_000
-"""What an offset takes in memory beside its note, and a name that has offsets."""
+"""Estimated memory of an offset beside its metadata, and of a group that has offsets."""
 
 GroupOffsets = Mapping[str, Mapping[int, OffsetAndMetadata]]
 _NO_OFFSETS: GroupOffsets = {}
@@ -66,9 +66,9 @@ class CommittedOffsets:
         self._topics: dict[str, str] = {}
         self._ids: dict[TopicId, TopicId] = {}
         self.memory_bytes = 0
-        """About what all of this takes in memory."""
+        """Estimated memory of all offsets."""
 
-    # Reading
+    # Queries
 
     def find(self, group_id: str, topic: str, partition: int) -> OffsetAndMetadata | None:
         return self._by_group.get(group_id, _NO_OFFSETS).get(topic, {}).get(partition)
@@ -87,10 +87,10 @@ class CommittedOffsets:
             for index, committed in partitions.items():
                 yield TopicPartition(topic, index), committed
 
-    # Changing
+    # Updates
 
     def replay(self, key: OffsetCommitKey | LegacyOffsetCommitKey, data: bytes | None) -> None:
-        """CorruptData: the value cannot be read, and nothing changed."""
+        """Apply a record. Raises CorruptData if the value cannot be read; then nothing changes."""
         if isinstance(key, OffsetCommitKey):
             value: OffsetCommitValue | LegacyOffsetCommitValue | None = decode_value(key, data)
         else:

@@ -1,11 +1,11 @@
-"""How fast groups read, seen from their commits: records a second over a sliding window.
+"""The consume rates of groups, measured by their commits: records a second over a sliding window.
 
-A hundred thousand partitions may have commits and only some move, so only those are followed: a
-partition is taken up when its offset goes forward within a window of the commit before, and given up
-when it stands still for longer.
+A hundred thousand partitions may have commits and only some advance, so only those are tracked. A partition
+is tracked when its offset advances within one window of the previous commit, and dropped when it does not
+advance for longer.
 
-Rule 1: what is kept is bounded, and lost with the process. Nothing but people's numbers depends on it.
-Rule 2: an offset that goes back is a replay, not reading: the measure begins anew.
+Rule 1: the state is bounded, and lost on restart. Only displayed numbers depend on it.
+Rule 2: an offset that goes back means that the group replays records: its measurement restarts.
 """
 
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ from penstock.limits import SECOND_MS
 from penstock.types import Offset
 
 ELAPSED_MS_MIN: Final = 1 * SECOND_MS
-"""Two commits in one millisecond say little about a second."""
+"""Minimum time base: two commits within a millisecond give no useful rate."""
 
 
 class RateKey(NamedTuple):
@@ -25,7 +25,7 @@ class RateKey(NamedTuple):
 
 
 class _RateWindow:
-    """Where a partition was at two moments, half a window apart, and where it is."""
+    """Committed offsets at two moments, half a window apart, and the latest one."""
 
     __slots__ = ("last_ms", "last_offset", "newer_ms", "newer_offset", "older_ms", "older_offset")
 
@@ -35,13 +35,13 @@ class _RateWindow:
         self.last_ms, self.last_offset = now_ms, offset
 
     def slide(self) -> None:
-        """Half a window has gone by since the newer moment."""
+        """Move the window: half of its length has passed since the newer moment."""
         self.older_ms, self.older_offset = self.newer_ms, self.newer_offset
         self.newer_ms, self.newer_offset = self.last_ms, self.last_offset
 
 
 class ConsumeRates:
-    """The courses, in the order in which they were taken up or last turned."""
+    """Rate windows, ordered by when they were added or last moved."""
 
     def __init__(self, window_ms: int, partitions_max: int) -> None:
         assert window_ms > ELAPSED_MS_MIN, "a window is longer than the shortest time measured"
@@ -55,12 +55,13 @@ class ConsumeRates:
     def record_commit(
         self, key: RateKey, before: OffsetAndMetadata | None, offset: Offset, now_ms: int
     ) -> None:
-        """A commit was accepted; `before` is the one it replaces. Every commit comes through here."""
+        """Record an accepted commit; `before` is the one that it replaces. Every commit must be recorded."""
         window = self._windows.get(key)
         if window is None:
             if before is not None and offset > before.offset:
                 self._start_window(key, before, offset, now_ms)
         elif offset < window.last_offset or not 0 <= now_ms - window.last_ms <= self._window_ms:
+            # The offset or the clock went back, or the partition did not advance for a window.
             del self._windows[key]
         elif offset > window.last_offset:
             window.last_ms, window.last_offset = now_ms, offset
@@ -75,7 +76,7 @@ class ConsumeRates:
             self._evict(now_ms)
 
     def rate(self, key: RateKey, now_ms: int) -> float:
-        """Records a second; 0 for what stands still."""
+        """Records a second; 0 if the partition does not advance."""
         window = self._windows.get(key)
         if window is None or not self._is_moving(window, now_ms):
             return 0.0
@@ -83,11 +84,11 @@ class ConsumeRates:
         return (window.last_offset - window.older_offset) * SECOND_MS / elapsed_ms
 
     def _is_moving(self, window: _RateWindow, now_ms: int) -> bool:
-        """Clocks may also go back; then nothing is known."""
+        """Whether the last commit is recent. False after the clock went back: then the rate is unknown."""
         return 0 <= now_ms - window.last_ms <= self._window_ms
 
     def _evict(self, now_ms: int) -> None:
-        """Those that stand still go first, since they turned longest ago; beyond the bound any others too."""
+        """Evict windows that do not advance, which are the oldest; above the bound, evict others too."""
         while True:
             oldest = next(iter(self._windows))
             is_moving = self._is_moving(self._windows[oldest], now_ms)

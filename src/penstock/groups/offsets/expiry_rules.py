@@ -1,20 +1,19 @@
-"""When committed offsets are forgotten.
+"""The rules for when committed offsets expire.
 
-Offsets outlive their group's members: a team stops its consumers on Friday and starts them on
-Monday. They are forgotten when nobody has used the group for the retention time:
+Offsets outlive their group's members: a team stops its consumers on Friday and starts them on Monday. They
+expire when the group was not used for the retention time:
 
-    the group has members    never, for topics that they subscribe to; else by the time of commit
-    the group is empty       counted from when it became empty
-    it never had members     counted from the commit
-    the client said when     at that time
+    the group has members        never for subscribed topics; else counted from the commit
+    the group is empty           counted from when it became empty
+    it never had members         counted from the commit
+    the client set an expiry     at that time
 
-Rule 1: a wall clock that jumps ahead is not believed. A machine that wakes up with a wrong date
-        would otherwise forget everything at once, and every consumer would begin anew.
-Rule 2: that holds over a restart. What is believed is itself kept in the log, every time that groups
-        are looked through, and a start goes on from there: what lies between may be a jump. Records
-        prove nothing, since a wrong clock may have written them. After a day of running it counts as
-        time that has passed.
-Rule 3: so offsets may be forgotten later than asked for, and never earlier.
+Rule 1: a forward jump of the wall clock is not trusted. A machine that starts with a wrong date would
+        otherwise expire all offsets at once, and every consumer would be reset.
+Rule 2: rule 1 holds over a restart. Every expiry scan writes the trusted time to the log, and a start
+        continues from there: the time between may be a jump. Record timestamps prove nothing, since a wrong
+        clock may have written them. After a day of running, the jump counts as time that has passed.
+Rule 3: so offsets may expire later than configured, and never earlier.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,16 +26,16 @@ from penstock.limits import DAY_MS, MINUTE_MS
 from penstock.types import NO_TIMESTAMP, TopicId
 
 JUMP_MS_MIN: Final = MINUTE_MS
-"""Clocks are corrected by less than this in the course of things."""
+"""Minimum jump. Normal clock corrections are smaller."""
 JUMP_DISTRUST_MS: Final = DAY_MS
-"""How long somebody has to notice a wrong date and put it right."""
+"""Time that an operator has to notice a wrong date and correct it."""
 
 
 UNKNOWN_TIME_MS: Final = 0
-"""What is believed of a log that does not say it."""
+"""Trusted time of a log without a time record."""
 
 TIME_RECORD_KEY: Final = Layout(">h").pack(10_000)
-"""Of the record that keeps what is believed. To Kafka it is of an unknown type, which it passes over."""
+"""Key of the record that stores the trusted time. Kafka ignores it as an unknown type."""
 _TIME_VALUE: Final = Layout(">hq")
 _TIME_VERSION: Final = 0
 
@@ -46,7 +45,7 @@ def time_record(trusted_ms: int) -> StateRecord:
 
 
 def parse_time_record(value: bytes | None) -> int:
-    """What such a record says; as little as none would if it cannot be read."""
+    """Trusted time of such a record; UNKNOWN_TIME_MS if it cannot be read."""
     if value is None or len(value) != _TIME_VALUE.size:
         return UNKNOWN_TIME_MS
     version, trusted_ms = _TIME_VALUE.unpack(value)
@@ -54,24 +53,24 @@ def parse_time_record(value: bytes | None) -> int:
 
 
 class TrustedClock:
-    """Wall time for those who delete things: follows jumps only after a day."""
+    """Wall clock for decisions that delete data: it follows a forward jump only after a day."""
 
     __slots__ = ("_ahead_ms", "_has_jumped", "_last", "_latest", "_restored_ms", "_trusted_at")
 
     def __init__(self) -> None:
         self._last: Now | None = None
         self._restored_ms = NO_TIMESTAMP
-        """What was believed when the logs were last written."""
+        """Newest trusted time of the logs that were loaded."""
         self._has_jumped = False
-        """Since this process began: it knows better than the logs."""
+        """True: this process saw a jump itself, which is better evidence than the logs."""
         self._ahead_ms = 0
-        """How far wall time has jumped ahead of what is believed."""
+        """How far the wall clock is ahead of the trusted time."""
         self._trusted_at = 0.0
         self._latest: Now | None = None
-        """The latest time that was ever believed, and when that was."""
+        """Latest trusted time, and the monotonic time of that reading."""
 
     def restore(self, trusted_ms: int, now: Now) -> None:
-        """A log was loaded, and this was believed then. Of several logs the latest counts."""
+        """Restore the trusted time of a loaded log. Among several logs the latest counts."""
         if self._has_jumped or trusted_ms <= self._restored_ms:
             return
         ahead_ms = now.wall_ms - trusted_ms
@@ -85,13 +84,13 @@ class TrustedClock:
         self._note(trusted_ms, now)
 
     def read(self, now: Now) -> int:
-        """The time to act on. Call it now and then: a jump is what lies between two calls."""
+        """Return the trusted time. Call it regularly: a jump is detected between two calls."""
         last, self._last = self._last, now
         if last is not None:
             passed_ms = (now.monotonic - last.monotonic) * 1000
             jump_ms = int(now.wall_ms - last.wall_ms - passed_ms)
             if abs(jump_ms) >= JUMP_MS_MIN:
-                # A jump back undoes what went ahead; it is never itself a reason to delete.
+                # A backward jump undoes a forward jump; it never makes offsets expire.
                 self._ahead_ms = max(0, self._ahead_ms + jump_ms)
                 self._has_jumped = True
                 self._trusted_at = now.monotonic + JUMP_DISTRUST_MS / 1000
@@ -102,9 +101,8 @@ class TrustedClock:
         return trusted_ms
 
     def earliest(self, now: Now) -> int:
-        """What is kept now must not look older than this. It is what the time would be if the wall clock
-        had never gone back: a machine may start in 1970 and be told the date a little later.
-        """
+        """Minimum timestamp for new data: the trusted time as if the wall clock had never gone back. A
+        machine may start in 1970 and get the correct date a little later."""
         if self._latest is None:
             return NO_TIMESTAMP
         trusted_ms, monotonic = self._latest
@@ -116,12 +114,12 @@ class TrustedClock:
 
 
 class GroupFacts(NamedTuple):
-    """What decides how long a group's offsets are kept."""
+    """The facts about a group that decide the expiry of its offsets."""
 
     empty_since_ms: int | None
-    """None while it has members, or if it never had any."""
+    """None while the group has members, or if it never had any."""
     subscribed: frozenset[str] | None = frozenset()
-    """The topics that its members read; None: any."""
+    """Topics that its members subscribe to; None: unknown, so all topics count as subscribed."""
 
     def subscribes(self, topic: str) -> bool:
         return self.subscribed is None or topic in self.subscribed
@@ -130,11 +128,11 @@ class GroupFacts(NamedTuple):
 def expired_partitions(
     partitions: Mapping[int, OffsetAndMetadata], facts: GroupFacts, now_ms: int, retention_ms: int
 ) -> Iterator[int]:
-    """The partitions, of a topic that no member subscribes to, whose time is up."""
+    """Expired partitions of a topic that no member subscribes to."""
     empty_since_ms = facts.empty_since_ms or NO_TIMESTAMP
     until_ms = now_ms - retention_ms
     if empty_since_ms > until_ms:
-        until_ms = NO_TIMESTAMP - 1  # only what has a time of its own
+        until_ms = NO_TIMESTAMP - 1  # only offsets with an expiry of their own
     for index, committed in partitions.items():
         if committed.expire_timestamp_ms != NO_TIMESTAMP:
             if committed.expire_timestamp_ms <= now_ms:
@@ -144,5 +142,5 @@ def expired_partitions(
 
 
 def partitions_of_old_topic(partitions: Mapping[int, OffsetAndMetadata], topic_id: TopicId) -> Iterator[int]:
-    """The partitions of a topic that is gone; one of the same name made since is another topic."""
+    """Partitions committed for a deleted topic; a later topic of the same name is another topic."""
     return (index for index, committed in partitions.items() if not committed.is_for_topic(topic_id))

@@ -1,10 +1,11 @@
-"""Looking through all groups for what may be forgotten, some offsets at a time.
+"""The expiry scan: visits all groups in chunks and deletes what has expired.
 
-Forgotten are offsets whose time is up (`expiry_rules.py`), those of topics that are gone, and groups that
-have neither members nor offsets left.
+It deletes expired offsets (`expiry_rules.py`), offsets of deleted topics, and groups that have neither
+members nor offsets.
 
-Rule 1: a turn is measured in offsets, not in groups: one group may have as many as all others together.
-Rule 2: between two turns anything may happen to a group. What a turn has seen is looked at anew.
+Rule 1: a chunk is measured in offsets, not in groups: one group may have as many offsets as all others
+        together.
+Rule 2: between two chunks any group may change. So each chunk reads the state again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,13 +35,13 @@ from penstock.types import TopicPartition
 EXPIRY_SCAN_TIMER: Final = TimerKey("forgetting", "")
 _NEXT_CHUNK_SECONDS: Final = 0.01
 _SOON_SECONDS: Final = 1.0
-"""Topics are often deleted many at a time: one look through all groups is enough for them."""
+"""Delay before a scan: topics are often deleted many at a time, and one scan is enough for them."""
 _GROUP_SCAN_COST: Final = 5
-"""What a group takes beside its offsets, in offsets."""
+"""Cost of visiting a group, in offsets, beside its offsets."""
 
 
 class _ScanStep(NamedTuple):
-    """A little of the way through all groups."""
+    """One step of the scan: the offsets visited, and the records to write."""
 
     scanned: int
     records: Sequence[StateRecord] = ()
@@ -51,15 +52,15 @@ class ExpiryScan:
         self._context = context
         self._store = store
         self._scan: Iterator[_ScanStep] | None = None
-        """Through all groups; None between two rounds."""
+        """The scan in progress; None between two scans."""
         self._now = Now(0, 0.0)
         self._now_ms = 0
-        """The time of this turn, and what is believed of it."""
+        """Time of this chunk, and the trusted time."""
         self._facts: tuple[str, GroupFacts] | None = None
-        """Of the group that was looked at last in this turn."""
+        """Facts about the group that was visited last in this chunk."""
 
     def schedule_soon(self, now: Now) -> CommandOutcome:
-        """Something may have become forgettable. It is not shown any more even before it is forgotten."""
+        """Schedule a scan soon. Until it runs, reads already hide the offsets of deleted topics."""
         at = now.monotonic + _SOON_SECONDS
         next_deadline = self._context.timers.deadline(EXPIRY_SCAN_TIMER)
         if next_deadline is None or next_deadline > at:
@@ -67,10 +68,11 @@ class ExpiryScan:
         return EMPTY_OUTCOME
 
     def run_chunk(self, now: Now) -> Iterator[CommandOutcome]:
-        """In pieces that each fit a batch."""
+        """Run one chunk of the scan, as outcomes that each fit a batch."""
         self._now, self._now_ms = now, self._context.trusted_clock.read(now)
         if self._scan is None:
             self._scan = self._scan_all_groups()
+        # The group may have changed since the previous chunk.
         self._facts = None
         scanned = forgotten = 0
         while scanned < OFFSETS_LOOKED_PER_TURN and forgotten < TOMBSTONES_AT_ONCE:
@@ -87,14 +89,14 @@ class ExpiryScan:
         self._context.timers.set(EXPIRY_SCAN_TIMER, now.monotonic + wait)
 
     def _scan_all_groups(self) -> Iterator[_ScanStep]:
-        """What a step says was replayed when the next one is asked for."""
+        """Steps over all groups. A step's records are replayed before the next step is requested."""
         if self._store.groups:
             yield _ScanStep(1, [time_record(self._now_ms)])
         for group_id in list(self._store.groups):
             yield from self._scan_group(group_id)
 
     def _scan_group(self, group_id: str) -> Iterator[_ScanStep]:
-        """A group goes last, when nothing of it is left."""
+        """Steps over one group: its offsets first, then the group itself if nothing else is left."""
         store = self._store
         unreadable = {partition.topic for partition in store.unreadable.offsets_of(group_id)}
         for topic in {**store.offsets.of_group(group_id), **dict.fromkeys(unreadable)}:
@@ -102,7 +104,7 @@ class ExpiryScan:
             while not is_done:
                 group = store.groups.get(group_id)
                 if group is None or store.unreadable.members_of(group_id):
-                    return  # it may be younger than it looks
+                    return  # an unreadable record may be newer than what is known
                 gone = self._expired_partitions(group, topic)
                 looked = len(store.offsets.of_group(group_id).get(topic, ()))
                 yield _ScanStep(1 + looked, offset_tombstones(group_id, gone))
@@ -115,7 +117,7 @@ class ExpiryScan:
             yield _ScanStep(1, self.end(group, self._now))
 
     def _expired_partitions(self, group: Group, name: str) -> list[TopicPartition]:
-        """What may be forgotten of one topic, as far as it is one piece."""
+        """Deletable partitions of one topic, up to the size of one chunk."""
         partitions = self._store.offsets.of_group(group.group_id).get(name, {})
         topic = self._context.topics().by_name.get(name)
         if topic is None:
@@ -137,7 +139,7 @@ class ExpiryScan:
         return self._facts[1]
 
     def end(self, group: Group, now: Now) -> Sequence[StateRecord]:
-        """The records that delete a group without members, its offsets aside."""
+        """Build the records that delete a group without members, except its offsets."""
         unreadable = [
             StateRecord(encode_key(key), None) for key in self._store.unreadable.members_of(group.group_id)
         ]
@@ -165,5 +167,5 @@ def _facts(group: Group) -> GroupFacts:
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """None: members do not say it in a form that is known here."""
+    """Topics that the members subscribe to. None: a subscription cannot be decoded."""
     return group.subscribed_topics if isinstance(group, ConsumerGroup) else group.subscribed_topics()

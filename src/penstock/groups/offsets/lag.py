@@ -1,10 +1,10 @@
-"""How far a group is behind, in numbers to act on. Plain arithmetic on what others have looked up.
+"""The consumer lag of a group: arithmetic on offsets and times that the callers looked up.
 
-    records behind   from where the group would go on to where the log ends
+    records behind   from where the group would continue to the end of the log
     age              how long the first of those records has waited
-    rate, drain      records a second, and how long the rest takes at that rate
+    rate, drain      records a second, and the time that the rest takes at that rate
 
-Rule: what is not known is None, and is not counted as nothing.
+Rule 1: an unknown value is None, and never counts as 0.
 """
 
 import math
@@ -19,21 +19,22 @@ from penstock.types import Offset
 class LagStatus(Enum):
     OK = "ok"
     RECORDS_LOST = "records_lost"
-    """Records were deleted before the group had read them."""
+    """Records were deleted before the group read them."""
     BEYOND_END = "beyond_end"
-    """The committed offset does not exist yet: the log was cut, or somebody committed a wrong one."""
+    """The committed offset is above the log end: the log was truncated, or a client committed a wrong
+    offset."""
     NO_COMMIT = "no_commit"
     OFFLINE = "offline"
-    """The partition has no leader, or cannot be read, so nothing is known."""
+    """The partition has no leader or cannot be read, so its lag is unknown."""
     UNKNOWN = "unknown"
-    """Its leader did not answer."""
+    """The partition's leader did not reply."""
 
     def __str__(self) -> str:
         return self.value
 
 
 class LogSpan(NamedTuple):
-    """What consumers can read: from the first offset, up to but not including the last."""
+    """Readable range of a log: from the first offset, up to but not including the last."""
 
     start: Offset
     end: Offset
@@ -44,23 +45,23 @@ class PartitionLag(NamedTuple):
     committed: Offset | None = None
     span: LogSpan | None = None
     behind: int | None = None
-    """Offsets, which is records except where compaction or transactions left gaps."""
+    """Number of offsets behind. It is the number of records unless compaction or transactions left gaps."""
     lost: int = 0
     age_ms: int | None = None
-    """0 when nothing is behind; None when it could not be found."""
+    """0 if nothing is behind; None if unknown."""
     rate: float = 0.0
     drain_ms: int | None = None
-    """None when it would take for ever."""
+    """None if the group does not advance."""
 
     @property
     def next_offset(self) -> Offset | None:
-        """The first that waits to be read; None if none does."""
+        """First unread offset; None if there is none."""
         if not self.behind or self.span is None or self.committed is None:
             return None
         return max(self.committed, self.span.start)
 
     def with_age(self, timestamp_ms: int | None, now_ms: int) -> "PartitionLag":
-        """With the time of the first record that waits. Producers' clocks may be ahead of ours."""
+        """Set the age from the timestamp of the first unread record. Producer clocks may be ahead of ours."""
         age_ms = None if timestamp_ms is None else max(now_ms - timestamp_ms, 0)
         return self._replace(age_ms=age_ms)
 
@@ -70,7 +71,7 @@ UNKNOWN = PartitionLag(LagStatus.UNKNOWN)
 
 
 def compute_lag(committed: Offset | None, span: LogSpan, rate: float = 0.0) -> PartitionLag:
-    """All but the age, which has to be read from the log where something is behind."""
+    """Compute the lag without its age, which must be read from the log if records are behind."""
     if committed is None:
         return PartitionLag(LagStatus.NO_COMMIT, None, span)
     if committed > span.end:
@@ -102,17 +103,17 @@ def drain_ms(behind: int, rate: float) -> int | None:
 
 
 class LagTotals(NamedTuple):
-    """Of all partitions of a group, as far as they are known."""
+    """Totals over the partitions of a group whose lag is known."""
 
     behind: int
     lost: int
     age_ms_max: int | None
-    """None if there is something behind of which no age is known."""
+    """None if records are behind and no age is known."""
     rate: float
     drain_ms: int | None
-    """Of the partition that takes longest: one member reads it, however many there are."""
+    """Drain time of the slowest partition, which only one member reads; None if one does not advance."""
     unknown: int = 0
-    """Partitions of which nothing is known, because they are offline or their leader did not answer."""
+    """Number of partitions of unknown lag: offline, or their leader did not reply."""
 
 
 def compute_totals(lags: Iterable[PartitionLag]) -> LagTotals:
