@@ -100,7 +100,7 @@ class ShardHost(Protocol):
     def now(self) -> Now: ...
 
     def deadline_changed(self, next_deadline: float | None) -> None:
-        """Schedule `tick` for this time, in place of the previous time."""
+        """Schedule `tick` for this time; it replaces the previous schedule."""
         ...
 
     def append_failed(self, reason: Exception) -> None:
@@ -167,7 +167,7 @@ class Shard(Generic[State]):
         if self.phase is not Phase.ACTIVE:
             pending.reject(REJECTION_CODES[self.phase])
             return
-        # Read once: the command and the assertion below must use the same answer.
+        # Read once: the command and the assertion below must use the same value.
         can_write = self._can_write
         try:
             outcome = command(self._state if can_write else self._state.read_only_view(), self._host.now())

@@ -353,7 +353,7 @@ class GroupStateMachine:
         group = self._store.find(group_id)
         if not group.is_empty:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"{group_id} has members")
-        # One more than a chunk, to learn whether this chunk is the last.
+        # One more than a chunk, to detect whether this chunk is the last.
         partitions_with_offsets = list(
             islice(self._store.partitions_with_offsets(group_id), TOMBSTONES_AT_ONCE + 1)
         )

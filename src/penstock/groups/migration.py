@@ -141,7 +141,7 @@ def _upgraded_members(classic: ClassicGroup, topics: TopicsImage) -> list[Consum
         taken = union(taken, member_before.assigned_before)
     members: list[ConsumerMember] = []
     for member_before in members_before:
-        # A member that must revoke a partition reads it until it learns so. Kafka drops these partitions,
+        # A member that must revoke a partition reads it until its next rejoin. Kafka drops these partitions,
         # and those assigned in a generation that a later one interrupted.
         unreleased = difference(by_id(member_before.subscription.owned_partitions, topics), taken)
         taken = union(taken, unreleased)

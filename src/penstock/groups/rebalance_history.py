@@ -9,7 +9,7 @@ REASON_CHARACTERS_MAX = 255
 class RebalanceHistory:
     """Counter and durations of a group's rebalances.
 
-    The count goes up whenever members are asked to rejoin, so an interrupted rebalance counts again. The
+    The count goes up whenever members must rejoin, so an interrupted rebalance counts again. The
     duration runs from when the group stopped being Stable until it is Stable again, however often the
     rebalance was interrupted.
     """

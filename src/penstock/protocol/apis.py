@@ -1,6 +1,6 @@
-"""Every API that has a message table, by api key: Kafka's, and a few between brokers.
+"""The table of all APIs by api key: Kafka's, and a few between brokers.
 
-This says what can be decoded and encoded. What a broker offers is the router's to say.
+The table lists what can be decoded and encoded. The router decides which APIs a broker offers.
 """
 
 from typing import Final
@@ -91,7 +91,7 @@ ALL: Final[tuple[Api[Struct, Struct], ...]] = (
 )
 
 INTER_BROKER_APIS: Final[tuple[Api[Struct, Struct], ...]] = (GROUP_REPORTS, LOG_POSITIONS)
-"""Penstock's own. ApiVersions does not list them, and their keys are far above those that Kafka gives out."""
+"""Penstock's own APIs. ApiVersions does not list them, and their keys are far above Kafka's."""
 
 APIS: Final[dict[int, Api[Struct, Struct]]] = {api.key: api for api in (*ALL, *INTER_BROKER_APIS)}
 assert len(APIS) == len(ALL) + len(INTER_BROKER_APIS), "two tables share an api key"

@@ -1,16 +1,16 @@
-"""Record batches seen from outside: the 61 bytes of header and nothing after them.
+"""Record batch headers: parsing, checks and stamping, without reading the records.
 
-A broker stores and serves batches without opening them. What it must know (offsets, size, producer,
-sequence, codec, checksum) is all in the header, and what it must change on appending (base offset,
-leader epoch) lies before the range that the checksum covers. So an append reads one struct, computes
-one checksum and writes twelve bytes.
+A broker stores and serves batches without opening them. The 61 bytes of the header have all that it needs
+(offsets, size, producer, sequence, codec, checksum). The fields that it changes on append (base offset,
+leader epoch) are outside the range of the checksum. So an append reads one struct, computes one checksum
+and writes twelve bytes.
 
-Rule 1: nothing here copies a batch, except `with_log_append_time`, which says so by what it returns.
-Rule 2: a header read by `parse_header` is large enough to be one and no more is promised. Whether its
-        fields agree with each other is `check_shape`; whether the bytes are intact is `check_crc`.
-Rule 3: wherever a function takes `batch` rather than `buffer`, the bytes are one batch exactly.
+Rule 1: nothing here copies a batch, except `with_log_append_time`, which returns a new one.
+Rule 2: a header from `parse_header` has a plausible length, and nothing else is guaranteed. `check_shape`
+        checks whether its fields are consistent; `check_crc` whether the bytes are intact.
+Rule 3: a parameter `batch` is exactly one batch; a parameter `buffer` may hold more.
 
-Not here: anything that looks at records (records.py), anything about who may append what.
+Not here: reading records (`records.py`), and authorization of appends.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from penstock.types import Buffer, LeaderEpoch, Offset, ProducerId
 
 HEADER_BYTES = 61
 LOG_OVERHEAD = 12
-"""Base offset and batch length: the bytes that the batch length does not count."""
+"""Size of base offset and batch length, which the batch length does not count."""
 
 MAGIC = 2
 CODEC_MAX = 4
@@ -38,7 +38,7 @@ LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
-"""Set by compaction: the base timestamp says when tombstones in the batch may go."""
+"""Set by compaction: the base timestamp is the time when tombstones in the batch may be removed."""
 
 BATCH_LENGTH_AT = 8
 LEADER_EPOCH_AT = 12
@@ -49,7 +49,7 @@ MAX_TIMESTAMP_AT = 35
 
 HEADER = Struct(">qiibIhiqqqhii")
 _STAMP = Struct(">qii")
-"""Base offset, batch length, leader epoch: where a header begins."""
+"""Base offset, batch length and leader epoch: the start of a header."""
 _INT64 = Struct(">q")
 _INT32 = Struct(">i")
 _UINT32 = Struct(">I")
@@ -107,7 +107,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequences count records and return to 0 after the largest int32."""
+        """Sequence of the last record. Sequences count records and wrap to 0 after the largest int32."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
@@ -122,12 +122,12 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         ) from None
     if fields[1] < _BATCH_LENGTH_MIN:
         raise CorruptData(f"batch length {fields[1]} is below {_BATCH_LENGTH_MIN}")
-    # What BatchHeader._make does, less one call: this runs for every batch produced or fetched.
+    # Inlined BatchHeader._make, to save a call: this runs for every batch produced or fetched.
     return tuple.__new__(BatchHeader, fields)
 
 
 def parse_only_header(batch: Buffer) -> BatchHeader:
-    """The header of a buffer that must hold one batch, whole, and nothing else."""
+    """Parse the header of a buffer that must hold exactly one whole batch."""
     header = parse_header(batch)
     if header.size != len(batch):
         raise CorruptData(f"a batch of {header.size} bytes came in {len(batch)} bytes")
@@ -135,7 +135,7 @@ def parse_only_header(batch: Buffer) -> BatchHeader:
 
 
 def check_crc(buffer: Buffer, header: BatchHeader, position: int = 0) -> bool:
-    """Whether the checksum holds. A batch cut short does not pass."""
+    """Whether the checksum matches. False for a truncated batch."""
     end = position + LOG_OVERHEAD + header.batch_length
     if end > len(buffer):
         return False
@@ -143,10 +143,10 @@ def check_crc(buffer: Buffer, header: BatchHeader, position: int = 0) -> bool:
 
 
 def check_shape(header: BatchHeader) -> None:
-    """Raise CorruptData when the fields contradict each other, whoever wrote the batch.
+    """Raise CorruptData when fields of a batch are inconsistent, whoever wrote it.
 
-    Compaction removes records and keeps the last offset, so there may be fewer records than offsets
-    and even none, but never more.
+    Compaction removes records and keeps the last offset, so a batch may have fewer records than offsets,
+    even none, but never more.
     """
     if header.magic != MAGIC:
         raise CorruptData(f"batch magic {header.magic} is not {MAGIC}")
@@ -158,15 +158,15 @@ def check_shape(header: BatchHeader) -> None:
         raise CorruptData(
             f"last offset delta {header.last_offset_delta} leaves no room for {header.record_count} records"
         )
-    # The next offset must fit as well, or a log holding this batch could not say where it ends.
+    # The next offset must fit as well, or the log end offset after this batch would overflow.
     if header.base_offset < 0 or header.next_offset > OFFSET_MAX:
         raise CorruptData(f"offsets {header.base_offset} to {header.last_offset} are out of range")
 
 
 def check_client_shape(header: BatchHeader) -> None:
-    """What a producer's batch must fulfil besides: no gaps, no control records, numbered if it claims to be.
+    """Check a producer's batch: no gaps, no control records, and a base sequence if it has a producer id.
 
-    The answer to a client for any of these is INVALID_RECORD.
+    The reply to a client for any of these is INVALID_RECORD.
     """
     check_shape(header)
     if header.record_count == 0 or header.last_offset_delta != header.record_count - 1:
@@ -182,17 +182,17 @@ def check_client_shape(header: BatchHeader) -> None:
 
 
 def stamp_in_place(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Make a producer's batch ours. Nothing else in it changes, and the checksum still holds."""
+    """Set base offset and leader epoch on append. Nothing else changes, and the checksum stays valid."""
     _STAMP.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
 
 
 def seal_in_place(batch: bytearray | memoryview) -> None:
-    """Recompute the checksum of one batch after bytes that it covers were changed."""
+    """Recompute the checksum of a batch after covered bytes changed."""
     _UINT32.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CHECKSUM_FROM:]))
 
 
 def with_log_append_time(batch: Buffer, now_ms: int) -> bytearray:
-    """A copy whose records all carry the broker's time. Their own deltas stay and are not read."""
+    """Copy a batch, with the broker's time for all records. Their own deltas stay and are ignored."""
     header = parse_only_header(batch)
     stamped = bytearray(batch)
     _INT16.pack_into(stamped, ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME_BIT)
@@ -202,11 +202,11 @@ def with_log_append_time(batch: Buffer, now_ms: int) -> bytearray:
 
 
 class BatchWalk:
-    """Iterates over (position, header) of the whole batches in a buffer.
+    """Iterator over (position, header) of the whole batches in a buffer.
 
-    An incomplete tail ends the walk without complaint, since a fetch or a crash may cut the last batch
-    anywhere. `position` is always the end of the last whole batch given out, so after the walk
-    `position == len(buffer)` says that nothing was left over.
+    An incomplete tail ends the iteration without an error, since a fetch or a crash may truncate the last
+    batch anywhere. `position` is the end of the last whole batch, so `position == len(buffer)` after the
+    iteration means that nothing was left over.
     """
 
     __slots__ = ("_buffer", "position")
@@ -231,5 +231,5 @@ class BatchWalk:
 
 
 def split_batches(buffer: Buffer, position: int = 0) -> BatchWalk:
-    """The consecutive batches from `position` on. Raises CorruptData at a length that cannot be."""
+    """Walk the consecutive batches from `position` on. Raises CorruptData at an impossible length."""
     return BatchWalk(buffer, position)

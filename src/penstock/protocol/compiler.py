@@ -1,10 +1,9 @@
-"""Turns message tables into functions, one for each message class and version, when first needed.
+"""The codec compiler: turns message tables into functions, one per message class and version, on first use.
 
-`decoder` and `encoder` answer with the compiled function, for callers that keep it; `decode` and
-`encode` find it and call it. The source of every function can be read with `source_of`, and
-tracebacks show its lines.
+`decoder` and `encoder` return the compiled function, for callers that keep it; `decode` and `encode` look
+it up and call it. `source_of` returns the source of the functions, and tracebacks show its lines.
 
-Only ProtocolError escapes a decoder, whatever the bytes are. An encoder trusts its message.
+A decoder raises only ProtocolError, whatever the bytes are. An encoder trusts its message.
 """
 
 import linecache
@@ -29,12 +28,12 @@ _encoders: dict[tuple[type, int, bool], Encoder[Any]] = {}
 def decode(
     message: type[Message], version: int, flexible: bool, data: Buffer, position: int = 0
 ) -> tuple[Message, int]:
-    """The message that starts at `position`, and the position after it."""
+    """Decode the message at `position`; returns it and the position after it."""
     return decoder(message, version, flexible)(data, position)
 
 
 def encode(message_class: type[Message], version: int, flexible: bool, message: Message) -> list[Buffer]:
-    """Buffers to be written one after another. There is a single one if the message has no records."""
+    """Encode a message into buffers to be written in order: a single one if the message has no records."""
     return encoder(message_class, version, flexible)(message)
 
 
@@ -59,7 +58,7 @@ def encoder(message: type[Message], version: int, flexible: bool) -> Encoder[Mes
 
 
 def source_of(message: type[Message], version: int, flexible: bool) -> str:
-    """The source of the decoder and of the encoder."""
+    """Source of the decoder and of the encoder."""
     writers = DecoderWriter(message, version, flexible), EncoderWriter(message, version, flexible)
     return "\n\n".join(writer.write().text() for writer in writers)
 

@@ -1,15 +1,15 @@
-"""One table of codecs: how the records of a batch are compressed and, within a cap, expanded.
+"""The codecs of record batches: compression, and decompression with a size limit.
 
-The broker keeps batches as producers sent them, so most brokers never come here. Lookups by time,
-compacted topics, `compression.type` and tools do, and what they expand was written by a stranger.
+The broker keeps batches as producers sent them, so most brokers never use this module. Lookups by
+timestamp, compacted topics, `compression.type` and tools use it, on data from untrusted clients.
 
-Rule 1: no codec hands out more than `limit_bytes`, and none holds more than a small multiple of it
-        while finding out. 2 KB of zstd can claim 64 MiB; the claim alone costs nothing.
-Rule 2: the data is one complete frame and nothing after it. Every client writes that, and a second
-        frame would only make the work that a few bytes may ask for harder to bound.
-Rule 3: whatever a library raises about the bytes becomes CorruptData here.
-Rule 4: libraries are imported when their codec is first used: together they cost start-up time and
-        memory that a broker which never expands anything need not pay.
+Rule 1: no codec returns more than `limit_bytes`, and none holds more than a small multiple of it meanwhile.
+        2 KB of zstd can announce 64 MiB; the announcement alone allocates nothing.
+Rule 2: the data is one complete frame and nothing after it. Every client writes that, and a second frame
+        would only make the work for a few bytes harder to bound.
+Rule 3: every exception of a library about the bytes becomes CorruptData.
+Rule 4: libraries are imported when their codec is first used: together they cost start-up time and memory
+        that most brokers do not need.
 """
 
 import zlib
@@ -22,8 +22,8 @@ from penstock.errors import CorruptData
 from penstock.limits import DECOMPRESSION_WINDOW_BYTES_MAX
 from penstock.types import Buffer
 
-# A zstd block of four bytes can stand for 128 KiB and the library expands all it is given, so this
-# bounds how far one step can overshoot the limit: 8 MiB.
+# A zstd block of four bytes can stand for 128 KiB and the library expands all of its input, so this bounds
+# how far one step can overshoot the limit: 8 MiB.
 _ZSTD_STEP_BYTES = 256
 
 _GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
@@ -36,7 +36,7 @@ _SNAPPY_LENGTH_BYTES_MAX = 5
 
 
 class Codec(IntEnum):
-    """The numbers are those of the batch attributes."""
+    """Compression codecs, numbered as in the batch attributes."""
 
     NONE = 0
     GZIP = 1
@@ -46,31 +46,32 @@ class Codec(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name as Kafka's settings write it."""
+        """Name in Kafka's configuration."""
         return self.name.lower()
 
 
 LEVELS: Mapping[Codec, Sequence[int]] = MappingProxyType(
     {Codec.GZIP: (-1, *range(1, 10)), Codec.LZ4: range(1, 18), Codec.ZSTD: range(-131_072, 23)}
 )
-"""The levels that Kafka's settings allow; gzip's -1 is zlib's own. A codec that is not listed has none."""
+"""Levels that Kafka's configuration allows; gzip's -1 is zlib's default. A codec that is not listed has
+none."""
 
 
 def codec_named(name: str) -> Codec | None:
-    """The codec for a value of `compression.type`, or None for a name that is not a codec's."""
+    """Codec for a value of `compression.type`; None if the value names no codec."""
     if name == "uncompressed":
         return Codec.NONE
     return _CODECS_BY_LABEL.get(name)
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """One complete frame. The level must be one of `LEVELS`; None takes the codec's own default."""
+    """Compress to one complete frame. The level must be one of `LEVELS`; None: the codec's default."""
     assert level is None or level in LEVELS.get(codec, ()), f"{codec.label} has no level {level}"
     return _CODERS[codec].compress(data, level)
 
 
 def decompress(codec: Codec, data: Buffer, *, limit_bytes: int) -> bytes:
-    """The bytes that went into the frame. Raises CorruptData if they are more than `limit_bytes`."""
+    """Decompress one frame. Raises CorruptData if the result exceeds `limit_bytes`."""
     assert limit_bytes >= 0
     return _CODERS[codec].decompress(data, limit_bytes)
 
@@ -105,7 +106,7 @@ def _gzip_compress(data: Buffer, level: int | None) -> bytes:
 def _gzip_decompress(data: Buffer, limit_bytes: int) -> bytes:
     decompressor = zlib.decompressobj(_GZIP_WINDOW_BITS)
     try:
-        # One byte more than allowed tells a full result from one that was cut.
+        # One byte above the limit distinguishes a full result from a truncated one.
         expanded = decompressor.decompress(data, limit_bytes + 1)
     except zlib.error as error:
         raise CorruptData(f"gzip data is malformed: {error}") from error
@@ -116,12 +117,12 @@ def _gzip_decompress(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _snappy_compress(data: Buffer, _level: int | None) -> bytes:
-    # Java's framing rather than one raw block: every client reads it, and it has no size limit.
+    # Java's framing and not one raw block: every client reads it, and it has no size limit.
     from cramjam import snappy
 
     view = memoryview(data)
     pieces = [_XERIAL_HEADER]
-    # At least one block, if an empty one: some clients do not recognise a header that stands alone.
+    # At least one block, even if empty: some clients do not recognise a header without a block.
     for start in range(0, max(len(view), 1), _XERIAL_BLOCK_BYTES):
         block = bytes(snappy.compress_raw(bytes(view[start : start + _XERIAL_BLOCK_BYTES])))
         pieces += (len(block).to_bytes(_XERIAL_LENGTH_BYTES, "big"), block)
@@ -148,7 +149,7 @@ def _snappy_decompress(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _snappy_block(block: bytes, *, room: int, limit_bytes: int) -> bytes:
-    """A raw block announces its expanded size, so it is judged before anything is allocated."""
+    """Expand a raw block. It announces its expanded size, which is checked before anything is allocated."""
     from cramjam import DecompressionError, snappy
 
     size = _snappy_block_size(block)
@@ -175,8 +176,7 @@ def _snappy_block_size(block: bytes) -> int:
 def _lz4_compress(data: Buffer, level: int | None) -> bytes:
     from lz4 import frame
 
-    # Kafka's Java reader refuses blocks that depend on the one before, and the checksum of the batch
-    # already covers the content.
+    # Kafka's Java reader rejects linked blocks, and the checksum of the batch already covers the content.
     compressed: bytes = frame.compress(
         data, compression_level=level or 0, block_linked=False, content_checksum=False, store_size=False
     )
@@ -189,7 +189,7 @@ def _lz4_decompress(data: Buffer, limit_bytes: int) -> bytes:
     decompressor = frame.LZ4FrameDecompressor()
     try:
         expanded: bytes = decompressor.decompress(data, max_length=limit_bytes + 1)
-    except RuntimeError as error:  # the only type this library raises about bytes
+    except RuntimeError as error:  # the only type this library raises for bad bytes
         raise CorruptData(f"lz4 data is malformed: {error}") from error
     if len(expanded) > limit_bytes:
         raise _too_large(Codec.LZ4, limit_bytes)
@@ -204,8 +204,8 @@ def _zstd_compress(data: Buffer, level: int | None) -> bytes:
 
 
 def _zstd_decompress(data: Buffer, limit_bytes: int) -> bytes:
-    # In small steps because the library's one-shot call trusts the announced size, and its reader
-    # cannot tell a frame that was cut from one that ended.
+    # In small steps: the library's one-shot call trusts the announced size, and its reader cannot
+    # distinguish a truncated frame from a complete one.
     from zstandard import ZstdDecompressor, ZstdError
 
     decompressor = ZstdDecompressor(max_window_size=DECOMPRESSION_WINDOW_BYTES_MAX).decompressobj()

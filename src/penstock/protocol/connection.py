@@ -1,13 +1,12 @@
-"""One client connection without a socket: bytes in, frames out; replies in order.
+"""The server side of one client connection, without a socket: bytes in, frames out; replies in order.
 
-Receiving. All connections of a loop read into one shared buffer. Whole frames in it are handed out
-where they lie. What is left of an unfinished frame moves to a buffer of the frame's own, and the
-next bytes are read straight into that.
+All connections of an event loop read into one shared buffer. Whole frames are returned as views of it. The
+rest of an unfinished frame moves to the frame's own buffer, and the next bytes are read directly into that.
 
-Rule 1: a frame handed out is valid until the next call. Whoever needs it longer copies it.
-Rule 2: the announced size is judged before a byte is set aside for it, and memory follows the bytes
-        that came, not those that were announced.
-Rule 3: replies leave in the order of their requests, whenever they are finished.
+Rule 1: a returned frame is valid until the next call. A caller that needs it longer must copy it.
+Rule 2: the announced size is checked before memory is allocated, and the memory follows the bytes that
+        arrived, not the announced size.
+Rule 3: replies leave in the order of their requests, whatever the order in which they finish.
 """
 
 from collections import deque
@@ -30,12 +29,12 @@ _SIZE: Final = Struct(">i").unpack_from
 
 
 class FrameReceiver:
-    """Where the next bytes go, and which frames they complete.
+    """Receives bytes, and returns the frames that they complete.
 
-    Memory is asked for in steps that the caller grants: `keep_bytes` when a frame turns out to be
-    unfinished, and `grow_bytes` when all of that is used. Up to FRAME_FIRST_BYTES a step is in
-    proportion to what has come; then the frame has shown that it is meant, and the rest is asked for
-    at once, for two that each hold a part and wait for more would wait for each other.
+    Memory is allocated in steps that the caller grants: `keep_bytes` when a frame is unfinished, and
+    `grow_bytes` when that is used up. Up to FRAME_FIRST_BYTES a step is proportional to the bytes that
+    arrived. Above it the whole rest is requested at once: two frames that each hold a part and wait for
+    more memory would deadlock.
     """
 
     __slots__ = ("_frame", "_frame_bytes_max", "_received_bytes", "_size", "_waiting")
@@ -45,35 +44,36 @@ class FrameReceiver:
         self._frame: bytearray | None = None
         self._received_bytes = 0
         self._size = FRAME_PREFIX_BYTES
-        """Of the unfinished frame in `_frame`, its prefix included; until that is known, the prefix."""
+        """Size of the unfinished frame in `_frame`, with its prefix; of the prefix until the size is known.
+        """
         self._waiting: memoryview | None = None
-        """Bytes that came but were not handed out, because nobody may take them now."""
+        """Bytes that arrived and are not processed yet, because the caller has paused."""
 
     @property
     def held_bytes(self) -> int:
-        """Memory this connection keeps for itself."""
+        """Memory held by this connection."""
         waiting = len(self._waiting) if self._waiting is not None else 0
         return waiting + (len(self._frame) if self._frame is not None else 0)
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """Whether a frame has begun and is not complete."""
         return self._frame is not None
 
     @property
     def is_large(self) -> bool:
-        """Whether the unfinished frame has all that one of ordinary size may have."""
+        """Whether the unfinished frame has the full first allotment of memory."""
         return self._frame is not None and len(self._frame) >= FRAME_FIRST_BYTES
 
     @property
     def received_bytes(self) -> int:
-        """What has come of the unfinished frame."""
+        """Bytes of the unfinished frame that arrived."""
         return self._received_bytes if self._frame is not None else 0
 
     # The shared buffer
 
     def next_frame(self, data: memoryview, position: int) -> tuple[memoryview, int] | None:
-        """The whole frame that begins at `position`, and where it ends. None: it is not whole."""
+        """The whole frame at `position`, and its end. None: the frame is incomplete."""
         start, have = position + FRAME_PREFIX_BYTES, len(data)
         if have < start:
             return None
@@ -84,14 +84,14 @@ class FrameReceiver:
         return (data[start:end], end) if end <= have else None
 
     def keep_bytes(self, rest: memoryview, *, is_short: bool = False) -> int:
-        """How much memory the unfinished frame that begins with `rest` is given at first."""
+        """First allotment of memory for the unfinished frame that begins with `rest`."""
         if len(rest) < FRAME_PREFIX_BYTES:
             return FRAME_PREFIX_BYTES if len(rest) else 0
         first = FRAME_STEP_BYTES if is_short else FRAME_FIRST_BYTES
         return min(self._checked_size(rest, 0), max(first, 2 * len(rest)))
 
     def keep(self, rest: memoryview, granted_bytes: int | None = None) -> None:
-        """What has come of an unfinished frame moves to a buffer of its own."""
+        """Move the bytes of an unfinished frame to its own buffer."""
         assert self._frame is None
         if len(rest):
             self._received_bytes = len(rest)
@@ -101,13 +101,13 @@ class FrameReceiver:
             self._frame[: self._received_bytes] = rest
 
     def hold(self, rest: memoryview) -> None:
-        """Bytes that may not be looked at yet. The caller stops reading until they are taken."""
+        """Hold bytes that must not be processed yet. The caller stops reading until they are taken."""
         assert self._waiting is None
         if len(rest):
             self._waiting = memoryview(bytearray(rest))
 
     def hold_frame(self) -> None:
-        """The same for a frame that is whole, in its own buffer."""
+        """Hold a whole frame that is in its own buffer."""
         assert self._waiting is None
         assert self._frame is not None
         self._waiting, self._frame = memoryview(self._frame), None
@@ -123,14 +123,14 @@ class FrameReceiver:
         return memoryview(self._frame)[self._received_bytes :]
 
     def received_into_frame(self, count: int) -> memoryview | None:
-        """`count` bytes came into the own buffer. Returns everything in it once it is full."""
+        """Count bytes received into the own buffer. Returns its content once it is full."""
         assert self._frame is not None
         self._received_bytes += count
         return memoryview(self._frame) if self._received_bytes == len(self._frame) else None
 
     @property
     def grow_bytes(self) -> int:
-        """How much more memory the frame in the own buffer is given next; 0 if it is whole."""
+        """Next allotment of memory for the frame in the own buffer; 0 if the frame is whole."""
         assert self._frame is not None
         size = len(self._frame)
         step = self._size if self.is_large else min(size * FRAME_STEP_GROWTH, FRAME_FIRST_BYTES)
@@ -144,7 +144,7 @@ class FrameReceiver:
         self._frame = None
 
     def _checked_size(self, data: Buffer, position: int) -> int:
-        """The size of a frame with its prefix, or ProtocolError if no request can have it."""
+        """Size of a frame with its prefix; ProtocolError if no request can have it."""
         (size,) = _SIZE(data, position)
         if not REQUEST_BYTES_MIN <= size <= self._frame_bytes_max:
             raise self._refusal(size)
@@ -160,24 +160,24 @@ class PendingReply:
 
     def __init__(self, abandon: Callable[[], None] | None, charge_bytes: int, since: float) -> None:
         self.charge_bytes = charge_bytes
-        """What its decoded request is counted as, until the reply is finished or abandoned."""
+        """Memory charge of the decoded request, until the reply is finished or abandoned."""
         self.since = since
         self.buffers: list[Buffer] | None = NOT_FINISHED
         self.size = 0
         self.abandon = abandon
-        """Called if the client leaves before the reply is finished."""
+        """Called if the client disconnects before the reply is finished."""
 
 
 class ReplyQueue:
-    """Holds finished replies until every earlier one has left."""
+    """Holds finished replies until all earlier replies have left."""
 
     __slots__ = ("held_bytes", "pending")
 
     def __init__(self) -> None:
         self.pending: deque[PendingReply] = deque()
-        """Oldest first. For a look whether there are any; changed only here."""
+        """Pending replies, oldest first. Callers may read it; only this class changes it."""
         self.held_bytes = 0
-        """Of replies that are finished and wait for an earlier one."""
+        """Size of finished replies that wait for an earlier one."""
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -185,19 +185,20 @@ class ReplyQueue:
     def add_pending(
         self, abandon: Callable[[], None] | None = None, charge_bytes: int = 0, since: float = 0.0
     ) -> PendingReply:
-        """A request was accepted; its reply will have this place."""
+        """Reserve the next position for the reply of an accepted request."""
         pending = PendingReply(abandon, charge_bytes, since)
         self.pending.append(pending)
         return pending
 
     def abandonable(self) -> list[PendingReply]:
-        """Those whose work ends as soon as nobody waits for it. Others are finished in any case."""
+        """Pending replies whose work can be cancelled. The work of the other replies runs to its end."""
         return [
             reply for reply in self.pending if reply.buffers is NOT_FINISHED and reply.abandon is not None
         ]
 
     def abandon(self) -> int:
-        """Nobody waits for these replies any more. Returns what was charged for those given up."""
+        """Cancel pending replies after the client disconnected. Returns the memory charge of those
+        cancelled."""
         charged_bytes = 0
         for reply in self.abandonable():
             charged_bytes += reply.charge_bytes
@@ -209,7 +210,8 @@ class ReplyQueue:
         return charged_bytes
 
     def finish(self, pending: PendingReply, buffers: list[Buffer]) -> list[Buffer]:
-        """Returns what may be written now, oldest first. An empty list of buffers: nothing is sent."""
+        """Finish a reply. Returns the buffers to write now, oldest first. An empty `buffers`: send no
+        reply."""
         assert pending.buffers is NOT_FINISHED, "a reply is finished once"
         pending.buffers = buffers
         pending.size = sum(map(len, buffers))

@@ -1,16 +1,14 @@
-"""Writes the source of a decoder for one message at one version.
+"""The decoder generator: writes the source of a decoder for one message and version.
 
-The decoder is straight-line code: nested structs are written out in place, arrays become loops, and
-neighbouring fields of fixed size are read with one `unpack_from`, together with the length byte or
-length of the field after them.
+The decoder is straight-line code: nested structs are inlined, arrays become loops, and adjacent fixed-size
+fields are read with one `unpack_from`, together with the length of the field after them.
 
-Positions: `p` only grows, because every length is checked to be non-negative before it is added.
-A slice past the end is short and a read past the end raises, so one comparison of `p` with `limit`
-at the very end finds every field that ran over. What must be checked on the spot is what costs
-memory: an array's length is held against the bytes that remain before its list is made, and charged
-to a budget of ELEMENTS_MAX for the whole message, because an element of three bytes becomes an object
-of a hundred and takes a microsecond. Compact lengths are charged as they are on the wire, one too
-large, so that empty arrays are not free either.
+Positions: `p` only grows, because every length is checked to be non-negative before it is added. A slice
+past the end is short and a read past the end raises, so a single comparison of `p` with `limit` at the end
+detects every field that ran over. Only what costs memory is checked at once. An array's length is compared
+with the remaining bytes before its list is made, and charged to a budget of ELEMENTS_MAX for the whole
+message, because an element of three bytes becomes an object of a hundred and takes a microsecond. Compact
+lengths are charged as on the wire, one too large, so that empty arrays are not free either.
 """
 
 from struct import error as StructError
@@ -28,7 +26,7 @@ ELEMENTS_MAX = 200_000
 
 
 def varint_after(data: Buffer, p: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte, read already, said that more follow."""
+    """Read the rest of an unsigned varint whose first byte has the continuation bit."""
     byte = data[p]
     value = first - 0x80 + (byte << 7)
     if byte < 0x80:
@@ -48,7 +46,7 @@ def varint(data: Buffer, p: int) -> tuple[int, int]:
 
 
 def skip_tags(data: Buffer, p: int, count: int) -> int:
-    """The position after a tag section of which no tag is known. `count` is its first byte."""
+    """Skip a tag section without known tags; returns the position after it. `count` is its first byte."""
     if count > 0x7F:
         count, p = varint_after(data, p, count)
     limit = len(data)
@@ -69,7 +67,7 @@ def has_records(message: type[msgspec.Struct], version: int) -> bool:
 
 
 def size_min(message: type[msgspec.Struct], version: int, flexible: bool) -> int:
-    """The fewest bytes that a struct takes on the wire."""
+    """Minimum size of a struct on the wire."""
     fields = [field for field in fields_of(message) if field.is_in(version) and field.tag is None]
     return sum(_field_size_min(field, version, flexible) for field in fields) + flexible
 
@@ -93,7 +91,7 @@ def _element_size_min(field: FieldSpec, version: int, flexible: bool, nullable: 
 
 
 class DecoderWriter:
-    """Reads fields in wire order. Each `_read...` answers with the expression that is the value."""
+    """Writes a decoder, field by field in wire order. Each `_read...` returns the expression of the value."""
 
     def __init__(self, message: type[msgspec.Struct], version: int, flexible: bool) -> None:
         self.source = Source()
@@ -134,7 +132,7 @@ class DecoderWriter:
     # Runs of fixed size
 
     def _add_to_run(self, formats: str, stem: str) -> str:
-        """Adds to the run that is read by the next `_flush`; the name may be used after that."""
+        """Add a field to the run that the next `_flush` reads; the name may be used after that."""
         name = self.source.variable(stem)
         self._run.append((formats, name))
         return name
@@ -206,7 +204,7 @@ class DecoderWriter:
     # Values behind a length
 
     def _read_length(self, classic: str, long: bool = False) -> str:
-        """A name for the length as it is on the wire: compact ones are one too large, with 0 for null.
+        """Variable with the length as on the wire: compact lengths are one too large, and 0 is null.
 
         Where two bytes are usual (`long`), they are read without a call.
         """
@@ -255,6 +253,7 @@ class DecoderWriter:
         line, block = self.source.line, self.source.block
         length, value = self._read_length("i"), self.source.variable(field.name)
         smallest = _element_size_min(field, self._version, self._flexible)
+        # Elements without bytes would make the count unbounded by the size of the message.
         assert smallest > 0, f"elements of {field.name} may take no bytes: their count is unbounded"
         null, bytes_needed = f"{length} < 0", f"{length} * {smallest}"
         if self._flexible:

@@ -1,14 +1,14 @@
-"""Writes the source of an encoder for one message at one version.
+"""The encoder generator: writes the source of an encoder for one message and version.
 
-The encoder collects small pieces in `parts` and joins them at the end. Neighbouring fields of fixed
-size are packed with one `pack`, together with the length of the field after them. Records go to the
-output as they are: what was collected before them is joined, and collecting starts anew.
+The encoder collects small byte strings in `parts` and joins them at the end. Adjacent fixed-size fields are
+packed with one `pack`, together with the length of the field after them. Records go to the output without a
+copy: the parts before them are joined, and a new list of parts begins.
 
-Structs with RARE fields are written twice. The first form serves the usual case, in which all of
-them are empty: their bytes are then constants, and the runs on both sides become one. The second
-form is the general one, and is always right.
+Structs with RARE fields are encoded in two ways. The first one is for the usual case, in which all of them
+are empty: their bytes are constants, and the fixed-size runs on both sides become one. The second one is
+general and always correct.
 
-A value that does not fit its field is our bug, not the peer's: `struct.error` is left to escape.
+A value that does not fit its field is a bug of the caller: `struct.error` escapes.
 """
 
 from struct import pack
@@ -21,7 +21,7 @@ from penstock.protocol.source_writer import Source
 
 
 def varint_bytes(value: int) -> bytes:
-    """An unsigned varint."""
+    """Encode an unsigned varint."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -67,14 +67,14 @@ class EncoderWriter:
     # Runs of fixed size
 
     def _put(self, formats: str, expression: str) -> None:
-        """Adds to the run that is packed by the next `_flush`."""
+        """Add a field to the run that the next `_flush` packs."""
         self._run.append((formats, expression))
 
     def _put_zeros(self, count: int) -> None:
         self._run.extend([("x", "")] * count)
 
     def _take_run(self, last_format: str = "", last: str = "") -> str:
-        """The expression that packs the run, which is empty afterwards or left for a second form."""
+        """Expression that packs the run. The caller clears the run, or reuses it for another form."""
         formats = "".join(each for each, _ in self._run) + last_format
         expressions = [expression for _, expression in self._run if expression]
         if last:
@@ -89,7 +89,7 @@ class EncoderWriter:
             self._run.clear()
 
     def _flush_with_length(self, length: str, classic: str) -> None:
-        """Ends the run with a length, where null is -1 and `length` is a name or a small expression."""
+        """End the run with a length. `length` is a name or a small expression, -1 for null."""
         line, block = self.source.line, self.source.block
         if not self._flexible:
             self._put(classic, length)
@@ -154,7 +154,7 @@ class EncoderWriter:
             self._put_tags(item, [field for field in fields if field.tag is not None])
 
     def _put_empty(self, value: str, field: FieldSpec) -> None:
-        """A rare field that is null or an empty array, as constants in the run."""
+        """Add a rare field that is null or an empty array, as constants in the run."""
         nullable = field.is_nullable(self._version)
         assert nullable or field.is_array, f"{field.name} is rare but has no empty form"
         if not field.is_array:
@@ -173,7 +173,7 @@ class EncoderWriter:
         if field.is_array:
             self._put_array(value, field, nullable)
         elif isinstance(field.kind, Nested) and nullable:
-            # Kafka's mark of a null struct is one in the tag section and another everywhere else.
+            # Kafka marks a null struct differently in the tag section than elsewhere.
             null = b"\xff" if field.tag is None else b"\x00"
             self._put_nullable_struct(value, field.kind.message, null)
         else:
@@ -291,7 +291,7 @@ class EncoderWriter:
     def _put_tag(self, value: str, field: FieldSpec) -> None:
         line, tag = self.source.line, field.tag or 0
         if isinstance(field.kind, Fixed) and not field.is_array:
-            # Its size is known, so that it need not be encoded to be measured.
+            # Its size is known without encoding it.
             for each in (*varint_bytes(tag), *varint_bytes(field.kind.size)):
                 self._put("B", str(each))
             self._put(field.kind.format, value)
@@ -306,7 +306,7 @@ class EncoderWriter:
         line(f"parts.append({varint_bytes(tag)!r} + varint_bytes(len(body)) + body)")
 
     def _is_sent(self, value: str, field: FieldSpec) -> str:
-        """Tagged fields that have their default are left out, with few exceptions."""
+        """Condition under which a tagged field is written: mostly, that it does not have its default."""
         if field.is_always_sent:
             return "True"
         if field.default is None:

@@ -1,16 +1,16 @@
-"""Whole requests and responses: the headers, and the size before them.
+"""Request and response frames: the size prefix, the headers, and the body.
 
-A frame on the wire is four bytes of size, a header and a body. Here `frame` means what follows the
-size when it comes in; what goes out includes the size. Header versions follow from whether the
-version of the API is flexible:
+A frame on the wire is four bytes of size, a header and a body. A received `frame` here is the part after
+the size; an encoded one includes the size. The header version depends on whether the version of the API is
+flexible:
 
     request   version 1: key, version, correlation id, client id     version 2: and a tag section
     response  version 0: correlation id                              version 1: and a tag section
 
-Two exceptions, so that any broker and any client understand each other's first words: the client id
-has a two-byte length even in header version 2, and ApiVersions is answered with header version 0.
+Two exceptions let any broker and client exchange a first request: the client id has a two-byte length even
+in header version 2, and the ApiVersions response has header version 0.
 
-Bytes after the body of a request are ignored, as Kafka does.
+Bytes after the body of a request are ignored, as in Kafka.
 """
 
 from collections.abc import Callable
@@ -55,10 +55,10 @@ class RequestHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """The header of a request and the position of its body.
+    """Parse the header of a request; returns it and the position of the body.
 
-    Of an unknown key or version it cannot be known whether a tag section follows: the position is
-    then that of whatever comes after the client id.
+    For an unknown key or version it is unknown whether a tag section follows: the position is then that
+    after the client id.
     """
     try:
         api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
@@ -84,7 +84,7 @@ def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 def decode_request(
     api: Api[Request, Response], version: int, frame: Buffer, position: int | None = None
 ) -> Request:
-    """The body of a request. `position` is where it begins, for those who have parsed the header."""
+    """Decode the body of a request. `position` is its start, if the caller has parsed the header."""
     decode = _request_decoders.get((api.request, version)) or _request_decoder(api, version)
     if position is None:
         _, position = parse_request_header(frame)
@@ -103,7 +103,7 @@ def _request_decoder(api: Api[Request, Response], version: int) -> Decoder[Reque
 def encode_response(
     api: Api[Request, Response], version: int, correlation_id: int, message: Response
 ) -> list[Buffer]:
-    """A complete frame, as buffers to be written one after another."""
+    """Encode a response frame, as buffers to be written in order."""
     found = _response_encoders.get((api.response, version)) or _response_encoder(api, version)
     encode, pack_header, header_size = found
     buffers = encode(message)
@@ -131,7 +131,7 @@ def encode_request(
     client_id: str | None,
     message: Request,
 ) -> list[Buffer]:
-    """A complete frame, as buffers to be written one after another."""
+    """Encode a request frame, as buffers to be written in order."""
     flexible = api.is_flexible(version)
     buffers = encoder(api.request, version, flexible)(message)
     name = b"" if client_id is None else client_id.encode()
@@ -144,7 +144,7 @@ def encode_request(
 
 
 def decode_response(api: Api[Request, Response], version: int, frame: Buffer) -> tuple[int, Response]:
-    """The correlation id and the body of a response."""
+    """Decode a response; returns the correlation id and the body."""
     flexible = api.is_flexible(version)
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)

@@ -1,10 +1,10 @@
-"""The answer to most produce requests, packed with one call: one partition, nothing to complain about.
+"""The fast path for plain produce replies: one partition, no error, packed with one call.
 
-Its bytes are those that `encode_response` makes, at a third of the cost. Everything but the offsets
-is the same for every answer about a topic, so the layout is kept with the topic's name or id.
+The bytes are those of `encode_response`, at a third of the cost. All replies for a topic differ only in the
+offsets and a few other numbers, so the layout is cached by topic name or id.
 
-Rule 1: what does not have this form is not encoded here: the general encoder is always right.
-Rule 2: at most TOPICS_KEPT_MAX layouts are kept, and only of topics that exist: a refusal has the
+Rule 1: replies of any other form are left to the general encoder, which is always correct.
+Rule 2: at most TOPICS_KEPT_MAX layouts are cached, and only for topics that exist: an error reply has the
         name that the client chose, which may be as long as its request.
 """
 
@@ -20,7 +20,7 @@ TOPICS_KEPT_MAX: Final = 1024
 TOPIC_IDS_SINCE: Final = 13
 _SIZE_BYTES: Final = 4
 _ONE: Final = 2
-"""The compact length of an array of one, which is one too large."""
+"""Compact length of an array of one element, which is one too large."""
 _EMPTY: Final = 1
 _NULL: Final = 0
 _NO_ERROR: Final = 0
@@ -31,7 +31,7 @@ _NO_LEADER: Final = PartitionProduceResponse().current_leader
 class _ReplyLayout(NamedTuple):
     pack: Callable[..., bytes]
     size: int
-    """Of the frame without the four bytes that tell it."""
+    """Size of the frame without the four bytes of the size prefix."""
     topic: bytes
 
 
@@ -39,7 +39,7 @@ _layouts: dict[str | bytes, _ReplyLayout] = {}
 
 
 def encode_plain_reply(version: int, correlation_id: int, reply: ProduceResponse) -> bytes | None:
-    """A complete frame. None: this reply has another form."""
+    """Encode a complete frame. None: this reply is not a plain one."""
     topics = reply.responses
     if version < _FLEXIBLE or len(topics) != 1 or reply.node_endpoints:
         return None
@@ -86,7 +86,7 @@ def _layout_for(topic: str | bytes) -> _ReplyLayout | None:
     if isinstance(encoded, str):
         name = encoded.encode()
         encoded = varint_bytes(len(name) + 1) + name
-    # A tag section (x) follows the correlation id, the partition, the topic and the whole.
+    # A tag section (x) follows the correlation id, the partition, the topic and the body.
     layout = Layout(f">iixB{len(encoded)}sBihqqqBBxxix")
     reply_layout = _layouts[topic] = _ReplyLayout(layout.pack, layout.size - _SIZE_BYTES, encoded)
     return reply_layout

@@ -1,18 +1,18 @@
-"""Produce requests that repeat the one before them.
+"""The cache of a connection's last produce request, for requests that repeat it.
 
-A producer that sends batch after batch to a topic sends the same bytes again and again, all but the
-correlation id, the number of the partition and the records:
+A producer that sends batch after batch to a topic repeats the same bytes, except the correlation id, the
+partition number and the records:
 
     key and version | correlation id | client id ... topic | partition | length | records | tags
          same             new               same                new       new      new       none
 
-One `unpack` and two comparisons tell such a request, and give what is new in it, at a fifth of the
-cost of decoding it.
+One `unpack` and two comparisons detect such a request and extract the new parts, at a fifth of the cost of
+decoding it.
 
-Rule 1: what is recalled is what the decoder would have given, or nothing. A request is remembered
-        only if every part of it has the smallest size it can have: so nothing lies in it that is
-        not accounted for here, and equal bytes mean equal fields.
-Rule 2: nothing is remembered that is larger than HEAD_BYTES_MAX.
+Rule 1: a recalled request equals the decoder's result. A request is cached only if every part of it has its
+        minimum size: then it has no bytes that are not accounted for here, and equal bytes mean equal
+        fields.
+Rule 2: a request head above HEAD_BYTES_MAX is not cached.
 """
 
 from collections.abc import Callable
@@ -34,20 +34,20 @@ from penstock.types import NO_TOPIC_ID, Buffer, TopicId
 HEAD_BYTES_MAX: Final = 512
 _SAME_FROM: Final = 8
 _BEFORE_TOPIC_BYTES: Final = 8
-"""No transactional id (1), acks (2), timeout (4), one topic (1)."""
+"""Null transactional id (1), acks (2), timeout (4), array of one topic (1)."""
 _ONE_PARTITION_BYTES: Final = 1
 _PARTITION_AND_LENGTH_BYTES: Final = 6
 _NO_TAGS: Final = bytes(3)
-"""Of the partition, of the topic, of the request."""
+"""Empty tag sections of the partition, the topic and the request."""
 _RECORDS_BYTES_MIN: Final = 127
 _RECORDS_BYTES_MAX: Final = 16382
-"""Between these a compact length takes two bytes."""
+"""Between these sizes a compact length takes two bytes."""
 _NAME_BYTES_MAX: Final = 126
 _ID_BYTES: Final = 16
 _PRODUCE_KEY: Final = PRODUCE.key
 
 _layouts: dict[int, Callable[[Buffer], tuple[Any, ...]]] = {}
-"""By the size of the head, so at most HEAD_BYTES_MAX of them."""
+"""Layouts by the size of the head, so at most HEAD_BYTES_MAX of them."""
 
 
 class _RequestTemplate(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +64,7 @@ class _RequestTemplate(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProduceRequestCache:
-    """What one connection asked for last."""
+    """Template of the last produce request of one connection."""
 
     __slots__ = ("_template",)
 
@@ -72,7 +72,7 @@ class ProduceRequestCache:
         self._template: _RequestTemplate | None = None
 
     def recall(self, frame: memoryview) -> tuple[RequestHeader, ProduceRequest] | None:
-        """The request in `frame`, if it repeats the remembered one."""
+        """Return the request in `frame` if it repeats the cached one."""
         template = self._template
         if template is None or len(frame) <= (records_at := template.records_at):
             return None
@@ -92,14 +92,14 @@ class ProduceRequestCache:
         )
 
     def remember(self, frame: memoryview, header: RequestHeader, position: int, request: Struct) -> None:
-        """Any request that was just decoded, with the position of its body."""
+        """Cache a decoded request; `position` is the start of its body."""
         if type(request) is ProduceRequest:
             index_at = _index_at(frame, header, position, request)
             self._template = None if index_at is None else _template(frame, header, request, index_at)
 
 
 def _index_at(frame: memoryview, header: RequestHeader, position: int, request: ProduceRequest) -> int | None:
-    """Where the number of the partition is. None: this request is of another kind."""
+    """Position of the partition number. None: this request cannot be cached."""
     if not PRODUCE.is_flexible(header.api_version) or request.transactional_id is not None:
         return None
     if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:

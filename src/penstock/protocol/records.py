@@ -1,15 +1,15 @@
-"""Record batches seen from inside: the records, read one by one or written as a new batch.
+"""The records of a batch: reading them one by one, and building new batches.
 
-Reading goes in two steps. `_frames` walks from record to record and reads only what every question
-needs (offset, timestamp, where the key starts); `_body` reads the rest for those who want records.
+Reading has two steps. `_frames` iterates over the records and reads only what every caller needs (offset,
+timestamp, position of the key); `_body` reads the rest for callers that need whole records.
 
-Rule 1: nothing is read before the header agrees with itself and the checksum holds, and compressed
-        data is expanded only up to a cap.
-Rule 2: every malformed byte is CorruptData, whichever function meets it. Reading is lazy: records that
-        precede the damage are given out first, so to accept a batch means to have read all of it.
+Rule 1: nothing is read before the header is consistent and the checksum matches, and compressed data is
+        expanded only up to a limit.
+Rule 2: every malformed byte is CorruptData, whichever function finds it. Reading is lazy: records before
+        the damage are returned first, so accepting a batch requires reading all of it.
 Rule 3: integers inside a batch are zigzag varints, unlike those of the requests around it.
 
-Not here: the header and its checks (batches.py), codecs (compression.py).
+Not here: the header and its checks (`batches.py`), codecs (`compression.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ _VARLONG_BYTES_MAX = 10
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _NULL_LENGTH = -1
 _HEADER_BYTES_MIN = 2
-"""The lengths of a key and of a value: a record header cannot be smaller."""
+"""Minimum size of a record header: the lengths of its key and its value."""
 
 
 class Record(NamedTuple):
@@ -56,12 +56,12 @@ class Record(NamedTuple):
 
 
 _Frame = tuple[Offset, int, int, int]
-"""One record, opened as far as its key: offset, timestamp delta, where the length of the key is written,
-and where the record ends. A bare tuple, because millions pass."""
+"""One record, read up to its key: offset, timestamp delta, position of the key's length, and end of the
+record. A bare tuple, because there are millions."""
 
 
 class BatchOptions(TypedDict, total=False):
-    """What `build_batch` may be told. What is left out is as an ordinary producer sends it."""
+    """Options of `build_batch`. The defaults are those of an ordinary producer."""
 
     codec: int
     level: int | None
@@ -71,26 +71,26 @@ class BatchOptions(TypedDict, total=False):
     producer_epoch: int
     base_sequence: int
     log_append_time_ms: int | None
-    """Set on topics that keep the broker's time: replaces the largest timestamp and sets its bit."""
+    """For topics with LogAppendTime: replaces the largest timestamp and sets the attribute bit."""
     transactional: bool
     control: bool
 
 
 def iterate(batch: Buffer, *, limit_bytes: int, strict: bool = False) -> Iterator[Record]:
-    """The records in order of their offsets.
+    """Iterate over the records in offset order.
 
-    `strict` is for batches that come from a client: offsets then ascend by one from the first, and
-    the header passes `check_client_shape`. Without it the gaps that compaction leaves are accepted.
+    `strict` is for batches from a client: offsets ascend by one from the first, and the header must pass
+    `check_client_shape`. Otherwise the gaps that compaction leaves are accepted.
     """
     header, payload = _open(batch, limit_bytes=limit_bytes, strict=strict)
     return _records(header, payload, strict=strict)
 
 
 def keys_missing(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> list[int]:
-    """The indices of a client's records that have no key, for topics that keep one record per key.
+    """Indices of a client's records without a key, for compacted topics.
 
-    Reads every record to its end, because whatever a compacted topic accepts its cleaner must be able
-    to read later.
+    It reads every record to its end, because the cleaner must be able to read every record that a compacted
+    topic accepted.
     """
     header, payload = _open(batch, limit_bytes=limit_bytes, strict=True)
     missing = []
@@ -103,7 +103,7 @@ def keys_missing(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) ->
 
 
 def timed_records(batch: Buffer, *, limit_bytes: int) -> tuple[int, Iterator[tuple[Offset, int]]]:
-    """How many bytes the records expand to, and the offset and timestamp of each of them."""
+    """Expanded size of the records, and the offset and timestamp of each."""
     header, payload = _open(batch, limit_bytes=limit_bytes, strict=False)
     return len(payload), _times(header, payload)
 
@@ -122,12 +122,12 @@ def max_timestamp_record(
     batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[Offset, int] | None:
     """Offset and timestamp of the newest record, the first of several; None if compaction left none."""
-    # max() keeps the first of equals.
+    # max() returns the first of equal items.
     return max(timed_records(batch, limit_bytes=limit_bytes)[1], key=lambda found: found[1], default=None)
 
 
 def build_batch(records: Iterable[Record], **options: Unpack[BatchOptions]) -> bytes:
-    """A batch of these records, numbered from the base offset on whatever `Record.offset` says."""
+    """Build a batch of these records. Offsets count from the base offset; `Record.offset` is ignored."""
     numbered = list(records)
     assert numbered, "a batch holds at least one record"
     codec = Codec(options.get("codec", Codec.NONE))
@@ -144,7 +144,7 @@ def build_batch(records: Iterable[Record], **options: Unpack[BatchOptions]) -> b
         HEADER_BYTES - LOG_OVERHEAD + len(payload),
         options.get("leader_epoch", NO_EPOCH),
         MAGIC,
-        0,  # the checksum, once the rest is there
+        0,  # the checksum, which `_assemble` sets
         _attributes(codec, options),
         len(numbered) - 1,
         base_timestamp,
@@ -160,10 +160,10 @@ def build_batch(records: Iterable[Record], **options: Unpack[BatchOptions]) -> b
 def recompress(
     batch: Buffer, codec: int, level: int | None = None, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """The same records under another codec, without reading one of them.
+    """Recompress a batch with another codec, without parsing its records.
 
-    A batch that has the codec already stays as it is whatever its level, as it does in Kafka; so does
-    a control batch, which is never compressed.
+    As in Kafka, a batch that already has the codec is unchanged whatever its level; so is a control batch,
+    which is never compressed.
     """
     header = parse_only_header(batch)
     if header.codec == codec or header.is_control:
@@ -187,7 +187,7 @@ def _open(batch: Buffer, *, limit_bytes: int, strict: bool) -> tuple[BatchHeader
         raise CorruptData("the batch does not match its checksum")
     blob = memoryview(batch)[HEADER_BYTES:]
     if header.record_count == 0 and not blob:
-        return header, b""  # emptied by compaction; no codec writes a frame of nothing at all
+        return header, b""  # emptied by compaction; no codec writes an empty frame
     return header, decompress(Codec(header.codec), blob, limit_bytes=limit_bytes)
 
 
@@ -211,7 +211,7 @@ def _frames(header: BatchHeader, payload: bytes, *, strict: bool) -> Iterator[_F
         position = start + length
         if length < 0 or position > len(payload):
             raise CorruptData(f"a record of {length} bytes does not fit its batch")
-        # The byte between is the record's attributes, which mean nothing so far.
+        # The byte between is the record's attributes, which are unused so far.
         timestamp_delta, at = _varint(payload, start + 1, bytes_max=_VARLONG_BYTES_MAX)
         offset_delta, key_at = _varint(payload, at)
         if not offset_delta_before < offset_delta <= last_offset_delta:
@@ -254,8 +254,8 @@ def _headers(payload: bytes, at: int, end: int, *, count: int) -> tuple[Headers,
         if key is None:
             raise CorruptData("a header has no key")
         value, at = _nullable_bytes(payload, at, end)
-        # Some clients write header keys that are not UTF-8. Kafka's own readers replace what they
-        # cannot decode; refusing would let one producer stop every reader of the partition.
+        # Some clients write header keys that are not UTF-8. Kafka's own readers replace what they cannot
+        # decode; rejecting would let one producer stop every reader of the partition.
         headers.append((key.decode(errors="replace"), value))
     return tuple(headers), at
 
@@ -271,7 +271,7 @@ def _nullable_bytes(payload: bytes, at: int, end: int) -> tuple[bytes | None, in
 
 
 def _varint(data: bytes, at: int, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[int, int]:
-    """The value and where it ends. Most fit one byte or two, hence the short ways out."""
+    """Read a varint; returns the value and its end. Most take one or two bytes, hence the early returns."""
     try:
         byte = data[at]
         if byte < 0x80:

@@ -1,10 +1,11 @@
-"""Whether a reply rejects everything that its request asked for.
+"""Detection of replies that reject all of their request.
 
-A reply carries error codes for the whole request, for its parts (topics, partitions, groups, resources),
-or for both. It is a rejection if the whole has one, or if there are parts and each of them has one.
+A reply has error codes for the whole request, for its parts (topics, partitions, groups, resources), or for
+both. It is a rejection if the top-level code is an error, or if there are parts and each of them has an
+error.
 
-This is asked of every reply. So where the codes are is found out once for each type of reply, and the
-first part that was accepted, mostly the first of all, ends the search.
+Every reply is checked. So the positions of the codes are computed once per reply type, and the first
+accepted part, mostly the first of all, ends the search.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ def is_rejection(reply: Struct) -> bool:
 
 @cache
 def _check_of(kind: type) -> _Check | None:
-    """What finds out whether a struct is a rejection; None if it can have no error codes."""
+    """Build the check for a struct type; None if the type has no error codes."""
     hints = get_type_hints(kind)
     parts = [
         (name, check)
@@ -63,7 +64,7 @@ def _all_of(parts: list[tuple[str, _Check]]) -> _Check:
 
 
 def _listed_in(hint: Any) -> list[type]:
-    """The structs that a field of this type lists."""
+    """Struct types that a field of this type lists."""
     if get_origin(hint) is not list:
         return [found for each in get_args(hint) for found in _listed_in(each)]
     return [each for each in get_args(hint) if isinstance(each, type) and issubclass(each, msgspec.Struct)]

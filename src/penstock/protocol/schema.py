@@ -1,19 +1,19 @@
-"""The vocabulary in which message tables are written, and how a table is read.
+"""The schema language of message tables, and its reader.
 
-A message is a `Struct` whose annotations are its layout on the wire, in wire order. The type that
-mypy sees (`int`, `str`, ...) is what a handler gets; the rest of the annotation says how it travels:
+A message is a `Struct` whose annotations are its layout on the wire, in wire order. A handler gets the type
+that mypy sees (`int`, `str`, ...); the rest of the annotation is the encoding:
 
     versions(4)       only from version 4 on;  versions(4, 7): only in versions 4 to 7
     X | None          may be null;  with nullable(10): only from version 10 on
-    tagged(0)         travels in the tag section of flexible versions, left out when it has its default
-                      unless it is always to be told: tagged(0, always=True)
-    READY             an array whose elements may be of a subclass that carries its own bytes, `encoded`,
-                      made before for the same version: they are sent as they are
-    RARE              almost always empty, null or default: see `compiler.py` for what that buys
+    tagged(0)         is in the tag section of flexible versions, left out when it has its default
+                      unless it is always written: tagged(0, always=True)
+    READY             an array whose elements may be of a subclass with pre-encoded bytes of the same
+                      version, `encoded`: they are sent as they are
+    RARE              almost always empty, null or default: `encoders.py` describes the effect
 
-Rule 1: every field has a default. It is the value in versions that lack the field.
-Rule 2: annotations are read by `fields_of`, when a codec is first needed. Importing tables is cheap.
-Rule 3: messages hold no reference cycles, so the garbage collector need not track them (gc=False).
+Rule 1: every field has a default, which is its value in versions that lack the field.
+Rule 2: `fields_of` reads the annotations when a codec is first needed. Importing tables is cheap.
+Rule 3: messages have no reference cycles, so the garbage collector need not track them (gc=False).
 """
 
 from collections.abc import Sequence
@@ -27,32 +27,33 @@ from penstock.types import Buffer, TopicId
 
 
 class Struct(msgspec.Struct, gc=False):
-    """The base of every message and of nearly every part of one."""
+    """Base class of every message and of nearly every part of one."""
 
 
 class FrozenStruct(msgspec.Struct, frozen=True, gc=False):
-    """The base of parts that serve as a default themselves, and so must never change."""
+    """Base class of parts that are used as defaults, and so must never change."""
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """A value of fixed size, by its format in the `struct` module."""
+    """A fixed-size value, with its format in the `struct` module."""
 
     format: str
     size: int
 
 
 class Text(msgspec.Struct, frozen=True):
-    """UTF-8 text behind its length."""
+    """UTF-8 text after its length."""
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """Bytes behind their length. Records are never copied: a view comes in, buffers go out as they are."""
+    """Bytes after their length. Records are never copied: decoding returns a view, encoding emits the
+    buffers."""
 
     is_records: bool = False
 
 
 class Nested(msgspec.Struct, frozen=True):
-    """Another struct."""
+    """A nested struct."""
 
     message: type[msgspec.Struct]
 
@@ -76,7 +77,7 @@ GatheredRecords = Annotated[Buffer | Sequence[Buffer], Blob(is_records=True)]
 
 NO_UUID: Final = bytes(16)
 OPERATIONS_NOT_REQUESTED: Final = -(2**31)
-"""What a bit set of authorised operations holds when the client did not ask for it."""
+"""Value of an authorised-operations bit set that the client did not request."""
 
 VERSION_MAX: Final = 32767
 
@@ -126,7 +127,7 @@ Response_co = TypeVar("Response_co", bound=Struct, covariant=True)
 
 
 class Api(msgspec.Struct, Generic[Request_co, Response_co], frozen=True):
-    """One API: its key, the versions its tables describe, and the first flexible one (None: none is)."""
+    """An API: its key, the versions of its tables, and the first flexible version (None: no version is)."""
 
     key: int
     name: str
@@ -144,7 +145,7 @@ class Api(msgspec.Struct, Generic[Request_co, Response_co], frozen=True):
 
 
 class FieldSpec(msgspec.Struct, frozen=True):
-    """One row of a table, as the compiler reads it."""
+    """One field of a message table, in the form for the compiler."""
 
     name: str
     kind: FieldKind
@@ -167,7 +168,7 @@ class FieldSpec(msgspec.Struct, frozen=True):
 
 @cache
 def fields_of(message: type[msgspec.Struct]) -> tuple[FieldSpec, ...]:
-    """The rows of a table in wire order."""
+    """Fields of a message table in wire order."""
     hints = get_type_hints(message, include_extras=True)
     pattern = message()
     return tuple(_field(name, hints[name], getattr(pattern, name)) for name in message.__struct_fields__)

@@ -1,7 +1,7 @@
-"""Python source under construction, and the values its names stand for.
+"""Python source under construction, and the objects that its names refer to.
 
-Decoders and encoders are written as text, line by line, then compiled once. Values that the text
-needs (a bound `struct` method, a message class, a default) are given a name in its namespace.
+Decoders and encoders are written as text, line by line, then compiled once. Objects that the text refers to
+(a bound `struct` method, a message class, a default) get a name in its namespace.
 """
 
 from collections.abc import Iterator
@@ -21,19 +21,19 @@ class Source:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """What is written inside is indented below `header`."""
+        """Indent the lines of the `with` block below `header`."""
         self.line(header)
         self._indent += 1
         yield
         self._indent -= 1
 
     def variable(self, stem: str) -> str:
-        """A local name that nothing else uses."""
+        """Return an unused local variable name."""
         self._variables += 1
         return f"{stem}_{self._variables}"
 
     def bind(self, name: str, value: object) -> str:
-        """Makes `value` known to the text under `name`, or under a name made from it if that is taken."""
+        """Bind `value` to `name` in the namespace, or to a name derived from it if `name` is taken."""
         candidate, attempt = name, 0
         while candidate in self.namespace:
             if self.namespace[candidate] is value:
@@ -44,14 +44,14 @@ class Source:
         return candidate
 
     def unpacker(self, formats: str) -> tuple[str, int]:
-        """The name of a function that reads this big-endian layout, and how many bytes it reads."""
+        """Name of a function that reads this big-endian layout, and the layout's size."""
         layout = Layout(f">{formats}")
         name = f"unpack_{formats.replace('?', 'o')}"
         self.namespace.setdefault(name, layout.unpack_from)
         return name, layout.size
 
     def packer(self, formats: str) -> str:
-        """The name of a function that makes the bytes of this big-endian layout."""
+        """Name of a function that packs this big-endian layout."""
         name = f"pack_{formats.replace('?', 'o')}"
         self.namespace.setdefault(name, Layout(f">{formats}").pack)
         return name

@@ -1,1 +1,1 @@
-"""Kafka's protocol from the client's side, for those parts of Penstock that are clients themselves."""
+"""The wire client: Kafka's protocol from the client's side, for the parts of Penstock that are clients."""

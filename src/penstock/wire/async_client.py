@@ -1,14 +1,14 @@
-"""The wire client for those who share an event loop: questions go out as they come, answers are awaited.
+"""The asyncio wire client: one connection to a broker, with several requests in flight.
 
     async with connected(Address("127.0.0.1", 9092), "penstock-replica") as client:
         answer = await client.ask(METADATA, MetadataRequest(topics=None), timeout_s=5)
 
-What goes wrong is raised as by the blocking client: an OSError for the network (ConnectionError when
-the broker hangs up, TimeoutError when it is silent), ProtocolError or VersionMismatch for what it says.
+Errors are those of the blocking client: an OSError for the network (ConnectionError when the broker closes
+the connection, TimeoutError without a reply), ProtocolError or VersionMismatch for an invalid reply.
 
-Rule 1: a connection on which a question was not answered in time, or not in a form that can be read, is
-        closed: answers come in order, so all that were asked after it would wait as well.
-Rule 2: whoever waits is told when the connection ends.
+Rule 1: a connection is closed after a request whose reply came too late or cannot be read: replies come in
+        order, so all later requests would wait as well.
+Rule 2: when the connection ends, every waiting request fails.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class AsyncClient(asyncio.BufferedProtocol):
     async def ask(
         self, api: Api[Request, Response], message: Request, timeout_s: float, *, version: int | None = None
     ) -> Response:
-        """In the newest version that both sides know, or in the one that is given."""
+        """Send a request and return the reply. Uses the newest common version, or the given one."""
         answer = await self._exchange(self._core.ask(api, message, version=version), timeout_s)
         assert isinstance(answer, api.response)
         return answer
@@ -60,7 +60,7 @@ class AsyncClient(asyncio.BufferedProtocol):
             async with asyncio.timeout(timeout_s):
                 return await answer
         except BaseException:
-            self.close()  # what comes for this question must not be taken for another's answer
+            self.close()  # a late reply must not be matched to a later request
             raise
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class AsyncClient(asyncio.BufferedProtocol):
             self.is_closed = True
             self._transport.abort()
 
-    # As a protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -101,7 +101,7 @@ class AsyncClient(asyncio.BufferedProtocol):
 async def connected(
     address: Address, client_id: str, *, tls: SSLContext | None = None, timeout_s: float = CONNECT_S_MAX
 ) -> AsyncIterator[AsyncClient]:
-    """A connection that is ready to be asked, closed after the block."""
+    """Open a connection and negotiate versions; close it after the block."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout_s):
         _, client = await loop.create_connection(

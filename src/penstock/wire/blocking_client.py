@@ -1,15 +1,14 @@
-"""The wire client for those who may wait.
+"""The blocking wire client: one connection to a broker.
 
     with open_stream("127.0.0.1", 9092, timeout_s=10) as stream:
         client = BlockingClient(stream, "penstock-cli")
         answer = client.ask(METADATA, MetadataRequest(topics=None))
 
-Several questions may be open at once: `send` gives a `PendingResponse`, and `wait` its answer. Answers that
-come before the one that is waited for are kept with their own questions.
+Several requests may be in flight: `send` returns a `PendingResponse`, and `wait` its reply. Replies to
+earlier requests that arrive meanwhile are stored in their own `PendingResponse`.
 
-What the network does wrong is an OSError (ConnectionError when the broker hangs up, TimeoutError
-when it is silent); what the broker says wrong is ProtocolError or VersionMismatch. After any of them
-the connection is of no more use.
+Network errors are an OSError (ConnectionError when the broker closes the connection, TimeoutError without a
+reply); invalid replies are ProtocolError or VersionMismatch. After any of them the connection is unusable.
 """
 
 from collections import deque
@@ -26,11 +25,11 @@ class ByteStream(Protocol):
     def send(self, buffers: Sequence[Buffer]) -> None: ...
 
     def receive_into(self, receive_buffer: memoryview) -> int:
-        """How many bytes came; none at all once the peer has closed its side."""
+        """Number of bytes received; 0 once the peer has closed its side."""
 
 
 class PendingResponse(Generic[Response]):
-    """A question that was sent."""
+    """A request that was sent."""
 
     def __init__(self, api: Api[Any, Response], version: int) -> None:
         self.api = api
@@ -40,7 +39,7 @@ class PendingResponse(Generic[Response]):
 
 
 class BlockingClient:
-    """A connection that is ready to be asked: making one exchanges the greeting."""
+    """A connection after version negotiation, which the constructor performs."""
 
     def __init__(self, stream: ByteStream, client_id: str) -> None:
         self._stream = stream
@@ -54,11 +53,11 @@ class BlockingClient:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether answers are due, and nobody wants any of them."""
+        """Whether replies are outstanding and all of them were discarded."""
         return bool(self._pending) and not any(pending.is_expected for pending in self._pending)
 
     def version_of(self, api: Api[Request, Response], *, newest: int = VERSION_MAX) -> int:
-        """The newest version up to `newest` that both sides know."""
+        """Newest common version, at most `newest`."""
         return self._core.version_of(api, newest=newest)
 
     def ask(self, api: Api[Request, Response], message: Request) -> Response:
@@ -74,14 +73,14 @@ class BlockingClient:
         return pending
 
     def wait(self, pending: PendingResponse[Response]) -> Response:
-        """Its answer, once."""
+        """Return the reply; it can be taken once."""
         while pending.answer is None:
             self._receive_oldest()
         answer, pending.answer = pending.answer, None
         return answer
 
     def discard(self, pending: PendingResponse[Any]) -> None:
-        """Its answer, when it comes, is thrown away."""
+        """Drop the reply when it arrives."""
         pending.is_expected = False
         pending.answer = None
 

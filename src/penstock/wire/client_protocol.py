@@ -1,15 +1,16 @@
-"""One connection to a broker, seen from the client, without a socket.
+"""The client side of one connection to a broker, without a socket.
 
-Buffers to send come out of `version_request` and `ask`. Bytes that come belong into `receive_buffer()`, and
-`bytes_received` gives the answer that they complete. A shell (blocking_client.py) moves the bytes.
+`version_request` and `ask` return the buffers to send. The caller receives bytes into `receive_buffer()`,
+and `bytes_received` returns the reply that they complete. A shell (`blocking_client.py`, `async_client.py`)
+moves the bytes.
 
-Rule 1: nothing but the greeting is sent before the broker has said which versions it speaks; after
-        that every request goes out in the newest version both sides know.
-Rule 2: a broker answers in the order it was asked. An answer with another correlation id than the
-        oldest open question means that the stream can no longer be trusted.
-Rule 3: the announced size of a response is judged before anything is kept for it.
-Rule 4: a response is received into one buffer of its size, and records are views of that buffer: they
-        are copied once, by the kernel. The buffer lives as long as the longest view of it.
+Rule 1: only ApiVersions is sent before the broker has returned its versions; after that every request uses
+        the newest version that both sides support.
+Rule 2: a broker replies in the order of the requests. A reply with another correlation id than the oldest
+        open request means that the stream cannot be trusted any more.
+Rule 3: the announced size of a response is checked before memory is allocated for it.
+Rule 4: a response is received into one buffer of its size, and records are views of that buffer: the kernel
+        makes the only copy. The buffer lives as long as the last view of it.
 """
 
 from collections import deque
@@ -26,18 +27,18 @@ from penstock.types import Buffer
 
 SOFTWARE_NAME: Final = "penstock"
 RESPONSE_BYTES_MAX: Final = REQUEST_BYTES_MAX
-"""As much as a broker takes in one request, and far more than any answer needs."""
+"""The limit of a broker on one request, and far more than any response needs."""
 _RESPONSE_BYTES_MIN: Final = 4
 _ERROR_CODE_AT: Final = 4
 _OLDEST_GREETING: Final = 0
 
 
 class VersionMismatch(Exception):
-    """The broker speaks no version of an API that we speak too."""
+    """Raised when no version of an API is common to the broker and this client."""
 
 
 class _OpenRequest(NamedTuple):
-    """A question that has no answer yet."""
+    """A request without a response."""
 
     correlation_id: int
     api: Api[Struct, Struct]
@@ -54,15 +55,16 @@ class ClientProtocol:
         self._open_requests: deque[_OpenRequest] = deque()
         self._begin_frame()
 
-    # Which versions
+    # Versions
 
     def version_request(self) -> list[Buffer]:
-        """The question that must come first: which versions does the broker speak?"""
+        """Encode ApiVersions, which must be the first request."""
         message = ApiVersionsRequest(SOFTWARE_NAME, __version__)
         return self._encode_request(API_VERSIONS, self._greeting_version, message)
 
     def accept_versions(self, answer: ApiVersionsResponse) -> bool:
-        """Take the answer to a greeting. False: greet again, in a version the broker knows."""
+        """Handle the ApiVersions response. False: send the request again, in a version that the broker
+        supports."""
         offered = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
         if answer.error_code == ErrorCode.NONE:
             self._broker_versions = offered
@@ -70,12 +72,12 @@ class ClientProtocol:
         if answer.error_code != ErrorCode.UNSUPPORTED_VERSION or self._greeting_version == _OLDEST_GREETING:
             raise ProtocolError(f"the broker refused to name its versions (error {answer.error_code})")
         _, newest = offered.get(API_VERSIONS.key, (_OLDEST_GREETING, _OLDEST_GREETING))
-        # Always older than the refused one, or two peers could greet each other for ever.
+        # Always older than the rejected version, or both sides could repeat this for ever.
         self._greeting_version = max(min(newest, self._greeting_version - 1), _OLDEST_GREETING)
         return False
 
     def version_of(self, api: Api[Request, Response], *, newest: int = VERSION_MAX) -> int:
-        """The newest version up to `newest` that both sides know."""
+        """Newest common version, at most `newest`."""
         assert self._broker_versions, "the broker has not been asked yet which versions it speaks"
         if api.key not in self._broker_versions:
             raise VersionMismatch(f"the broker does not offer {api.name}")
@@ -88,20 +90,21 @@ class ClientProtocol:
             )
         return version
 
-    # Questions and answers
+    # Requests and responses
 
     def ask(
         self, api: Api[Request, Response], message: Request, *, version: int | None = None
     ) -> list[Buffer]:
-        """What to send. Its answer comes out of `bytes_received` after those of all earlier questions."""
+        """Encode a request. `bytes_received` returns its response after those of all earlier requests."""
         return self._encode_request(api, self.version_of(api) if version is None else version, message)
 
     def receive_buffer(self) -> memoryview:
-        """Where the next bytes belong: never empty, and never more than the frame that is begun."""
+        """Buffer for the next bytes: never empty, and never larger than the rest of the current frame."""
         return self._buffer[self._filled :]
 
     def bytes_received(self, count: int) -> Struct | None:
-        """The answer that is complete with `count` more bytes. ProtocolError if they cannot be any."""
+        """Response completed by `count` more bytes, or None. ProtocolError if the bytes cannot be a
+        response."""
         self._filled += count
         if self._filled < len(self._buffer):
             return None
@@ -122,7 +125,7 @@ class ClientProtocol:
         if not _RESPONSE_BYTES_MIN <= size <= self._response_bytes_max:
             raise ProtocolError(f"a response of {size} bytes was announced")
         self._is_sized = True
-        # Of a large one the system sets aside no more than is written to.
+        # The system commits memory of a large buffer only as it is written.
         self._buffer = memoryview(bytearray(size))
         self._filled = 0
 
@@ -137,7 +140,7 @@ class ClientProtocol:
         expected = self._open_requests.popleft()
         version = expected.version
         if expected.api.key == API_VERSIONS.key and _refuses_version(frame):
-            version = _OLDEST_GREETING  # the form in which every broker says so
+            version = _OLDEST_GREETING  # every broker rejects a version in this format
         correlation_id, message = decode_response(expected.api, version, frame)
         if correlation_id != expected.correlation_id:
             raise ProtocolError(f"response {correlation_id} came where {expected.correlation_id} was due")

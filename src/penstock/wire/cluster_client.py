@@ -1,17 +1,17 @@
-"""A client of a whole cluster, for code that may wait.
+"""The blocking client of a whole cluster.
 
     client = ClusterClient([Address("127.0.0.1", 9092)], client_id="report")
     for fetched in client.fetch(TopicPartition("orders", 0), Offset(0), Offset(1000), read_committed=True):
         decode(fetched.data)
 
-It knows several brokers to begin with, asks who leads, keeps a connection to each, goes where
-leadership went, and tries again what passes by itself, for `timeout_s` a call. A fetch has that time
-anew whenever something came.
+The client starts from several bootstrap brokers, requests the metadata, keeps one connection per broker,
+follows leader changes, and retries transient failures for at most `timeout_s` per call. A fetch restarts
+that time whenever records arrived.
 
-Rule 1: every failure is a WireError that says what was asked and what to do; CorruptData if a broker
-        sends what cannot be batches.
-Rule 2: one caller at a time, but ranges may be read in turns: each `fetch` keeps its own place.
-Rule 3: a copy in a child process would share its sockets: after a fork, make a new one.
+Rule 1: every failure is a WireError that names the request and the remedy; CorruptData if a broker sends
+        bytes that cannot be batches.
+Rule 2: one caller at a time, but several ranges may be read alternately: each `fetch` has its own position.
+Rule 3: a copy in a child process would share the sockets: after a fork, create a new client.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ class ClusterClient:
         timeout_s: float = TIMEOUT_S,
         network: Network | None = None,
     ) -> None:
-        """Nothing is connected yet. WireError if it never could be."""
+        """Connects nothing yet. WireError if the settings can never work."""
         if not bootstrap:
             raise WireError("no broker is named. Give the address of one at least, as host:port.")
         if sasl_mechanism is not None:
@@ -80,10 +80,10 @@ class ClusterClient:
     def topics(
         self, names: Iterable[str] | None = None, ids: Mapping[str, TopicId] | None = None
     ) -> dict[str, TopicMetadata]:
-        """Those of these names that exist; None: all that there are and that can be used now.
+        """Metadata of the named topics that exist; None: all topics that exist and are usable now.
 
-        A named topic is left out only if no broker that was asked knows it: one broker may be behind. A
-        topic that `ids` has is described under another id only if no broker that was asked has it under that.
+        A named topic is left out only if none of the brokers that replied has it: one broker may be behind.
+        A topic in `ids` is returned with another id only if none of those brokers has it with that id.
         """
         requested = None if names is None else list(dict.fromkeys(names))
         if requested == []:
@@ -93,7 +93,7 @@ class ClusterClient:
         return self._session.retry(deadline, lambda: self._topics(requested, deadline))
 
     def topic(self, name: str) -> TopicMetadata:
-        """One that exists: a broker that does not know it is asked again for some seconds. TopicUnknown."""
+        """Metadata of an existing topic. An unknown topic is retried for some seconds, then TopicUnknown."""
         deadline = self._session.deadline(f"asking for topic {name}")
         return self._session.retry(deadline, lambda: self._topic(name, deadline))
 
@@ -120,7 +120,7 @@ class ClusterClient:
         return found
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-        """Returns when it can be used, also if it was there before."""
+        """Create a topic, or accept an existing one. Returns when every partition has a leader."""
         deadline = self._session.deadline(f"creating topic {name}")
         settings = [CreatableTopicConfig(key, value) for key, value in (configs or {}).items()]
         topic = CreatableTopic(name, partitions, replication_factor=-1, configs=settings)
@@ -151,9 +151,10 @@ class ClusterClient:
     def offsets(
         self, requested: Mapping[TopicPartition, int], *, read_committed: bool
     ) -> dict[TopicPartition, tuple[Offset, int]]:
-        """From a timestamp in ms, or EARLIEST or LATEST, to an offset and the timestamp of its record.
+        """Look up offsets by timestamp in ms, EARLIEST or LATEST; returns each offset and its record's
+        timestamp.
 
-        Offset -1 if no record is that young.
+        The offset is -1 if no record is that recent.
         """
         deadline = self._session.deadline("asking for offsets")
         return self._session.run_on_leaders(deadline, ListOffsetsOperation(read_committed), requested)
@@ -168,11 +169,11 @@ class ClusterClient:
         bytes_at_once: int = BYTES_AT_ONCE,
         topic_id: TopicId = NO_TOPIC_ID,
     ) -> Iterator[FetchedBatches]:
-        """Everything from `start` until `end` is reached, one request ahead of the caller.
+        """Read from `start` until `end` is reached, one request ahead of the caller.
 
-        OffsetGone if it is not there. Batches are whole, so the first may begin before `start` and the
-        last may go beyond `end`. An `end` that is not written yet is waited for. If a `topic_id` is given,
-        the topic must have it: TopicReplaced if it has another.
+        OffsetOutOfRange if the records do not exist. Batches are whole, so the first may begin before
+        `start` and the last may go beyond `end`. The call waits for an `end` that is not written yet. If a
+        `topic_id` is given, the topic must have it: TopicReplaced if it has another one.
         """
         fetching = RangeFetcher(
             self._session,
@@ -185,7 +186,7 @@ class ClusterClient:
         return fetching.run(start)
 
     def produce(self, partition: TopicPartition, batches: Sequence[Buffer]) -> Offset:
-        """Write them in this order, as `produce_many` does. The offset of the first."""
+        """Write the batches in order, as `produce_many` does. Returns the offset of the first one."""
         return self.produce_many({partition: batches})[partition]
 
     def produce_many(
@@ -195,11 +196,11 @@ class ClusterClient:
         acks: int = -1,
         is_idempotent: bool = True,
     ) -> dict[TopicPartition, Offset]:
-        """Write batches in their order to many partitions, all leaders at once.
+        """Write batches in order to many partitions, on all leaders in parallel.
 
-        The offset of the first batch of each; -1 if an answer was lost and the broker remembers only that
-        it has the batch. A call that returns has written each batch once, or at least once if
-        it is not idempotent. After one that raises, any of its batches may have been written.
+        Returns the offset of each partition's first batch; -1 if a reply was lost and the broker only
+        reports a duplicate. After a return, each batch is written once, or at least once if not idempotent.
+        After an exception, any of the batches may have been written.
         """
         if acks == 0:
             raise WireError("acks=0 is not supported: nothing would be known of what was written. Use -1.")
@@ -214,13 +215,13 @@ class ClusterClient:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Offset | None]:
-        """Where a group is; None where it has committed nothing."""
+        """Committed offsets of a group; None for partitions without one."""
         requested = list(partitions)
         found = group_offsets.committed(self._session, group, requested) if requested else {}
         return {partition: found.get(partition) for partition in requested}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Offset], note: str = "") -> None:
-        """As somebody who is no member: refused while the group has members."""
+        """Commit offsets without membership: rejected while the group has members."""
         if offsets:
             group_offsets.commit(self._session, group, offsets, note)
 

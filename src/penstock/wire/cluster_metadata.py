@@ -1,9 +1,8 @@
-"""The cluster as its brokers told us: who they are, which topics exist, who leads. Pure.
+"""The client's view of the cluster from Metadata responses: brokers, topics, leaders. Pure.
 
-Rule 1: what is forgotten is asked for again; nothing here is ever believed to be the truth, only the
-        last that was heard.
-Rule 2: of two brokers that describe a topic differently, the one counts that has it under the id that is
-        wanted (`merge_better`). Of two descriptions under other ids the first one stays.
+Rule 1: the view is only the latest response and may be stale; what is dropped from it is requested again.
+Rule 2: if two brokers describe a topic differently, the description with the requested topic id wins
+        (`merge_better`). Of two descriptions with other ids the first one stays.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +21,7 @@ _NO_LEADER: Final = RequestFailure(
 
 
 class TopicMatch(IntEnum):
-    """How well what was heard of a topic fits what is wanted, from the least to the best."""
+    """How well the metadata of a topic matches the request, from worst to best."""
 
     UNKNOWN = 0
     FAILURE = 1
@@ -40,7 +39,7 @@ class TopicMetadata(NamedTuple):
 class TopicWithLeaders(NamedTuple):
     facts: TopicMetadata
     leaders: dict[int, tuple[NodeId, int]]
-    """The broker that leads a partition, and in which epoch."""
+    """Leader and leader epoch by partition."""
 
 
 class Leader(NamedTuple):
@@ -76,7 +75,7 @@ class ClusterMetadata:
         self._topics[name] = TopicWithLeaders(facts, leaders)
 
     def merge_better(self, answer: MetadataResponse, requested: Mapping[str, TopicId]) -> bool:
-        """Take a second opinion about topics for which it fits better than the first. Whether it did."""
+        """Adopt another broker's metadata for the topics that it matches better. True: some were adopted."""
         other = ClusterMetadata()
         other.update(answer)
         better = [
@@ -98,7 +97,7 @@ class ClusterMetadata:
             self._topic_failures.pop(name, None)
 
     def missing_topics(self, requested: Mapping[str, TopicId]) -> dict[str, TopicId]:
-        """Those of the topics that no broker has described, or only under another id."""
+        """Topics that no broker has described, or only with another id."""
         lacked = (TopicMatch.UNKNOWN, TopicMatch.OTHER_ID)
         return {name: each for name, each in requested.items() if self._match(name, each) in lacked}
 
@@ -120,7 +119,7 @@ class ClusterMetadata:
     def leader_of(
         self, partition: TopicPartition, requested: TopicId = NO_TOPIC_ID
     ) -> Leader | RequestFailure:
-        """Who leads the partition, if its topic has the id that is wanted."""
+        """Leader of the partition, if its topic has the requested id."""
         topic = self._topics.get(partition.topic)
         if topic is None:
             unknown = failure_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -142,5 +141,5 @@ class ClusterMetadata:
 
 
 def is_same_topic(one: TopicId, other: TopicId) -> bool:
-    """Whether two ids can be of one topic: brokers without topic ids do not tell."""
+    """Whether two ids can belong to one topic: brokers without topic ids send none."""
     return one == other or NO_TOPIC_ID in (one, other)

@@ -1,15 +1,17 @@
-"""The shell around the decisions of retry_policy.py: it asks, waits, looks again who leads, and gives up.
+"""The session of a cluster client: sends requests, waits, refreshes metadata, and retries or gives up.
 
-One call of the cluster client has one deadline (`CallDeadline`), however many brokers it takes. Failures
-that stand for the time used up say how often it was tried and what the last attempt ran into.
+It carries out the decisions of `retry_policy.py`. One call of the cluster client has one deadline
+(`CallDeadline`), however many brokers it contacts. The error of a call that timed out names the number of
+attempts and the last failure.
 
-Rule 1: questions to several brokers are all sent before the first answer is waited for.
-Rule 2: an answer is taken for those partitions it succeeded for; only the others are asked again.
-Rule 3: a call ends within its time: no attempt begins after it, and each is given no more than is left.
-Rule 4: one broker's word is not enough to lack a topic. In each attempt _OTHERS_MAX others are asked about a
-        topic that the first does not know, or has under another id than is wanted; and each attempt begins
-        with another broker. TopicUnknown and TopicReplaced mean that all who could be asked agreed for as
-        long as retry_policy.py says.
+Rule 1: requests to several brokers are all sent before the first reply is awaited.
+Rule 2: a reply counts for the partitions that succeeded; only the other partitions are retried.
+Rule 3: a call ends within its time: no attempt begins after it, and each attempt gets at most the time that
+        is left.
+Rule 4: one broker is not enough to conclude that a topic does not exist. Each attempt checks
+        _SECOND_OPINIONS_MAX other brokers for a topic that the first broker does not know, or has with
+        another id; and each attempt begins with another broker. TopicUnknown and TopicReplaced mean that
+        all reachable brokers agreed for as long as `retry_policy.py` requires.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,10 +52,10 @@ from penstock.wire.retry_policy import (
 
 _TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _FIRST_VERSION_WITH_KEYS: Final = 4
-"""The first version of FindCoordinator that takes several keys."""
+"""First version of FindCoordinator with several keys."""
 _SECOND_OPINIONS_MAX: Final = 2
 _SECOND_OPINION_S_MAX: Final = 5.0
-"""How many more brokers are asked about a topic that the first one lacks, and for how long each."""
+"""Number of other brokers to check for a topic that the first one lacks, and the time limit for each."""
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
@@ -63,7 +65,7 @@ PartitionOutcome = tuple[TopicPartition, RequestFailure | None, Output]
 
 
 class LeaderOperation(Protocol[Input_contra, Output_co]):
-    """Something that is asked of the leaders of partitions."""
+    """A request that is sent to the leaders of partitions."""
 
     def send(
         self, broker: BrokerConnection, work: Mapping[TopicPartition, Input_contra]
@@ -73,37 +75,37 @@ class LeaderOperation(Protocol[Input_contra, Output_co]):
 
 
 class CallDeadline:
-    """One call: how long it may still take, and the pauses between its attempts."""
+    """The deadline of one call, and the backoff between its attempts."""
 
     def __init__(self, network: Network, what: str, timeout_s: float) -> None:
         self._network = network
         self.what = what
         self._timeout_s = timeout_s
         self.requested: dict[str, TopicId] = {}
-        """Topics that the call is about only if they have these ids."""
+        """Topic ids that the call requires, by topic name."""
         self._found_at: dict[TopicPartition | None, float] = {}
         self.restart()
 
     def restart(self) -> None:
-        """It got somewhere; what is left to do has the whole time again."""
+        """Restart the time limit after progress."""
         self._begun = self._attempt_begun = self._network.monotonic()
         self._failures = 0
         self._absent: tuple[TopicPartition | None, float] | None = None
 
     def expect(self, topic: str, topic_id: TopicId) -> None:
-        """From now on the call is about the topic with this id, unless brokers have no topic ids."""
+        """Require this topic id from now on, unless the brokers have no topic ids."""
         if topic_id != NO_TOPIC_ID:
             self.requested[topic] = topic_id
 
     def found(self, partition: TopicPartition) -> None:
-        """A broker has named the leader of the partition, so that its name is not misspelt."""
+        """Record that a broker returned a leader for the partition, which proves that the name is right."""
         self._found_at[partition] = self._network.monotonic()
 
     def remaining_s(self) -> float:
         return self._begun + self._timeout_s - self._network.monotonic()
 
     def wait_for_retry(self, failure: RequestFailure) -> None:
-        """Returns when it is time for the next attempt. WireError if there is to be none."""
+        """Sleep until the next attempt. WireError if there must be none."""
         self._failures += 1
         now = self._network.monotonic()
         pause = backoff_s(self._failures)
@@ -120,7 +122,7 @@ class CallDeadline:
                 self._absent = (failure.partition, self._attempt_begun)
         elif failure.code != ErrorCode.NONE:
             self._absent = None
-        # A broker that cannot be reached says nothing about a topic.
+        # An unreachable broker proves nothing about a topic, so a connection failure keeps `_absent`.
         if self._absent is None:
             return False
         partition, since = self._absent
@@ -128,7 +130,8 @@ class CallDeadline:
             partition is not None and partition.topic in self.requested
         )
         if is_other_topic(failure):
-            # A broker that had it under the id that is wanted disagrees with those before it.
+            # A broker that had the requested id contradicts the earlier replies, so the time restarts
+            # there.
             since = max(since, self._found_at.get(partition, since))
         return is_gone(failure, was_there=was_there, absent_s=then - since, timeout_s=self._timeout_s)
 
@@ -159,12 +162,12 @@ class ClusterSession:
         self.view = ClusterMetadata()
         self._coordinators: dict[str, Address] = {}
         self._metadata_source: Address | None = None
-        """The broker whose word about leaders was taken last."""
+        """Broker of the latest metadata."""
 
     def deadline(self, what: str) -> CallDeadline:
         return CallDeadline(self._network, what, self.timeout_s)
 
-    # One attempt each: these raise Failed
+    # Single attempts: these raise AttemptFailed
 
     def exchange(self, broker: BrokerConnection, api: Api[Request, Response], message: Request) -> Response:
         with self._brokers.closing_on_failure(broker):
@@ -187,7 +190,8 @@ class ClusterSession:
             return send()
 
     def refresh(self, names: Iterable[str] | None, deadline: CallDeadline) -> Address:
-        """Ask who the brokers are and who leads these topics; None: all there are. Which broker answered."""
+        """Request metadata of these topics; None: of all topics. Returns the address of the broker that
+        replied."""
         broker = self.any_broker(deadline)
         answer = self._metadata(broker, names)
         if names is None:
@@ -197,13 +201,15 @@ class ClusterSession:
         return broker.address
 
     def refresh_topics(self, requested: Mapping[str, TopicId], deadline: CallDeadline) -> None:
-        """Ask one broker who leads these topics, and others about those that it lacks: it may be behind."""
+        """Request metadata from one broker, and from others what it lacks: one broker may be behind."""
         asked = self.refresh(requested, deadline)
         known = self._brokers.candidates(self.view.addresses.values())
         for address in [each for each in known if each != asked][:_SECOND_OPINIONS_MAX]:
             if not (missing_topics := self.view.missing_topics(requested)):
                 return
-            self._brokers.deprioritize(asked)  # the next look begins with another, and so reaches all
+            self._brokers.deprioritize(
+                asked
+            )  # so that the next attempt begins with another broker, and all are reached
             asked = address
             try:
                 broker = self._brokers.connection_to(
@@ -211,7 +217,7 @@ class ClusterSession:
                 )
                 answer = self._metadata(broker, missing_topics)
             except AttemptFailed:
-                continue  # one broker has answered; this was a second opinion, and others may give it
+                continue  # a first broker has replied; this check is optional
             if self.view.merge_better(answer, missing_topics):
                 self._metadata_source = address
 
@@ -226,7 +232,7 @@ class ClusterSession:
     def leaders_of(
         self, partitions: Iterable[TopicPartition], deadline: CallDeadline
     ) -> dict[TopicPartition, Leader | RequestFailure]:
-        """The leader of each, in the topic that the call is about; or why none is known."""
+        """Leader of each partition, in the topic that the call requires; or why it is unknown."""
         partitions = list(partitions)
         requested = {each.topic: deadline.requested.get(each.topic, NO_TOPIC_ID) for each in partitions}
         if missing_topics := self.view.missing_topics(requested):
@@ -243,12 +249,12 @@ class ClusterSession:
             raise AttemptFailed(found)
         return found
 
-    # As often as it takes: these raise WireError
+    # Calls with retries: these raise WireError
 
     def retry(
         self, deadline: CallDeadline, attempt: Callable[[], Output], names: Iterable[str] = ()
     ) -> Output:
-        """What an attempt returns that does not raise Failed. `names`: topics to look up again."""
+        """Run attempts until one does not raise AttemptFailed. `names`: topics to look up again."""
         while True:
             try:
                 return attempt()
@@ -256,7 +262,7 @@ class ClusterSession:
                 self.recover(deadline, failed.failure, names)
 
     def recover(self, deadline: CallDeadline, failure: RequestFailure, names: Iterable[str]) -> None:
-        """Do what the trouble asks for before the next attempt. WireError if there is to be none."""
+        """Wait, and apply the failure's remedy before the next attempt. WireError if there must be none."""
         deadline.wait_for_retry(failure)
         if failure.remedy is Remedy.FIND_LEADER:
             self.view.forget(names)
@@ -271,7 +277,7 @@ class ClusterSession:
         operation: LeaderOperation[Input, Output],
         work: Mapping[TopicPartition, Input],
     ) -> dict[TopicPartition, Output]:
-        """What the leaders answer, for every partition."""
+        """Run an operation on the leaders of all partitions, with retries, and return its results."""
         left = dict(work)
         found: dict[TopicPartition, Output] = {}
         while left:
@@ -305,6 +311,7 @@ class ClusterSession:
                 yield partition, leader, None
             else:
                 led.setdefault(leader.address, {})[partition] = work[partition]
+        # All requests are sent before the first wait (rule 1).
         sent: list[tuple[BrokerConnection, PendingResponse[Any], dict[TopicPartition, Input]]] = []
         for address, part in led.items():
             try:
@@ -332,7 +339,8 @@ class ClusterSession:
         group: str,
         ask: Callable[[BrokerConnection], Iterable[RequestFailure | None]],
     ) -> None:
-        """`ask` exchanges something with the coordinator and tells what went wrong, if anything did."""
+        """Run `ask` on the group's coordinator, with retries. `ask` sends requests and returns the
+        failures."""
 
         def attempt() -> None:
             address = self._coordinator(group, deadline)
@@ -340,7 +348,7 @@ class ClusterSession:
                 broker = self.connection_to_broker(address, deadline)
                 failures = [failure for failure in ask(broker) if failure is not None]
             except AttemptFailed as failed:
-                # The coordinator is out of reach: another may have taken its place.
+                # The coordinator is unreachable: another broker may have taken over.
                 self._coordinators.pop(group, None)
                 raise failed
             if failures:
@@ -376,7 +384,7 @@ class ClusterSession:
 def _decisive_failure(
     left: Iterable[TopicPartition], failures: Mapping[TopicPartition, RequestFailure]
 ) -> tuple[TopicPartition, RequestFailure]:
-    """What decides about the next attempt: first what gives no hope, then what needs a new look."""
+    """The failure that decides the next step: permanent ones first, then those that need a lookup."""
     order = [Remedy.GIVE_UP, Remedy.FIND_LEADER, Remedy.FIND_COORDINATOR, Remedy.RETRY]
     silent = RequestFailure("the broker said nothing about it", Remedy.FIND_LEADER)
     named = ((partition, failures.get(partition, silent)) for partition in left)

@@ -1,12 +1,12 @@
-"""Connections to the brokers of a cluster, one each, made when they are needed.
+"""The connection pool of a cluster client: one connection per broker, opened on first use.
 
-Rule 1: a connection that failed in any way is closed and forgotten; the next who wants one gets a new
-        one. Whether to try again is not decided here.
-Rule 2: a connection that was left alone may have been closed by its broker: it is looked at before it
-        is used again. One on which only unwanted answers are due is not waited for.
-Rule 3: a broker whose word did not help is asked again only after the others that answer: it may be cut off
-        from the metadata store, and say the same for ever.
-Rule 4: any failure of the network or of the protocol leaves as Failed, with what it means.
+Rule 1: a connection that failed in any way is closed and dropped; the next request opens a new one. The
+        pool does not decide about retries.
+Rule 2: an idle connection may have been closed by its broker, so it is checked before it is used again. A
+        connection on which only discarded replies are outstanding is replaced.
+Rule 3: a broker whose metadata did not help is used only after the other reachable brokers: it may be
+        partitioned from the metadata store, and its metadata stay stale.
+Rule 4: every network or protocol error leaves the pool as AttemptFailed, with its remedy.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ from penstock.wire.retry_policy import Remedy, RequestFailure
 
 CONNECT_S_MAX: Final = 10.0
 ANSWER_S_MAX: Final = 30.0
-"""One broker is waited for no longer than this, even by those who have more time: another may answer."""
+"""Time limit for one broker's reply, even if the call has more time: another broker may reply."""
 
 
 class NetworkStream(Protocol):
@@ -40,7 +40,7 @@ class NetworkStream(Protocol):
 
 
 class Network(Protocol):
-    """The world that a cluster client lives in; `host.blocking_stream.TcpNetwork` is the real one."""
+    """The network and clock of a cluster client; `host.blocking_stream.TcpNetwork` is the real one."""
 
     def connect(self, host: str, port: int, *, timeout_s: float) -> NetworkStream: ...
 
@@ -52,7 +52,7 @@ class Network(Protocol):
 
 
 class AttemptFailed(Exception):
-    """An attempt that did not succeed."""
+    """Raised when one attempt of a call fails."""
 
     def __init__(self, failure: RequestFailure) -> None:
         super().__init__(failure.what)
@@ -60,7 +60,7 @@ class AttemptFailed(Exception):
 
 
 class BrokerConnection(BlockingClient):
-    """A connection with its address."""
+    """A connection and the address of its broker."""
 
     def __init__(self, address: Address, stream: NetworkStream, client_id: str) -> None:
         self.address = address
@@ -75,12 +75,13 @@ class ConnectionPool:
         self._client_id = client_id
         self._connected: dict[Address, BrokerConnection] = {}
         self._recently_failed: set[Address] = set()
-        """Those that failed last. Others are asked first, or a silent one would be asked for ever."""
+        """Brokers whose last exchange failed. They come last, or an unresponsive one would be tried for
+        ever."""
         self._deprioritized: dict[Address, int] = {}
-        """Those whose word did not help, with the number of the last such word."""
+        """Brokers whose metadata did not help, with an increasing number per event."""
 
     def connection_to(self, address: Address, timeout_s: float) -> BrokerConnection:
-        """The connection to this broker, ready to be asked something that takes so long at the most."""
+        """Return a usable connection to this broker, for a request of at most this duration."""
         found = self._connected.get(address)
         if found is not None and _is_unusable(found):
             self.drop(found)
@@ -92,31 +93,31 @@ class ConnectionPool:
         return found
 
     def any(self, known: Iterable[Address], remaining_s: Callable[[], float]) -> BrokerConnection:
-        """One that answers: preferably one we talk to, then one we have heard of, then one we were told."""
+        """Connect to a broker that replies: first connected ones, then known ones, then bootstrap ones."""
         candidates = self.candidates(known)
         failures = []
         for tried, address in enumerate(candidates):
             try:
-                # Those that are silent leave time for the ones after them.
+                # A share of the time for each candidate, so that unresponsive ones leave time for the rest.
                 return self.connection_to(address, max(remaining_s(), 0.001) / (len(candidates) - tried))
             except AttemptFailed as failed:
                 failures.append(failed.failure)
         raise AttemptFailed(_combined_failure(failures))
 
     def candidates(self, known: Iterable[Address]) -> list[Address]:
-        """All that could be asked, in the order in which they should be."""
+        """All known brokers, in the order in which to try them."""
         found = list(dict.fromkeys([*self._connected, *known, *self._bootstrap]))
         return sorted(
             found, key=lambda each: (each in self._recently_failed, self._deprioritized.get(each, 0))
         )
 
     def deprioritize(self, address: Address) -> None:
-        """Ask others first from now on: what this broker said of the cluster did not help."""
+        """Prefer other brokers from now on: this broker's metadata did not help."""
         self._deprioritized[address] = max(self._deprioritized.values(), default=0) + 1
 
     @contextmanager
     def closing_on_failure(self, broker: BrokerConnection) -> Iterator[None]:
-        """Whatever ends an exchange in its midst leaves a connection that nobody can use."""
+        """Close the connection if the block raises: a half-done exchange makes it unusable."""
         try:
             yield
             self._recently_failed.discard(broker.address)
@@ -138,7 +139,7 @@ class ConnectionPool:
 
     def _connect(self, address: Address, timeout_s: float) -> BrokerConnection:
         timeout_s = min(timeout_s, CONNECT_S_MAX)
-        self._recently_failed.add(address)  # until it has answered something
+        self._recently_failed.add(address)  # until a first reply arrives
         try:
             stream = self._network.connect(address.host, address.port, timeout_s=timeout_s)
         except ConfigError as error:
@@ -156,7 +157,7 @@ class ConnectionPool:
     def _failure(self, address: Address, error: Exception, *, is_new: bool) -> RequestFailure:
         if isinstance(error, OSError):
             problem = self._network.problem(error)
-            # A connection that worked until now was not set up wrongly.
+            # An established connection proves that the settings are right, so its failure is transient.
             remedy = Remedy.FIND_LEADER if problem.may_pass or not is_new else Remedy.GIVE_UP
             return RequestFailure(f"the broker at {address}: {problem.what}", remedy, advice=problem.remedy)
         if isinstance(error, VersionMismatch):
@@ -173,7 +174,7 @@ def _is_unusable(broker: BrokerConnection) -> bool:
 
 
 def _combined_failure(failures: Sequence[RequestFailure]) -> RequestFailure:
-    """Of several brokers: there is hope as long as there is for one of them."""
+    """Combine failures of several brokers: transient if one of them is."""
     hopeful = [failure for failure in failures if failure.remedy is not Remedy.GIVE_UP]
     remedy = Remedy.FIND_LEADER if hopeful else Remedy.GIVE_UP
     advice = next((failure.advice for failure in failures if failure.advice), "")

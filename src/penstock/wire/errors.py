@@ -1,38 +1,38 @@
-"""What a client of a cluster can be told, each as a sentence for whoever reads the log.
+"""The errors of the cluster client, each a complete sentence for a log.
 
-Rule 1: a message names what was asked, of whom, and what to do about it.
-Rule 2: they are made from what they hold, so that they can cross from one process to another.
+Rule 1: a message names the request, its target, and the remedy.
+Rule 2: each error is constructed from its own fields, so that it can be pickled between processes.
 """
 
 from penstock.types import Offset, TopicPartition
 
 
 class WireError(Exception):
-    """The cluster cannot do, or did not in time do, what it was asked."""
+    """The cluster rejected a request, or did not complete it in time."""
 
 
 class Unreachable(WireError):
-    """No broker could be talked to in the time that was allowed."""
+    """No broker was reachable within the time limit."""
 
 
 class TopicUnknown(WireError):
-    """A topic or a partition that the cluster does not have."""
+    """The topic or partition does not exist in the cluster."""
 
 
 class TopicReplaced(WireError):
-    """A topic of this name exists, but it is not the one that reading began with."""
+    """The topic was replaced by another topic of the same name since reading began."""
 
 
 class RecordsTooLarge(WireError):
-    """The broker takes no batch of this size."""
+    """The broker rejects batches of this size."""
 
 
 class RequestRejected(WireError):
-    """The broker understood and will not; asking again changes nothing."""
+    """The broker rejected the request permanently; a retry changes nothing."""
 
 
 class OffsetOutOfRange(WireError):
-    """The records at this offset are not there: retention removed them, or they were never written."""
+    """The records at this offset do not exist: retention removed them, or they were never written."""
 
     def __init__(
         self, partition: TopicPartition, requested: Offset, log_start: Offset, log_end: Offset

@@ -1,7 +1,7 @@
-"""The places that groups have committed, for those who are no members of them.
+"""Reading and committing a group's offsets without membership.
 
-Topics go by name: versions with topic ids would forget a place when a topic is made anew, and say
-nothing that is needed here.
+Requests use topic names: versions with topic ids would lose the committed offset of a recreated topic, and
+add nothing that is needed here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ from penstock.wire.retry_policy import RequestFailure, failure_of
 
 _LAST_VERSION_WITH_NAMES: Final = 9
 _FIRST_VERSION_WITH_GROUPS: Final = 8
-"""The first version of OffsetFetch that takes several groups."""
+"""First version of OffsetFetch with several groups."""
 
 
 def commit(session: ClusterSession, group: str, offsets: Mapping[TopicPartition, Offset], note: str) -> None:
@@ -55,7 +55,7 @@ def commit(session: ClusterSession, group: str, offsets: Mapping[TopicPartition,
 def committed(
     session: ClusterSession, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Offset | None]:
-    """None for partitions of which the group has committed nothing."""
+    """Committed offsets; None for partitions without one."""
     requested: dict[str, list[int]] = {}
     for topic, number in partitions:
         requested.setdefault(topic, []).append(number)

@@ -1,4 +1,4 @@
-"""Where a time, the beginning or the end lies in a partition."""
+"""ListOffsets: looks up offsets by timestamp, or the start and end of a log."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
@@ -20,11 +20,11 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 
 _CLIENT: Final = -1
-"""In the place where a replica would give its number."""
+"""Replica id of a request that is not from a replica."""
 
 
 class ListOffsetsOperation(NamedTuple):
-    """Asks for timestamps, or EARLIEST or LATEST; the answers are offsets with their timestamps."""
+    """ListOffsets for timestamps, EARLIEST or LATEST; returns offsets with their timestamps."""
 
     read_committed: bool
 

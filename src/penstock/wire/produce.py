@@ -1,15 +1,15 @@
-"""Writing batches to their leaders: once each, if the producer is idempotent.
+"""Produce: writes batches to their leaders, exactly once each if the producer is idempotent.
 
-A request carries the next batch of every partition it is about, because a broker takes no more than
-one for each. The next ones follow when these are acknowledged: if several of one partition were under
-way at once and the first was refused, those after it would stand before it.
+A request has one batch per partition, because a broker accepts no more. The next batch of a partition
+follows when this one is acknowledged: with several in flight, a rejected first batch would be written after
+the later ones.
 
-Rule 1: an attempt whose answer never came is made again, with the same sequence number
-        (`sequence_numbers.py`), and
-        a broker that has the batch does not write it again. Without idempotence it may be written twice.
-Rule 2: what was acknowledged is not sent again.
-Rule 3: a producer whose call failed does not know which of its batches were written. It is thrown away, and
-        the next call has a new producer id.
+Rule 1: an attempt without a reply is retried with the same sequence number (`sequence_numbers.py`), and a
+        broker that has the batch does not write it again. Without idempotence the batch may be written
+        twice.
+Rule 2: an acknowledged batch is not sent again.
+Rule 3: after a failed call it is unknown which of its batches were written. The producer state is reset,
+        and the next call requests a new producer id.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,13 +34,14 @@ from penstock.wire.retry_policy import RequestFailure, failure_of
 from penstock.wire.sequence_numbers import ProducerIdAndEpoch, SequenceNumbers
 
 _LAST_VERSION_WITH_NAMES: Final = 12
-"""Later versions have ids instead of names; what is written goes to the topic that has the name now."""
+"""Last version with topic names. Later versions have topic ids; by name, a batch goes to the current topic
+of that name."""
 _ROUND_BYTES_MAX: Final = 16 * MIB
 
 
 class ProduceOperation:
     def __init__(self, acks: int, sequences: SequenceNumbers | None) -> None:
-        """Without sequences the producer is not idempotent."""
+        """`sequences` is None for a producer without idempotence."""
         self.acks = acks
         self._sequences = sequences
 
@@ -70,12 +71,14 @@ class ProduceOperation:
             for entry in topic.partition_responses:
                 partition = TopicPartition(topic.name, entry.index)
                 if self._sequences is not None and entry.error_code == ErrorCode.UNKNOWN_PRODUCER_ID:
+                    # The broker has no state of this producer id and wrote nothing; a new id starts at
+                    # sequence 0.
                     self._sequences.restart(partition)
                 yield partition, _failure(entry), Offset(entry.base_offset)
 
 
 def _init_producer_id(broker: BrokerConnection) -> ProducerIdAndEpoch:
-    """Any broker gives one out."""
+    """Request a producer id, from any broker."""
     answer = broker.ask(INIT_PRODUCER_ID, InitProducerIdRequest())
     if answer.error_code != ErrorCode.NONE:
         failure = failure_of(answer.error_code)
@@ -84,7 +87,8 @@ def _init_producer_id(broker: BrokerConnection) -> ProducerIdAndEpoch:
 
 
 def _failure(entry: PartitionProduceResponse) -> RequestFailure | None:
-    # The broker has the batch and no longer knows its offset: an attempt whose answer was lost succeeded.
+    # A duplicate is a success: an earlier attempt was written and its reply was lost. The offset is
+    # unknown.
     if entry.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         return None
     reasons = [entry.error_message, *(each.batch_index_error_message for each in entry.record_errors[:1])]
@@ -97,9 +101,8 @@ def produce_all(
     acks: int,
     sequences: SequenceNumbers | None,
 ) -> dict[TopicPartition, Offset]:
-    """The offset of the first batch of each partition, or -1 where the broker knows no more than that it
-    has the batch. With `sequences` the producer is idempotent; they belong to this session alone.
-    """
+    """Write all batches. Returns the offset of each partition's first batch, or -1 if the broker only
+    reports a duplicate. With `sequences` the producer is idempotent; they belong to this session alone."""
     deadline = session.deadline("producing")
     operation = ProduceOperation(acks, sequences)
     first: dict[TopicPartition, Offset] = {}
@@ -110,6 +113,7 @@ def produce_all(
                 for partition, offset in _produce_round(session, deadline, operation, part).items():
                     first.setdefault(partition, offset)
                     if sequences is not None:
+                        # Only now may the next batch take the following sequence.
                         sequences.acknowledge(partition, part[partition])
             position += 1
     except BaseException:
@@ -133,7 +137,7 @@ def _produce_round(
 def by_request_size(
     batches: Mapping[TopicPartition, Buffer], bytes_max: int = _ROUND_BYTES_MAX
 ) -> Iterator[dict[TopicPartition, Buffer]]:
-    """The same, in pieces that a request can carry; one batch at least in each."""
+    """Split batches into chunks that fit a request, at least one batch in each."""
     part: dict[TopicPartition, Buffer] = {}
     size = 0
     for partition, batch in batches.items():

@@ -1,15 +1,15 @@
-"""Reading one partition from one offset to another, a request ahead of the caller.
+"""The range fetcher: reads one partition from one offset to another, one request ahead of the caller.
 
-While the caller decodes what came, the next request is already with the broker, and its answer waits
-in the kernel's buffer or on its way there.
+While the caller decodes a response, the broker already processes the next request, and its response waits
+in the kernel's socket buffer or is on its way there.
 
-Rule 1: data goes to the caller as it came, in one piece, without a copy: whole batches, in order.
-        What is cut off at its end, and batches that begin at or after `end`, are left out.
-Rule 2: about as much is asked for as lies before `end`, judged by what came so far, so that a small
-        range of a large topic does not cost a large answer.
-Rule 3: a topic that was deleted and made anew is another topic; its records are not given out. That is so
-        for the topic id that the caller gives, and for the id under which the first answer came. Which
-        brokers have to agree that it is another one, and for how long, is the session's rule 4.
+Rule 1: the caller gets the data as received, in one chunk, without a copy: whole batches, in order. A
+        truncated batch at the end, and batches that begin at or after `end`, are left out.
+Rule 2: a request limits its bytes to about what remains before `end`, estimated from the responses so far,
+        so that a small range of a large topic does not cost a large response.
+Rule 3: a recreated topic is another topic; its records are never returned. This holds for the topic id that
+        the caller gives, and for the topic id of the first response. Rule 4 of `cluster_session.py` defines
+        which brokers must agree that the topic is another one, and for how long.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ _WAIT_MS_MAX: Final = 500
 _BYTES_MIN: Final = 64 * KIB
 _BYTES_PER_OFFSET_GUESSED: Final = 256
 _LAST_VERSION_WITH_NAMES: Final = 12
-"""The last version in which topics have names; later ones have ids."""
+"""Last version with topic names; later versions have topic ids."""
 
 _BATCH: Final = Layout(">qi4xb6xi")
 """Base offset, length, magic and last offset delta of a batch."""
@@ -51,26 +51,27 @@ _MAGIC: Final = 2
 
 class FetchedBatches(NamedTuple):
     data: memoryview
-    """Whole batches. Valid as long as the caller keeps it."""
+    """Whole batches. The view stays valid as long as the caller keeps it."""
     high_watermark: Offset
     last_stable_offset: Offset
     log_start_offset: Offset
     aborted: tuple[tuple[ProducerId, Offset], ...]
-    """Producer id and first offset; empty unless read_committed."""
+    """Producer id and first offset of aborted transactions; empty unless read_committed."""
 
 
 class BatchExtent(NamedTuple):
-    """How much of what came is of use."""
+    """The usable part of a response."""
 
     bytes: int
     first: Offset
-    """The offset of the first batch."""
+    """Offset of the first batch."""
     end: Offset
-    """Exclusive: where to go on."""
+    """Offset after the last batch: where to continue."""
 
 
 def extent_of(data: memoryview, end: Offset) -> BatchExtent | None:
-    """The whole batches that begin before `end`; None if there is none. CorruptData if they are none."""
+    """Extent of the whole batches that begin before `end`; None without one. CorruptData if the bytes
+    cannot be batches."""
     size, position = len(data), 0
     first = after = None
     unpack = _BATCH.unpack_from
@@ -92,7 +93,7 @@ def extent_of(data: memoryview, end: Offset) -> BatchExtent | None:
 
 
 def next_fetch_bytes(left: int, bytes_per_offset: float, bytes_at_once: int) -> int:
-    """A little more than what lies before the end, within bounds."""
+    """Estimate of the bytes before the end, plus a margin, within bounds."""
     return int(min(max(left * bytes_per_offset * 1.1, _BYTES_MIN), bytes_at_once))
 
 
@@ -104,7 +105,7 @@ class _PendingFetch(NamedTuple):
 
 
 class RangeFetcher:
-    """One range of one partition."""
+    """Reads one range of one partition."""
 
     def __init__(
         self,
@@ -138,19 +139,19 @@ class RangeFetcher:
                 position, fetched = found
                 self._prefetch(position, deadline)
                 yield fetched
-                deadline.restart()  # the caller's time is not the broker's
+                deadline.restart()  # time that the caller takes does not count
         finally:
             if self._prefetched is not None:
                 self._prefetched.broker.discard(self._prefetched.pending)
 
     def _next(self, position: Offset, deadline: CallDeadline) -> tuple[Offset, FetchedBatches] | None:
-        """None: to be tried again. WireError if it is not to be."""
+        """Fetch the next batches. None: retry. WireError on a permanent failure."""
         try:
             pending_fetch = self._prefetched or self._send_fetch(position, deadline)
             self._prefetched = None
             answer = self._session.wait(pending_fetch.broker, pending_fetch.pending)
             data = self._partition_data(answer, position, deadline)
-            # Not before it answered: what a client remembers from earlier may be a topic before this one.
+            # Only after a valid reply: the cached topic id may be that of an earlier topic.
             deadline.expect(self._partition.topic, pending_fetch.topic_id)
             found = self._usable_batches(data, position, pending_fetch.size)
         except AttemptFailed as failed:
@@ -161,7 +162,7 @@ class RangeFetcher:
         deadline.restart()
         return found
 
-    # Asking
+    # Requests
 
     def _prefetch(self, position: Offset, deadline: CallDeadline) -> None:
         if position >= self._end:
@@ -169,7 +170,7 @@ class RangeFetcher:
         try:
             self._prefetched = self._send_fetch(position, deadline)
         except AttemptFailed:
-            self._prefetched = None  # what failed will fail again where it is waited for, and be judged there
+            self._prefetched = None  # `_next` sends it again, and handles the failure there
 
     def _send_fetch(self, position: Offset, deadline: CallDeadline) -> _PendingFetch:
         leader = self._session.leader_of(self._partition, deadline)
@@ -201,7 +202,7 @@ class RangeFetcher:
             topics=[FetchTopic(topic, leader.topic_id, [requested])],
         )
 
-    # Judging
+    # Responses
 
     def _partition_data(
         self, answer: FetchResponse, position: Offset, deadline: CallDeadline
@@ -222,14 +223,14 @@ class RangeFetcher:
             log_start, log_end = self._log_bounds(deadline)
             if not log_start <= position <= log_end:
                 raise OffsetOutOfRange(self._partition, position, log_start, log_end)
-            # Just after leadership moved a leader may not know its end yet.
+            # Right after an election the leader may not know its high watermark yet.
             raise AttemptFailed(
                 RequestFailure("the leader does not know this offset yet", Remedy.FIND_LEADER)
             )
         raise AttemptFailed(failure_of(data.error_code))
 
     def _log_bounds(self, deadline: CallDeadline) -> tuple[Offset, Offset]:
-        """Where the log begins and ends now."""
+        """Current start and end offset of the log."""
         found = [
             self._session.run_on_leaders(
                 deadline, ListOffsetsOperation(read_committed=False), {self._partition: where}
@@ -263,9 +264,7 @@ class RangeFetcher:
 
     def _no_batches_failure(self, data: PartitionData, received: int, size: int) -> RequestFailure:
         if received and size < FETCH_BYTES_MAX:
-            self._bytes_floor = min(
-                size * 2, FETCH_BYTES_MAX
-            )  # for a batch that is larger than was asked for
+            self._bytes_floor = min(size * 2, FETCH_BYTES_MAX)  # for a batch larger than the request
             return RequestFailure(f"a batch is larger than {size} bytes", Remedy.RETRY)
         if received:
             what = f"a batch is larger than {size} bytes, which is more than a broker sends"

@@ -1,12 +1,12 @@
-"""What a failure means for whoever asked: try again, look again who leads, or give up. Pure.
+"""The retry policy: decides whether to retry a failure, look up the leader again, or give up. Pure.
 
-Rule 1: whatever passes by itself is tried again, as long as the caller has time; nothing else is.
-Rule 2: a topic that no broker knows passes only right after its creation, while the news spreads. That is
-        given some seconds and not the whole time, because a misspelt name is the likelier reason.
-Rule 3: a topic that was there, and that brokers do not know or have under another id, may be there still: a
-        broker may have just started, or may be cut off from the metadata store. It is gone when all answers
-        lacked it for `topic_gone_after_s`.
-Rule 4: an error this table does not know is not tried again.
+Rule 1: transient failures are retried as long as the caller has time; other failures are not.
+Rule 2: a topic that no broker knows is transient only right after its creation, while metadata spreads. It
+        is retried for some seconds and not the whole time, because a misspelt name is the likelier cause.
+Rule 3: a topic that was seen before, and that brokers no longer know or have with another id, may still
+        exist: a broker may have just started, or may be partitioned from the metadata store. The topic
+        counts as gone when all replies lacked it for `topic_gone_after_s`.
+Rule 4: an error code that is not in this table is not retried.
 """
 
 from enum import Enum, auto
@@ -18,33 +18,33 @@ from penstock.types import TopicPartition
 
 class Remedy(Enum):
     RETRY = auto()
-    """The same broker, after a pause."""
+    """Retry on the same broker after a pause."""
     FIND_LEADER = auto()
-    """Metadata is out of date: ask for it and go where it says."""
+    """Metadata is stale: refresh it and use the new leader."""
     FIND_COORDINATOR = auto()
-    """Groups have moved: ask who coordinates."""
+    """The group's coordinator moved: look it up again."""
     GIVE_UP = auto()
 
 
 class RequestFailure(NamedTuple):
-    """Why an attempt failed."""
+    """The failure of one attempt."""
 
     what: str
     remedy: Remedy
     code: int = ErrorCode.NONE
-    """The broker's; none if it is the connection that failed."""
+    """Error code of the broker; NONE if the connection failed."""
     advice: str = ""
     partition: TopicPartition | None = None
-    """The partition that it is about, if it is about one."""
+    """Partition of the failure, if it concerns one."""
 
 
 BACKOFF_S_MIN: Final = 0.02
 BACKOFF_S_MAX: Final = 1.0
 _PAUSE_GROWTH: Final = 2
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
-"""How long a topic is looked for that no broker has described."""
+"""Retry time for a topic that no broker has described."""
 GONE_AFTER_S: Final = 30.0
-"""How long all answers have to lack a topic that was there before it counts as gone."""
+"""Time for which all replies must lack a known topic before it counts as gone."""
 
 _RETRIABLE: Final = frozenset(
     {
@@ -53,10 +53,10 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,  # the broker is the one whose metadata is old
+        ErrorCode.UNKNOWN_LEADER_EPOCH,  # it is the broker whose metadata is stale
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        ErrorCode.UNKNOWN_PRODUCER_ID,  # nothing was written; with a new id it will be
+        ErrorCode.UNKNOWN_PRODUCER_ID,  # nothing was written; a retry uses a new id
     }
 )
 _UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
@@ -66,7 +66,7 @@ _FIND_LEADER: Final = _UNKNOWN_TOPIC | {
     ErrorCode.REPLICA_NOT_AVAILABLE,
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.NOT_CONTROLLER,
-    ErrorCode.KAFKA_STORAGE_ERROR,  # leadership may move away from the failed disk
+    ErrorCode.KAFKA_STORAGE_ERROR,  # leadership may move to a broker with a working disk
     ErrorCode.LISTENER_NOT_FOUND,
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -102,7 +102,7 @@ def remedy_of(code: int) -> Remedy:
 
 
 def failure_of(code: int, detail: str | None = None) -> RequestFailure:
-    """What a broker's error code means, with its own sentence where it gave one."""
+    """Describe a broker's error code, with the broker's message if it sent one."""
     what = f"{error_name(code)} ({detail.rstrip('.')})" if detail else error_name(code)
     advice = next((advice for known, advice in _ADVICE.items() if known == code), "")
     return RequestFailure(what, remedy_of(code), code, advice)
@@ -117,19 +117,19 @@ def is_other_topic(failure: RequestFailure) -> bool:
 
 
 def may_retry(failure: RequestFailure, *, spent_s: float, timeout_s: float) -> bool:
-    """`spent_s`: when the next attempt would begin, counted from the first or the last that got somewhere."""
+    """Whether to retry. `spent_s`: time from the first attempt, or the last progress, to the next attempt."""
     return failure.remedy is not Remedy.GIVE_UP and spent_s < timeout_s
 
 
 def topic_gone_after_s(timeout_s: float) -> float:
-    """How long all answers have to lack a topic that was there, for callers who have this much time."""
+    """Time for which all replies must lack a known topic, for a call with this timeout."""
     return min(GONE_AFTER_S, timeout_s)
 
 
 def is_gone(failure: RequestFailure, *, was_there: bool, absent_s: float, timeout_s: float) -> bool:
-    """Whether a topic that brokers lack is not looked for any longer.
+    """Whether to stop retrying a topic that brokers lack.
 
-    `absent_s`: when the next attempt would begin, counted from the first answer of all those that lacked it.
+    `absent_s`: time from the first of the replies that lacked the topic to the next attempt.
     """
     if is_other_topic(failure) or (is_unknown_topic(failure) and was_there):
         return absent_s >= topic_gone_after_s(timeout_s)
@@ -137,7 +137,7 @@ def is_gone(failure: RequestFailure, *, was_there: bool, absent_s: float, timeou
 
 
 def backoff_s(failures: int) -> float:
-    """How long to wait after so many failures in a row; each time twice as long, up to a second."""
+    """Pause after this many failures in a row; it doubles each time, up to a second."""
     assert failures >= 1
     return float(min(BACKOFF_S_MIN * _PAUSE_GROWTH ** min(failures - 1, 10), BACKOFF_S_MAX))
 

@@ -187,7 +187,7 @@ class ConsumerGroup:
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated memory. It can far exceed the request sizes: a short subscription can mean many topics."""
+        """Estimated memory. It can far exceed request sizes: a short expression can match many topics."""
         resolving = sum(resolving.memory_bytes for resolving in self.resolving.values())
         partitions = self.assignment_bytes + self.holder_bytes
         return self.member_bytes + partitions + self.subscribed.memory_bytes + resolving
@@ -384,7 +384,7 @@ class ConsumerGroup:
         return weigh(target) + weigh(current_assignment.assigned, target) + weigh(current_assignment.revoking)
 
     def durable(self) -> dict[str, Any]:
-        """All durable state, for comparison in tests."""
+        """All durable state, for comparison."""
         other = {
             "rebalances",
             "needs_topic_refresh",

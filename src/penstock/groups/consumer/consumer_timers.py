@@ -60,7 +60,7 @@ def on_loaded(context: GroupContext, group: ConsumerGroup, now: Now) -> None:
 
 
 def topics_changed(group: ConsumerGroup) -> None:
-    """Mark the group to check its topics at the next heartbeat: topics were created, deleted or have grown."""
+    """Mark the group to check its topics at the next heartbeat: topics were created, deleted or extended."""
     group.needs_topic_refresh = True
     group.stale_regexes = set(group.regexes)
     group.resolving.clear()  # resolutions in progress use the old topics; they restart

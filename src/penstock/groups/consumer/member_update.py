@@ -1,7 +1,7 @@
 """The update of a member of a consumer group: from its report to records and its next assignment.
 
 A report can change the group epoch, a new epoch requires a new target, and with a new target this member
-and others must change their assignments. The other members learn it at their next heartbeat.
+and others must change their assignments. The other members get theirs at their next heartbeat.
 
 Rule 1: the group's durable state is not changed here. The changes are in the records; until those are
         replayed, queries run on an overlay (`ProspectiveGroup`).

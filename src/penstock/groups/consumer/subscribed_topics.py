@@ -59,7 +59,7 @@ class SubscribedTopics:
     def topics_if(
         self, subscriptions: Set[Subscription], resolved: Mapping[str, frozenset[str]]
     ) -> frozenset[str]:
-        """Topics as if these were all subscriptions. Only the difference from the current ones is computed."""
+        """Topics as if these were all subscriptions. Only the difference to the current ones is computed."""
         counts: dict[str, int] = {}
         for gone in self.subscriptions.keys() - subscriptions:
             _add_all(counts, gone.names, -1)

@@ -1,9 +1,9 @@
 """AlterPartitionReassignments: api key 45, versions 0 to 1, flexible throughout.
 
-Begins to move replicas of partitions to other brokers, or ends that.
+Starts or cancels moving replicas of partitions to other brokers.
 
 Versions
-    1   the number of replicas may be held as it is
+    1   the request may require an unchanged number of replicas
 """
 
 from __future__ import annotations

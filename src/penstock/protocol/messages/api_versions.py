@@ -1,6 +1,6 @@
 """ApiVersions: api key 18, versions 0 to 4, flexible from 3.
 
-Tells which APIs and versions this broker speaks. The first request on every connection.
+Returns the APIs and versions that this broker supports. The first request on every connection.
 
 Versions
     1   throttle time

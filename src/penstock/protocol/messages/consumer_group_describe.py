@@ -1,9 +1,9 @@
 """ConsumerGroupDescribe: api key 69, versions 0 to 1, flexible throughout.
 
-Shows the state and the members of consumer groups (KIP-848): what each owns, and what it shall own.
+Describes consumer groups (KIP-848): their state, and the assignment and target of each member.
 
 Versions
-    1   whether a member speaks the classic protocol (0) or the new one (1)
+    1   member type: classic protocol (0) or consumer protocol (1)
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """ConsumerGroupHeartbeat: api key 68, versions 0 to 1, flexible throughout.
 
-All that a member of a consumer group (KIP-848) says and is told: joining, staying, leaving, and the
-partitions that it shall own. What is null has not changed since the last heartbeat.
+The membership protocol of consumer groups (KIP-848): joining, staying, leaving, and the assigned
+partitions. A null field has not changed since the last heartbeat.
 
 Versions
-    1   subscription by regular expression; the member makes its own id (KIP-1082)
+    1   subscription by regular expression; the member generates its own id (KIP-1082)
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Creates topics, each with a count of partitions or an explicit assignment.
 
 Versions
     4   counts of -1 mean the broker's defaults
-    5   flexible encoding, the answer lists the configuration
-    7   topic ids in the answer
+    5   flexible encoding, the reply lists the configuration
+    7   topic ids in the reply
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeCluster: api key 60, versions 0 to 2, flexible throughout.
 
-Tells the cluster id, the brokers and the controller.
+Returns the cluster id, the brokers and the controller.
 
 Versions
     1   endpoint type

@@ -1,6 +1,6 @@
 """DescribeConfigs: api key 32, versions 1 to 4, flexible from 4.
 
-Lists the configuration of topics and brokers, with where each value comes from.
+Lists the configuration of topics and brokers, with the source of each value.
 
 Versions
     1   source and synonyms

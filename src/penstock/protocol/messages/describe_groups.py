@@ -1,6 +1,6 @@
 """DescribeGroups: api key 15, versions 0 to 6, flexible from 5.
 
-Shows the state and the members of classic groups.
+Describes classic groups: their state and their members.
 
 Versions
     1   throttle time

@@ -1,6 +1,6 @@
 """DescribeLogDirs: api key 35, versions 1 to 4, flexible from 2.
 
-Tells how large the partitions on this broker's log directories are.
+Returns the sizes of the partitions in this broker's log directories.
 
 Versions
     2   flexible encoding

@@ -1,6 +1,6 @@
 """DescribeProducers: api key 61, version 0, flexible throughout.
 
-Lists the producers a partition leader remembers.
+Lists the producers whose state a partition leader keeps.
 """
 
 from __future__ import annotations

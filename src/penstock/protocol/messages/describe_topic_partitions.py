@@ -1,6 +1,6 @@
 """DescribeTopicPartitions: api key 75, version 0, flexible throughout.
 
-Describes topics page by page; a cursor says where the next page begins.
+Describes topics page by page; a cursor marks where the next page begins.
 """
 
 from __future__ import annotations

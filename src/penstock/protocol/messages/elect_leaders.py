@@ -1,9 +1,10 @@
 """ElectLeaders: api key 43, versions 0 to 2, flexible from 2.
 
-Elects leaders of partitions: the preferred ones, or anybody where nobody is left who has everything.
+Elects leaders of partitions: the preferred replica, or an unclean election if no in-sync replica is
+available.
 
 Versions
-    1   the kind of election, and an error of the whole
+    1   election type, and a top-level error code
     2   flexible encoding
 """
 

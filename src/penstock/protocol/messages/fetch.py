@@ -1,6 +1,6 @@
 """Fetch: api key 1, versions 4 to 18, flexible from 12.
 
-Reads record batches from partition leaders; consumers and followers use it alike.
+Reads record batches from partition leaders; consumers and followers send the same request.
 
 Versions
     4   isolation level, aborted transactions
@@ -13,7 +13,7 @@ Versions
     15  replica state replaces the replica id
     16  leader hints (KIP-951)
     17  replica directory id
-    18  the high watermark that a follower knows
+    18  the follower's high watermark
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PartitionData(Struct):
 
 
 class ReadyPartitionData(PartitionData):
-    """With its bytes, for flexible versions, in which all of them are alike."""
+    """Partition data with its pre-encoded bytes, for flexible versions, which all encode it alike."""
 
     isolation_level: int = 0
     encoded: bytes = b""

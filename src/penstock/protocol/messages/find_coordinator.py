@@ -1,6 +1,6 @@
 """FindCoordinator: api key 10, versions 0 to 6, flexible from 3.
 
-Names the broker that coordinates a group, a transaction or a share group.
+Returns the coordinator of a group, a transaction or a share group.
 
 Versions
     1   key type, error message

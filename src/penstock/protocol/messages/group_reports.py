@@ -1,6 +1,7 @@
 """GroupReports: api key 20000, version 0, flexible throughout.
 
-Penstock's own, between brokers: the groups that the asked broker coordinates. Clients are not told of it.
+Penstock's own, between brokers: returns the groups that the receiving broker coordinates. ApiVersions
+does not list it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from penstock.protocol.schema import Api, Bytes, Int16, Int32, String, Struct
 
 class GroupReportsRequest(Struct):
     group_ids: list[String] = []
-    """Groups to be reported in full."""
+    """Groups to report in full."""
     names_max: Int32 = 0
-    """How many names of groups are wanted, in the order of names; 0: none."""
+    """Maximum number of group names to return, in the order of names; 0: none."""
     prefix: String = ""
     after: String = ""
 
@@ -22,7 +23,7 @@ class GroupReportsResponse(Struct):
     error_message: String = ""
     names: list[String] = []
     reports: list[Bytes] = []
-    """One for each of the group ids, in their order; empty if there is no such group."""
+    """One report per group id, in their order; empty if there is no such group."""
 
 
 GROUP_REPORTS = Api(

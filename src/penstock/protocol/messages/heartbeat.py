@@ -1,6 +1,6 @@
 """Heartbeat: api key 12, versions 0 to 4, flexible from 4.
 
-Keeps a member of a classic group alive, and tells it of a rebalance.
+Keeps the session of a classic group member alive; the reply signals a rebalance.
 
 Versions
     1   throttle time

@@ -1,10 +1,10 @@
 """InitProducerId: api key 22, versions 0 to 5, flexible from 2.
 
-Hands out the producer id and epoch that make a producer idempotent.
+Assigns the producer id and epoch of an idempotent producer.
 
 Versions
     2   flexible encoding
-    3   a producer may ask to raise its own epoch
+    3   a producer may request a higher epoch
     4   PRODUCER_FENCED
     5   TRANSACTION_ABORTABLE
 """

@@ -1,15 +1,15 @@
 """JoinGroup: api key 11, versions 0 to 9, flexible from 6.
 
-Makes a client a member of a classic group, and is answered when the group has gathered.
+Makes a client a member of a classic group; the reply comes when the other members have joined too.
 
 Versions
-    1   rebalance timeout of its own
-    4   a new member is first told its id, and joins with it
+    1   separate rebalance timeout
+    4   a new member first gets its id (MEMBER_ID_REQUIRED), and joins with it
     5   static membership
     6   flexible encoding
-    7   the answer names the protocol type; the protocol's name may be null
+    7   protocol type in the reply; the protocol name may be null
     8   the reason for joining
-    9   a leader may be told to leave the assignment alone
+    9   skip_assignment: the leader must not send assignments
 """
 
 from __future__ import annotations

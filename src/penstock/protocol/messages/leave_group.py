@@ -1,6 +1,6 @@
 """LeaveGroup: api key 13, versions 0 to 5, flexible from 4.
 
-Takes members out of a classic group.
+Removes members from a classic group.
 
 Versions
     1   throttle time

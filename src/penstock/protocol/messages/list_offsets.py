@@ -1,6 +1,6 @@
 """ListOffsets: api key 2, versions 1 to 11, flexible from 6.
 
-Finds the offset that belongs to a timestamp, or to a special one such as earliest and latest.
+Looks up the offset for a timestamp, or for a special one such as earliest or latest.
 
 Versions
     2   isolation level

@@ -1,6 +1,6 @@
 """ListPartitionReassignments: api key 46, version 0, flexible.
 
-Tells which partitions are being moved, and to and from which brokers.
+Lists the partitions whose replicas are moving, with the added and removed brokers.
 """
 
 from __future__ import annotations

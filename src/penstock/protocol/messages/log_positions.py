@@ -1,7 +1,7 @@
 """LogPositions: api key 20001, version 0, flexible throughout.
 
-Penstock's own, between brokers: where the logs that the asked broker leads begin and end, and how old the
-first record is that waits for a group. Clients are not told of it.
+Penstock's own, between brokers: returns the start and end offsets of logs that the receiving broker leads,
+and the timestamp of the first record that a group has not read. ApiVersions does not list it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class WantedPosition(Struct):
     topic_id: TopicUuid = NO_TOPIC_ID
     partition: Int32 = 0
     offset: Int64 = -1
-    """Where a group goes on; -1: only the ends of the log are wanted."""
+    """Committed offset of a group; -1: return only the log start and end offset."""
 
 
 class LogPositionsRequest(Struct):
@@ -26,14 +26,14 @@ class FoundPosition(Struct):
     log_start_offset: Int64 = -1
     high_watermark: Int64 = -1
     timestamp: Int64 = -1
-    """Of the first record at or after the offset; -1: there is none, or it cannot be read."""
+    """Timestamp of the first record at or after the offset; -1: no such record, or it cannot be read."""
 
 
 class LogPositionsResponse(Struct):
     error_code: Int16 = 0
     error_message: String = ""
     partitions: list[FoundPosition] = []
-    """One for each that was wanted, in their order."""
+    """One entry per requested partition, in their order."""
 
 
 LOG_POSITIONS = Api(

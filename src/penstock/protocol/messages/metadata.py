@@ -1,19 +1,19 @@
 """Metadata: api key 3, versions 0 to 13, flexible from 9.
 
-Tells who the brokers are, which topics exist and who leads each partition.
+Returns the brokers, the topics and the leader of each partition.
 
 Versions
-    0   an empty list asks for all topics
-    1   null asks for all topics; racks, controller, internal topics
+    0   an empty list requests all topics
+    1   null requests all topics; racks, controller, internal topics
     2   cluster id
-    4   automatic topic creation is the client's choice
+    4   automatic topic creation is a field of the request
     5   offline replicas
     7   leader epochs
     8   authorised operations
     9   flexible encoding
     10  topic ids
     11  cluster authorised operations moved to DescribeCluster
-    12  topics may be asked for by id
+    12  topics may be requested by id
     13  top-level error code
 """
 
@@ -76,7 +76,7 @@ class MetadataResponseTopic(Struct):
 
 
 class ReadyMetadataTopic(MetadataResponseTopic):
-    """A topic with its bytes in one version, for those that are sent again and again."""
+    """A topic with its pre-encoded bytes of one version, for topics that many replies contain."""
 
     encoded: bytes = b""
 

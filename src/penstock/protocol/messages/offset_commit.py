@@ -1,13 +1,13 @@
 """OffsetCommit: api key 8, versions 2 to 10, flexible from 8.
 
-Keeps a group's place in its partitions.
+Commits a group's offsets.
 
 Versions
-    5   the retention time is the broker's to say, no longer the client's
+    5   no retention time: the broker's configuration decides
     6   leader epoch of the committed offset
     7   static membership
     8   flexible encoding
-    9   members of consumer groups (KIP-848), whose epoch takes the generation's place
+    9   members of consumer groups (KIP-848), which send a member epoch as generation
     10  topic ids instead of names
 """
 

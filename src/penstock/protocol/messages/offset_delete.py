@@ -1,6 +1,6 @@
 """OffsetDelete: api key 47, version 0, never flexible.
 
-Forgets a group's place in partitions that it no longer reads.
+Deletes a group's committed offsets of topics that it no longer subscribes to.
 """
 
 from __future__ import annotations

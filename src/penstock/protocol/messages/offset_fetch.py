@@ -1,17 +1,17 @@
 """OffsetFetch: api key 9, versions 1 to 10, flexible from 6.
 
-Reads the places that groups have kept. No list of topics means all that the group has.
+Returns committed offsets of groups. Without a list of topics: all offsets of the group.
 
 Versions
     2   all topics, error code of the group
     5   leader epoch of the committed offset
     6   flexible encoding
-    7   offsets of open transactions may be refused as not yet stable
+    7   offsets of open transactions may be rejected as not yet stable
     8   many groups at once, each with its own error code
-    9   members of consumer groups (KIP-848) may be held to their epoch
+    9   members of consumer groups (KIP-848) may send their member epoch, which is then checked
     10  topic ids instead of names
 
-A topic has one form, whether it stands alone (versions 1 to 7) or within a group.
+A topic has the same layout at the top level (versions 1 to 7) and within a group.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class OffsetFetchResponsePartition(Struct):
 
 
 class EncodedPartition(OffsetFetchResponsePartition):
-    """Its bytes alone, in the version of the reply that it is in."""
+    """A partition as pre-encoded bytes only, in the version of its reply."""
 
     encoded: bytes = b""
 

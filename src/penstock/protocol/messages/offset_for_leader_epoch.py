@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch: api key 23, versions 2 to 4, flexible from 4.
 
-Finds where a leader epoch ended, so that consumers and followers notice truncation.
+Returns the end offset of a leader epoch, so that consumers and followers detect truncation.
 
 Versions
     3   replica id

@@ -1,6 +1,6 @@
 """Produce: api key 0, versions 3 to 13, flexible from 9.
 
-Writes record batches to partition leaders and answers per partition.
+Writes record batches to partition leaders; the reply has a result per partition.
 
 Versions
     3   record batch format 2, transactional id

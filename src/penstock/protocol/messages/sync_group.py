@@ -1,12 +1,12 @@
 """SyncGroup: api key 14, versions 0 to 5, flexible from 4.
 
-The leader of a classic group hands in the assignment; every member gets its part in the answer.
+The leader of a classic group sends the assignments; every member gets its own in the reply.
 
 Versions
     1   throttle time
     3   static membership
     4   flexible encoding
-    5   protocol type and name, to be checked by both sides
+    5   protocol type and name, which both sides check
 """
 
 from __future__ import annotations

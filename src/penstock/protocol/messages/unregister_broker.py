@@ -1,6 +1,6 @@
 """UnregisterBroker: api key 64, version 0, flexible.
 
-Forgets a broker that will not come back.
+Removes the registration of a broker that will not come back.
 """
 
 from __future__ import annotations
