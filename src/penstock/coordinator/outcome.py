@@ -103,6 +103,7 @@ class CommandOutcome(NamedTuple):
 
     def __add__(self, other: object) -> "CommandOutcome":
         assert isinstance(other, CommandOutcome), "outcomes are joined with outcomes"
+        # A part without records does not restrict the sum.
         is_divisible = all(part.is_divisible for part in (self, other) if part.records)
         return CommandOutcome((*self.records, *other.records), (*self.replies, *other.replies), is_divisible)
 

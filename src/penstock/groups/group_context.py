@@ -20,7 +20,7 @@ from penstock.types import TopicId
 
 class TimerKey(NamedTuple):
     kind: str
-    """Name of the action on expiry: a constant of a timers module."""
+    """What to do on expiry: a constant such as `SESSION` in `classic/rebalance.py`."""
     group_id: str
     member_id: str = ""
 

@@ -46,6 +46,7 @@ def sync_needs_memory(group: Group | None, request: SyncGroupRequest) -> bool:
     if not isinstance(group, ClassicGroup):
         return False
     given = sum(len(each.assignment) for each in request.assignments)
+    # A new generation mostly redistributes the same partitions, so only growth counts.
     return given > max(group.assignment_bytes, _ASSIGNMENT_BYTES * len(group.members))
 
 

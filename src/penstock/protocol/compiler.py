@@ -3,7 +3,7 @@
 `decoder` and `encoder` return the compiled function, for callers that keep it; `decode` and `encode` look
 it up and call it. `source_of` returns the source of the functions, and tracebacks show its lines.
 
-A decoder raises only ProtocolError, whatever the bytes are. An encoder trusts its message.
+A decoder raises only ProtocolError, whatever the bytes are. An encoder does not check its message.
 """
 
 import linecache
@@ -65,6 +65,8 @@ def source_of(message: type[Message], version: int, flexible: bool) -> str:
 
 def _compile(source: Source, name: str, function: str) -> Callable[..., Any]:
     text, filename = source.text(), f"<{name}>"
+    # So that tracebacks show the generated lines.
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    # The text is generated from message tables, never from input.
     exec(compile(text, filename, "exec"), source.namespace)
     return cast(Callable[..., Any], source.namespace[function])

@@ -44,8 +44,7 @@ class FrameReceiver:
         self._frame: bytearray | None = None
         self._received_bytes = 0
         self._size = FRAME_PREFIX_BYTES
-        """Size of the unfinished frame in `_frame`, with its prefix; of the prefix until the size is known.
-        """
+        """Size of the unfinished frame in `_frame` and its prefix; until it is known, of the prefix."""
         self._waiting: memoryview | None = None
         """Bytes that arrived and are not processed yet, because the caller has paused."""
 
@@ -218,6 +217,7 @@ class ReplyQueue:
         self.held_bytes += pending.size
         ready: list[Buffer] = []
         queue = self.pending
+        # Only the finished replies at the head may leave: clients expect replies in request order.
         while queue and (first := queue[0].buffers) is not NOT_FINISHED:
             ready += first
             self.held_bytes -= queue.popleft().size

@@ -5,10 +5,10 @@ fields are read with one `unpack_from`, together with the length of the field af
 
 Positions: `p` only grows, because every length is checked to be non-negative before it is added. A slice
 past the end is short and a read past the end raises, so a single comparison of `p` with `limit` at the end
-detects every field that ran over. Only what costs memory is checked at once. An array's length is compared
-with the remaining bytes before its list is made, and charged to a budget of ELEMENTS_MAX for the whole
-message, because an element of three bytes becomes an object of a hundred and takes a microsecond. Compact
-lengths are charged as on the wire, one too large, so that empty arrays are not free either.
+detects every field that ran over. Only what costs memory is checked immediately. An array's length is
+compared with the remaining bytes before its list is made, and charged to a budget of ELEMENTS_MAX for the
+whole message, because an element of three bytes becomes an object of a hundred and takes a microsecond.
+Compact lengths are charged as on the wire, one too large, so that empty arrays are not free either.
 """
 
 from struct import error as StructError

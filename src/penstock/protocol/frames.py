@@ -71,6 +71,7 @@ def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
         elif length != NULL_LENGTH:
             raise ProtocolError(f"the client id has length {length}")
         if version in _FLEXIBLE_VERSIONS.get(api_key, _NO_VERSIONS):
+            # Nearly every client sends an empty tag section, which is one zero byte.
             position += 1
             if tags := frame[position - 1]:
                 position = skip_tags(frame, position, tags)
@@ -108,6 +109,7 @@ def encode_response(
     encode, pack_header, header_size = found
     buffers = encode(message)
     size = header_size + (sum(map(len, buffers)) if len(buffers) > 1 else len(buffers[0]))
+    # Only the first buffer is copied; records in later buffers stay views.
     buffers[0] = b"".join((pack_header(size, correlation_id), buffers[0]))
     return buffers
 

@@ -82,6 +82,7 @@ class ProduceRequestCache:
         if low < 128 or not 0 < high < 128:
             return None  # the length does not take two bytes
         end = records_at + low + (high << 7) - 129
+        # Tags or further bytes after the records: left to the decoder.
         if frame[end:].tobytes() != _NO_TAGS:
             return None
         data = [PartitionProduceData(index, frame[records_at:end])]

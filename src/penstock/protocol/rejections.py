@@ -52,6 +52,7 @@ def _all_of(parts: list[tuple[str, _Check]]) -> _Check:
     checks = [(attrgetter(name), check) for name, check in parts]
 
     def are_rejected(struct: Any) -> bool:
+        # A reply without parts rejects nothing.
         is_any = False
         for listed, check in checks:
             for part in listed(struct) or ():

@@ -170,6 +170,7 @@ class FieldSpec(msgspec.Struct, frozen=True):
 def fields_of(message: type[msgspec.Struct]) -> tuple[FieldSpec, ...]:
     """Fields of a message table in wire order."""
     hints = get_type_hints(message, include_extras=True)
+    # An instance without arguments has the defaults.
     pattern = message()
     return tuple(_field(name, hints[name], getattr(pattern, name)) for name in message.__struct_fields__)
 
@@ -177,6 +178,7 @@ def fields_of(message: type[msgspec.Struct]) -> tuple[FieldSpec, ...]:
 def _field(name: str, hint: Any, default: object) -> FieldSpec:
     marks, hint = _marks(hint)
     is_nullable, hint = _without_none(hint)
+    # Marks may be inside or outside of `| None`.
     inner_marks, hint = _marks(hint)
     marks = [*marks, *inner_marks]
     is_array = get_origin(hint) is list

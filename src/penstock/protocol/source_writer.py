@@ -46,6 +46,7 @@ class Source:
     def unpacker(self, formats: str) -> tuple[str, int]:
         """Name of a function that reads this big-endian layout, and the layout's size."""
         layout = Layout(f">{formats}")
+        # `?` is a format character and not valid in a name.
         name = f"unpack_{formats.replace('?', 'o')}"
         self.namespace.setdefault(name, layout.unpack_from)
         return name, layout.size

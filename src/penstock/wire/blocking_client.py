@@ -74,6 +74,7 @@ class BlockingClient:
 
     def wait(self, pending: PendingResponse[Response]) -> Response:
         """Return the reply; it can be taken once."""
+        # Replies come in the order of the requests: earlier ones are received and stored first.
         while pending.answer is None:
             self._receive_oldest()
         answer, pending.answer = pending.answer, None

@@ -138,6 +138,7 @@ class ClusterClient:
             else session.connection_to_broker(controller, deadline)
         )
         for result in session.exchange(known, CREATE_TOPICS, request).topics:
+            # A retry after a lost reply finds the topic that the first attempt created.
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise AttemptFailed(failure_of(result.error_code, result.error_message))
 

@@ -63,6 +63,7 @@ class ClusterMetadata:
 
     def _update_topic(self, topic: MetadataResponseTopic) -> None:
         name = topic.name or ""
+        # An error replaces the cached topic too: its leaders may be stale.
         self.forget([name])
         if topic.error_code != ErrorCode.NONE:
             self._topic_failures[name] = failure_of(topic.error_code)
@@ -85,6 +86,7 @@ class ClusterMetadata:
         ]
         if not better:
             return False
+        # The leaders of the adopted topics are looked up among the addresses of the same response.
         self.addresses, self.controller = other.addresses, other.controller
         for topic in answer.topics:
             if topic.name in better:

@@ -207,9 +207,8 @@ class ClusterSession:
         for address in [each for each in known if each != asked][:_SECOND_OPINIONS_MAX]:
             if not (missing_topics := self.view.missing_topics(requested)):
                 return
-            self._brokers.deprioritize(
-                asked
-            )  # so that the next attempt begins with another broker, and all are reached
+            # So that the next attempt begins with another broker, and all are reached.
+            self._brokers.deprioritize(asked)
             asked = address
             try:
                 broker = self._brokers.connection_to(

@@ -71,6 +71,7 @@ def committed(
         for topic in answered:
             for entry in topic.partitions:
                 partition = TopicPartition(topic.name, entry.partition_index)
+                # -1 means that the group has no committed offset.
                 found[partition] = Offset(entry.committed_offset) if entry.committed_offset >= 0 else None
                 yield _failure(entry.error_code, str(partition))
 

@@ -145,6 +145,7 @@ class ClassicMember:
             record.group_instance_id,
             ClientInfo(record.client_id, record.client_host),
             (ClassicProtocol(protocol, record.subscription),),
+            # Version 0 of the record has no rebalance timeout.
             ClassicTimeouts(session_ms, rebalance_ms if rebalance_ms >= 0 else session_ms),
         )
         member.assign(record.assignment)

@@ -21,6 +21,7 @@ def heartbeat(
 ) -> CommandOutcome:
     group = require_group(group, request.group_id)
     check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
+    # Before the rebalance check: a member that must rejoin is alive too.
     refresh_session(context, group, request.member_id, now)
     if group.state is ClassicState.PREPARING:
         return CommandOutcome(replies=(pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS),))

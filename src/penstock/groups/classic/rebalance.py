@@ -78,6 +78,7 @@ def prepare_rebalance(context: GroupContext, group: ClassicGroup, reason: str, n
     group.rebalances.begin(reason, now)
     group.has_newcomer = False
     if was_empty:
+        # Consumers mostly start together: a short delay saves one rebalance per member.
         delay_ms = context.config().classic.initial_delay_ms
         group.initial_ms_left = max(group.rebalance_ms() - delay_ms, 0)
         set_timer(context, join_key(group), delay_ms, now)
@@ -126,6 +127,7 @@ def complete_join(context: GroupContext, group: ClassicGroup, now: Now) -> Comma
             parked = remove_member(context, group, member.member_id)
             assert not parked, "who did not join does not wait"
     if group.members and not group.elect_joined_leader():
+        # Only absent static members remain, and none of them can lead: wait another round.
         set_timer(context, join_key(group), max(group.rebalance_ms(), JOIN_RETRY_MS_MIN), now)
         return EMPTY_OUTCOME
     group.begin_generation(now)
@@ -143,6 +145,7 @@ def _begin_syncing(context: GroupContext, group: ClassicGroup, now: Now) -> list
             replies.append(Reply(pending, generation_reply(group, member)))
             member.is_new = False
             refresh_session(context, group, member.member_id, now)
+        # Late static members too: a member that does not sync in time is removed.
         group.pending_syncs.add(member.member_id)
     set_timer(context, sync_key(group), group.rebalance_ms(), now)
     return replies

@@ -35,6 +35,7 @@ def sync(
         return CommandOutcome(replies=(pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS),))
     _note_sync(context, group, request.member_id)
     if group.state is ClassicState.STABLE:
+        # Written before; the shard still holds this reply until that record is committed.
         return CommandOutcome(replies=(Reply(pending, _reply(group, group.members[request.member_id])),))
     told = CommandOutcome(replies=_park_sync(group, request.member_id, pending))
     return told + _assign(context, group, assignments, now) if is_leading else told

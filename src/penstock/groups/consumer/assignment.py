@@ -43,6 +43,7 @@ def parse_assignment(topics: Iterable[TopicPartitions]) -> Assignment:
 
 def _numbers(partitions: list[int]) -> frozenset[int]:
     known = _known_numbers()
+    # The second argument is the default: a number above the table maps to itself.
     return frozenset(map(known.get, partitions, partitions))
 
 

@@ -194,6 +194,7 @@ def _find_joining(
     known = group.members.get(member_id)
     holder = None if instance_id is None else group.static_member(instance_id)
     if holder is not None and holder is not known:
+        # Without a temporary leave another process may still run with this instance id.
         if holder.metadata.classic is None and not holder.has_left_temporarily:
             detail = f"{instance_id} is the member {holder.member_id}, which has not left"
             raise ApiError(ErrorCode.UNRELEASED_INSTANCE_ID, detail)
@@ -218,6 +219,7 @@ def _updated_metadata(
         regex = request.subscribed_topic_regex or None
         if regex is not None:
             compile_regex(regex)
+    # Known names are sorted already; most heartbeats must not sort them again.
     is_silent = request.subscribed_topic_names is None
     metadata = ConsumerMemberMetadata(
         request.instance_id or known.instance_id,
@@ -256,6 +258,7 @@ def _needs_assignment(
 ) -> bool:
     """Whether to send the assignment: on a full request, on a change, or if the last reply may be lost."""
     is_subscribing = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    # Clients send all fields after an error: their copy of the assignment may be stale.
     is_full = request.rebalance_timeout_ms != -1 and is_subscribing and request.topic_partitions is not None
     if is_full or change.before is None or request.member_epoch != change.before.epoch:
         return True

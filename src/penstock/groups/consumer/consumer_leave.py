@@ -57,6 +57,7 @@ def remove(
     records += _remove_unused_regexes(group, members)
     subscribed = group.topics_of(group.subscriptions_without(members))
     metadata_hash = topics_hash(subscribed, context.topics())
+    # A new epoch makes the remaining members compute a target with the freed partitions.
     records.append(epoch_record(group.group_id, group.epoch + 1, metadata_hash))
     for member_id in leaving:
         cancel_timers(context, group, member_id)

@@ -167,6 +167,7 @@ class MemberAssignment(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_value(cls, value: ConsumerGroupCurrentMemberAssignmentValue) -> "MemberAssignment":
+        # With an unknown state the member must revoke everything and rejoin: see `validate_member_epoch`.
         is_known = value.state in MemberState.__members__.values()
         return cls(
             value.member_epoch,

@@ -34,6 +34,7 @@ def reconcile(
         case MemberState.UNREVOKED:
             if _may_still_own(owned, current_assignment.revoking):
                 return current_assignment
+            # All pending partitions are revoked: the member advances to the next epoch.
             return _next_assignment(current_assignment, current_assignment.epoch + 1, target, owned, is_free)
         case MemberState.UNRELEASED:
             return _next_assignment(current_assignment, current_assignment.epoch, target, owned, is_free)

@@ -89,6 +89,7 @@ class RegexResolver:
         matches = self._expression.fullmatch
         while self._remaining and units < self._chunk_work_max:
             name = self._remaining.pop()
+            # RE2's work is proportional to program size times text length.
             units += _WORK_PER_NAME + len(name) * self._size
             if matches(name):
                 self._found.append(name)

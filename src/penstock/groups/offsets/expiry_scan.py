@@ -91,7 +91,9 @@ class ExpiryScan:
     def _scan_all_groups(self) -> Iterator[_ScanStep]:
         """Steps over all groups. A step's records are replayed before the next step is requested."""
         if self._store.groups:
+            # Through this record the trusted time survives a restart (rule 2 of `expiry_rules.py`).
             yield _ScanStep(1, [time_record(self._now_ms)])
+        # A copy, because groups come and go between two chunks.
         for group_id in list(self._store.groups):
             yield from self._scan_group(group_id)
 
@@ -108,6 +110,7 @@ class ExpiryScan:
                 gone = self._expired_partitions(group, topic)
                 looked = len(store.offsets.of_group(group_id).get(topic, ()))
                 yield _ScanStep(1 + looked, offset_tombstones(group_id, gone))
+                # A full chunk may have left more of this topic; its records are replayed by now.
                 is_done = len(gone) < TOMBSTONES_AT_ONCE
         yield _ScanStep(_GROUP_SCAN_COST)
         group = store.groups.get(group_id)

@@ -91,6 +91,7 @@ def compute_lag(committed: Offset | None, span: LogSpan, rate: float = 0.0) -> P
 
 
 def records_behind(committed: Offset, span: LogSpan) -> int:
+    # Deleted records cannot be read any more, so they are lost and not behind.
     return max(span.end - max(committed, span.start), 0)
 
 
@@ -127,6 +128,7 @@ def compute_totals(lags: Iterable[PartitionLag]) -> LagTotals:
         lost=sum(lag.lost for lag in known),
         age_ms_max=max(ages, default=None if waiting else 0),
         rate=sum(lag.rate for lag in known),
+        # None if one partition never drains.
         drain_ms=max(drains, default=0) if len(drains) == len(waiting) else None,
         unknown=sum(lag.span is None for lag in every),
     )
