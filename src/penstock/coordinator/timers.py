@@ -1,8 +1,8 @@
 """Timers by key, cheap to extend: a session is extended far more often than it expires.
 
 A deadline that moves later leaves its heap entry where it is; `pop_expired` corrects the entry when it
-reaches the top. So extending costs one dict write. A deadline that moves earlier adds an
-entry, so the heap has at most one entry per key and one per such move.
+reaches the top. So extending costs one dict write. A deadline that moves earlier adds an entry, so the heap
+has at most one entry per key and one per such move.
 """
 
 from collections.abc import Hashable

@@ -369,7 +369,7 @@ class GroupStateMachine:
         return (group.group_id for group in self._visible_groups())
 
     def _visible_groups(self) -> Iterator[Group]:
-        """Groups to list. A member id that was handed out and never used does not make a group."""
+        """Groups to list. A group that has only pending member ids is not listed."""
         for group in self._store.groups.values():
             is_begun = isinstance(group, ConsumerGroup) or group.members or group.generation
             if is_begun or self._store.has_offsets(group.group_id):

@@ -80,6 +80,7 @@ class FrameReceiver:
         if not REQUEST_BYTES_MIN <= size <= self._frame_bytes_max:
             raise self._refusal(size)
         end = start + size
+        # A view of the shared buffer: the next read overwrites it (rule 1).
         return (data[start:end], end) if end <= have else None
 
     def keep_bytes(self, rest: memoryview, *, is_short: bool = False) -> int:

@@ -60,6 +60,7 @@ class SequenceNumbers:
     def stamped(self, partition: TopicPartition, batch: Buffer) -> bytearray:
         """Copy the batch with its producer id and sequence, which stay the same until it is acknowledged."""
         assert self._producer is not None, "an id is asked for first"
+        # A retry finds the entry of the first attempt, so the batch keeps its id and sequence.
         next_sequence = self._partitions.setdefault(partition, _NextSequence(self._producer, 0))
         return stamp(batch, next_sequence.producer, next_sequence.sequence)
 

@@ -184,6 +184,7 @@ class ClassicGroup:
             holder = self.static_members.get(instance_id)
             if holder is None:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
+            # Another process with this instance id joined later: fence the older one.
             if holder != member_id:
                 raise ApiError(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {holder} now")
         if member_id not in self.members:

@@ -38,6 +38,7 @@ def validate_commit(group: ClassicGroup, member_id: str, instance_id: str | None
         return  # a commit without membership, as administration tools send it
     if generation < 0 and not member_id and instance_id is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group.group_id} has members; only they may commit")
+    # A member of an older generation must not overwrite offsets of the partition's new owner.
     check_generation(group, member_id, instance_id, generation)
     if group.state is ClassicState.COMPLETING:
         raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the assignment is not known yet")

@@ -88,6 +88,7 @@ def join(
     is_newcomer = request.member_id == ""
     if not is_newcomer and not group.members and request.member_id not in group.pending_members:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group.group_id} has no members")
+    # Returned and not raised: a full group also removes the member that it rejects (rule 1).
     if not _has_room(group, request, config.members_max):
         return _reject_full_group(context, group, request, caller.pending, now)
     joiner = _Joiner.of(request, caller)

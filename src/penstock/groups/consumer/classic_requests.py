@@ -270,6 +270,7 @@ def _classic_member(
 ) -> ConsumerMember:
     member = find_member(group, member_id, instance_id)
     _classic_membership(member)
+    # A stale generation may still read partitions that are no longer its own.
     if generation != member.epoch:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"the generation of {member_id} is {member.epoch}")
     return member

@@ -267,6 +267,7 @@ class ConsumerGroup:
             return
         member = known or ConsumerMember(member_id)
         current_assignment = UNASSIGNED if value is None else MemberAssignment.from_value(value)
+        # Reuse the sets of the target: in a stable group both are equal, and memory is halved.
         assigned = reuse_equal_parts(current_assignment.assigned, self.target_of(member_id))
         self._put(member_id, member.with_assignment(replace(current_assignment, assigned=assigned)))
 

@@ -180,6 +180,7 @@ def _change(
     else:
         member_id = request.member_id
         before, replaced = find_member(group, member_id, request.instance_id), None
+        # A member with an old epoch may still read partitions that are no longer its own: fence it.
         validate_member_epoch(before, request.member_epoch, owned)
     known = before or ConsumerMember(member_id)
     return MemberChange(

@@ -80,6 +80,7 @@ def update_member(
     records = _membership_records(group, change)
     regexes, resolved = _update_regexes(context, group, change, report, now)
     records += regexes
+    # After the expressions: new matches are a reason for a new epoch.
     is_bumped, metadata_hash = _check_epoch_bump(group, change, resolved, topics)
     epoch = group.epoch + is_bumped
     if is_bumped:

@@ -91,6 +91,7 @@ def find_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -
     holder = group.static_member(instance_id)
     if holder is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
+    # Another process with this instance id joined later: fence the older one.
     if holder.member_id != member_id:
         raise ApiError(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is the member {holder.member_id} now")
     return holder
@@ -120,6 +121,7 @@ def validate_commit(group: ConsumerGroup, member_id: str, epoch: int, version: i
     if member.metadata.classic is None and version < _COMMIT_VERSION_MIN:
         detail = f"members of the consumer protocol commit with version {_COMMIT_VERSION_MIN} or later"
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, detail)
+    # A member with a stale epoch must not overwrite offsets of the partition's new owner.
     _validate_epoch(member, epoch)
 
 
