@@ -1,1 +1,3 @@
-"""A partition as a replica keeps it: its log, its role, its high watermark, and who waits for it."""
+"""Replication of partitions: the log of each replica, its role, its high watermark, and the requests that
+wait for it.
+"""
