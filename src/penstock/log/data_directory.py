@@ -178,7 +178,7 @@ class DataDirectory:
             self.disk.remove_folder(folder)
 
     def move_to_strays(self, partition: TopicPartition) -> str:
-        """Move a folder that belongs to no known partition to `strays`, which only operators use."""
+        """Move a folder that belongs to no existing partition to `strays`, which only operators use."""
         strays, base = f"{self.path}/{STRAYS_FOLDER}", _stray_name(partition)
         self.disk.make_folder(strays)
         taken = set(self.disk.list_folder(strays))

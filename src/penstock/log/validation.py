@@ -111,7 +111,7 @@ class FastCheckLimits(msgspec.Struct, frozen=True, gc=False):
 
 
 def passes_fast_checks(batch: memoryview, header: BatchHeader, limits: FastCheckLimits, now_ms: int) -> bool:
-    """Check whether a batch is valid beyond doubt. False: `check_batch` must decide."""
+    """Check a batch against the limits. True: valid. False: `check_batch` must decide."""
     # Unpacked at once: one access to a field of a named tuple costs as much as five local variables.
     base_offset, _, _, _, crc, attributes, delta, _, newest, producer_id, _, sequence, count = header
     return (

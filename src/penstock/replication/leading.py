@@ -3,10 +3,10 @@
 A follower's fetch offset states up to where that follower has every record, durably. From these offsets the
 leader derives
 
-    the high watermark    the smallest of them over all brokers that may be in the ISR
-    who may join          a follower that has everything below the high watermark and below the start of
+    high watermark        the smallest of them over all brokers that may be in the ISR
+    replicas that join    a follower that has everything below the high watermark and below the start of
                           this leadership, and has stored every deletion that this leader has stored
-    who must leave        a follower that has not reached the end of the log for too long
+    replicas that leave   a follower that has not reached the end of the log for too long
 
 The metadata store owns the ISR. The leader proposes another ISR and continues while the reply is pending; the
 reply may be lost. Until the outcome is known, both sets count: the committed ISR and the proposed one
@@ -21,7 +21,7 @@ Rule 2: one proposal at a time. Its own reply or a newer state of the partition 
 Rule 3: a fetch counts if the follower made it under this leader epoch, from the process that owns the session
         of its broker. The caller has checked both, and that the follower's log does not diverge from the
         leader's.
-Rule 4: a follower at the end of the log costs nothing, however long it sends no fetch. `propose_shrink`
+Rule 4: a follower at the end of the log is not behind, however long it sends no fetch. `propose_shrink`
         notices that a follower is behind. The lag counts from that check or from the follower's own fetches,
         whichever is later.
 Rule 5: one `LeaderRole` for one leader epoch of a log, however often this broker stops and resumes leading

@@ -242,7 +242,7 @@ class Partition:
     def append(self, payload: memoryview | None, now_ms: int) -> Appended:
         """Append one producer's batch as leader, however long it takes. Writes into `payload`.
 
-        ApiError: rejected. StorageFull: no room, nothing changed. StorageFailed: the disk failed.
+        ApiError: rejected. StorageFull: no space, nothing changed. StorageFailed: the disk failed.
         """
         answer = self.try_append(payload, now_ms)
         return self.store(answer.run()) if isinstance(answer, DeepValidation) else answer
@@ -402,7 +402,7 @@ class Partition:
             self._on_dirty(self)
 
     def check_epoch(self, epoch: int) -> None:
-        """Fence a client whose leader epoch is older or newer than this one. -1 asks for no check."""
+        """Fence a client whose leader epoch is older or newer than this one. -1 skips the check."""
         if epoch < 0 or epoch == self.leader_epoch:
             return
         older = epoch < self.leader_epoch

@@ -53,7 +53,7 @@ class RemovedPartition(NamedTuple):
 
 
 class LostPartition(NamedTuple):
-    """A partition that was here and cannot be used now. Its folder is unchanged or gone."""
+    """A partition that this broker had and that cannot be used now. Its folder is unchanged or missing."""
 
     reason: str
 

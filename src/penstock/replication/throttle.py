@@ -3,7 +3,7 @@
 Strategy: a debt. Copied bytes are owed and paid off at the configured rate. While anything is owed, the
 follower fetches nothing more. So the rate holds over time, whatever the size of one reply is.
 
-Rule 1: one fetch asks for at most one second's worth, unless a single batch is larger.
+Rule 1: one fetch requests at most one second's worth, unless a single batch is larger.
 Rule 2: a replica that is in sync is never throttled: acknowledgements wait for it.
 """
 

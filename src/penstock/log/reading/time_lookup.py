@@ -114,7 +114,7 @@ class TimeSearch:
         budget: Budget | None = None,
         limits: LookupLimits = LOOKUP_LIMITS,
     ) -> None:
-        """`timestamp`: None looks for the newest record."""
+        """`timestamp`: None searches for the newest record."""
         self.segments: Sequence[SegmentView] = [segment.view for segment in lookup.segments]
         self._lookup = lookup
         self._give_way = yield_gil
