@@ -37,7 +37,7 @@ class RequestHandle:
 
 
 class ChildProcess:
-    """Parent's side. `send_request` and `stop` block and belong to one worker thread; any thread may call
+    """Parent's side. One worker thread calls `send_request` and `stop`, which block; any thread may call
     `kill`.
     """
 
@@ -94,9 +94,7 @@ class ChildProcess:
         process.wait()
 
     def kill(self) -> None:
-        """Kill the process; a waiting `send_request` raises ChildDied. Waits for a process that is being
-        started.
-        """
+        """Kill the process: `send_request` raises ChildDied. Waits for a process that is being started."""
         with self._start_lock:
             if (process := self._process) is not None:
                 process.kill()
@@ -112,9 +110,7 @@ def serve_requests(answer: Callable[[bytes], bytes], *, niceness: int) -> None:
 
 
 def _read_requests(requests: "SimpleQueue[bytes]") -> None:
-    """Read requests in a separate thread, so that the end of the input is noticed while a reply is
-    computed.
-    """
+    """Read requests in a separate thread, which notices the end of the input during a computation."""
     while (request := _receive(sys.stdin.buffer)) is not None:
         requests.put(request)
     os._exit(0)

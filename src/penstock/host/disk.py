@@ -72,9 +72,7 @@ class Disk(Protocol):
     def open(self, path: str, *, create: bool = False) -> File: ...
 
     def exists(self, path: str) -> bool:
-        """Whether the path exists. StorageFailed if that cannot be determined: an error does not mean that it
-        is gone.
-        """
+        """Whether the path exists. StorageFailed: unknown, which must not count as missing."""
         ...
 
     def list_folder(self, path: str) -> list[str]:

@@ -155,9 +155,7 @@ def client_tls(ca_path: str | None, certificate_path: str | None, key_path: str 
 
 
 def _abort(answer: aiohttp.ClientResponse) -> None:
-    """Abort a reply that has no end. Over TLS, `close` would start a closing handshake that nothing
-    awaits.
-    """
+    """Abort a reply that has no end: over TLS, `close` would start a handshake that nothing awaits."""
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
     answer.close()

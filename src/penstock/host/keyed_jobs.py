@@ -111,7 +111,7 @@ class KeyedJobQueue:
         return job
 
     def drop(self, job: KeyedJob) -> bool:
-        """Drop a job: it is not reported, and not run unless it is running. False: already reported or
+        """Drop a job: it is not reported, and not run unless already running. False: it was reported or
         dropped.
         """
         queue = self._waiting.get(job.key)

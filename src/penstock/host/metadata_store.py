@@ -89,9 +89,7 @@ class CommittedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A compared revision has changed, and nothing was written. The caller decides again on the current
-    state.
-    """
+    """A compared revision has changed, and nothing was written. The caller reads and decides again."""
 
     revision: int | None
     """A watcher that has reached this revision has received the cause; None: unknown, read again."""

@@ -154,15 +154,12 @@ class OsFile:
 
 
 class OsDisk:
-    """Disk access through the operating system. Paths are used as given; callers build them from validated
-    names.
-    """
+    """Disk access through the operating system. Callers build the paths from validated names."""
 
     def __init__(self, files_max: int = OPEN_FILES_MAX) -> None:
         self._files_max = files_max
         self._free: list[int] = []
-        """Folder descriptors through which the file system is synced; `_held` maps threads to those in
-        use."""
+        """Unassigned folder descriptors for syncs of the file system; `_held`: those assigned, by thread."""
         self._held: dict[int, int] = {}
 
     @property
@@ -276,6 +273,7 @@ class OsDisk:
                     file.release()
             for write, temporary in zip(writes, temporaries, strict=True):
                 self.rename(temporary, write.path)
+            # Only the sync of the folders makes the renames durable.
             self.sync((), sorted({os.path.dirname(write.path) for write in writes}))
         except StorageFull:
             for temporary in temporaries:

@@ -45,9 +45,7 @@ class TlsListener:
         self.reload()
 
     def reload_if_changed(self) -> bool:
-        """Reload changed files. True if new files were loaded. ConfigError if there are new ones and they are
-        invalid.
-        """
+        """Reload changed files. True if new files were loaded. ConfigError: the new files are invalid."""
         if self._stamps() == self._loaded:
             return False
         self.reload()
@@ -164,9 +162,7 @@ def authorities_problem(path: str) -> str | None:
 
 
 def identity_problem(path: str, key_path: str | None = None, password: str | None = None) -> str | None:
-    """Describe the problem of a certificate chain and its private key, in one file or in two; None if they
-    are valid.
-    """
+    """Describe the problem of a certificate chain and its private key, in one or two files; None: valid."""
     holder = key_path or path
     try:
         blocks, keys = _blocks(path), _blocks(holder)

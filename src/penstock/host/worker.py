@@ -16,8 +16,7 @@ Result = TypeVar("Result")
 WorkerJob = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
 YIELD_GIL_S: Final = 0.0002
-"""Longer than the event loop takes to wake up: after a shorter sleep the thread would already hold the GIL
-again."""
+"""Longer than the event loop takes to wake up: after less, the thread would hold the GIL again."""
 
 
 def yield_gil() -> None:

@@ -48,8 +48,7 @@ class IndexPlan(NamedTuple):
 
     writes: Sequence[IndexWrite]
     rebuilt: Sequence[IndexWrite]
-    """Whole indexes whose files were lost or damaged. These files are replaced: nothing in them can be
-    kept."""
+    """Whole indexes whose files were lost or damaged, and are replaced."""
     covered: Sequence[CoveredSegment]
 
 
@@ -67,8 +66,8 @@ class Checkpoint(NamedTuple):
     """Content of the start file once the small files are on disk."""
 
     def render_stored(self) -> list[SmallFile]:
-        """Render the files that are replaced, in the order in which they must become durable. Too slow for
-        the loop.
+        """Render the files to replace, in the order in which they must become durable. Too slow for the
+        loop.
         """
         rebuilt = [SmallFile(write.path, write.render()) for write in self.indexes.rebuilt]
         return [*rebuilt, *self.small_files, SmallFile(self.snapshot_path, render_snapshot(self.producers))]

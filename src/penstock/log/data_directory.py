@@ -187,8 +187,7 @@ class DataDirectory:
         return f"{strays}/{base}.{number}"
 
     def move_damaged_to_strays(self, partition: TopicPartition) -> str:
-        """Move the folder of a damaged replica to `strays`, replacing an earlier one of the same name.
-        Blocks.
+        """Move the folder of a damaged replica to `strays`, replacing an earlier one there. Blocks.
 
         Repeatable: a failed attempt may have moved the folder already.
         """
@@ -299,9 +298,7 @@ class DataDirectory:
         return tuple(known)
 
     def consume_clean_shutdown_mark(self) -> bool:
-        """Whether the last process stopped cleanly. Removes the mark: from now on a crash counts as
-        unclean.
-        """
+        """Whether the last process stopped cleanly. Removes the mark."""
         path = f"{self.path}/{CLEAN_FILE}"
         was_clean = self.disk.exists(path)
         # Removed durably: a mark that outlives a crash would report this process as cleanly stopped.
@@ -408,9 +405,7 @@ def open_directory(
 
 
 def _mark_logs(disk: Disk, path: str, identity: DirectoryIdentity) -> DirectoryIdentity:
-    """Mark the current logs folder as that of this directory. The mark is durable before the identity
-    mentions it.
-    """
+    """Mark the logs folder as that of this directory, durably, and then record so in the identity."""
     logs = f"{path}/{LOGS_FOLDER}"
     disk.make_folder(logs)
     disk.store([SmallFile(f"{logs}/{MOUNT_FILE}", identity.directory_id.encode())])
@@ -446,9 +441,7 @@ def _small_file(disk: Disk, path: str, kind: type[Content]) -> Content | None:
 
 
 def identity_in(disk: Disk, path: str) -> DirectoryIdentity:
-    """Read the identity of an existing data directory. CorruptData if it is unreadable, or of a later
-    format.
-    """
+    """Read the identity of an existing data directory. CorruptData: unreadable, or of a later format."""
     try:
         identity = msgspec.json.decode(disk.read_file(f"{path}/{IDENTITY_FILE}"), type=DirectoryIdentity)
     except msgspec.DecodeError as error:

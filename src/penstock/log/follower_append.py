@@ -55,9 +55,7 @@ def append_as_follower(log: PartitionLog, batches: memoryview, fetch_epoch: Lead
 
 
 def _start_inside_batch(log: PartitionLog, batch: memoryview, header: BatchHeader) -> None:
-    """Start an empty log with a batch that begins before its start: the leader's log starts inside this batch
-    too.
-    """
+    """Start an empty log with a batch that begins before its start, as the leader's log does."""
     start = log.log_end_offset
     log.rebase(header.base_offset)
     try:

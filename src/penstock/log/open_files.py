@@ -33,8 +33,7 @@ class OpenFiles:
         self.synced_new_files = 0
         """Total number of them that a flush has closed."""
         self._all_unsynced = False
-        """Result of the last search, valid until a flush ends or a file is opened. Avoids a repeated
-        search."""
+        """Result of the last search, valid until a flush ends or a file is opened."""
 
     def __len__(self) -> int:
         return len(self._open) + self.unsynced_new_files

@@ -95,8 +95,7 @@ class PartitionLog:
         self.metadata_file: SmallFile | None = None
         """partition.metadata, written when the folder is created."""
         self.is_swapping = False
-        """A cleaned segment was committed and the segments it replaces are still here: none may be
-        removed."""
+        """A cleaned segment was committed; the segments it replaces are still here and must stay."""
         self.is_closed = False
         self.is_checkpointing = False
         """A checkpoint is under way, neither ended nor abandoned: its snapshot may appear at any time."""
@@ -270,8 +269,8 @@ class PartitionLog:
         self._folder_made = self._folder_is_ours = True
 
     def resync_folder(self) -> None:
-        """Make the folder durable again unless a snapshot proves it: its process may have died before a
-        flush.
+        """Make the folder durable again, unless a snapshot proves that it is: its process may have been
+        killed before its first flush.
         """
         if not self.snapshots:
             with suppress(StorageFull):  # the folder exists; only the rewrite waits for space
@@ -435,9 +434,7 @@ class PartitionLog:
         return [self.snapshot_path(offset) for offset in needless]
 
     def abandon_checkpoint(self) -> None:
-        """Drop a checkpoint that found no space. The data is as safe as before; the next checkpoint covers
-        it.
-        """
+        """Drop a checkpoint that found no space. The next one covers its data, which is as safe as before."""
         self.is_checkpointing = False
         self._epochs_changed = True
 
@@ -510,9 +507,7 @@ class PartitionLog:
         return self._generation, self.segments[0].base_offset
 
     def is_unchanged_since(self, files_version: tuple[int, Offset]) -> bool:
-        """Check that the segment files are still those of this version. False while some are being
-        replaced.
-        """
+        """Check that the segment files are still those of this version. False during a replacement."""
         return self.has_stable_segments and not self.is_closed and self.files_version == files_version
 
     @property
@@ -536,6 +531,7 @@ class PartitionLog:
         self._generation += 1
         for segment in self.segments:
             segment.generation = self._generation
+        # With the generation it outdates every view, flush and fetch from before the truncation.
         self.truncation_count += 1
         if self.shared is not None:
             self.share(self.shared)

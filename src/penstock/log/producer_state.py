@@ -142,8 +142,8 @@ class Producers:
         return list(self._by_id.items())
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
-        """Return the batch that `header` repeats; None if the batch is the next one. ApiError if it is
-        neither.
+        """Return the batch that `header` repeats; None: append it. ApiError: neither a retry nor the next
+        batch.
         """
         producer = self._by_id.get(ProducerId(header.producer_id))
         if producer is None:
@@ -175,6 +175,7 @@ class Producers:
 
     def _add(self, producer_id: ProducerId, epoch: int, batch: WrittenBatch) -> None:
         before = self._by_id.pop(producer_id, None)
+        # A new producer epoch starts its sequence numbers again, so batches of the old one no longer count.
         if before is None or epoch > before.epoch:
             producer = Producer(producer_id, epoch, (batch,))
         else:

@@ -84,9 +84,7 @@ def open_log(
 
 
 def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
-    """Load start, epochs and snapshot. Returns the offset from which batches are replayed into the producer
-    state.
-    """
+    """Load start, epochs and snapshot. Returns the offset from which producers are replayed."""
     disk, folder = log.disk, log.folder
     if LOG_START_FILE in names:
         rows = list(parse_rows(disk.read_file(f"{folder}/{LOG_START_FILE}"), LOG_START_FILE, columns=1))
@@ -153,6 +151,7 @@ def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset, rewrit
             if log.log_end_offset < _required_end(log):
                 raise
             break
+        # No sync of these batches is known to have succeeded.
         if rewrite_from is not None and header.base_offset >= rewrite_from:
             _rewrite(segment.file, position, batch)
         segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
@@ -263,6 +262,7 @@ def _reconcile_log_start(log: PartitionLog) -> None:
         log.segments = [Segment(log.disk, log.folder, start)]
         log.log_end_offset = start
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
+    # Batches above the recovery point are marked dirty: the first flush makes them durable.
     log.flushed_end_offset = min(log.recovery_point, log.log_end_offset)
     log.epochs.truncate_end(log.log_end_offset)
     log.epochs.truncate_start(log.log_start_offset)

@@ -75,8 +75,7 @@ class Segment:
         """The rest of a rejected batch was truncated, and nothing was appended since."""
         self.first_timestamp: int | None = None
         self.generation = 0
-        """Number of the replacement or truncation that made this segment since the log was opened; 0: found
-        at the open, or appended before any."""
+        """Replacement or truncation that made this segment, by number; 0: none since the log was opened."""
         self.index_entries_stored = 0
         self.time_entries_stored = 0
         self.open_files: OpenFileTracker | None = None
@@ -234,9 +233,7 @@ class Segment:
     # Writing
 
     def append(self, batch: Buffer, header: BatchHeader, base_offset: Offset, interval_bytes: int) -> None:
-        """Write a stamped batch at the end. If the disk is full, raises and does not account for the
-        batch.
-        """
+        """Write a stamped batch at the end. If the disk is full, raises and does not count the batch."""
         (self._file or self.file).write(self.size_bytes, batch)
         self.note(header, base_offset, len(batch), interval_bytes)
 

@@ -64,6 +64,7 @@ class Truncation:
             return
         file = disk.open(self._last_segment.log_path)
         try:
+            # The file is shorter after an earlier attempt that failed.
             size = min(self._last_segment.size_bytes, file.size())
             index = self._last_segment.load_indexes(file).by_offset
             file.truncate(find_batch(file, index, self.offset, size))
@@ -87,8 +88,8 @@ class FullTruncation:
         log.is_truncating = True
 
     def run(self) -> None:
-        """Change the files. Blocks. StorageFull: nothing was changed. Otherwise the log is unreadable until
-        it succeeds.
+        """Change the files. Blocks. StorageFull: nothing changed. Until it succeeds, the log is
+        unreadable.
         """
         log = self._log
         disk, folder = log.disk, log.folder

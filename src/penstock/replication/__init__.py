@@ -1,3 +1,1 @@
-"""Replication of partitions: the log of each replica, its role, its high watermark, and the requests that
-wait for it.
-"""
+"""Replication of partitions: log, role and high watermark of each replica, and requests that wait for it."""

@@ -126,8 +126,7 @@ class FetchSessionHandler:
         self._forgotten: dict[Replica, None] = {}
         """Partitions that the session holds and should drop."""
         self._start_unstored: dict[Replica, Partition] = {}
-        """Partitions requested with a log start that is not the latest, because that one is not stored
-        yet."""
+        """Partitions requested with an outdated log start, because the latest is not stored yet."""
         self._session_id = NO_SESSION
         self._session_epoch = FULL_EPOCH
         self._allowed_at = 0.0
@@ -216,9 +215,7 @@ class FetchSessionHandler:
         return min(wait_ms, ceil((self._allowed_at - now) * 1000))
 
     def _partition_request(self, replica: Replica, now: float) -> FetchPartition | None:
-        """Build the request for one partition; None: its position has not changed, or it cannot be
-        fetched.
-        """
+        """Build the request for one partition; None: it is unchanged, or cannot be fetched."""
         partition = self._find(*replica)
         following = partition.following if partition is not None else None
         if partition is None or following is None or following.leader_id != self._leader_id:
@@ -264,13 +261,12 @@ class FetchSessionHandler:
     def handle_response(
         self, response: FetchResponse
     ) -> Iterator[tuple[Replica, SessionPartition, PartitionData]]:
-        """Yield each partition of the reply with its request. Nothing if the leader rejected the whole
-        fetch.
-        """
+        """Yield each partition of the reply with its request. Nothing if the whole fetch failed."""
         if response.error_code:
             self.begin()
             return
         self._session_id = response.session_id
+        # Epoch 0 would request a new session, so the epoch wraps to 1.
         self._session_epoch = 1 if self._session_epoch == INT_MAX else self._session_epoch + 1
         if self._session_id == NO_SESSION:
             self._session_epoch = FULL_EPOCH

@@ -145,6 +145,7 @@ class FollowerRole:
             batches = append_as_follower(log, writable, self.leader_epoch)
         # After the append: the high watermark must not cover records that are not in this log yet.
         self._high_watermark_of_leader = Offset(answer.high_watermark)
+        # The leader's log start may lie past the records fetched so far.
         start = min(Offset(answer.log_start_offset), log.log_end_offset)
         if start > log.log_start_offset:
             log.advance_start(start)
@@ -155,7 +156,7 @@ class FollowerRole:
         return min(self._high_watermark_of_leader, own_end)
 
     def lag(self, log_end_offset: Offset) -> int | None:
-        """Number of records that were visible on the leader at its last reply and are missing here; None:
+        """Number of visible records of the leader, at its last reply, that are missing here; None:
         unknown.
         """
         known = self._high_watermark_of_leader
@@ -167,9 +168,7 @@ class FollowerRole:
 
 
 def known_code(code: int) -> ErrorCode:
-    """Map an error code to ErrorCode. A leader of a newer release may use a code that is unknown here: the
-    follower then retries.
-    """
+    """Map an error code to ErrorCode. The follower retries after a code of a newer release."""
     try:
         return ErrorCode(code)
     except ValueError:

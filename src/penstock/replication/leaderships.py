@@ -34,9 +34,7 @@ class Leaderships:
     def resume(
         self, log: PartitionLog, leader_epoch: int, state: CommittedPartitionState, now: float
     ) -> LeaderRole | None:
-        """Return the `LeaderRole` with which this process led earlier in the same epoch; None: there is
-        none.
-        """
+        """Resume the role with which this process led in the same epoch before; None: there is none."""
         leading = self.find(log, leader_epoch)
         if leading is not None:
             # No other broker leads in this epoch, so nothing can have truncated the log.

@@ -57,8 +57,8 @@ class PendingIsrChange(NamedTuple):
     isr: tuple[int, ...]
     """In the order of the replica assignment."""
     added: Mapping[int, int]
-    """Brokers that join, each with the broker epoch of its fetch. A later process of the same broker must not
-    join on the strength of that fetch."""
+    """Brokers that join, each with the broker epoch of its fetch: a later process of that broker must not
+    join instead."""
     version: int
     """Partition epoch of the state that the proposal replaces."""
 
@@ -72,8 +72,7 @@ class FollowerFetchState(NamedTuple):
     admitted_epoch: int
     """Broker epoch with which the broker may join an ISR; NO_BROKER_EPOCH: the broker may not join."""
     log_start: Offset = NO_OFFSET
-    """Offset at which the follower's log begins after a crash, if not later; NO_OFFSET: unknown, it may begin
-    at 0."""
+    """The follower's log begins here after a crash, if not later; NO_OFFSET: unknown, it may begin at 0."""
 
 
 class Follower:
@@ -83,8 +82,7 @@ class Follower:
 
     def __init__(self, now: float) -> None:
         self.acknowledged_end = NO_OFFSET
-        """The follower has every record below this offset, on disk if the topic's flush policy requires
-        that."""
+        """The follower has every record below, on disk if the topic's flush policy requires that."""
         self.behind_since: float | None = now
         """Start of the current lag; None: the follower was at the end of the log at the last check."""
         self.last_fetch_at = now
@@ -109,9 +107,7 @@ class Follower:
         self.log_start = fetched.log_start
 
     def resume(self, now: float) -> None:
-        """Restart the lag clock: this broker served no fetches until now, so the follower could not catch
-        up.
-        """
+        """Restart the lag clock: no fetch was served until now, so the follower could not catch up."""
         self.last_fetch_at = now
         if self.behind_since is not None:
             self.behind_since = now
@@ -181,9 +177,7 @@ class LeaderRole:
 
     @property
     def proposal(self) -> PendingIsrChange | None:
-        """The proposal whose outcome is unknown. The broker sends it, unchanged, until the outcome is
-        known.
-        """
+        """Proposal with unknown outcome. The broker sends it, unchanged, until the outcome is known."""
         return self._proposal
 
     def is_replica(self, broker_id: int) -> bool:
@@ -204,6 +198,7 @@ class LeaderRole:
 
     def changed(self, state: CommittedPartitionState, now: float) -> Offset:
         """Apply a newer state from the metadata store. Returns the high watermark."""
+        # An older image may arrive after the reply to a proposal.
         if state.version < self._state.version:
             return self.high_watermark
         if state.version > self._state.version:
@@ -235,15 +230,12 @@ class LeaderRole:
     # Positions
 
     def reached(self, own_end: Offset) -> Offset:
-        """Record the end of this broker's own log, as its flush policy counts it. Returns the high
-        watermark.
-        """
+        """Record the end of this broker's own log, by its flush policy. Returns the high watermark."""
         self.own_end = own_end
         return self._advance()
 
     def fetched(self, fetched: FollowerFetchState, log_end: Offset, now: float) -> PendingIsrChange | None:
-        """Record that a follower has everything below its fetch offset. Returns the proposal that results, if
-        any.
+        """Record that a follower has everything below its fetch offset. Returns the resulting proposal.
 
         The high watermark may have moved.
         """
@@ -312,9 +304,8 @@ class LeaderRole:
         return self._proposal
 
     def committed(self, proposal: PendingIsrChange, version: int) -> Offset:
-        """Apply a confirmed proposal: it is the committed state now, with this version. Returns the high
-        watermark.
-        """
+        """Apply a proposal that was committed with this version. Returns the high watermark."""
+        # By identity: a late reply to an earlier proposal changes nothing (rule 2).
         if proposal is self._proposal:
             self._proposal = None
             # A broker that left the ISR may be an eligible leader. The next image states which ones are.

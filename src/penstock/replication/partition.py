@@ -150,8 +150,7 @@ class Partition:
         self.cached_empty_reply: ReadyPartitionData | None = None
         """Last reply to a fetch at the high watermark; None once it is outdated."""
         self.fetch_waits: dict[Callable[[int], None], int] = {}
-        """Called with the number when there is more to read, or the partition failed. Ordered, for
-        fairness."""
+        """Called with the number when there is more to read, or on a failure. Ordered, for fairness."""
         self.follower_waits: dict[Callable[[int], None], int] = {}
         """The same for followers, which read to the end of the log."""
         self.replica_waits: dict[Callable[[], None], None] = {}
@@ -248,8 +247,7 @@ class Partition:
         return self.store(answer.run()) if isinstance(answer, DeepValidation) else answer
 
     def try_append(self, payload: memoryview | None, now_ms: int) -> Appended | DeepValidation:
-        """Append the batch if that is quick; otherwise return a DeepValidation to run in a worker and then to
-        store.
+        """Append the batch if that is quick; else return a DeepValidation to run elsewhere and to store.
 
         While one batch is in validation, every later one gets a DeepValidation too: the caller stores them in
         the order in which they arrived, so that sequence numbers stay in order.
@@ -344,6 +342,7 @@ class Partition:
 
     def go_offline(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
         """Reject every request from now on, including those that wait."""
+        # Set first: the callbacks of the waits below must find the partition offline.
         self.offline = ApiError(code, reason)
         self.cached_empty_reply = None
         self._fail_waits(code)
@@ -455,9 +454,7 @@ class Partition:
         return FollowerFetchResult(None, proposal)
 
     def _diverging(self, params: FetchPartition) -> EpochEndOffset | None:
-        """Epoch end at which the follower's log diverges; None if this log begins with all of the
-        follower's.
-        """
+        """End of the last common epoch; None if this log begins with all of the follower's log."""
         asked = LeaderEpoch(params.last_fetched_epoch)
         if asked == NO_EPOCH:
             return None  # the follower has no records
@@ -469,9 +466,7 @@ class Partition:
     def read_for_follower(
         self, offset: Offset, bytes_max: int, *, at_least_one: bool
     ) -> BatchesRead | ColdRead:
-        """Read whole batches up to the end of the log, committed or not. A ColdRead is for a worker
-        thread.
-        """
+        """Read whole batches, committed or not. A ColdRead is for a worker thread."""
         log = self.log
         return log.read(offset, log.log_end_offset, bytes_max, at_least_one=at_least_one)
 
@@ -515,8 +510,7 @@ class Partition:
         return self.following.fetch_position(flushed_only=self.flush_policy is BEFORE_ACK)
 
     def handle_fetch_response(self, fetch_position: FetchPosition, answer: PartitionData) -> FetchOutcome:
-        """Apply the leader's reply. The caller runs and ends a Truncation or FullTruncation, then calls
-        `truncated`.
+        """Apply the leader's reply. The caller runs and ends a truncation, then calls `truncated`.
 
         CorruptData: no leader can have stored these records. StorageFull, StorageFailed: this broker's disk.
         """
@@ -559,9 +553,7 @@ class Partition:
         _wake(self.follower_waits)
 
     def is_deleted(self, offset: Offset) -> bool:
-        """Whether records below `offset` stay deleted under any next leader. ApiError: this replica does not
-        lead.
-        """
+        """Whether records below stay deleted under any next leader. ApiError: this replica does not lead."""
         self.require_online()
         is_deleted_here = self.log.stored_start >= offset
         return is_deleted_here and (self.leading is None or self.leading.is_deleted(offset))

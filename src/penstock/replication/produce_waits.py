@@ -56,8 +56,7 @@ class ProduceWaits:
 
     def __init__(self) -> None:
         self.queue: deque[tuple[Offset, ProduceWait, int]] = deque()
-        """Public so that callers can check for waits without a call, which is cheaper. Only this class
-        changes it."""
+        """Read by callers, because a check for waits is cheaper than a call. Only this class changes it."""
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -76,6 +75,7 @@ class ProduceWaits:
         """End the waits whose deadline has passed."""
         expired = [entry for entry in self.queue if entry[1].deadline <= now]
         if expired:
+            # Removed before the waits are ended: their callbacks may add new ones.
             self.queue = deque(entry for entry in self.queue if entry[1].deadline > now)
         for _, wait, _ in expired:
             wait.expire()

@@ -219,9 +219,7 @@ class ReplicaManager:
     def _unopened(
         self, topic: Topic, state: PartitionState, roles: Roles, reason: str
     ) -> tuple[Partition, LostPartition]:
-        """Add an offline partition with an empty log. Its files stay as they are, and nothing is written
-        beside them.
-        """
+        """Add an offline partition with an empty log, which writes nothing beside the damaged files."""
         log = self._new_log(TopicPartition(topic.name, state.index), self._config_of(topic))
         partition = self._add(topic, state, log, roles)
         partition.mark_damaged(reason)
@@ -245,9 +243,7 @@ class ReplicaManager:
         return len((self._image_now().admitted - {self._config.node.node_id}).intersection(state.isr))
 
     def _unreadable(self, name: TopicPartition, problem: StorageFailed) -> str:
-        """Describe an I/O error. It proves nothing about the records: the next attempt may read all of
-        them.
-        """
+        """Describe an I/O error, which proves nothing about the records: the next attempt may succeed."""
         folder = self._directory.folder_of(name)
         last_resort = (
             f"move {folder} away, and the broker copies the partition from the others"

@@ -39,9 +39,7 @@ class Admission:
 
     @property
     def is_deposed(self) -> bool:
-        """Whether peers reported that the session is over and no newer image has arrived from the store
-        since.
-        """
+        """Whether peers reported the end of the session, and no newer image has arrived since."""
         return self._deposed_at != ABSENT
 
     def depose(self, image: ClusterImage) -> None:
@@ -134,9 +132,7 @@ class Roles:
     def grown(
         self, topic: Topic, state: PartitionState, log: PartitionLog, high_watermark_before: Offset
     ) -> LeaderRole:
-        """Return the role of a leader that was the only replica until now. Everything visible on it is
-        committed.
-        """
+        """Role of a leader that was the only replica until now. Everything visible on it is committed."""
         found = committed_state(self.image, topic, state)
         return self._begin(
             log,

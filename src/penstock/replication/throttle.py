@@ -37,9 +37,7 @@ class Throttle:
         self._owed_bytes += count
 
     def allowance(self, rate: int, now: float) -> Allowance:
-        """Compute when the next fetch is allowed. The caller checks again at that time: the rate may have
-        changed.
-        """
+        """Compute when the next fetch is allowed. The caller then checks again: the rate may have changed."""
         self._pay(rate, now)
         pause_s = min(self._owed_bytes / rate, REPLICA_THROTTLE_PAUSE_MS_MAX / 1000)
         return Allowance(now + pause_s, min(rate, REPLICA_PARTITION_BYTES))

@@ -141,8 +141,8 @@ class SegmentGroupLimits(NamedTuple):
 def group_segments(
     segments: Sequence[SegmentToClean], end_offset: Offset, limits: SegmentGroupLimits
 ) -> list[list[SegmentToClean]]:
-    """Group neighbours that become one segment: even if nothing is removed they fit it, its index and its
-    offsets.
+    """Group neighbours that become one segment, which fits size, index and offset limits even if nothing
+    goes.
 
     Only segments that begin below `end_offset`.
     """

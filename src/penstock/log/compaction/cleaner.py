@@ -74,8 +74,7 @@ def no_throttle(_: int) -> None:
 
 
 def clean(disk: Disk, job: CleaningJob, throttle: IoThrottle = no_throttle) -> Iterator[CleaningStep]:
-    """Run a cleaning. Each step blocks for long. Raises CorruptData when the data on disk is not what was
-    written.
+    """Run a cleaning. Each step blocks for long. CorruptData: the data on disk is not what was written.
 
     Steps follow the order of the log, so that a tombstone is never removed before the records that it
     deletes. Unchanged segments make no step.
@@ -130,6 +129,7 @@ def _scan_dirty(disk: Disk, job: CleaningJob, throttle: IoThrottle) -> _DirtySca
                     return _DirtyScan(keys, notes, header.next_offset, keyless)
                 continue
             if header.next_offset - origin > len(notes) or header.record_count > keys.room:
+                # Even the first batch does not fit: a shorter scan would make no progress.
                 if header.base_offset <= origin:
                     raise ConfigError(
                         f"log.cleaner.dedupe.buffer.size = {job.memory_bytes} is too small "
@@ -210,6 +210,7 @@ class _Cleaning:
         return Replacement(group[0].base_offset, group[-1].end_offset, cleaned.size_bytes)
 
     def _filter(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        # Past the scanned part there are no notes; the next cleaning covers it.
         if header.base_offset >= self._dirty_scan.end_offset or keeps_control(header):
             cleaned.copy(header, batch)
         elif header.record_count == 0:
@@ -239,9 +240,7 @@ class _Cleaning:
         cleaned.copy(header, batch)
 
     def _filter_dirty(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
-        """Filter a batch by the notes. It is decompressed only if some records are removed, or a tombstone
-        needs its horizon.
-        """
+        """Filter a batch by the notes. Decompressed only if records are removed or a horizon is set."""
         first = header.base_offset - self._job.first_dirty_offset
         notes = self._dirty_scan.notes[first : first + header.last_offset_delta + 1]
         kept_count = len(notes) - notes.count(OBSOLETE)
@@ -258,9 +257,7 @@ class _Cleaning:
             self._write_kept(header, batch, payload, kept, cleaned)
 
     def _kept_by_key(self, header: BatchHeader, payload: bytes) -> list[RecordSpan]:
-        """Records to keep of a batch before the dirty part: a key in the map has a newer record in the dirty
-        part.
-        """
+        """Records to keep of a batch before the dirty part: a key in the map has a newer record there."""
         find = self._dirty_scan.last_offsets.find
         with_tombstones = keeps_tombstones(header, self._horizons)
         kept = []

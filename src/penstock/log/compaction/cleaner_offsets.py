@@ -29,9 +29,7 @@ def cleaner_offset_file(folder: str, clean_to: Offset) -> SmallFile:
 
 
 def load_clean_to(disk: Disk, folder: str, log_end_offset: Offset) -> Offset | None:
-    """Load the first dirty offset of a log that was just opened; None: no part is known to be clean.
-    Blocks.
-    """
+    """Load the first dirty offset of a log that was just opened; None: none is known. Blocks."""
     path = f"{folder}/{FILE_NAME}"
     if not disk.exists(path):
         return None

@@ -21,9 +21,7 @@ _NULL = 0x01
 
 
 def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator[RecordSpan]:
-    """Yield the records. Raises CorruptData at the first invalid record, after those before it were
-    yielded.
-    """
+    """Yield the records. Raises CorruptData at the first invalid one, after yielding those before it."""
     at, delta_before = 0, -1
     try:
         for _ in range(record_count):

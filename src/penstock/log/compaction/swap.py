@@ -91,8 +91,7 @@ def replaced_segments(log: PartitionLog, replacement: Replacement) -> list[Segme
 
 
 def swap_in(log: PartitionLog, replacement: Replacement) -> SwappedSegments:
-    """Rename the files and replace the segments in the log, in one callback. StorageFull: nothing was
-    changed.
+    """Rename the files and replace the segments in the log, in one callback. StorageFull: nothing changed.
 
     StorageFailed: log and disk differ; a restart completes the swap.
     """
@@ -100,6 +99,7 @@ def swap_in(log: PartitionLog, replacement: Replacement) -> SwappedSegments:
     assert old, "the segments were checked before the cleaned one was decided on"
     held: list[File] = []
     try:
+        # Opened before anything changes: this may fail for lack of descriptors.
         held += [disk.open(segment.path()) for segment in old]
     except (StorageFull, StorageFailed):
         for file in held:

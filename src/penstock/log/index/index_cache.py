@@ -28,6 +28,7 @@ class IndexCache:
             return
         self._segments[segment] = segment.index_bytes
         self._bytes += segment.index_bytes
+        # The segment just added stays, however large its indexes are: its reader is using them.
         while self._bytes > self._bytes_max and len(self._segments) > 1:
             oldest = next(iter(self._segments))
             self.drop(oldest)

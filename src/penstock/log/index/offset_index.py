@@ -90,9 +90,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, base_offset: Offset, data: bytes, log_bytes: int) -> "OffsetIndex":
-        """Parse an index. CorruptData if it does not fit a log of `log_bytes`: the caller then rebuilds
-        it.
-        """
+        """Parse an index. CorruptData: it does not fit a log of `log_bytes`, and is rebuilt."""
         if len(data) % ENTRY_BYTES:
             raise CorruptData(f"an offset index of {len(data)} bytes ends inside an entry")
         pairs = array("I", data)

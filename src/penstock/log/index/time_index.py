@@ -60,9 +60,7 @@ class TimeIndex:
         return Offset(self._base + self._offsets[found]) if found < len(self._timestamps) else None
 
     def newest_before(self, offset: Offset) -> Offset | None:
-        """End of the batch with the newest timestamp of all entries before `offset`; None if there is
-        none.
-        """
+        """End of the batch with the newest timestamp of all entries before `offset`; None: no entry."""
         found = bisect_left(self._offsets, max(offset - self._base, 0)) - 1
         return Offset(self._base + self._offsets[found]) if found >= 0 else None
 

@@ -64,9 +64,7 @@ class SegmentView:
     """None: they are on disk."""
 
     def load_indexes(self, file: File) -> Indexes:
-        """Load the indexes from their files if those fit the log, else rebuild them from the headers of the
-        log.
-        """
+        """Load the indexes from their files if those fit the log, else rebuild them from its headers."""
         if self.indexes is not None:
             return self.indexes
         stored = self.stored_indexes()
@@ -190,9 +188,7 @@ def validate_stored_batch(data: Buffer, header: BatchHeader, position: int, wher
 
 
 def wrong_offset_error(where: str, header: BatchHeader, expected: Offset) -> CorruptData:
-    """Error for a batch at the wrong position. The checksum does not cover the base offset, so only this
-    finds it.
-    """
+    """Error for a batch at the wrong position. The checksum does not cover the base offset."""
     return CorruptData(f"{where}: offset {header.base_offset} where {expected} belongs")
 
 
