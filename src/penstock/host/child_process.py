@@ -113,6 +113,7 @@ def _read_requests(requests: "SimpleQueue[bytes]") -> None:
     """Read requests in a separate thread, which notices the end of the input during a computation."""
     while (request := _receive(sys.stdin.buffer)) is not None:
         requests.put(request)
+    # sys.exit would end only this thread, not a computation in the main thread.
     os._exit(0)
 
 

@@ -142,6 +142,7 @@ class KeyedJobQueue:
         self._remove(queue, job)
         try:
             if not job.is_dropped:
+                # Before the next job of this key begins (rule 1).
                 job.done(result, error)
         finally:
             if queue.jobs:

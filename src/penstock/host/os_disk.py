@@ -129,6 +129,7 @@ class OsFile:
                     written += os.pwrite(self._descriptor, rest[written:], position + written)
         except OSError as error:
             sentence = f"cannot write {self._path}: {error.strerror}"
+            # A part may have been written: the caller truncates it (rule 1 of host/disk.py).
             raise (StorageFull if error.errno in FULL else StorageFailed)(sentence) from error
 
     def truncate(self, size: int) -> None:

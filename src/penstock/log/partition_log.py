@@ -450,7 +450,7 @@ class PartitionLog:
     def snapshot_path(self, offset: Offset) -> str:
         return f"{self.folder}/{segment_name(offset)}{SNAPSHOT_SUFFIX}"
 
-    # Removing
+    # Deleting and replacing segments
 
     def drop_segments(self, count: int) -> list[str]:
         """Remove the oldest segments from the list. Returns the files to remove."""

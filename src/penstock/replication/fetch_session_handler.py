@@ -136,7 +136,7 @@ class FetchSessionHandler:
         """Number of followed partitions."""
         return len(self._followed)
 
-    # What is followed
+    # Followed partitions
 
     def follow(self, replica: Replica) -> None:
         """Follow a partition, from now on or under another leader epoch."""
@@ -166,7 +166,7 @@ class FetchSessionHandler:
             self._forgotten[replica] = None
         self._start_unstored.pop(replica, None)
 
-    # Asking
+    # Requests
 
     def begin(self) -> None:
         """Start a new session: the connection is new, or the leader has lost the session."""
@@ -256,7 +256,7 @@ class FetchSessionHandler:
         self._forgotten.clear()
         return list(topics.values())
 
-    # Being answered
+    # Replies
 
     def handle_response(
         self, response: FetchResponse

@@ -290,7 +290,7 @@ class Partition:
             _wake(self.follower_waits)
         return Appended(base_offset, log.log_end_offset, log_append_time_ms)
 
-    # Becoming safe
+    # The high watermark
 
     def flushed(self, flush: Flush) -> None:
         """Record that the files named by `log.begin_flush` are synced."""
@@ -422,7 +422,7 @@ class Partition:
         ]
         return TimeLookup(segments, log.log_start_offset, self.high_watermark)
 
-    # With followers
+    # As the leader of followers
 
     def follower_fetched(
         self, params: FetchPartition, fetched: FollowerFetchState, now: float
@@ -536,7 +536,7 @@ class Partition:
             self._on_dirty(self)
         self._wake_fetches()
 
-    # Removing
+    # Deleting records
 
     def require_deletable(self, offset: Offset) -> None:
         """Raise ApiError unless records may be deleted up to `offset`."""
