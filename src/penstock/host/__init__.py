@@ -1,5 +1,4 @@
-"""The seam: the only code that touches the world.
+"""Access to the host: the only code that uses clock, disk, network, randomness and metadata store directly.
 
-Time, disk, network, randomness and the metadata store enter the rest of Penstock through the
-protocols in this folder, so that a simulator can hand in a world of its own.
+The rest of Penstock uses them through the protocols in this folder, so that a simulator can supply its own.
 """

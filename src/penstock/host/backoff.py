@@ -1,12 +1,14 @@
-"""How long to wait before something is tried again: each time twice as long, up to a limit.
+"""Exponential backoff: each delay is twice as long as the one before, up to a limit.
 
-Rule: whoever succeeds begins with the shortest again.
+Rule: after a success the caller calls `reset`, and the next delay is the shortest again.
 """
 
 from typing import Final
 
 
 class Backoff:
+    """Delays before the retries of one operation."""
+
     def __init__(self, shortest_ms: int, longest_ms: int) -> None:
         assert 0 < shortest_ms <= longest_ms
         self._shortest_ms: Final = shortest_ms

@@ -1,8 +1,8 @@
-"""A TCP connection for code that may wait, with TLS where it is asked for.
+"""Blocking TCP connection, with TLS where it is configured.
 
-Every exchange has a deadline: it starts when something is sent and counts until the answer is whole,
-so that a peer which sends a byte now and then cannot hold its caller. Whoever sends one question and
-reads the answer much later begins a new one with `allow`.
+Every exchange has a deadline: it starts with a send and lasts until the reply is complete, so that a peer
+which sends a byte now and then cannot block the caller. A caller that sends one request and reads the reply
+much later starts a new deadline with `allow`.
 """
 
 import socket
@@ -16,12 +16,12 @@ from typing import Final, NamedTuple, Protocol
 from penstock.host.sockets import keep_alive, peer_has_closed
 from penstock.types import Buffer
 
-# Larger buffers are sent as they are: joining them to their neighbours would copy them once more.
+# Larger buffers are sent as they are: joining them would copy them once more.
 _JOINED_BYTES_MAX: Final = 64 * 1024
 
 
 class TlsFiles(NamedTuple):
-    """PEM files. Without `ca` the system's own authorities are trusted."""
+    """PEM files. Without `ca` the authorities of the system are trusted."""
 
     ca: str | None = None
     certificate: str | None = None
@@ -39,13 +39,15 @@ class TlsContextSource(Protocol):
 
 
 class BlockingStream:
+    """One connection."""
+
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
 
     def allow(self, timeout_s: float) -> None:
-        """So long may this exchange take from now on, and every later one from when it is sent."""
+        """Set the timeout of this exchange, from now, and of every later one, from its send."""
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
 
@@ -56,7 +58,7 @@ class BlockingStream:
             self._connection.sendall(buffer)
 
     def receive_into(self, room: memoryview) -> int:
-        """How many bytes came; none at all once the peer has closed its side."""
+        """Receive into the buffer. Returns the number of bytes; 0 once the peer has closed its side."""
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("timed out")
@@ -64,11 +66,11 @@ class BlockingStream:
         return self._connection.recv_into(room)
 
     def is_stale(self) -> bool:
-        """Whether the peer has closed while nobody looked."""
+        """Whether the peer has closed the connection since the last exchange."""
         return self._connection.fileno() < 0 or peer_has_closed(self._connection)
 
     def close(self) -> None:
-        with suppress(OSError):  # the peer may have gone first; there is nothing left to tell it
+        with suppress(OSError):  # the peer may have closed first
             self._connection.close()
 
     def __enter__(self) -> "BlockingStream":
@@ -83,10 +85,11 @@ class BlockingStream:
 def open_stream(
     host: str, port: int, *, timeout_s: float, tls: TlsContextSource | None = None
 ) -> BlockingStream:
-    """Raises OSError, of which ssl.SSLError is one kind and TimeoutError another."""
+    """Connect. Raises OSError, including ssl.SSLError and TimeoutError."""
     connection = socket.create_connection((host, port), timeout_s)
     try:
-        # Questions are small and their answers are waited for: nothing is gained by collecting bytes.
+        # Requests are small and the caller waits for each reply: collecting bytes (Nagle) would only delay
+        # them.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(connection)
         if tls is not None:
@@ -98,7 +101,7 @@ def open_stream(
 
 
 def _joined(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes in fewer pieces, where that costs little."""
+    """The same bytes in fewer buffers, where joining costs little."""
     pieces: list[Buffer] = []
     small: list[Buffer] = []
     for buffer in buffers:
@@ -112,13 +115,13 @@ def _joined(buffers: Sequence[Buffer]) -> list[Buffer]:
 
 
 class TcpNetwork:
-    """Connections, and the time that passes between the attempts to get one."""
+    """Connections, and the pauses between attempts to open one."""
 
     def __init__(self, tls: TlsContextSource | None = None) -> None:
         self._tls = tls
 
     def connect(self, host: str, port: int, *, timeout_s: float) -> BlockingStream:
-        """Raises OSError; `connection_problem` says what it means."""
+        """Connect. Raises OSError, which `connection_problem` explains."""
         return open_stream(host, port, timeout_s=timeout_s, tls=self._tls)
 
     def problem(self, error: OSError) -> "ConnectionProblem":
@@ -132,16 +135,18 @@ class TcpNetwork:
 
 
 class ConnectionProblem(NamedTuple):
+    """Explanation of a connection error for the user."""
+
     what: str
     """A sentence without its full stop."""
     remedy: str
-    """A whole sentence, or nothing."""
+    """A whole sentence, or empty."""
     may_pass: bool
-    """Whether to wait and to try again can help."""
+    """Whether a retry after a pause can succeed."""
 
 
 def connection_problem(error: OSError, *, is_tls: bool) -> ConnectionProblem:
-    """What an error of a connection means to whoever asked for it."""
+    """Explain an error of a connection."""
     match error:
         case ConnectionRefusedError():
             return ConnectionProblem("nothing listens there", "Check the address and the broker.", True)

@@ -1,9 +1,9 @@
-"""A process that ends with the one that started it, also if that is killed.
+"""Launcher of a child process that ends with its parent, even if the parent is killed.
 
     python -m penstock.host.bound_child PARENT COMMAND...
 
-becomes COMMAND, and the kernel kills it when process PARENT, which started it, is gone. That is Linux's
-to do; elsewhere COMMAND is run all the same, and only whoever started it can end it.
+becomes COMMAND, and the kernel kills it when process PARENT, which started it, has ended. Only Linux does
+that; on other systems COMMAND runs all the same, and only its parent can end it.
 """
 
 import os
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def command_of(arguments: list[str]) -> list[str]:
-    """What to start for `arguments` to be bound to this process."""
+    """Command line that starts `arguments` bound to this process."""
     return [sys.executable, "-m", "penstock.host.bound_child", str(os.getpid()), *arguments]
 
 
@@ -25,9 +25,9 @@ def main(arguments: list[str]) -> None:
 
         if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
             raise OSError("the kernel does not end processes with their parent")
-        if os.getppid() != int(parent):  # it ended before the kernel knew
+        if os.getppid() != int(parent):  # the parent ended before prctl took effect
             return
-    os.execv(command[0], command)  # noqa: S606 (of whoever started us)
+    os.execv(command[0], command)  # noqa: S606 (the command comes from the process that started this one)
 
 
 if __name__ == "__main__":

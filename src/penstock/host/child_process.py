@@ -1,11 +1,11 @@
-"""A process for work that would take the interpreter away from the event loop.
+"""Child process for work that would keep the interpreter from the event loop.
 
-It runs a module of ours and is asked through its standard input and answers on its standard output, one
-question at a time: four bytes of length, then the message. It is started by the first question.
+The child runs a Python module, reads requests from its standard input and writes replies to its standard
+output, one request at a time: four bytes of length, then the message. The first request starts the child.
 
-Rule 1: it ends when its input does (`serve_requests`), so it never outlives whoever started it, not
-        even one that was killed.
-Rule 2: a message beyond the agreed size is refused on both sides.
+Rule 1: the child ends when its input ends (`serve_requests`), so it never outlives its parent, not even one
+        that was killed.
+Rule 2: a message beyond the agreed size is rejected on both sides.
 """
 
 import os
@@ -24,33 +24,36 @@ _LENGTH = struct.Struct(">I")
 
 
 class ChildDied(Exception):
-    """The process ended without an answer: it was killed, or ran out of memory."""
+    """The child ended without a reply: it was killed, or ran out of memory."""
 
 
 class RequestHandle:
-    """One question, as seen by whoever wants the answer."""
+    """Handle of one request, with which the caller cancels it."""
 
     def __init__(self) -> None:
         self.is_cancelled = False
-        """Nobody wants it any more. Set before `kill`: one of the two meets the process."""
+        """The reply is no longer needed. Set before `kill`: then either this flag prevents the start, or
+        `kill` finds the process."""
 
 
 class ChildProcess:
-    """`send_request` and `stop` block and belong to one worker thread; `kill` may be called from anywhere."""
+    """Parent's side. One worker thread calls `send_request` and `stop`, which block; any thread may call
+    `kill`.
+    """
 
     def __init__(self, module: str) -> None:
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
         self._start_lock = threading.Lock()
-        """Held while a process is started, so that none comes to be after it was to be killed."""
+        """Held while a process is started, so that no process is started after `kill`."""
 
     @property
     def pid(self) -> int | None:
-        """None while it does not run."""
+        """None while no process runs."""
         return None if self._process is None else self._process.pid
 
     def send_request(self, request: bytes, handle: RequestHandle | None = None) -> bytes:
-        """Raises ChildDied. A question that is over before a process was started starts none."""
+        """Send a request and wait for the reply. Raises ChildDied. A cancelled request starts no process."""
         with self._start_lock:
             if handle is not None and handle.is_cancelled:
                 raise ChildDied(f"nobody waits for the process of {self._module} any more")
@@ -70,7 +73,7 @@ class ChildProcess:
         return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # A session of its own: what a terminal sends to us is not meant for it.
+        # A session of its own: signals from the parent's terminal are not meant for the child.
         self._process = subprocess.Popen(  # noqa: S603 (both words are ours)
             [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
@@ -86,19 +89,19 @@ class ChildProcess:
         process.kill()
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
-            with suppress(BrokenPipeError):  # what was not sent to it is of no use to anybody
+            with suppress(BrokenPipeError):  # buffered requests are no longer needed
                 pipe.close()
         process.wait()
 
     def kill(self) -> None:
-        """Whoever waits for an answer is told that it died. Waits for a process that is being started."""
+        """Kill the process: `send_request` raises ChildDied. Waits for a process that is being started."""
         with self._start_lock:
             if (process := self._process) is not None:
                 process.kill()
 
 
 def serve_requests(answer: Callable[[bytes], bytes], *, niceness: int) -> None:
-    """The other side. Returns never: the process ends when its input does."""
+    """Child's side. Never returns: the process ends when its input ends."""
     os.nice(niceness)
     requests: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
@@ -107,9 +110,10 @@ def serve_requests(answer: Callable[[bytes], bytes], *, niceness: int) -> None:
 
 
 def _read_requests(requests: "SimpleQueue[bytes]") -> None:
-    """In a thread of its own, so that the end of the input is noticed in the middle of an answer."""
+    """Read requests in a separate thread, which notices the end of the input during a computation."""
     while (request := _receive(sys.stdin.buffer)) is not None:
         requests.put(request)
+    # sys.exit would end only this thread, not a computation in the main thread.
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
-"""Two clocks, because they answer different questions.
+"""Clocks: wall time and monotonic time, because they serve different purposes.
 
-Wall time stamps records and decides retention; it may jump. Monotonic time measures how long
-something took; it never goes back. Tests may move the first without disturbing the second.
+Wall time stamps records and decides retention; it may jump. Monotonic time measures durations; it never goes
+back. Tests may move the first without affecting the second.
 """
 
 import time
@@ -10,7 +10,7 @@ from typing import Protocol
 
 class Clock(Protocol):
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as people and records mean it."""
+        """Milliseconds since 1970, as in record timestamps."""
         ...
 
     def monotonic(self) -> float:

@@ -1,12 +1,13 @@
-"""The disk, as the log sees it.
+"""Disk interface of the log.
 
-Reading, writing and truncating are plain calls: they go to the page cache and return at once.
-Making data durable is not: `sync` and `store` block for as long as the device takes, so the log
-only says what should be synced and the shell does it away from the event loop.
+Reads, writes and truncations are plain calls: they use the page cache and return at once. Making data durable
+is different: `sync` and `store` block for as long as the device takes, so the log only returns what should be
+synced, and its caller does that away from the event loop.
 
-Rule 1: a write happens whole or raises. After `StorageFull` the caller cuts what remains of it.
-Rule 2: a failed sync is never repeated. What the page cache holds after it is unknown.
-Rule 3: that no file can be opened passes when others are closed; it says nothing of the disk.
+Rule 1: a write is complete or raises. After `StorageFull` the caller truncates the part that was written.
+Rule 2: a failed sync is never repeated. The page cache content after it is unknown.
+Rule 3: a failure to open a file for lack of descriptors is temporary: it passes when other files are closed,
+        and proves nothing about the disk.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from penstock.types import Buffer
 
 
 class TooManyOpenFiles(StorageFull):
-    """No file can be opened now. Whoever tries again, after some were closed, may succeed."""
+    """No descriptor is free. A retry may succeed after other files were closed."""
 
 
 class File(Protocol):
@@ -29,7 +30,7 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes. Blocks if they are not in memory."""
+        """Read up to `length` bytes. Blocks if they are not in the page cache."""
         ...
 
     def read_cached(self, position: int, length: int) -> bytes | None:
@@ -42,7 +43,7 @@ class File(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether it stays open after the next release: somebody else holds it too."""
+        """Whether the file stays open after the next release, because it has another holder."""
         ...
 
     def retain(self) -> None: ...
@@ -51,7 +52,7 @@ class File(Protocol):
 
 
 class SmallFile(NamedTuple):
-    """A small file to be replaced whole, atomically and durably."""
+    """A small file to be replaced as a whole, atomically and durably."""
 
     path: str
     content: bytes
@@ -65,13 +66,13 @@ class Space(NamedTuple):
 class Disk(Protocol):
     @property
     def open_files_max(self) -> int:
-        """How many files of logs may be open at once."""
+        """Maximum number of log files that may be open at once."""
         ...
 
     def open(self, path: str, *, create: bool = False) -> File: ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a name. StorageFailed if that cannot be found out: not seen is not gone."""
+        """Whether the path exists. StorageFailed: unknown, which must not count as missing."""
         ...
 
     def list_folder(self, path: str) -> list[str]:
@@ -79,7 +80,7 @@ class Disk(Protocol):
         ...
 
     def make_folder(self, path: str) -> None:
-        """With its parents; an existing one is fine."""
+        """Create the folder and its parents; an existing one is no error."""
         ...
 
     def read_file(self, path: str) -> bytes: ...
@@ -91,7 +92,7 @@ class Disk(Protocol):
     def remove(self, path: str) -> None: ...
 
     def remove_folder(self, path: str) -> None:
-        """With everything in it."""
+        """Remove the folder with everything in it."""
         ...
 
     def space(self, path: str) -> Space: ...
@@ -103,12 +104,13 @@ class Disk(Protocol):
         ...
 
     def open_sync_descriptors(self, path: str, threads: int) -> None:
-        """Keep the file system of this folder within reach of so many threads, so that no sync of
-        theirs fails for want of a descriptor. Call it before anything is written."""
+        """Open a descriptor of this folder's file system for each of `threads` threads, so that no sync fails
+        for lack of a descriptor. Call it before anything is written.
+        """
         ...
 
     def close_sync_descriptors(self) -> None:
-        """Of what is held."""
+        """Close these descriptors."""
         ...
 
     def store(self, writes: Sequence[SmallFile]) -> None:

@@ -1,7 +1,7 @@
-"""The latest events of a store that lives in this process, for those who watch it.
+"""Recent events of a metadata store in this process, for its watchers.
 
-Events are kept for watchers that are a little behind. One that asks for older events is told to
-read again, as by any store.
+Events are kept for watchers that are a little behind. A watcher that requests older events must read the
+store again, as with any store.
 """
 
 import asyncio
@@ -13,8 +13,10 @@ from penstock.limits import METADATA_EVENTS_KEPT_MAX
 
 
 class EventFeed:
+    """Events of one store."""
+
     def __init__(self, revision: int) -> None:
-        """`revision`: of the store now. What happened before is not known here."""
+        """`revision`: current revision of the store. Earlier events are not kept here."""
         self._begins_after = revision
         self._events: deque[Event] = deque()
         self._more = asyncio.Event()
@@ -24,7 +26,7 @@ class EventFeed:
         self._events.append(event)
         if len(self._events) > METADATA_EVENTS_KEPT_MAX:
             self._begins_after = self._events.popleft().revision
-        # Whoever waits has this one; the next wait is for the next event.
+        # Wake current watchers with this event; the next wait uses a new one.
         self._more.set()
         self._more = asyncio.Event()
 
@@ -39,12 +41,12 @@ class EventFeed:
             yield Event(event.revision, changes)
 
     def _after(self, revision: int) -> Event | None:
-        """The first event after `revision`, if it has happened."""
+        """First event after `revision`, if there is one."""
         if revision < self._begins_after:
             raise HistoryCompacted(
                 f"events after revision {revision} are gone; {self._begins_after} is the oldest"
             )
-        # Watchers are usually at the end.
+        # Newest first, because watchers are usually at the end.
         newest_first = iter(reversed(self._events))
         found = None
         while (event := next(newest_first, None)) is not None and event.revision > revision:

@@ -1,4 +1,4 @@
-"""One process at a time in a data directory."""
+"""Lock that allows one process at a time in a data directory."""
 
 import fcntl
 import os
@@ -15,25 +15,27 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 class Lock(Protocol):
     @property
     def mark(self) -> str:
-        """Names it, among all locks on all machines since they were started: whoever has a lock of the same
-        name has it after the one before him let go, or died. Empty: it cannot be named here."""
+        """Name of the lock, unique among all locks of all machines since their boot. A process that holds a
+        lock of the same name took it after the previous holder released it, or died. Empty: the lock has no
+        name here.
+        """
         ...
 
     def release(self) -> None: ...
 
 
 class DirectoryInUse(StorageFailed):
-    """Somebody else has the folder."""
+    """Another process holds the folder."""
 
     def __init__(self, folder: str, owner: str) -> None:
-        """`owner`: the id of his process; empty if it is not known."""
+        """`owner`: id of that process; empty if unknown."""
         self.owner = owner
         holder = f"process {owner}" if owner else "another process"
         super().__init__(f"the data directory {folder} is in use by {holder}")
 
 
 class FolderLock:
-    """Held by an open file, so that the kernel gives it back when the process ends, however it ends."""
+    """Lock on an open file: the kernel releases it when the process ends, however it ends."""
 
     def __init__(self, folder: str) -> None:
         path = f"{folder}/{LOCK_FILE}"
@@ -56,18 +58,18 @@ class FolderLock:
 
     @property
     def mark(self) -> str:
-        """The kernel that gives it, since its start, and the file. A copy of the folder has another file."""
+        """Boot id of the kernel, device and inode of the lock file. A copy of the folder has another file."""
         try:
             with open(BOOT_ID, encoding="ascii") as file:
                 boot_id = file.read().strip()
-        except OSError:  # it is no Linux
+        except OSError:  # not Linux
             return ""
         found = os.fstat(self._descriptor)
         return f"{boot_id}:{found.st_dev}:{found.st_ino}"
 
     def release(self) -> None:
-        # The id of a process that has ended is given to another one day, and people type
-        # `kill $(cat .lock)`. The lock itself is the open file, whatever stands in it.
+        # The kernel reuses process ids, and operators type `kill $(cat .lock)`. The lock itself is the open
+        # file, whatever its content.
         with suppress(OSError):
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)

@@ -1,11 +1,11 @@
-"""Requests over HTTP to one of several servers that know the same.
+"""HTTP client for several equivalent servers.
 
-Strategy: one of them is asked for as long as it answers. Whoever finds that it does not moves on to
-the next, for everybody. What an answer means, and whether a request may be repeated, is the caller's.
+Strategy: all requests go to one server as long as it replies. The first request that fails switches all later
+ones to the next server. The caller interprets replies, and decides whether a request may be repeated.
 
-Rule 1: every wait has an end. A connection whose other side has vanished is noticed by the kernel,
-        also where nothing is being sent; one whose other side has stalled, by asking it something.
-Rule 2: it is told whether a request that failed can have been received.
+Rule 1: every wait ends. The kernel detects a connection whose peer has vanished, even if nothing is being
+        sent; a separate request (`is_alive`) detects a peer that has stalled.
+Rule 2: a failure states whether the server may have received the request.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class HttpReply(NamedTuple):
 
 
 class HttpUnavailable(Exception):
-    """Nobody answered."""
+    """No server replied."""
 
     def __init__(self, reason: str, *, may_be_received: bool) -> None:
         super().__init__(reason)
@@ -48,7 +48,7 @@ class HttpUnavailable(Exception):
 
 
 class HttpEndpoints:
-    """Made within a running event loop. `urls` are the servers, without a path."""
+    """Client of the servers in `urls`, given without a path. To be made within a running event loop."""
 
     def __init__(self, urls: Sequence[str], tls: ssl.SSLContext | None = None) -> None:
         assert urls
@@ -67,7 +67,7 @@ class HttpEndpoints:
         return self._urls[self._current]
 
     def fail_over_from(self, url: str) -> None:
-        """Ask the next one from now on, unless somebody has moved on already."""
+        """Use the next server from now on, unless another request has switched already."""
         if self.current == url:
             self._current = (self._current + 1) % len(self._urls)
 
@@ -80,10 +80,10 @@ class HttpEndpoints:
     async def post(
         self, url: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> HttpReply:
-        """NoAnswer if there is none in time."""
+        """Send one request. HttpUnavailable if there is no reply in time."""
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=ENDPOINT_CONNECT_MS_MAX / 1000)
         try:
-            # A long body is sent a piece at a time, so that others get their turn.
+            # A long body is sent in chunks, so that other tasks run in between.
             data = body if len(body) <= ENDPOINT_PIECE_BYTES else io.BytesIO(body)
             async with self._session.post(url + path, data=data, headers=headers, timeout=timeout) as answer:
                 return HttpReply(answer.status, await answer.read())
@@ -98,9 +98,9 @@ class HttpEndpoints:
         headers: Mapping[str, str],
         is_alive: Callable[[], Awaitable[None]],
     ) -> AsyncGenerator[HttpReply, None]:
-        """Each line of an answer that does not end. Its first bytes must come at once.
+        """Yield each line of a reply that does not end. Its first bytes must arrive at once.
 
-        `is_alive` is asked whenever nothing has come for a while; if it raises, that is the end.
+        `is_alive` is called whenever no data has arrived for a while; if it raises, the stream ends.
         """
         connecting = ENDPOINT_CONNECT_MS_MAX / 1000
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=connecting)
@@ -128,7 +128,7 @@ class HttpEndpoints:
     async def _next(
         self, url: str, answer: aiohttp.ClientResponse, is_alive: Callable[[], Awaitable[None]]
     ) -> bytes:
-        """What comes next; empty at the end."""
+        """Return the next bytes; empty at the end."""
         while True:
             try:
                 async with asyncio.timeout(ENDPOINT_SILENCE_MS_MAX / 1000):
@@ -143,7 +143,7 @@ class HttpEndpoints:
 
 
 def client_tls(ca_path: str | None, certificate_path: str | None, key_path: str | None) -> ssl.SSLContext:
-    """ConfigError names the file that cannot be used, and why."""
+    """Make a TLS context. ConfigError names the file that cannot be used, and the reason."""
     if ca_path is not None and (problem := authorities_problem(ca_path)):
         raise ConfigError(problem)
     if certificate_path is not None and (problem := identity_problem(certificate_path, key_path)):
@@ -155,7 +155,7 @@ def client_tls(ca_path: str | None, certificate_path: str | None, key_path: str 
 
 
 def _abort(answer: aiohttp.ClientResponse) -> None:
-    """End an answer that has no end. Over TLS, `close` would say goodbye, and nobody would wait for that."""
+    """Abort a reply that has no end: over TLS, `close` would start a handshake that nothing awaits."""
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
     answer.close()
@@ -168,7 +168,7 @@ def _unavailable(url: str, problem: BaseException) -> HttpUnavailable:
 
 
 def _describe_failure(url: str, problem: BaseException) -> str:
-    """In words of our own, for whoever runs it: those of the library are about its parts."""
+    """Describe a failure for the operator: the library's messages refer to its own internals."""
     match problem:
         case aiohttp.ClientConnectorCertificateError(
             certificate_error=ssl.SSLCertVerificationError(verify_message=why)
@@ -198,7 +198,7 @@ def _make_socket(address: tuple[int, int, int, str, object]) -> socket.socket:
     options = {"TCP_KEEPIDLE": silence_s, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
     options["TCP_USER_TIMEOUT"] = 2 * ENDPOINT_SILENCE_MS_MAX
     for name, value in options.items():
-        # Not every system has all of them; what stalls is noticed without them, later.
+        # Not every system has all of these; without them a stalled peer is noticed later.
         option = getattr(socket, name, None)
         if option is not None:
             with suppress(OSError):

@@ -1,13 +1,13 @@
-"""Long computations, away from the loop, in turn.
+"""Queue of long computations, run in a thread, fairly by key.
 
-Jobs of one key are run and reported in the order they were given. Only one of each key is with the
-thread at a time, so that the keys take turns however much one of them asks for. The thread is
-started with the first job: most brokers never need it.
+Jobs of one key run and are reported in the order in which they were added. Only one job of each key is with
+the thread at a time, so that keys alternate however many jobs one of them has. The first job starts the
+thread: most brokers never need it.
 
 Rule 1: a result is reported before the next job of its key begins.
-Rule 2: what waits is bounded by its size, and for each key by its number and a share of that size.
-        Whoever comes beyond that is told at once.
-Rule 3: a job may be dropped until it is reported. Those behind it keep their order.
+Rule 2: waiting jobs are limited in total size, and for each key in number and to a share of that size. A job
+        beyond a limit is rejected at once.
+Rule 3: a job may be dropped until it is reported. Later jobs keep their order.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from penstock.limits import INSPECTIONS_PER_PARTITION_MAX
 
 Result = TypeVar("Result")
 KEY_SHARE_DIVISOR: Final = 4
-"""A key may use one of so many parts of the room, so that one cannot keep all others out."""
+"""A key may use this fraction of the total size, so that one key cannot block all others."""
 
 
 class KeyedJob:
-    """What waits for its turn. Compared by identity."""
+    """A job in the queue. Compared by identity."""
 
     __slots__ = ("done", "function", "is_dropped", "key", "size_bytes")
 
@@ -42,13 +42,13 @@ class KeyedJob:
 
 
 class _Queue:
-    """The jobs of one key."""
+    """Jobs of one key."""
 
     __slots__ = ("jobs", "size_bytes")
 
     def __init__(self) -> None:
         self.jobs: dict[KeyedJob, None] = {}
-        """In the order they came; the first is with the worker."""
+        """In the order of arrival; the first one is with the worker."""
         self.size_bytes = 0
 
     @property
@@ -57,6 +57,8 @@ class _Queue:
 
 
 class KeyedJobQueue:
+    """Queue of one thread."""
+
     def __init__(
         self,
         start_worker: Callable[[], Worker],
@@ -70,14 +72,14 @@ class KeyedJobQueue:
         self._worker: Worker | None = None
         self._waiting: dict[object, _Queue] = {}
         self._emptied: asyncio.Event | None = None
-        """For somebody who waits until nothing is left."""
+        """Set when nothing is left, for `drain`."""
         self._is_stopped = False
 
     def __len__(self) -> int:
         return sum(len(queue.jobs) for queue in self._waiting.values())
 
     def has_room(self, key: object, size_bytes: int) -> bool:
-        """One that is alone always has."""
+        """Whether a job of this size can be added. A job is always accepted if no other one waits."""
         if self._is_stopped or (self._bytes and self._bytes + size_bytes > self._bytes_max):
             return False
         queue = self._waiting.get(key)
@@ -93,9 +95,9 @@ class KeyedJobQueue:
         function: Callable[[], Result],
         done: Callable[[Result | None, BaseException | None], None],
     ) -> KeyedJob | None:
-        """Run `function` when its turn comes, then `done(result, error)` on the loop.
+        """Run `function` in the thread, then `done(result, error)` on the loop.
 
-        None: too much waits already, or the thread was stopped.
+        None: too many jobs wait already, or the queue was stopped.
         """
         if not self.has_room(key, size_bytes):
             return None
@@ -109,12 +111,14 @@ class KeyedJobQueue:
         return job
 
     def drop(self, job: KeyedJob) -> bool:
-        """The job is not run, unless it is being run, and not reported. False: it was, or is dropped."""
+        """Drop a job: it is not reported, and not run unless already running. False: it was reported or
+        dropped.
+        """
         queue = self._waiting.get(job.key)
         if queue is None or job.is_dropped or job not in queue.jobs:
             return False
         job.is_dropped = True
-        if job is not queue.first:  # the first is the thread's until that gives it back
+        if job is not queue.first:  # the first one stays until the thread returns it
             self._remove(queue, job)
         return True
 
@@ -138,6 +142,7 @@ class KeyedJobQueue:
         self._remove(queue, job)
         try:
             if not job.is_dropped:
+                # Before the next job of this key begins (rule 1).
                 job.done(result, error)
         finally:
             if queue.jobs:
@@ -148,13 +153,13 @@ class KeyedJobQueue:
                     self._emptied.set()
 
     async def drain(self) -> None:
-        """Wait until everything has been reported."""
+        """Wait until every job has been reported."""
         while self._waiting:
             self._emptied = asyncio.Event()
             await self._emptied.wait()
 
     def stop(self) -> None:
-        """What has not been reported never is. Waits for the job that is being run."""
+        """Stop: jobs that were not reported never are. Waits for the running job."""
         self._is_stopped = True
         self._waiting.clear()
         if self._worker is not None:

@@ -1,19 +1,19 @@
-"""Where the facts of the cluster live: a small linearisable map with revisions, watches and sessions.
+"""Metadata store interface: a small linearisable map with revisions, watches and sessions.
 
-The store counts its changes. Every transaction that changes something raises the revision and stamps
-it on the entries it wrote. A reader takes a snapshot and then watches what happens after it; a writer
-says which revisions its decision rested on and what to change. If one of them has moved, nothing
-happens and the writer decides again. That is all the concurrency control there is.
+The store counts its changes. Every transaction that changes something raises the revision and stamps it on
+the entries that it wrote. A reader takes a snapshot and then watches later changes. A writer states the
+revisions on which its decision was based, and the changes. If one of these revisions has changed, the store
+changes nothing and the writer decides again. There is no other concurrency control.
 
-A key may be tied to a session. A session that its owner no longer keeps alive is over, and its keys
-are deleted as by a transaction.
+A key may be tied to a session. When its owner stops renewing a session, the session ends, and its keys are
+deleted as by a transaction.
 
-Rule 1: a transaction happens whole or not at all, also across a crash.
+Rule 1: a transaction is applied as a whole or not at all, also across a crash.
 Rule 2: `CommittedTransaction` means durable.
 Rule 3: a key appears at most once among the changes of a transaction.
-Rule 4: a watcher sees whole transactions, in the order of their revisions, each once.
-Rule 5: silence is not an answer. A store that does not answer in time raises StoreAway, and then
-        a transaction may have happened, may yet happen, or never will.
+Rule 4: a watcher receives whole transactions, in the order of their revisions, each once.
+Rule 5: a missing reply proves nothing. A store that does not reply in time raises StoreUnavailable, and then
+        the transaction may have been applied, may still be applied, or never will.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -21,25 +21,29 @@ from dataclasses import dataclass
 from typing import NamedTuple, NewType, Protocol
 
 ABSENT = 0
-"""The revision of a key that does not exist. Revisions of changes are above it."""
+"""Revision of a key that does not exist. Revisions of changes are larger."""
 
 SessionId = NewType("SessionId", int)
 
 
 class StoreEntry(NamedTuple):
+    """Value of a key."""
+
     value: bytes
     revision: int
-    """Of the transaction that last wrote this key."""
+    """Revision of the transaction that last wrote this key."""
 
 
 class Snapshot(NamedTuple):
+    """Entries of the store at one revision."""
+
     revision: int
-    """Of the whole store at the moment of reading."""
+    """Revision of the whole store at the time of the read."""
     entries: Mapping[str, StoreEntry]
 
 
 class Compare(NamedTuple):
-    """The key must still have this revision; `ABSENT` says that it must not exist."""
+    """Condition: the key still has this revision; `ABSENT`: the key does not exist."""
 
     key: str
     revision: int
@@ -49,17 +53,17 @@ class Put(NamedTuple):
     key: str
     value: bytes
     session: SessionId | None = None
-    """With whose end the key goes; None: it stays."""
+    """Session whose end deletes the key; None: the key stays."""
 
 
 class Delete(NamedTuple):
-    """Deleting a key that is absent changes nothing and is no error."""
+    """Deleting an absent key changes nothing and is no error."""
 
     key: str
 
 
 class DeleteAll(NamedTuple):
-    """Every key that begins so. No other change of the transaction may be about one of them."""
+    """Delete every key with this prefix. No other change of the transaction may refer to such a key."""
 
     prefix: str
 
@@ -68,62 +72,63 @@ StoreChange = Put | Delete | DeleteAll
 
 
 class Event(NamedTuple):
-    """One transaction as a watcher sees it."""
+    """One transaction as a watcher receives it."""
 
     revision: int
     changes: tuple[Put | Delete, ...]
-    """Those under the watched prefix. Empty: nothing of it has changed up to this revision."""
+    """Changes under the watched prefix. Empty: none of them changed up to this revision."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedTransaction:
     revision: int
-    """Of the store after the transaction: new if anything changed, as it was otherwise."""
+    """Revision of the store after the transaction: a new one if anything changed, else the previous one."""
     has_changed: bool = True
-    """False: no watcher will see anything of this transaction."""
+    """False: watchers receive no event of this transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A compared revision has moved, and nothing was changed. Decide again on what is true now."""
+    """A compared revision has changed, and nothing was written. The caller reads and decides again."""
 
     revision: int | None
-    """From this revision on a watcher sees why; None: that is not known, read again."""
+    """A watcher that has reached this revision has received the cause; None: unknown, read again."""
 
 
 class StoreUnavailable(Exception):
-    """Nobody answered in time: whether a transaction happened is unknown."""
+    """No reply in time: whether a transaction was applied is unknown."""
 
 
 class StoreFull(StoreUnavailable):
-    """The store has no room, which it may have found out after it had made the changes.
+    """The store has no space, which it may have found out after it had made the changes.
 
-    It answers questions and keeps sessions; changes may be tried again. Our own disk is another matter:
-    a store there raises StorageFull.
+    It still serves reads and keeps sessions; changes may be retried. The disk of this broker is different: a
+    store on it raises StorageFull.
     """
 
 
 class StoreRejected(Exception):
-    """The store answers that it will not do this, and nothing was changed. The message says what to do."""
+    """The store rejects the call, and nothing was changed. The message contains the remedy."""
 
 
 class HistoryCompacted(Exception):
-    """The watch asks for events that the store no longer has: read again."""
+    """The watch requests events that the store no longer has: read again."""
 
 
 class MetadataStore(Protocol):
     """Keys are printable ASCII.
 
-    Every call may raise StoreAway and StoreRefuses; those of a store on our own disk StorageFailed.
+    Every call may raise StoreUnavailable and StoreRejected; those of a store on the local disk also
+    StorageFailed.
     """
 
     changes_max: int
-    """How many comparisons, and how many changes, one transaction takes."""
+    """Maximum number of comparisons, and of changes, in one transaction."""
 
     async def read(self, prefix: str) -> Snapshot:
-        """Every entry whose key begins with `prefix`, all as of one revision, in the order of keys.
+        """Read every entry whose key begins with `prefix`, all as of one revision, in the order of keys.
 
-        It shows every transaction that was committed before it was called, whoever made it.
+        Includes every transaction, of any client, that was committed before the call.
         """
         ...
 
@@ -132,38 +137,38 @@ class MetadataStore(Protocol):
     ) -> CommittedTransaction | Conflict:
         """Make all changes if all comparisons hold.
 
-        StoreFull: whether it was done is unknown, as with every StoreAway.
-        StorageFull: our own disk has no room; nothing was changed, and it may be tried again.
-        StorageFailed: whether the changes survived is unknown until the store is opened afresh.
-        A session that is over refuses: StoreRefuses.
+        StoreFull: whether the changes were made is unknown, as with every StoreUnavailable. StorageFull: the
+        local disk has no space; nothing was changed, and a retry is allowed. StorageFailed: whether the
+        changes survived is unknown until the store is opened again. StoreRejected: among other reasons, the
+        session has ended.
         """
         ...
 
     def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Event, None]:
-        """What happens to keys that begin with `prefix`, from the next revision on.
+        """Yield the changes of keys that begin with `prefix`, from the next revision on.
 
-        It ends only by raising. StoreAway: watch again, after the last event that was seen.
-        HistoryGone: read everything again and watch after that.
+        The generator ends only by raising. StoreUnavailable: watch again, after the last event that was
+        received. HistoryCompacted: read everything again and watch after that.
         """
         ...
 
     async def begin_session(self, ttl_ms: int) -> SessionId:
-        """A session that ends at the earliest `ttl_ms` after it was last kept."""
+        """Begin a session that ends no earlier than `ttl_ms` after its last renewal."""
         ...
 
     async def renew_session(self, session: SessionId) -> bool:
-        """False: it is over."""
+        """False: the session has ended."""
         ...
 
     async def end_session(self, session: SessionId) -> None:
-        """Its keys go. Ending one that is over is no error."""
+        """End a session and delete its keys. No error if the session has ended already."""
         ...
 
     async def close(self) -> None: ...
 
 
 def prefix_end(prefix: str) -> str:
-    """The first key after all that begin with `prefix`."""
+    """First key after all that begin with `prefix`."""
     assert prefix
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
@@ -171,7 +176,7 @@ def prefix_end(prefix: str) -> str:
 def require_well_formed(
     compares: Sequence[Compare], changes: Sequence[StoreChange], changes_max: int
 ) -> None:
-    """Mistakes of ours that some stores would accept and others would not."""
+    """Check for mistakes of the caller that some stores would accept and others would reject."""
     assert len(compares) <= changes_max, f"{len(compares)} comparisons in one transaction"
     assert len(changes) <= changes_max, f"{len(changes)} changes in one transaction"
     assert all(compare.revision >= ABSENT for compare in compares)

@@ -1,17 +1,17 @@
-"""The disk of the operating system.
+"""Disk of the operating system.
 
-Reads use `preadv` with RWF_NOWAIT where the kernel has it: either the bytes are in the page cache
-and arrive at once, or the caller is told to go and wait somewhere else. A memory map would be
-shorter to write and turn a truncated file into a SIGBUS.
+Reads use `preadv` with RWF_NOWAIT where the kernel has it: either the bytes are in the page cache and are
+returned at once, or the caller must read them in a worker thread. A memory map would be shorter to write and
+turn a truncated file into a SIGBUS.
 
-A few files are made durable with `fdatasync` each; beyond that one `syncfs` for the whole file
-system is several times faster (0.6 ms against 5.3 ms for 100 files). `syncfs` reports failed
-writeback only since Linux 5.8, so older kernels never use it.
+A few files are made durable with `fdatasync` each; beyond that one `syncfs` for the whole file system is
+several times faster (0.6 ms against 5.3 ms for 100 files). `syncfs` reports failed writeback only since Linux
+5.8, so it is never used on older kernels.
 
-Rule 1: a `syncfs` goes through a descriptor that was open before the writes it covers: the kernel
-        tells a descriptor of what failed since it was opened.
-Rule 2: each thread that syncs holds its own. The kernel tells each descriptor once, so that of two
-        threads with one descriptor the wrong one might be told.
+Rule 1: a `syncfs` uses a descriptor that was open before the writes it covers: the kernel reports to a
+        descriptor only what failed since it was opened.
+Rule 2: each thread that syncs has its own descriptor. The kernel reports a failure once to each descriptor,
+        so with a shared one the wrong thread might receive it.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ from penstock.host.disk import File, SmallFile, Space, TooManyOpenFiles
 from penstock.limits import OPEN_FILES_MAX, SYNC_FILES_BEFORE_SYNCFS
 from penstock.types import Buffer
 
-# Conditions that pass: space is freed, a quota is raised; a descriptor is closed.
+# Temporary conditions: space is freed, a quota is raised; a descriptor is closed.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 TEMPORARY_SUFFIX = ".tmp"
@@ -41,7 +41,7 @@ _F_FULLFSYNC = 51  # macOS: fsync alone leaves data in the drive's cache
 
 @contextmanager
 def translate_os_errors(action: str, path: str) -> Iterator[None]:
-    """Turn the operating system's errors into ours, saying which file and what was tried."""
+    """Convert errors of the operating system to this project's errors, with the file and the action."""
     try:
         yield
     except OSError as error:
@@ -64,7 +64,7 @@ def _sync_descriptor(descriptor: int) -> None:
 
 @functools.cache
 def _syncfs() -> Callable[[int], int] | None:
-    """The kernel's syncfs, or None where it is missing or cannot be trusted to report errors."""
+    """The kernel's syncfs, or None where it is missing or does not report errors reliably."""
     if sys.platform != "linux":
         return None
     release = platform.release().split(".")
@@ -76,6 +76,8 @@ def _syncfs() -> Callable[[int], int] | None:
 
 
 class OsFile:
+    """One open file, with a count of its holders."""
+
     __slots__ = ("_descriptor", "_holders", "_path")
 
     def __init__(self, path: str, descriptor: int) -> None:
@@ -127,6 +129,7 @@ class OsFile:
                     written += os.pwrite(self._descriptor, rest[written:], position + written)
         except OSError as error:
             sentence = f"cannot write {self._path}: {error.strerror}"
+            # A part may have been written: the caller truncates it (rule 1 of host/disk.py).
             raise (StorageFull if error.errno in FULL else StorageFailed)(sentence) from error
 
     def truncate(self, size: int) -> None:
@@ -152,12 +155,12 @@ class OsFile:
 
 
 class OsDisk:
-    """Every path is used as given; callers build them from checked names."""
+    """Disk access through the operating system. Callers build the paths from validated names."""
 
     def __init__(self, files_max: int = OPEN_FILES_MAX) -> None:
         self._files_max = files_max
         self._free: list[int] = []
-        """Descriptors of a folder through which its file system is synced, and whom they belong to."""
+        """Unassigned folder descriptors for syncs of the file system; `_held`: those assigned, by thread."""
         self._held: dict[int, int] = {}
 
     @property
@@ -172,7 +175,7 @@ class OsDisk:
             return OsFile(path, os.open(path, flags, 0o640))
 
     def exists(self, path: str) -> bool:
-        # os.path.lexists says False of whatever it cannot look at, after an I/O error too.
+        # os.path.lexists returns False on every error, after an I/O error too.
         with translate_os_errors("look at", path):
             try:
                 os.lstat(path)
@@ -228,7 +231,7 @@ class OsDisk:
             try:
                 self._sync_path(folder)
             except TooManyOpenFiles:
-                # No descriptor is free to open the folder with. One that is open will do.
+                # No descriptor is free to open the folder with. An open one can sync the whole file system.
                 if syncfs is None or not (files or self._own_descriptor() is not None):
                     raise
                 self._sync_file_system(syncfs, files, ())
@@ -247,7 +250,7 @@ class OsDisk:
             os.close(descriptor)
 
     def _own_descriptor(self) -> int | None:
-        """The one that the calling thread holds, from its first sync on; None if there is none for it."""
+        """Descriptor of the calling thread, assigned at its first sync; None if there is none left."""
         thread = threading.get_ident()
         if thread not in self._held and self._free:
             self._held[thread] = self._free.pop()
@@ -263,12 +266,15 @@ class OsDisk:
                     file = self.open(temporary, create=True)
                     files.append(file)
                     file.write(0, write.content)
+                # Content before name: a rename that reaches the disk first would leave an empty file after a
+                # crash.
                 self.sync(files, ())
             finally:
                 for file in files:
                     file.release()
             for write, temporary in zip(writes, temporaries, strict=True):
                 self.rename(temporary, write.path)
+            # Only the sync of the folders makes the renames durable.
             self.sync((), sorted({os.path.dirname(write.path) for write in writes}))
         except StorageFull:
             for temporary in temporaries:
@@ -278,7 +284,7 @@ class OsDisk:
     def _sync_file_system(
         self, syncfs: Callable[[int], int], files: Sequence[File], folders: Sequence[str]
     ) -> None:
-        """One call for all: they are on one file system, that of the data directory."""
+        """Sync once for all files: they are on one file system, that of the data directory."""
         if (held := self._own_descriptor()) is not None:
             self._call_syncfs(syncfs, held)
             return

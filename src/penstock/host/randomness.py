@@ -1,4 +1,4 @@
-"""One source of randomness, passed down, so that a simulation can seed it."""
+"""Source of randomness, passed as an argument, so that a simulation can seed it."""
 
 import os
 from typing import Protocol

@@ -1,7 +1,7 @@
-"""Every task has an owner and an end.
+"""Owner of asyncio tasks: every task has an owner and an end.
 
-A `Tasks` owns what it starts. A task that fails is reported once, through the callback, and the
-owner decides what that means; stopping cancels what still runs and waits for it to end.
+A `Tasks` owns the tasks that it starts. A task that fails is reported once, through the callback, and the
+owner handles the failure. `stop` cancels the running tasks and waits for them to end.
 """
 
 import asyncio
@@ -10,10 +10,12 @@ from typing import Any
 
 
 class Tasks:
+    """Tasks of one owner."""
+
     def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
         self._on_failure = on_failure
         self._running: dict[asyncio.Task[None], None] = {}
-        """In the order they were started, which is the order they are stopped in."""
+        """In the order of their start, in which they are also stopped."""
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine, name=name)

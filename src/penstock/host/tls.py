@@ -1,12 +1,12 @@
-"""TLS from PEM files: for listeners, with certificates that can be replaced while serving, and for clients.
+"""TLS from PEM files: for listeners, whose certificates can be replaced while serving, and for clients.
 
-A context that listeners share is reloaded in place: connections that exist keep what they agreed
-on, the next handshake uses the new certificate. A file that cannot be loaded changes nothing.
+The context of a listener is reloaded in place: existing connections keep their session, and the next
+handshake uses the new certificate. A file that cannot be loaded changes nothing.
 
-OpenSSL says of a bad file little more than that it is bad. What is wrong with it is found out here,
-for broker and clients alike.
+OpenSSL reports little more about a bad file than that it is bad. This module finds the cause, for broker and
+clients alike.
 
-Rule: a problem names the file and what to do about it.
+Rule: a problem names the file and its remedy.
 """
 
 import os
@@ -28,6 +28,8 @@ MINIMUM_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 
 
 class TlsListener:
+    """TLS context of one listener, with its files."""
+
     def __init__(self, name: str, config: TlsConfig) -> None:
         self._name = name
         self._config = config
@@ -43,7 +45,7 @@ class TlsListener:
         self.reload()
 
     def reload_if_changed(self) -> bool:
-        """True if new files were loaded. ConfigError if there are new ones and they are no good."""
+        """Reload changed files. True if new files were loaded. ConfigError: the new files are invalid."""
         if self._stamps() == self._loaded:
             return False
         self.reload()
@@ -53,7 +55,7 @@ class TlsListener:
         stamps = self._stamps()
         config = self._config
         try:
-            # Tried on a context of its own first: a bad file must not spoil the one in use.
+            # Loaded into a trial context first: a bad file must not affect the one in use.
             trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             for context in (trial, self.context):
                 context.load_cert_chain(config.keystore_path, password=config.key_password or _no_password)
@@ -61,7 +63,7 @@ class TlsListener:
                     context.load_verify_locations(config.truststore_path)
         except (OSError, ValueError) as error:
             problems = list(listener_problems(self._name, config))
-            # Nothing found: the files have changed since they were loaded, and the next look is soon.
+            # No problem found: the files have changed since they were loaded, and the next check is soon.
             raise ConfigError("\n".join(problems) or f"listener {self._name}: {error}") from error
         self._loaded = stamps
 
@@ -71,22 +73,22 @@ class TlsListener:
 
 
 class ClientTls(NamedTuple):
-    """What a client trusts and shows. With neither `ca` nor `ca_text` it trusts the system's authorities."""
+    """TLS settings of a client. With neither `ca` nor `ca_text` the system's authorities are trusted."""
 
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
-    """Where the private key is not in the file of the certificate."""
+    """Set if the private key is not in the file of the certificate."""
     key_password: str | None = None
     check_hostname: bool = True
-    """Whether the broker's certificate must be for the name it was reached by."""
+    """Whether the broker's certificate must match the host name of the connection."""
     ca_text: str | None = None
-    """What could stand in the file `ca`."""
+    """Content, instead of the file `ca`."""
     identity_text: str | None = None
-    """What could stand in the file `certificate`, with the private key."""
+    """Content, instead of the file `certificate`, with the private key."""
 
     def context(self) -> ssl.SSLContext:
-        """ConfigError if one of the files is no good."""
+        """Make the context. ConfigError if one of the files is invalid."""
         if self.key is not None and self.certificate is None:
             raise ConfigError(
                 f"the private key in {self.key} has no certificate; give its certificate as well"
@@ -115,7 +117,9 @@ class ClientTls(NamedTuple):
         context.load_cert_chain(path, key_path, self.key_password or _no_password)
 
     def _load_identity_text(self, context: ssl.SSLContext, text: str) -> None:
-        """OpenSSL reads identities from files only; this one is the user's alone and gone at once."""
+        """Load the identity through a temporary file, because OpenSSL reads identities from files only. Only
+        the user can read it, and it is removed at once.
+        """
         with tempfile.NamedTemporaryFile("w", prefix="penstock-", suffix=".pem") as file:
             file.write(text)
             file.flush()
@@ -141,7 +145,7 @@ def _stamp(path: str) -> tuple[int, int, int]:
 
 
 def listener_problems(name: str, config: TlsConfig) -> Iterator[str]:
-    """What is wrong with the files of a listener."""
+    """Describe the problems of a listener's files."""
     if problem := identity_problem(config.keystore_path, password=config.key_password):
         yield f"ssl.keystore.location of listener {name}: {problem}"
     if config.truststore_path is not None and (problem := authorities_problem(config.truststore_path)):
@@ -149,7 +153,7 @@ def listener_problems(name: str, config: TlsConfig) -> Iterator[str]:
 
 
 def authorities_problem(path: str) -> str | None:
-    """What is wrong with a file of certificates to trust."""
+    """Describe the problem of a file of trusted certificates; None if it is valid."""
     try:
         blocks = _blocks(path)
     except ConfigError as problem:
@@ -158,7 +162,7 @@ def authorities_problem(path: str) -> str | None:
 
 
 def identity_problem(path: str, key_path: str | None = None, password: str | None = None) -> str | None:
-    """What is wrong with a certificate chain and its private key, in one file or in two."""
+    """Describe the problem of a certificate chain and its private key, in one or two files; None: valid."""
     holder = key_path or path
     try:
         blocks, keys = _blocks(path), _blocks(holder)
@@ -204,7 +208,7 @@ def _certificates_problem(path: str, blocks: list[tuple[bytes, bytes]], remedy: 
 
 
 def _blocks(path: str) -> list[tuple[bytes, bytes]]:
-    """Label and text of each part of a PEM file. ConfigError says why there is none."""
+    """Label and text of each block of a PEM file. ConfigError if there is none, with the reason."""
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -226,5 +230,5 @@ def _blocks(path: str) -> list[tuple[bytes, bytes]]:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask on the terminal otherwise."""
+    """Reject an encrypted key without a password: OpenSSL would prompt on the terminal otherwise."""
     raise ValueError("the key is encrypted and ssl.key.password is not set")

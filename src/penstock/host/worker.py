@@ -1,8 +1,8 @@
-"""A thread for work that waits for a device.
+"""Worker thread for calls that wait for a device.
 
-Jobs of one worker run one after another, in the order they were given. The result comes back to the
-event loop. A plain thread and a queue: the pool in the standard library costs several times as much
-for each job, and a produce waits for two of these hand-overs.
+Jobs of one worker run one after another, in the order in which they were submitted. The result returns to the
+event loop. A plain thread and a queue: the pool in the standard library costs several times as much for each
+job, and a produce request waits for two of these hand-overs.
 """
 
 import asyncio
@@ -16,20 +16,22 @@ Result = TypeVar("Result")
 WorkerJob = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
 YIELD_GIL_S: Final = 0.0002
-"""Longer than the event loop takes to wake up: it would find the interpreter taken again after less."""
+"""Longer than the event loop takes to wake up: after less, the thread would hold the GIL again."""
 
 
 def yield_gil() -> None:
     """Let other threads run Python code for a moment.
 
-    A thread that computes keeps the interpreter for a whole switch interval, 5 ms unless set otherwise,
-    and the event loop waits as long for every turn. Code that computes for long in a worker thread calls
-    this every half a millisecond or so.
+    A computing thread keeps the GIL for a whole switch interval, 5 ms by default, and every callback of the
+    event loop waits as long. Code that computes for long in a worker thread calls this about every half a
+    millisecond.
     """
     time.sleep(YIELD_GIL_S)
 
 
 class Worker:
+    """One thread with its queue."""
+
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._jobs: SimpleQueue[WorkerJob | None] = SimpleQueue()
@@ -49,9 +51,10 @@ class Worker:
         only_if_awaited: bool = False,
         on_result: Callable[[Result], None] | None = None,
     ) -> Result:
-        """`only_if_awaited`: not begun if the caller is cancelled before its turn comes.
+        """Run `function` in the thread and return its result.
 
-        `on_result` gets the result before the caller does, also if the caller has been cancelled.
+        `only_if_awaited`: not run if the caller is cancelled before the job starts. `on_result` gets the
+        result before the caller does, even if the caller has been cancelled.
         """
         assert on_result is None or not only_if_awaited
         outcome: asyncio.Future[Result] = self._loop.create_future()
@@ -73,7 +76,7 @@ class Worker:
         return await outcome
 
     def stop(self) -> None:
-        """Waits until every job that was given is done."""
+        """Stop the thread after every submitted job is done."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -83,7 +86,7 @@ class Worker:
             result, error = None, None
             try:
                 result = function()
-            except BaseException as problem:  # handed to whoever gave the job
+            except BaseException as problem:  # passed to `done` of the job
                 error = problem
             self._loop.call_soon_threadsafe(done, result, error)
 
@@ -92,8 +95,9 @@ NewWorker = Callable[[str, asyncio.AbstractEventLoop], Worker]
 
 
 class WorkerPool:
-    """Several workers for jobs that only look: cold reads, lookups. One that nobody awaits any more
-    when its turn comes is not begun."""
+    """Several workers for jobs without side effects: cold reads, lookups. A job whose caller was cancelled
+    before it starts is not run.
+    """
 
     def __init__(
         self, name: str, size: int, loop: asyncio.AbstractEventLoop, new_worker: NewWorker = Worker

@@ -1,5 +1,5 @@
-"""One partition's bytes on one disk.
+"""The log of one partition on one disk.
 
-Everything here is synchronous. Appending and reading are calls on a Disk; what must be made durable
-is returned as a value (`Flush`, `Checkpoint`) for the shell to carry out away from the event loop.
+Every call here is synchronous. Append and read are calls on a Disk. What must become durable is returned as a
+value (`Flush`, `Checkpoint`), which the caller writes or syncs away from the event loop.
 """

@@ -1,4 +1,4 @@
-"""Small text files that are replaced whole: Kafka's checkpoint form.
+"""Small text files that are replaced as a whole, in Kafka's checkpoint format.
 
 0            version
 2            number of rows

@@ -1,8 +1,8 @@
-"""What a checkpoint writes, noted on the event loop and rendered by the thread that writes it.
+"""Plan of the writes of a checkpoint: made on the event loop, rendered by the thread that writes it.
 
-A plan refers to the log's own indexes and producers instead of holding their bytes: to render those
-of many partitions would take longer than the loop may stand still. Both only ever grow behind the
-counts that the plan holds, so the loop goes on appending meanwhile.
+A plan refers to the log's own indexes and producers instead of holding their bytes: to render those of many
+partitions would block the event loop for too long. Indexes only grow behind the counts that the plan holds,
+and producers never change, so the event loop continues to append meanwhile.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from penstock.types import Offset
 
 
 class IndexWrite(NamedTuple):
-    """Entries that are not on disk yet."""
+    """Entries of one index that are not on disk yet."""
 
     path: str
     entries: OffsetIndex | TimeIndex
@@ -36,7 +36,7 @@ class IndexWrite(NamedTuple):
 
 
 class CoveredSegment(NamedTuple):
-    """With the number of entries of its two indexes that are on disk after the checkpoint."""
+    """A segment, with the number of entries of its two indexes that are on disk after the checkpoint."""
 
     segment: Segment
     entries: int
@@ -44,15 +44,18 @@ class CoveredSegment(NamedTuple):
 
 
 class IndexPlan(NamedTuple):
+    """Index writes of one checkpoint."""
+
     writes: Sequence[IndexWrite]
     rebuilt: Sequence[IndexWrite]
-    """Whole indexes whose files were lost or damaged: replaced, for nothing in them can be kept."""
+    """Whole indexes whose files were lost or damaged, and are replaced."""
     covered: Sequence[CoveredSegment]
 
 
 class Checkpoint(NamedTuple):
-    """Carried out once the log is flushed to the recovery point: index writes, their sync, then the
-    small files. The snapshot's name is what makes the recovery point true, so it comes last."""
+    """Writes to carry out once the log is flushed to the recovery point, in this order: index writes, their
+    sync, the small files. The name of the snapshot makes the recovery point valid, so it comes last.
+    """
 
     indexes: IndexPlan
     small_files: Sequence[SmallFile]
@@ -60,16 +63,18 @@ class Checkpoint(NamedTuple):
     snapshot_path: str
     recovery_point: Offset
     log_start: Offset
-    """What the start file says once the small files are on disk."""
+    """Content of the start file once the small files are on disk."""
 
     def render_stored(self) -> list[SmallFile]:
-        """What is replaced, in the order it must become durable. Takes long: not for the loop."""
+        """Render the files to replace, in the order in which they must become durable. Too slow for the
+        loop.
+        """
         rebuilt = [SmallFile(write.path, write.render()) for write in self.indexes.rebuilt]
         return [*rebuilt, *self.small_files, SmallFile(self.snapshot_path, render_snapshot(self.producers))]
 
 
 def plan_indexes(segments: Sequence[Segment], rebuilt: Sequence[Segment]) -> IndexPlan:
-    """The entries of the newest segments that are not on disk, and all of those made anew."""
+    """Plan the entries of the newest segments that are not on disk, and all entries of rebuilt indexes."""
     growing: list[Segment] = []
     for segment in reversed(segments):
         if segment.indexes_stored and segment is not segments[-1]:
@@ -87,7 +92,7 @@ def plan_indexes(segments: Sequence[Segment], rebuilt: Sequence[Segment]) -> Ind
 
 
 def _writes(segment: Segment) -> list[IndexWrite]:
-    """Both indexes, from the first entry that is not on disk to the last there is now."""
+    """Plan both indexes of a segment, from the first entry that is not on disk to the current last one."""
     index, times = segment.index, segment.time_index
     return [
         IndexWrite(

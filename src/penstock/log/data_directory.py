@@ -1,18 +1,18 @@
-"""What a data directory is, and whether this broker may use one.
+"""The data directory: its files, and the check whether this broker may use it.
 
-    penstock.json     format version, cluster id, node id, directory id, whether it is one of several
-    clean-shutdown    there while nothing is left to recover; in a cluster the broker epoch that stopped
-    metadata.sqlite   the cluster's facts, when they are kept here
+    penstock.json     format version, cluster id, node id, directory id, membership in a cluster
+    clean-shutdown    present after a clean stop; in a cluster it holds the broker epoch that stopped
+    metadata.sqlite   the cluster metadata, when it is kept here
     logs/             a folder for each partition
-    logs/directory-id whose logs these are: a folder that lacks it is not what was mounted there
-    logs/*/damaged    that this copy of a partition was found damaged, and why
-    partitions.json   of a cluster's broker: the partitions that have a folder here, to miss those that go
-    store-revision    of a cluster's broker: how far it has seen the metadata store of its cluster
-    start-ids.json    of a cluster's broker: its processes since the last one that is known to be admitted
+    logs/directory-id id of the data directory that owns the logs: without it the wrong folder is mounted
+    logs/*/damaged    marks this replica of a partition as damaged, with the reason
+    partitions.json   in a cluster: partitions with a folder here, to detect folders that disappear
+    store-revision    in a cluster: how far this broker has followed the metadata store
+    start-ids.json    in a cluster: its processes since the last one that is known to be admitted
     reserve           space set aside, so that a full disk can still be freed through the broker
-    strays/           folders that were found there and belong to no partition, or are damaged: for people
+    strays/           folders that belong to no partition, or are damaged: for an operator
 
-A directory of another format, or of somebody else, is refused with a sentence; nothing is guessed.
+A directory of another format, or of another owner, is rejected with an explanation; nothing is guessed.
 """
 
 import re
@@ -51,7 +51,7 @@ STARTS_FILE: Final = "start-ids.json"
 REVISION_FILE: Final = "store-revision"
 DAMAGE_FILE: Final = "damaged"
 START_IDS_MAX: Final = 100
-# Left by us before the identity is written, by whoever started us, or by the system.
+# Left by this program before the identity is written, by whatever started it, or by the system.
 IGNORED_WHEN_EMPTY: Final = frozenset(
     {
         ".lock",
@@ -71,19 +71,21 @@ STRAY_NAME_BYTES_MAX: Final = FILE_NAME_BYTES_MAX - 12
 """Without a suffix: `.damaged`, or a number of up to eleven digits."""
 NO_BROKER_EPOCH: Final = 0
 Inventory = dict[str, list[int]]
-"""Partitions, by the id of their topic as text."""
+"""Partition numbers, by topic id as text."""
 Content = TypeVar("Content")
 
 
 class DirectoryIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Content of penstock.json."""
+
     format: int
     cluster_id: str
     node_id: int
     directory_id: str
     is_member: bool = False
-    """The facts of its cluster are in a store that brokers share, and not in its own file any more."""
+    """The cluster metadata is in a store that brokers share, no longer in a file of this directory."""
     logs_are_marked: bool = False
-    """The folder of the logs says whose it is. Data directories from before that are marked once."""
+    """`logs/directory-id` exists. Older data directories are marked once."""
 
 
 class StoreProgress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,19 +93,21 @@ class StoreProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
     revision: int
     digest: str = ""
-    """Of the keys that were changed at that revision; empty: it does not know them."""
+    """Digest of the keys that changed at that revision; empty: not known."""
 
 
 class DataDirectory:
+    """An open data directory."""
+
     def __init__(self, disk: Disk, path: str, identity: DirectoryIdentity) -> None:
         self.disk = disk
         self.path = path
         self.identity = identity
         self.broker_epoch = NO_BROKER_EPOCH
-        """As which this broker was last admitted to its cluster, for the mark of a clean stop."""
+        """Epoch with which this broker was last admitted to its cluster, for the clean shutdown mark."""
         self.store_progress = StoreProgress(0)
         self.lock_mark = ""
-        """Names the lock that this process has on it. Empty: it cannot be named."""
+        """Name of the lock that this process holds on the directory. Empty: the lock has no name here."""
 
     @property
     def logs_path(self) -> str:
@@ -123,7 +127,7 @@ class DataDirectory:
         return [TopicPartition(match["topic"], int(match["partition"])) for match in matches if match]
 
     def release_reserve(self) -> bool:
-        """Give back the space that is set aside for freeing space. False if it was used already."""
+        """Remove the space that is set aside for a full disk. False if it was used already."""
         path = f"{self.path}/{RESERVE_FILE}"
         if not self.disk.exists(path):
             return False
@@ -131,15 +135,15 @@ class DataDirectory:
         return True
 
     def refill_reserve(self) -> None:
-        """Set space aside again, when there is plenty. Blocks."""
+        """Set space aside again, when enough is free. Blocks."""
         path = f"{self.path}/{RESERVE_FILE}"
         if not self.disk.exists(path) and self.disk.space(self.path).usable_bytes > DISK_RESERVE_FREE_BYTES:
             self.disk.store([SmallFile(path, bytes(DISK_RESERVE_BYTES))])
 
     def mark_deleted(self, gone: Iterable[tuple[TopicPartition, str]]) -> list[str]:
-        """Give folders names under which they are no partition's any more, for good. Blocks.
+        """Rename folders durably to names under which they belong to no partition. Blocks.
 
-        Returns the new names. Each partition comes with a mark that tells it from others of its name.
+        Returns the new paths. Each partition comes with a mark that distinguishes it from others of its name.
         """
         pending_deletion = [
             path for partition, mark in gone if (path := self._mark_deleted(partition, mark)) is not None
@@ -160,20 +164,21 @@ class DataDirectory:
         return f"{self.logs_path}/{partition.partition}.{mark}{DELETED_SUFFIX}"
 
     def _sync_deleted_names(self, pending_deletion: Sequence[str]) -> None:
-        """A loss of power could bring the old names back: that must not be with some files gone.
+        """Make the renames durable before any file is removed: a power loss could otherwise restore the old
+        names with some files gone.
 
-        What is left of a partition without its first segment is a log that starts later.
+        Without its first segment the rest of a partition looks like a log that starts later.
         """
         if pending_deletion:
             self.disk.sync((), [self.logs_path])
 
     def remove_deleted(self, folders: Iterable[str]) -> None:
-        """Blocks."""
+        """Remove folders. Blocks."""
         for folder in folders:
             self.disk.remove_folder(folder)
 
     def move_to_strays(self, partition: TopicPartition) -> str:
-        """Move a folder that belongs to no known partition to where nothing looks but people."""
+        """Move a folder that belongs to no existing partition to `strays`, which only operators use."""
         strays, base = f"{self.path}/{STRAYS_FOLDER}", _stray_name(partition)
         self.disk.make_folder(strays)
         taken = set(self.disk.list_folder(strays))
@@ -182,9 +187,9 @@ class DataDirectory:
         return f"{strays}/{base}.{number}"
 
     def move_damaged_to_strays(self, partition: TopicPartition) -> str:
-        """Move a folder that cannot be used there, in place of an earlier one of the same name. Blocks.
+        """Move the folder of a damaged replica to `strays`, replacing an earlier one there. Blocks.
 
-        Repeatable: an attempt that failed may have moved it already.
+        Repeatable: a failed attempt may have moved the folder already.
         """
         target = self._damaged_stray(partition)
         self.disk.make_folder(f"{self.path}/{STRAYS_FOLDER}")
@@ -195,10 +200,10 @@ class DataDirectory:
         return target
 
     def discard_damaged(self, partition: TopicPartition, mark: str, room: CopySpaceNeeds) -> DiscardedCopy:
-        """Free the folder of a damaged copy on which nobody counts. Blocks.
+        """Free the folder of a damaged replica that is no longer needed. Blocks.
 
-        Its files are moved to where people look if a copy fits beside them. Otherwise they are removed, or
-        kept, for one of the reasons in `log/damaged_copies.py`: NoRoomForCopy. Repeatable, as
+        Its files are moved to `strays` if a new copy fits beside them. Otherwise they are removed; or kept,
+        for one of the reasons in `log/damaged_copies.py`, with NoRoomForCopy. Repeatable, as
         `move_damaged_to_strays`. `mark`: as for `mark_deleted`.
         """
         folder, stray = self.folder_of(partition), self._damaged_stray(partition)
@@ -210,12 +215,13 @@ class DataDirectory:
                 return DiscardedCopy(size_bytes, None)
             return DiscardedCopy(self._folder_bytes(stray), self.move_damaged_to_strays(partition))
         size_bytes = self._folder_bytes(folder)
-        # The stray of an earlier time is replaced, so that its room counts as free.
+        # An earlier stray of the same name is replaced, so its space counts as free.
         usable_bytes = self.disk.space(self.logs_path).usable_bytes + self._folder_bytes(stray)
         lacking = lacking_bytes(room, size_bytes=size_bytes, usable_bytes=usable_bytes)
         if lacking <= 0:
             return DiscardedCopy(size_bytes, self.move_damaged_to_strays(partition))
-        # Without the note an operation failed, or there was no room for the note: its bytes may be sound.
+        # Without a recorded damage an operation failed, or there was no space for the record: the bytes may
+        # be valid.
         if room.others_in_sync < OTHERS_IN_SYNC_MIN or self.recorded_damage(partition) is None:
             raise NoRoomForCopy(folder, lacking)
         self.remove_deleted(self.mark_deleted([(partition, mark)]))
@@ -225,15 +231,15 @@ class DataDirectory:
         return f"{self.path}/{STRAYS_FOLDER}/{_stray_name(partition)}{DAMAGED_SUFFIX}"
 
     def _folder_bytes(self, folder: str) -> int:
-        """Of the files in it; 0 if there is no such folder."""
+        """Size of the files in a folder; 0 if the folder does not exist."""
         if not self.disk.exists(folder):
             return 0
         return sum(self.disk.size_of(f"{folder}/{name}") for name in self.disk.list_folder(folder))
 
     def record_damage(self, partition: TopicPartition, reason: str) -> None:
-        """Keep in mind, for the next start, that a copy is damaged where no start looks. Blocks.
+        """Record, for the next start, that a replica is damaged where recovery does not read. Blocks.
 
-        The note is in the folder of the partition, so that it goes where that goes.
+        The record is in the folder of the partition, so that it is moved and removed with it.
         """
         if not self.disk.exists(self.folder_of(partition)):
             return
@@ -246,7 +252,7 @@ class DataDirectory:
             self.disk.store([note])
 
     def recorded_damage(self, partition: TopicPartition) -> str | None:
-        """Why an earlier process found the copy damaged; None if none did. Blocks."""
+        """Reason why an earlier process recorded the replica as damaged; None if it did not. Blocks."""
         path = self.damage_file(partition)
         return self.disk.read_file(path).decode(errors="replace") if self.disk.exists(path) else None
 
@@ -254,31 +260,31 @@ class DataDirectory:
         return f"{self.folder_of(partition)}/{DAMAGE_FILE}"
 
     def deleted_folders(self) -> list[str]:
-        """Partitions that were being removed when the last process ended, under names that stay. Blocks."""
+        """Folders whose removal was under way when the last process ended, with durable names. Blocks."""
         names = self.disk.list_folder(self.logs_path)
         pending_deletion = [f"{self.logs_path}/{name}" for name in names if name.endswith(DELETED_SUFFIX)]
         self._sync_deleted_names(pending_deletion)
         return pending_deletion
 
     def inventory(self) -> Inventory:
-        """The partitions that had a folder here when the broker last was a member of its cluster."""
+        """Partitions that had a folder here when the broker last was a member of its cluster."""
         return _small_file(self.disk, f"{self.path}/{INVENTORY_FILE}", Inventory) or {}
 
     def inventory_file(self, inventory: Inventory) -> SmallFile:
         return SmallFile(f"{self.path}/{INVENTORY_FILE}", msgspec.json.encode(inventory))
 
     def load_store_progress(self) -> StoreProgress:
-        """How far a process before this one has followed the metadata store."""
+        """How far an earlier process has followed the metadata store."""
         return _small_file(self.disk, f"{self.path}/{REVISION_FILE}", StoreProgress) or StoreProgress(0)
 
     def store_progress_file(self) -> SmallFile:
         return SmallFile(f"{self.path}/{REVISION_FILE}", msgspec.json.encode(self.store_progress))
 
     def record_start(self, start_id: str, admitted: str) -> tuple[str, ...]:
-        """Note that a process begins, before others know of it. Blocks.
+        """Record that a process starts, before it registers with the cluster. Blocks.
 
-        Returns those noted here, this one last. `admitted`: the last one that the cluster admitted; those
-        before it are of no use any more. If it is not among them, this directory is an older copy.
+        Returns the recorded starts, this one last. `admitted`: the last start that the cluster admitted;
+        earlier ones are no longer needed. If it is not among them, this directory is an older copy.
         """
         path = f"{self.path}/{STARTS_FILE}"
         known = _small_file(self.disk, path, list[str]) or []
@@ -292,31 +298,32 @@ class DataDirectory:
         return tuple(known)
 
     def consume_clean_shutdown_mark(self) -> bool:
-        """Whether the last process stopped cleanly. From now on this one has not, until it says so."""
+        """Whether the last process stopped cleanly. Removes the mark."""
         path = f"{self.path}/{CLEAN_FILE}"
         was_clean = self.disk.exists(path)
+        # Removed durably: a mark that outlives a crash would report this process as cleanly stopped.
         if was_clean:
             self.disk.remove(path)
             self.disk.sync((), [self.path])
         return was_clean
 
     def clean_epoch(self) -> int:
-        """As which a broker of a cluster stopped cleanly; NO_BROKER_EPOCH if it did not."""
+        """Broker epoch with which a broker of a cluster stopped cleanly; NO_BROKER_EPOCH if it did not."""
         path = f"{self.path}/{CLEAN_FILE}"
         text = self.disk.read_file(path) if self.disk.exists(path) else b""
         return int(text) if text.isdigit() else NO_BROKER_EPOCH
 
     def write_clean_shutdown_mark(self) -> None:
-        """Call when every log is closed and synced."""
+        """Write the mark. Call it after every log is closed and synced."""
         text = b"%d" % self.broker_epoch if self.broker_epoch != NO_BROKER_EPOCH else b""
         self.disk.store([SmallFile(f"{self.path}/{CLEAN_FILE}", text)])
 
 
 def _stray_name(partition: TopicPartition) -> str:
-    """What the folder of a partition is called in `strays`, without a suffix.
+    """Name of a partition's folder in `strays`, without a suffix.
 
-    A topic's name of up to 249 characters leaves no room for a suffix. A long one is shortened, and a
-    digest of it keeps topics apart whose names begin alike.
+    A topic name of up to 249 characters leaves no space for a suffix. A long name is shortened, and a digest
+    of it distinguishes topics with the same beginning.
     """
     name = str(partition)
     if len(name) <= STRAY_NAME_BYTES_MAX:
@@ -326,7 +333,7 @@ def _stray_name(partition: TopicPartition) -> str:
 
 
 def reject_foreign_folder(disk: Disk, path: str) -> None:
-    """CorruptData if the folder holds something else than ours. Changes nothing."""
+    """Raise CorruptData if the folder holds anything but a data directory. Changes nothing."""
     if not disk.exists(path) or disk.exists(f"{path}/{IDENTITY_FILE}"):
         return
     strangers = [name for name in disk.list_folder(path) if name not in IGNORED_WHEN_EMPTY]
@@ -338,13 +345,13 @@ def reject_foreign_folder(disk: Disk, path: str) -> None:
 
 
 def cluster_of(disk: Disk, path: str, node_id: NodeId) -> str | None:
-    """The cluster that a data directory belongs to; None if it has yet to be made. Blocks."""
+    """Id of the cluster that a data directory belongs to; None if the directory is new. Blocks."""
     reject_foreign_folder(disk, path)
     return _read_identity(disk, path, node_id).cluster_id if disk.exists(f"{path}/{IDENTITY_FILE}") else None
 
 
 def reject_other_metadata_store(disk: Disk, path: str, *, alone: bool) -> None:
-    """CorruptData if the facts of the cluster are kept elsewhere than where they would be looked for."""
+    """Raise CorruptData if the cluster metadata is kept in another kind of store than the one configured."""
     if not disk.exists(f"{path}/{IDENTITY_FILE}"):
         return
     is_member = identity_in(disk, path).is_member
@@ -361,9 +368,9 @@ def reject_other_metadata_store(disk: Disk, path: str, *, alone: bool) -> None:
 
 
 def set_membership(disk: Disk, path: str, *, is_member: bool) -> None:
-    """Say where the facts of the cluster are from now on. Blocks; atomic."""
+    """Record where the cluster metadata is kept from now on. Blocks; atomic."""
     if is_member and disk.exists(f"{path}/{REVISION_FILE}"):
-        disk.remove(f"{path}/{REVISION_FILE}")  # of a store that it belonged to before; alone it asks none
+        disk.remove(f"{path}/{REVISION_FILE}")  # it belongs to an earlier store; a single broker uses none
     identity = msgspec.structs.replace(identity_in(disk, path), is_member=is_member)
     disk.store([SmallFile(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
 
@@ -371,9 +378,9 @@ def set_membership(disk: Disk, path: str, *, is_member: bool) -> None:
 def open_directory(
     disk: Disk, path: str, node_id: NodeId, randomness: Randomness, cluster_id: str | None = None
 ) -> DataDirectory:
-    """Make a new data directory, or check an existing one. Blocks.
+    """Create a new data directory, or check an existing one. Blocks.
 
-    `cluster_id`: of a cluster that is there already; None for a broker that is one by itself.
+    `cluster_id`: of an existing cluster; None for a single broker.
     """
     reject_foreign_folder(disk, path)
     if not disk.exists(f"{path}/{IDENTITY_FILE}"):
@@ -392,13 +399,13 @@ def open_directory(
         _require_logs(disk, path, identity)
     else:
         disk.make_folder(f"{path}/{LOGS_FOLDER}")
-        with suppress(StorageFull):  # the next start will find room
+        with suppress(StorageFull):  # the next start tries again
             identity = _mark_logs(disk, path, identity)
     return DataDirectory(disk, path, identity)
 
 
 def _mark_logs(disk: Disk, path: str, identity: DirectoryIdentity) -> DirectoryIdentity:
-    """Whatever is there now, are the logs of this directory. They are marked before it says so."""
+    """Mark the logs folder as that of this directory, durably, and then record so in the identity."""
     logs = f"{path}/{LOGS_FOLDER}"
     disk.make_folder(logs)
     disk.store([SmallFile(f"{logs}/{MOUNT_FILE}", identity.directory_id.encode())])
@@ -422,7 +429,7 @@ def _require_logs(disk: Disk, path: str, identity: DirectoryIdentity) -> None:
 
 
 def _small_file(disk: Disk, path: str, kind: type[Content]) -> Content | None:
-    """None if there is none."""
+    """Decode a small JSON file; None if there is none."""
     if not disk.exists(path):
         return None
     try:
@@ -434,7 +441,7 @@ def _small_file(disk: Disk, path: str, kind: type[Content]) -> Content | None:
 
 
 def identity_in(disk: Disk, path: str) -> DirectoryIdentity:
-    """Of a data directory that is there. CorruptData if it is none of ours, or of a later format."""
+    """Read the identity of an existing data directory. CorruptData: unreadable, or of a later format."""
     try:
         identity = msgspec.json.decode(disk.read_file(f"{path}/{IDENTITY_FILE}"), type=DirectoryIdentity)
     except msgspec.DecodeError as error:
@@ -458,7 +465,7 @@ def _read_identity(disk: Disk, path: str, node_id: NodeId) -> DirectoryIdentity:
 
 
 def new_id(randomness: Randomness) -> str:
-    """Sixteen random bytes in the form Kafka gives ids: 22 characters, never beginning with a dash."""
+    """Sixteen random bytes in Kafka's form of ids: 22 characters, never beginning with a dash."""
     while True:
         text = urlsafe_b64encode(randomness.bytes(16)).decode().rstrip("=")
         if not text.startswith("-"):

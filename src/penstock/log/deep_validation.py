@@ -1,7 +1,7 @@
-"""Looking into a batch: the checks that need its records, and the forms that its topic prescribes.
+"""Deep validation of a batch: checks that need its records, and conversions that its topic requires.
 
-Most batches are judged by their header. Where a topic asks for more, an `DeepValidation` says what must
-be done; one that takes long is run by a worker thread, on a copy that is its own.
+Most batches are validated by their header alone. Where a topic requires more, a `DeepValidation` describes
+the work; a long one runs in a worker thread, on its own copy of the batch.
 """
 
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ COMPACT: Final = CleanupPolicy.COMPACT
 
 
 class ValidatedBatch(NamedTuple):
-    """A batch as it may be appended."""
+    """A batch in the form in which it is appended."""
 
     batch: bytearray | memoryview
     header: BatchHeader
@@ -27,20 +27,20 @@ class ValidatedBatch(NamedTuple):
 
 
 class DeepValidation(NamedTuple):
-    """A batch whose header is sound."""
+    """Pending validation of a batch whose header is valid."""
 
     batch: memoryview
     header: BatchHeader
     config: TopicConfig
     now_ms: int
     requires_record_checks: bool
-    """Whether its records are looked at one by one."""
+    """Whether each record is checked."""
 
     @property
     def is_long(self) -> bool:
-        """Whether everybody else would have to wait noticeably for it.
+        """Whether the validation would block the event loop noticeably.
 
-        Two kilobytes of zstd may hold 64 MiB, so that no compressed batch is known to be short.
+        Two kilobytes of zstd may hold 64 MiB, so every compressed batch counts as long.
         """
         header = self.header
         if not (self.requires_record_checks or _must_recompress(header, self.config)):
@@ -52,11 +52,11 @@ class DeepValidation(NamedTuple):
         )
 
     def copied(self) -> "DeepValidation":
-        """For whoever runs it when the request is no longer there."""
+        """Copy the batch, to run when the buffer of the request is no longer valid."""
         return self._replace(batch=memoryview(bytearray(self.batch)))
 
     def run(self) -> ValidatedBatch:
-        """ApiError: the batch is refused. May take long."""
+        """Validate and convert the batch. ApiError: the batch is rejected. May take long."""
         config, header = self.config, self.header
         if self.requires_record_checks:
             check_records(self.batch, header, config, self.now_ms)
@@ -70,7 +70,7 @@ class DeepValidation(NamedTuple):
 
 
 def needs_deep_validation(config: TopicConfig) -> bool:
-    """Whether every batch of a topic is looked into."""
+    """Check whether every batch of a topic needs a deep validation."""
     return (
         requires_record_checks(config)
         or config.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -79,7 +79,7 @@ def needs_deep_validation(config: TopicConfig) -> bool:
 
 
 def requires_record_checks(config: TopicConfig) -> bool:
-    """Whether the records of every batch of a topic are looked at one by one."""
+    """Check whether each record of every batch of a topic must be validated."""
     bounds_age = (
         config.timestamp_before_max_ms != LONG_MAX
         and config.timestamp_type is not TimestampType.LOG_APPEND_TIME

@@ -1,15 +1,16 @@
-"""Appending what a leader stored, as it stored it.
+"""Append of fetched batches, exactly as the leader stored them.
 
-A follower's log holds the same batches at the same offsets under the same leader epochs, so that any
-of them can lead next. Nothing is stamped here; everything is checked, for a mistake that is copied to
-every replica cannot be undone.
+A follower's log has the same batches at the same offsets under the same leader epochs, so that every replica
+can lead next. Nothing is stamped here. Everything is validated: an error that is copied to every replica
+cannot be undone.
 
-Rule 1: each batch begins where the log ends. A log has no holes: what compaction removed is covered by
-        batches without records. Those may be wider on the leader than what we have, and then we take
-        the part that we miss.
-Rule 2: a batch of a later leader epoch than the one we fetched under was not appended by the leader we
-        asked. It and what follows is left out (KAFKA-18723): whoever leads now will give it to us.
-Rule 3: an epoch never falls from batch to batch.
+Rule 1: each batch begins at the end of the log. A log has no holes: batches without records cover what
+        compaction removed. Such a batch may be wider on the leader than the missing range here; then the
+        follower appends only the part that it lacks.
+Rule 2: a batch of a later leader epoch than that of the fetch was not appended by the leader that the
+        follower fetched from. That batch and everything behind it is left out (KAFKA-18723): the follower
+        fetches it again from the current leader.
+Rule 3: the leader epoch never decreases from batch to batch.
 """
 
 from penstock.errors import CorruptData, StorageFull
@@ -23,18 +24,19 @@ from penstock.types import LeaderEpoch
 def append_as_follower(log: PartitionLog, batches: memoryview, fetch_epoch: LeaderEpoch) -> int:
     """Append the whole batches of a fetch. Returns how many were new. Writes into `batches`.
 
-    CorruptData: something in it is not what a leader can have stored; what came before that is
-    appended. StorageFull: no room for the next batch, nothing of it is left.
+    CorruptData: no leader can have stored this batch; the batches before it are appended. StorageFull: no
+    space for the next batch, no part of which is left.
     """
     assert not log.is_truncating, "it would be written to a file that is being cut"
     appended = 0
     for position, header in split_batches(batches):
         where = f"what was fetched for {log.folder} at {position}"
         validate_stored_batch(batches, header, position, where)
+        # Epoch check before the append: a fetched batch is never stamped here (rule 2).
         if header.leader_epoch > fetch_epoch:
             break
         if header.next_offset <= log.log_end_offset:
-            continue  # a fetch begins with the batch that holds the offset
+            continue  # known: a reply begins with the batch that holds the fetch offset
         if header.leader_epoch < log.epochs.latest:
             raise CorruptData(f"{where}: leader epoch {header.leader_epoch} behind epoch {log.epochs.latest}")
         batch = batches[position : position + header.size]
@@ -53,7 +55,7 @@ def append_as_follower(log: PartitionLog, batches: memoryview, fetch_epoch: Lead
 
 
 def _start_inside_batch(log: PartitionLog, batch: memoryview, header: BatchHeader) -> None:
-    """The leader's log starts inside of this batch, and so does ours."""
+    """Start an empty log with a batch that begins before its start, as the leader's log does."""
     start = log.log_end_offset
     log.rebase(header.base_offset)
     try:
@@ -65,5 +67,6 @@ def _start_inside_batch(log: PartitionLog, batch: memoryview, header: BatchHeade
 
 
 def _append_rest_of_gap(log: PartitionLog, header: BatchHeader) -> None:
+    """Append the part of a batch without records that this log lacks."""
     rest = bytearray(gap_batch(gap_of(header)._replace(base_offset=log.log_end_offset)))
     log.append(rest, parse_header(rest), header.leader_epoch)

@@ -1,10 +1,10 @@
-"""Leader epoch → first offset written under it.
+"""Leader epochs of a log, each with the first offset written under it.
 
-From this short list a client or a replica learns where its history and ours part: the end of an
-epoch is the start of the next one. Kept in Kafka's `leader-epoch-checkpoint` text form.
+A client or a replica finds from this short list where its log diverges: the end of an epoch is the start of
+the next one. Stored in Kafka's `leader-epoch-checkpoint` text form.
 
 Rule 1: epochs and start offsets both ascend.
-Rule 2: an entry at or past the log's end says something about records that do not exist, and goes.
+Rule 2: an entry at or past the end of the log describes records that do not exist, and is removed.
 """
 
 from bisect import bisect_right
@@ -16,6 +16,8 @@ FILE_NAME = "leader-epoch-checkpoint"
 
 
 class LeaderEpochs:
+    """Ascending epochs with their start offsets."""
+
     __slots__ = ("_epochs", "_starts")
 
     def __init__(self) -> None:
@@ -27,7 +29,7 @@ class LeaderEpochs:
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> bool:
-        """Remember that `epoch` begins at `start_offset`. False if it was known already."""
+        """Record that `epoch` begins at `start_offset`. False if it was known already."""
         if epoch <= self.latest:
             return False
         while self._starts and self._starts[-1] >= start_offset:  # an epoch that wrote nothing
@@ -38,7 +40,7 @@ class LeaderEpochs:
         return True
 
     def end_of(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
-        """The largest known epoch not above `epoch`, and where it ends; (-1, -1) if there is none."""
+        """Largest known epoch not above `epoch`, and its end offset; (-1, -1) if there is none."""
         found = bisect_right(self._epochs, epoch) - 1
         if found < 0:
             return NO_EPOCH, NO_OFFSET
@@ -55,7 +57,7 @@ class LeaderEpochs:
             self._starts.pop()
 
     def truncate_start(self, log_start_offset: Offset) -> None:
-        """The epoch that covers the new start begins there; older ones are gone."""
+        """Start the epoch that covers the new log start there, and remove older ones."""
         found = bisect_right(self._starts, log_start_offset) - 1
         if found >= 0:
             del self._epochs[:found]

@@ -1,16 +1,16 @@
-"""The log of one partition as callers see it: append, read, truncate, roll, drop.
+"""Log of one partition: append, read, truncate, roll, delete segments.
 
-A list of segments; the last is written to. Two positions matter beside start and end:
+A list of segments; the last one is active. Two positions matter beside log start and log end:
 
     flushed end       everything below is on disk
     recovery point    everything below is on disk, indexed on disk, and in a producer snapshot;
                       a start after a crash scans only what lies above it
 
-Rule 1: one owner. Appends, rolls and truncations happen on the event loop; worker threads see only
-        values that were made for them (`Flush`, `Checkpoint`, `ColdRead`).
-Rule 2: a batch is in the log whole or not at all. What a full disk leaves of one is cut off.
-Rule 3: nothing here waits for the device. `begin_flush` and `begin_checkpoint` say what must become
-        durable; `end_flush` and `end_checkpoint` are told when it is.
+Rule 1: one owner. Appends, rolls and truncations run on the event loop; worker threads get only values made
+        for them (`Flush`, `Checkpoint`, `ColdRead`).
+Rule 2: a batch is in the log whole or not at all. A part that a full disk leaves is truncated.
+Rule 3: nothing here waits for the device. `begin_flush` and `begin_checkpoint` return what must become
+        durable; `end_flush` and `end_checkpoint` record that it is.
 
 Files, in Kafka's layout, in a folder named topic-partition:
     00000000000000000000.log .index .timeindex    a segment, named by its first offset
@@ -44,11 +44,11 @@ SNAPSHOT_SUFFIX = ".snapshot"
 LOG_START_FILE = "log-start-checkpoint"
 METADATA_FILE = "partition.metadata"
 SNAPSHOTS_KEPT = 2
-"""One more than needed to recover: a truncation below the newest begins from the one before."""
+"""One more than recovery needs: a truncation below the newest snapshot starts from the one before."""
 
 
 class LogSettings(NamedTuple):
-    """What the log needs to know of its topic's configuration."""
+    """Settings of the topic that its logs use."""
 
     segment_bytes: int
     segment_ms: int
@@ -57,16 +57,16 @@ class LogSettings(NamedTuple):
 
 
 class Flush(NamedTuple):
-    """What to sync so that everything below `end_offset` is on disk."""
+    """Files and folders to sync so that everything below `end_offset` is on disk."""
 
     files: Sequence[File]
     folders: Sequence[str]
     end_offset: Offset
     appended_bytes: int
     new_partition_files: int
-    """How many of the files are none of a segment."""
+    """Number of the files that are not segment files."""
     truncation_count: int
-    """How often the log had been cut: what is synced of a log that was cut since says nothing of it."""
+    """Truncations so far. A sync that began before a truncation proves nothing about the log after it."""
 
 
 class PartitionLog:
@@ -80,42 +80,42 @@ class PartitionLog:
         self.log_start_offset = Offset(0)
         self.log_end_offset = Offset(0)
         self.stored_start = Offset(0)
-        """What the start file says on disk: after a crash the log begins there, or later."""
+        """Offset in the start file on disk: after a crash the log begins there, or later."""
         self.flushed_end_offset = Offset(0)
         self.recovery_point = Offset(0)
         self.bytes_since_checkpoint = 0
         self.appended_bytes = 0
-        """By this process; and of them, those that are flushed."""
+        """Bytes appended by this process; `flushed_bytes` of them are on disk."""
         self.flushed_bytes = 0
         self.clean_to: Offset | None = None
-        """The first dirty offset of a compacted log; None: nothing is known to be clean."""
+        """First dirty offset of a compacted log; None: no part is known to be clean."""
         self.snapshots: list[Offset] = []
         """Ascending offsets of the producer snapshots on disk; the last is the recovery point."""
         self.shared: SharedLogResources | None = None
         self.metadata_file: SmallFile | None = None
-        """A file to write when the folder is made, saying whose it is."""
+        """partition.metadata, written when the folder is created."""
         self.is_swapping = False
-        """A cleaned segment was decided on and those it stands for are still here: none may go."""
+        """A cleaned segment was committed; the segments it replaces are still here and must stay."""
         self.is_closed = False
         self.is_checkpointing = False
-        """A checkpoint was begun and neither ended nor abandoned: its snapshot may appear at any time."""
+        """A checkpoint is under way, neither ended nor abandoned: its snapshot may appear at any time."""
         self.is_storing_start = False
         """The start file is being written, or about to be (broker/storage/log_start_writer.py)."""
         self.is_truncating = False
-        """A worker cuts the files (log/truncation.py): nothing is appended or made durable meanwhile."""
+        """A worker truncates the files (log/truncation.py): nothing is appended or made durable meanwhile."""
         self.truncation_count = 0
-        """How often records were taken off its end."""
+        """Number of truncations of the end of the log."""
         self._generation = 0
-        """How often segments were rewritten or cut since the log was opened."""
+        """Number of times that segments were replaced or truncated since the log was opened."""
         self._folder_made = False
         self._folder_is_ours = False
         self._dirty: list[Segment] = []
         self._dirty_folders: set[str] = set()
         self._new_files: list[File] = []
-        """Written once, beside the segments, and open until the next flush."""
+        """Files beside the segments, written once and open until the next flush."""
         self._epochs_changed = False
         self._rebuilt: dict[Segment, None] = {}
-        """Sealed segments whose indexes were made anew and are not on disk yet."""
+        """Sealed segments whose indexes were rebuilt and are not on disk yet."""
         self._warm = WarmReads()
 
     # Positions
@@ -154,6 +154,7 @@ class PartitionLog:
             segment.append(batch, header, base_offset, self.settings.index_interval_bytes)
         except StorageFull:
             if segment.is_open:
+                # Rule 2. After a crash recovery would truncate this part too, so only `roll` must sync this.
                 segment.file.truncate(position)
                 segment.has_unsynced_truncation = not segment.dirty
             self._undo_new_folder()
@@ -175,31 +176,33 @@ class PartitionLog:
         settings = self.settings
         first = segment.first_timestamp
         if first is None:
-            return False  # it is empty
+            return False  # the segment is empty
         return (
             segment.size_bytes + size > settings.segment_bytes
             or header.max_timestamp - first > settings.segment_ms
             or self.log_end_offset + header.last_offset_delta - segment.base_offset > SEGMENT_OFFSETS_MAX
             or (
-                segment.bytes_since_entry > settings.index_interval_bytes  # an entry is due
+                segment.bytes_since_entry > settings.index_interval_bytes  # an index entry is due
                 and len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max
             )
         )
 
     def roll(self) -> None:
-        """Begin a new segment at the end of the log."""
+        """Start a new segment at the end of the log."""
         sealed = self.segments[-1]
         assert sealed.size_bytes > 0, "an empty segment is never rolled"
         if sealed.has_unsynced_truncation:
-            # What a full disk left of a batch would be there again after a crash, behind the end.
+            # After a crash the rest of a rejected batch could reappear, between this segment and the next.
             sealed.file.truncate(sealed.size_bytes)
             self.mark_dirty(sealed, is_new=False)
         following = Segment(self.disk, self.folder, self.log_end_offset)
         following.open_files = sealed.open_files
-        following.file.truncate(0)  # makes it, so that the end is known even if nothing follows
+        # creates the file: its name keeps the end offset known, even if nothing is appended
+        following.file.truncate(0)
         sealed.seal()
         self.segments.append(following)
-        following.generation = self._generation  # of another that began there, a view may be left
+        # a view of an earlier segment with this base offset may still be in use
+        following.generation = self._generation
         self.mark_dirty(following, is_new=True)
         self._warm.clear()
 
@@ -231,7 +234,7 @@ class PartitionLog:
             raise
 
     def _undo_new_folder(self) -> None:
-        """The first batch was refused: no flush will come for its folder. The next makes it again."""
+        """Undo a folder whose first batch was rejected: no flush will sync it. The next append repeats it."""
         if not self._dirty and (self._new_files or not self._folder_made):
             self._release_new_files()
             self._dirty_folders.clear()
@@ -255,31 +258,30 @@ class PartitionLog:
     # Opening (log/recovery.py drives this)
 
     def share(self, shared: SharedLogResources) -> None:
-        """Count what this log holds among what all logs hold."""
+        """Count the resources of this log in the totals of all logs."""
         self.shared = shared
         self.producers.share(shared.producers)
         for segment in self.segments:
             segment.open_files = shared.files
 
     def use_existing_folder(self) -> None:
-        """The folder is on disk already."""
+        """Record that the folder is on disk already."""
         self._folder_made = self._folder_is_ours = True
 
     def resync_folder(self) -> None:
-        """Without a snapshot nothing says that the folder, its name and whose it is are durable.
-
-        The process that made it may have been killed before its first flush: ours covers them again.
+        """Make the folder durable again, unless a snapshot proves that it is: its process may have been
+        killed before its first flush.
         """
         if not self.snapshots:
-            with suppress(StorageFull):  # it is there; only rewriting it has to wait for room
+            with suppress(StorageFull):  # the folder exists; only the rewrite waits for space
                 self._make_folder()
 
     def compare_epochs(self, stored: bytes) -> None:
-        """The next checkpoint replaces the epochs on disk if they are not those of the log."""
+        """Schedule the leader epochs for the next checkpoint if those on disk differ."""
         self._epochs_changed = stored != self.epochs.to_bytes()
 
     def apply_recovered(self, header: BatchHeader, *, replay: bool) -> None:
-        """A sound batch was found at the end. `replay`: no snapshot accounts for its producer."""
+        """Account for a valid batch found at the end. `replay`: no snapshot covers its producer."""
         self.log_end_offset = header.next_offset
         if replay and header.producer_id >= 0:
             self.producers.replay(header, header.base_offset)
@@ -292,9 +294,9 @@ class PartitionLog:
     def read(
         self, offset: Offset, end_offset: Offset, bytes_max: int, *, at_least_one: bool
     ) -> BatchesRead | ColdRead:
-        """Whole batches from the one that holds `offset`, below `end_offset`.
+        """Read whole batches from the one that holds `offset`, below `end_offset`.
 
-        At most `bytes_max`, but at least one batch if asked. A ColdRead is for a worker thread.
+        At most `bytes_max`, but at least one batch if `at_least_one`. A ColdRead is for a worker thread.
         """
         assert self.log_start_offset <= offset <= end_offset <= self.log_end_offset
         if offset == end_offset:
@@ -308,7 +310,7 @@ class PartitionLog:
                     segment, self._end_of(segment), offset, end_offset, bytes_max, at_least_one
                 )
             except TooManyOpenFiles:
-                found = None  # a worker thread may open one of those that are kept for readers
+                found = None  # a worker thread uses the descriptors reserved for readers
         if found is not None:
             return found
         return ColdRead(self.view(segment), offset, end_offset, bytes_max, at_least_one)
@@ -323,20 +325,20 @@ class PartitionLog:
         return segment.view(self.settings.index_interval_bytes)
 
     def is_current(self, view: SegmentView) -> bool:
-        """False if the segment was removed or truncated since the view was made, or rewritten by compaction.
+        """Check that a view's segment was not removed, truncated or compacted since the view was made.
 
-        While a worker truncates the files nobody can say what is on disk: no view is current then.
+        False while a worker truncates the files: their state is unknown then.
         """
         segment = self.segment_holding(view.base_offset)
         return (
             not self.is_truncating
             and segment.base_offset == view.base_offset
             and segment.generation == view.generation
-            and segment.size_bytes >= view.size_bytes  # less: the log was cut and opened again
+            and segment.size_bytes >= view.size_bytes  # smaller: truncated and reopened
         )
 
     def keep_indexes(self, loaded: LoadedIndexes) -> None:
-        """Indexes that a worker thread loaded, for the next reader of the same segment."""
+        """Keep indexes that a worker thread loaded, for the next reader of the same segment."""
         segment = self.segment_holding(loaded.segment.base_offset)
         if not self.is_current(loaded.segment):
             return
@@ -353,12 +355,13 @@ class PartitionLog:
     # Durability
 
     def begin_flush(self) -> Flush:
-        """Everything that is not on disk yet. The caller must end or fail it."""
-        if self.is_truncating:  # which syncs whatever stays
+        """Return everything that is not on disk yet. The caller must end or fail the flush."""
+        if self.is_truncating:  # the truncation itself syncs what stays
             return Flush((), (), self.flushed_end_offset, self.flushed_bytes, 0, self.truncation_count)
         files, self._new_files = self._new_files, []
         new_partition_files = len(files)
         for segment in self._dirty:
+            # Cleared now, not in `end_flush`: an append during the sync must mark the segment again.
             segment.dirty = False
             segment.file.retain()
             files.append(segment.file)
@@ -375,7 +378,7 @@ class PartitionLog:
         )
 
     def end_flush(self, flush: Flush) -> None:
-        """The sync succeeded."""
+        """Record that the sync succeeded."""
         for file in flush.files:
             file.release()
         if self.shared is not None:
@@ -386,14 +389,14 @@ class PartitionLog:
         self.flushed_bytes = max(self.flushed_bytes, flush.appended_bytes)
 
     def begin_checkpoint(self) -> Checkpoint:
-        """Bring indexes and producer snapshot on disk to where the log ends now."""
+        """Plan the writes that bring indexes and producer snapshot on disk to the current end of the log."""
         assert not self.is_truncating, "it would claim what is being cut"
         self.is_checkpointing = True
         small_files = []
         start = self.stored_start
         if self.is_start_unstored and self.log_start_offset > self.segments[0].base_offset:
             start = self.log_start_offset
-            small_files.append(self.start_file(start))  # before the epochs, which begin there
+            small_files.append(self.start_file(start))  # before the epochs, whose first entry starts there
         if self._epochs_changed:
             small_files.append(SmallFile(f"{self.folder}/{epoch_file.FILE_NAME}", self.epochs.to_bytes()))
             self._epochs_changed = False
@@ -408,10 +411,10 @@ class PartitionLog:
         )
 
     def end_checkpoint(self, checkpoint: Checkpoint, committed: Offset | None = None) -> list[str]:
-        """The checkpoint is on disk. Returns the snapshots that it made needless.
+        """Record that the checkpoint is on disk. Returns the snapshots that are no longer needed.
 
-        `committed`: nothing below is ever cut. Where the snapshots to come lie above it, one at or below
-        it is kept too, or a cut there would have to read the log from its start.
+        `committed`: nothing below it is ever truncated. If all kept snapshots lie above it, one at or below
+        it stays too; otherwise a truncation there would read the log from its start.
         """
         self.is_checkpointing = False
         assert self.flushed_end_offset >= checkpoint.recovery_point
@@ -431,7 +434,7 @@ class PartitionLog:
         return [self.snapshot_path(offset) for offset in needless]
 
     def abandon_checkpoint(self) -> None:
-        """There was no room for it. The data is as safe as before; the next one covers it."""
+        """Drop a checkpoint that found no space. The next one covers its data, which is as safe as before."""
         self.is_checkpointing = False
         self._epochs_changed = True
 
@@ -447,10 +450,10 @@ class PartitionLog:
     def snapshot_path(self, offset: Offset) -> str:
         return f"{self.folder}/{segment_name(offset)}{SNAPSHOT_SUFFIX}"
 
-    # Removing
+    # Deleting and replacing segments
 
     def drop_segments(self, count: int) -> list[str]:
-        """Forget the oldest segments. Returns the files to remove."""
+        """Remove the oldest segments from the list. Returns the files to remove."""
         assert count < len(self.segments), "the active segment stays"
         dropped, self.segments = self.segments[:count], self.segments[count:]
         for segment in dropped:
@@ -459,7 +462,7 @@ class PartitionLog:
         return [path for segment in dropped for path in segment.paths()]
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Segment) -> None:
-        """Compaction rewrote these neighbours into one that covers the same offsets."""
+        """Replace neighbouring segments by the cleaned segment that covers the same offsets."""
         first = self.segments.index(old[0])
         assert self.segments[first : first + len(old)] == list(old), "they are neighbours"
         assert old[-1] is not self.active, "the active segment stays"
@@ -482,39 +485,38 @@ class PartitionLog:
         return self.log_start_offset > self.stored_start
 
     def start_stored(self, offset: Offset) -> None:
-        """The start file says so on disk, and so does the log from now on."""
+        """Record that the start file on disk holds `offset`, and move the log start there."""
         self.stored_start = max(self.stored_start, offset)
         self.advance_start(max(self.log_start_offset, offset))
 
-    # Cutting (log/truncation.py drives this)
+    # Truncating (log/truncation.py drives this)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record was written since it began here."""
+        """Whether the log has no record since it was started at this offset."""
         return len(self.segments) == 1 and self.active.size_bytes == 0
 
     @property
     def has_stable_segments(self) -> bool:
-        """Whether segments may go: none is being replaced or cut."""
+        """Whether segments may be removed: none is being replaced or truncated."""
         return not (self.is_swapping or self.is_truncating)
 
     @property
     def files_version(self) -> tuple[int, Offset]:
-        """Another value after segments were replaced, cut or removed. What is appended does not change it."""
+        """Value that changes when segments are replaced, truncated or removed, but not with an append."""
         return self._generation, self.segments[0].base_offset
 
     def is_unchanged_since(self, files_version: tuple[int, Offset]) -> bool:
-        """Whether its files have been those of this form all the time. While some are replaced or cut, nobody
-        can say."""
+        """Check that the segment files are still those of this version. False during a replacement."""
         return self.has_stable_segments and not self.is_closed and self.files_version == files_version
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody is at its files who would bring back what is cut."""
+        """Whether a writer is using the files that would bring truncated data back."""
         return self.is_checkpointing or self.is_storing_start or not self.has_stable_segments
 
     def adopt_truncated(self, truncated: "PartitionLog") -> None:
-        """Go on with what a cut has left, which is on disk and nobody else's."""
+        """Continue with the reopened log that a truncation left on disk."""
         for segment in self.segments:
             self._forget(segment)
         self.producers.share(None)
@@ -529,15 +531,16 @@ class PartitionLog:
         self._generation += 1
         for segment in self.segments:
             segment.generation = self._generation
+        # With the generation it outdates every view, flush and fetch from before the truncation.
         self.truncation_count += 1
         if self.shared is not None:
             self.share(self.shared)
 
     def rebase(self, base_offset: Offset) -> None:
-        """Of a log without records: the batch that comes next begins here, which may be before its start."""
+        """Move the base of an empty log to `base_offset`, which may lie before its log start."""
         assert self.is_empty, "a batch in the middle would be out of its place"
         assert not self.is_busy, "a checkpoint would account for what is not there"
-        # They claim to account for producers up to the start, and the batch is not among them yet.
+        # Snapshots claim to cover producers up to the start; the next batch is not among them yet.
         for path in (*map(self.snapshot_path, self.snapshots), *self.active.paths()):
             self.disk.remove(path)
         self.snapshots.clear()
@@ -552,7 +555,7 @@ class PartitionLog:
         self.log_end_offset = base_offset
 
     def start_file(self, offset: Offset) -> SmallFile:
-        """The file that makes the log begin at `offset` after a restart, if not later."""
+        """File that makes the log begin at `offset` after a restart, if not later."""
         return SmallFile(f"{self.folder}/{LOG_START_FILE}", render_rows([str(offset)]))
 
     def _forget(self, segment: Segment) -> None:
@@ -566,18 +569,18 @@ class PartitionLog:
         self._warm.clear()
 
     def close_files(self) -> None:
-        """Give back the descriptors; whoever reads or writes next opens a file again."""
+        """Close the descriptors; the next read or write opens a file again."""
         assert not self.is_dirty, "closing would forget what must be synced"
         for segment in self.segments:
             segment.close_file()
 
     def close(self) -> None:
-        """For good. Nothing is synced: checkpoint first to stop cleanly."""
+        """Close for good. Nothing is synced: checkpoint first for a clean stop."""
         self.is_closed = True
         self.release()
 
     def release(self) -> None:
-        """Let go of the files and of what is shared with other logs."""
+        """Release the files and this log's part of the shared resources."""
         for segment in self.segments:
             self._forget(segment)
         self._release_new_files()

@@ -1,18 +1,17 @@
-"""What each idempotent producer last wrote to this partition.
+"""The last batches of each idempotent producer in one partition.
 
-A producer numbers its batches. From the last five of each we tell a retry (answer it with the offset
-it got the first time), the next batch (append it) and anything else (refuse it), so that a record
-sent twice is stored once.
+A producer numbers its batches. The last five batches of each producer distinguish a retry (reply with the
+offset of the first attempt), the next batch (append) and anything else (reject), so that a record sent twice
+is stored once.
 
-Rule 1: `check` decides and changes nothing; `replay` applies a batch that is in the log. A start
-        after a crash replays the same headers and arrives at the same state.
-Rule 2: a producer we know nothing of may begin anywhere: its earlier records may have been removed
-        by retention.
-Rule 3: a `Producer` never changes; its next batch makes a new one. So a list of them is a snapshot,
-        which a worker thread may render while the log goes on.
+Rule 1: `check` decides and changes nothing; `replay` applies a batch that is in the log. A start after a
+        crash replays the same headers and arrives at the same state.
+Rule 2: an unknown producer may begin at any sequence number: retention may have removed its earlier records.
+Rule 3: a `Producer` never changes, except for `idle_since_ms`; its next batch makes a new one. So a list of
+        them is a snapshot, which a worker thread may render while the log continues.
 
-The snapshot is Kafka's .snapshot file. Kafka keeps one row a producer; we write a row for each
-remembered batch, oldest first, so that Kafka's tools, which let later rows win, read the same state.
+The snapshot is Kafka's .snapshot file. Kafka writes one row for each producer; this broker writes a row for
+each remembered batch, oldest first, so that Kafka's tools, in which later rows win, read the same state.
 """
 
 import struct
@@ -35,7 +34,7 @@ NO_TRANSACTION = -1
 
 
 class ProducerLimits(NamedTuple):
-    """How many idempotent producers are remembered."""
+    """Maximum number of idempotent producers that are remembered."""
 
     total_max: int = PRODUCERS_MAX
     per_partition_max: int = PRODUCERS_PER_PARTITION_MAX
@@ -45,6 +44,8 @@ PRODUCER_LIMITS: Final = ProducerLimits()
 
 
 class WrittenBatch(NamedTuple):
+    """One batch of a producer that is in the log."""
+
     first_sequence: int
     last_sequence: int
     last_offset: Offset
@@ -57,6 +58,8 @@ class WrittenBatch(NamedTuple):
 
 
 class Producer:
+    """State of one producer id in one partition: its epoch and its last batches."""
+
     __slots__ = ("batches", "epoch", "id", "idle_since_ms")
 
     def __init__(self, producer_id: ProducerId, epoch: int, batches: tuple[WrittenBatch, ...]) -> None:
@@ -65,7 +68,7 @@ class Producer:
         self.batches = batches
         """Oldest first, at most PRODUCER_WINDOW_BATCHES."""
         self.idle_since_ms: int | None = None
-        """Our own note, which no snapshot holds: the first look at it since its last batch."""
+        """Time of the first `expire` call since the last batch. Not part of a snapshot."""
 
     @property
     def last(self) -> WrittenBatch:
@@ -75,10 +78,10 @@ class Producer:
 class ProducerRegistry:
     """The producers of all partitions together, in the order of their last batch.
 
-    Beyond the most there may be, the longest idle is forgotten, wherever it wrote: the same that
-    happens to it after `producer.id.expiration.ms`. To refuse the newest instead would let one
-    client with many producer ids stop the others. A batch that a forgotten producer repeats is stored
-    twice, so evictions are counted and reported (`Storage`).
+    Beyond the maximum the producer idle for the longest time is evicted, in whichever partition it wrote, as
+    it would be after `producer.id.expiration.ms`. Rejecting the newest instead would let one client with many
+    producer ids block all other clients. A batch that an evicted producer repeats is stored twice, so
+    evictions are counted and reported (`Storage`).
     """
 
     __slots__ = ("_owners", "_producers_max", "evicted", "last_evicted_from", "per_partition_max")
@@ -88,7 +91,7 @@ class ProducerRegistry:
         self.per_partition_max = limits.per_partition_max
         self._owners: dict[Producer, Producers] = {}
         self.evicted = 0
-        """Producers that were forgotten because of their number, of a partition or of all, so far."""
+        """Producers evicted so far because of a maximum, of one partition or of all."""
         self.last_evicted_from: Producers | None = None
 
     def __len__(self) -> int:
@@ -100,7 +103,7 @@ class ProducerRegistry:
             self.evict(next(iter(self._owners)))
 
     def evict(self, producer: Producer) -> None:
-        """Forget a producer before its time, because there are too many."""
+        """Forget a producer before it expires, because there are too many."""
         owner = self._owners[producer]
         self.evicted += 1
         self.last_evicted_from = owner
@@ -111,16 +114,18 @@ class ProducerRegistry:
 
 
 class Producers:
+    """The producers of one partition."""
+
     __slots__ = ("_by_id", "_producers_max", "_registry")
 
     def __init__(self, most: int = PRODUCERS_PER_PARTITION_MAX) -> None:
         self._producers_max = most
-        # In order of last use: the first is the one to forget when there are too many.
+        # In order of last use: the first one is evicted when there are too many.
         self._by_id: dict[ProducerId, Producer] = {}
         self._registry: ProducerRegistry | None = None
 
     def share(self, registry: ProducerRegistry | None) -> None:
-        """Count these producers among those of all partitions; None: they are gone from there."""
+        """Count these producers in the registry of all partitions; None: remove them from it."""
         if self._registry is not None:
             for producer in self._by_id.values():
                 self._registry.leave(producer)
@@ -137,17 +142,21 @@ class Producers:
         return list(self._by_id.items())
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
-        """The batch that `header` repeats; None if it is to be appended. Raises if it is neither."""
+        """Return the batch that `header` repeats; None: append it. ApiError: neither a retry nor the next
+        batch.
+        """
         producer = self._by_id.get(ProducerId(header.producer_id))
         if producer is None:
             return None
         if header.producer_epoch == producer.epoch:
             return _duplicate_or_next(producer, header)
+        # Fence: a newer instance of this producer has started.
         if header.producer_epoch < producer.epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} is at epoch {producer.epoch}, not {header.producer_epoch}",
             )
+        # A new epoch starts its sequence numbers at 0.
         if header.base_sequence != 0:
             raise _out_of_order(header, expected=0)
         return None
@@ -166,6 +175,7 @@ class Producers:
 
     def _add(self, producer_id: ProducerId, epoch: int, batch: WrittenBatch) -> None:
         before = self._by_id.pop(producer_id, None)
+        # A new producer epoch starts its sequence numbers again, so batches of the old one no longer count.
         if before is None or epoch > before.epoch:
             producer = Producer(producer_id, epoch, (batch,))
         else:
@@ -178,7 +188,7 @@ class Producers:
             self._registry.enter(producer, self)
         while len(self._by_id) > self._producers_max:
             oldest = next(iter(self._by_id.values()))
-            if self._registry is None:  # a start replays what was forgotten before: that is no news
+            if self._registry is None:  # not counted: recovery replays producers that were evicted before
                 self.forget(oldest)
             else:
                 self._registry.evict(oldest)
@@ -189,10 +199,10 @@ class Producers:
             self._registry.leave(producer)
 
     def expire(self, *, now_ms: int, idle_ms_max: int) -> None:
-        """Forget who has written nothing for so long. Called now and then.
+        """Forget producers without a batch for `idle_ms_max`. Called periodically.
 
-        Counted from the first call after a producer's last batch, not from the timestamps of its
-        records: those are whatever the client says, and may be years old.
+        The time counts from the first call after a producer's last batch, not from the timestamps of its
+        records: a client sets those, and they may be years old.
         """
         expired = []
         for producer in self._by_id.values():
@@ -204,7 +214,7 @@ class Producers:
             self.forget(producer)
 
     def snapshot(self) -> tuple[Producer, ...]:
-        """As they are now, for whoever renders them later."""
+        """Return the current producers, to be rendered later."""
         return tuple(self._by_id.values())
 
     def to_bytes(self) -> bytes:
@@ -254,7 +264,7 @@ def _restored(
 
 
 def sequence_plus(sequence: int, steps: int) -> int:
-    """Sequences count from 0 to 2^31 - 1 and begin again."""
+    """Add to a sequence number, which wraps from 2^31 - 1 to 0."""
     return (sequence + steps) % (SEQUENCE_MAX + 1)
 
 
@@ -263,6 +273,7 @@ def _duplicate_or_next(producer: Producer, header: BatchHeader) -> WrittenBatch 
     expected = sequence_plus(producer.last.last_sequence, 1)
     if first == expected:
         return None
+    # A producer has at most five batches in flight, so a retry is among the last five.
     for batch in producer.batches:
         if batch.first_sequence == first and batch.last_sequence == last:
             return batch

@@ -1,16 +1,16 @@
-"""Opening a log that is on disk, whatever the last process left of it.
+"""Recovery: opening a log from disk, in whatever state the last process left it.
 
-The newest producer snapshot is the recovery point: everything below it was synced, indexed and
-accounted for before the snapshot got its name. So
+The newest producer snapshot is the recovery point: everything below it was synced, indexed and accounted for
+before the snapshot got its name. So
 
-    below it   a missing or damaged batch is corruption. It is said loudly and nothing is cut.
-    above it   batches are read one after another; the first that is not whole and sound ends the
-               log, and what follows was never acknowledged as safe. It is cut off.
+    below it   a missing or damaged batch is corruption. Recovery fails and truncates nothing.
+    above it   batches are read one after another. The first one that is torn or invalid ends the log; what
+               follows was never acknowledged as safe, and is truncated.
 
-Opening is repeatable: a crash in the middle of it leaves a state that opens the same way.
+Opening is repeatable: a crash during it leaves a state that opens the same way.
 
-Rule 1: a batch is sound if its checksum holds AND it continues the offsets. The checksum does not
-        cover the base offset, so position is what proves it.
+Rule 1: a batch is valid if its checksum matches AND it continues the offsets. The checksum does not cover the
+        base offset, so only the position proves it.
 """
 
 from contextlib import suppress
@@ -37,24 +37,27 @@ from penstock.types import Buffer, Offset
 
 
 class Recovered(NamedTuple):
+    """A log that was opened, and what its recovery did."""
+
     log: PartitionLog
     scanned_bytes: int
     cut_bytes: int
-    """How much of a torn tail was removed."""
+    """Size of the torn tail that was truncated."""
 
 
 def open_log(
     disk: Disk, folder: str, settings: LogSettings, *, written_by_this_process: bool = False
 ) -> Recovered:
-    """Blocks. Raises CorruptData if what was once safe is not there any more.
+    """Open a log. Blocks. Raises CorruptData if records that were safe are missing.
 
-    `written_by_this_process`: this process wrote it, and no sync has failed since: what is in memory reaches
-    the disk.
+    `written_by_this_process`: this process wrote the files, and no sync has failed since, so the page cache
+    reaches the disk.
     """
     log = PartitionLog(disk, folder, settings)
     if not disk.exists(folder):
         return Recovered(log, 0, 0)
     log.use_existing_folder()
+    # First: until then segment names may be old, new or missing.
     finish_swaps(disk, folder)
     names = disk.list_folder(folder)
     for name in names:
@@ -68,7 +71,7 @@ def open_log(
     log.resync_folder()
     scanned, cut = _scan(log, scan_from, rewrite_from=None if written_by_this_process else log.recovery_point)
     if cut:
-        # Before anything is appended: what was cut off must not come back behind it.
+        # Durable before the next append: truncated bytes must not reappear behind it.
         files = [segment.file for segment in log.segments[-1:]]
         disk.sync(files, [folder])
     _reconcile_log_start(log)
@@ -81,7 +84,7 @@ def open_log(
 
 
 def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
-    """Returns the offset from which batches must be replayed into the producer state."""
+    """Load start, epochs and snapshot. Returns the offset from which producers are replayed."""
     disk, folder = log.disk, log.folder
     if LOG_START_FILE in names:
         rows = list(parse_rows(disk.read_file(f"{folder}/{LOG_START_FILE}"), LOG_START_FILE, columns=1))
@@ -92,19 +95,19 @@ def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
         log.epochs = LeaderEpochs.from_bytes(disk.read_file(f"{folder}/{epoch_file.FILE_NAME}"))
     log.snapshots = offsets_named(names, SNAPSHOT_SUFFIX)
     log.recovery_point = log.snapshots[-1] if log.snapshots else Offset(0)
-    # Epochs above the recovery point are learned again from the batches there.
+    # Epochs above the recovery point come from the batches there.
     log.epochs.truncate_end(log.recovery_point)
     for offset in reversed(log.snapshots):
         try:
             log.producers = Producers.from_bytes(disk.read_file(log.snapshot_path(offset)))
             return offset
         except CorruptData:
-            continue  # what it held can be replayed from the log, beginning at an older one
+            continue  # replay rebuilds its state, from an older snapshot
     return Offset(0)
 
 
 def _scan(log: PartitionLog, scan_from: Offset, rewrite_from: Offset | None) -> tuple[int, int]:
-    """Read what may be damaged and cut what is. Returns the bytes scanned and the bytes cut."""
+    """Read what may be damaged and truncate what is. Returns the bytes scanned and the bytes truncated."""
     if not log.segments or log.segments[0].base_offset > log.recovery_point:
         if log.recovery_point > log.log_start_offset:
             raise CorruptData(
@@ -112,8 +115,8 @@ def _scan(log: PartitionLog, scan_from: Offset, rewrite_from: Offset | None) -> 
             )
         scan_from = log.segments[0].base_offset if log.segments else scan_from
     scanned = cut = 0
-    # From the batch before, too: if the next one began a segment, the last entry of that batch's time
-    # index was made after the checkpoint.
+    # Start one batch earlier: if the next batch began a segment, the last time index entry of the segment
+    # before was made after the checkpoint.
     before = Offset(max(scan_from - 1, 0))
     first = log.segments.index(log.segment_holding(before)) if log.segments else 0
     for number in range(first, len(log.segments)):
@@ -136,7 +139,7 @@ def _scan(log: PartitionLog, scan_from: Offset, rewrite_from: Offset | None) -> 
 
 
 def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset, rewrite_from: Offset | None) -> int:
-    """Account for every sound batch; leaves `segment.size_bytes` where the first unsound one begins."""
+    """Account for every valid batch; leave `segment.size_bytes` at the first invalid one."""
     file_bytes, path = segment.size_bytes, segment.path()
     start = position = _resume(log, segment, scan_from)
     expected = segment.base_offset if start == 0 else None
@@ -148,6 +151,7 @@ def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset, rewrit
             if log.log_end_offset < _required_end(log):
                 raise
             break
+        # No sync of these batches is known to have succeeded.
         if rewrite_from is not None and header.base_offset >= rewrite_from:
             _rewrite(segment.file, position, batch)
         segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
@@ -162,8 +166,9 @@ def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset, rewrit
 
 
 def _required_end(log: PartitionLog) -> Offset:
-    """Whatever lies below must be there. Of a log that starts at its recovery point that is nothing: a
-    follower may have begun it inside of a batch, all of which was then on its way to the disk."""
+    """Offset below which every record must be present. None is required if the log starts at its recovery
+    point: a follower may have started it inside a batch that was not on disk yet.
+    """
     return log.recovery_point if log.recovery_point > log.log_start_offset else Offset(0)
 
 
@@ -175,19 +180,20 @@ def _missing_records(log: PartitionLog, path: str) -> CorruptData:
 
 
 def _rewrite(file: File, position: int, batch: Buffer) -> None:
-    """Make the page cache owe these bytes to the disk once more.
+    """Write the same bytes again, so that the page cache has to write them to disk.
 
-    After a failed sync the kernel shows them as if they were written. A process that finds them so
-    and syncs would be told that all is well.
+    After a failed sync the kernel reports such pages as clean. A process that finds them after a restart and
+    syncs would get a success that means nothing.
     """
-    with suppress(StorageFull):  # of a file system that never writes in place: they stay as they are
+    # a copy-on-write file system needs space even for this; the bytes stay as they are
+    with suppress(StorageFull):
         file.write(position, batch)
 
 
 def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
-    """Take the stored indexes as far as they can be trusted; scanning begins at their last entry."""
+    """Load the stored indexes as far as they can be trusted; scanning begins at their last entry."""
     stored = log.view(segment).stored_indexes() if segment.base_offset < scan_from else None
-    # What lies behind the last entry is scanned in any case.
+    # Only the range up to the last entry is checked: the rest is scanned in any case.
     if stored is None or not is_dense(segment.file, stored.by_offset, stored.by_offset.last_position):
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             log.disk.remove(segment.path(suffix))
@@ -200,13 +206,13 @@ def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
     size_found = segment.size_bytes
     position = segment.resume(stored)
     if position > 0 and size_found >= HEADER_BYTES:
-        # A segment is rolled by the age of its first batch, which is not read again.
+        # Rolling by age needs the first timestamp, and the scan does not read the first batch again.
         segment.first_timestamp = parse_header(segment.file.read(0, HEADER_BYTES)).max_timestamp
     return position
 
 
 def _truncate_file(disk: Disk, path: str, size_bytes: int) -> None:
-    """Entries past those that are trusted would otherwise follow the new ones."""
+    """Remove untrusted entries: new entries would otherwise follow them."""
     if disk.size_of(path) > size_bytes:
         file = disk.open(path)
         try:
@@ -216,7 +222,7 @@ def _truncate_file(disk: Disk, path: str, size_bytes: int) -> None:
 
 
 class _BatchReader:
-    """Reads a segment in large pieces and hands out one checked batch after another."""
+    """Reader of a segment: reads large chunks and returns one validated batch after another."""
 
     def __init__(self, file: File, size_bytes: int) -> None:
         self._file = file
@@ -247,8 +253,8 @@ class _BatchReader:
 
 def _reconcile_log_start(log: PartitionLog) -> None:
     if not log.segments or log.log_start_offset > log.log_end_offset:
-        # The start was moved past records that were never synced and are lost. Going back behind it
-        # would show offsets again that were declared gone.
+        # The start was moved past records that were never synced and are lost. A lower start would make
+        # offsets visible again that were reported as deleted.
         log.release()
         for segment in log.segments:
             _remove_segment(log.disk, segment)
@@ -256,6 +262,7 @@ def _reconcile_log_start(log: PartitionLog) -> None:
         log.segments = [Segment(log.disk, log.folder, start)]
         log.log_end_offset = start
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
+    # Batches above the recovery point are marked dirty: the first flush makes them durable.
     log.flushed_end_offset = min(log.recovery_point, log.log_end_offset)
     log.epochs.truncate_end(log.log_end_offset)
     log.epochs.truncate_start(log.log_start_offset)

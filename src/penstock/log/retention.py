@@ -1,9 +1,9 @@
-"""Which segments may go. Pure: a list of facts in, a number of segments out.
+"""Retention: which segments may be deleted. Pure: a list of facts in, a number of segments out.
 
-Rule 1: whole segments only, oldest first, so that what remains has no hole.
-Rule 2: never past the high watermark: what is not yet safe cannot be too old.
-Rule 3: the active segment is never counted; if it alone is too old, `must_roll` says to close it
-        first, so that a topic nobody writes to empties as well.
+Rule 1: whole segments only, oldest first, so that the rest has no hole.
+Rule 2: never past the high watermark: a record that is not committed cannot be too old.
+Rule 3: the active segment is never counted. If it alone is too old, `must_roll` requires a roll first, so
+        that a topic without producers empties as well.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,8 @@ UNLIMITED = -1
 
 
 class SegmentFacts(NamedTuple):
+    """Facts about one segment that decide about its retention."""
+
     base_offset: Offset
     end_offset: Offset
     size_bytes: int
@@ -22,17 +24,19 @@ class SegmentFacts(NamedTuple):
 
 
 class RetentionPolicy(NamedTuple):
+    """Retention settings of a topic, and the bounds of its log."""
+
     retention_ms: int
-    """-1 keeps records for ever."""
+    """-1: no limit."""
     retention_bytes: int
-    """-1 sets no limit."""
+    """-1: no limit."""
     start_offset: Offset
-    """Segments wholly below it hold nothing that anybody may read."""
+    """Log start: segments wholly below it have no readable record."""
     high_watermark: Offset
 
 
 def segments_to_drop(segments: Sequence[SegmentFacts], policy: RetentionPolicy, now_ms: int) -> int:
-    """How many of the oldest segments may go. The last one given is the active one and stays."""
+    """Number of oldest segments that may be deleted. The last segment given is the active one and stays."""
     bytes_over = sum(segment.size_bytes for segment in segments) - policy.retention_bytes
     count = 0
     for segment in segments[:-1]:

@@ -1,11 +1,11 @@
-"""One .log file and its two indexes.
+"""One segment: a .log file and its two indexes.
 
-The file is append-only and holds record batches one after another. Its name is its first offset.
-Indexes of the segment being written live in memory and reach the disk with the next checkpoint;
-those of older segments are read when somebody looks there, and may be dropped again.
+The file is append-only and holds record batches one after another. Its name is its first offset. The indexes
+of the active segment are in memory and reach the disk with the next checkpoint; those of older segments are
+loaded when they are read, and may be dropped again.
 
-`written_from` separates what this process wrote itself (served from memory as it is) from what it
-found on disk (checked again whenever it is read: a bit may have flipped while nobody looked).
+`written_from` separates the bytes that this process wrote (served from memory without a check) from those it
+found on disk (validated whenever they are read: a bit may have flipped since they were written).
 """
 
 from typing import Protocol
@@ -26,11 +26,13 @@ TIME_INDEX_SUFFIX = ".timeindex"
 
 
 def segment_name(base_offset: Offset) -> str:
-    """Twenty digits, so that names sort as numbers do."""
+    """Format the base offset with twenty digits, so that names sort as numbers do."""
     return f"{base_offset:020d}"
 
 
 class OpenFileTracker(Protocol):
+    """Limits how many segment files are open."""
+
     def open(self, disk: Disk, path: str, *, create: bool) -> File: ...
 
     def opened(self, segment: "Segment") -> None: ...
@@ -39,6 +41,8 @@ class OpenFileTracker(Protocol):
 
 
 class Segment:
+    """One segment of a log."""
+
     __slots__ = (
         "_disk",
         "_file",
@@ -68,20 +72,20 @@ class Segment:
         self.written_from = size_bytes
         self.dirty = False
         self.has_unsynced_truncation = False
-        """What was left of a refused batch was cut off, and nothing was appended since."""
+        """The rest of a rejected batch was truncated, and nothing was appended since."""
         self.first_timestamp: int | None = None
         self.generation = 0
-        """Which rewriting by compaction since the log was opened made it; 0: it was found so or appended."""
+        """Replacement or truncation that made this segment, by number; 0: none since the log was opened."""
         self.index_entries_stored = 0
         self.time_entries_stored = 0
         self.open_files: OpenFileTracker | None = None
-        """Opens every file, and is told when it is closed, so that not too many are open."""
+        """Opens every file and records when it is closed, to limit the number of open files."""
         self._file: File | None = None
-        # An empty segment has empty indexes; another's are loaded when asked for.
+        # An empty segment has empty indexes; those of other segments are loaded on demand.
         self._index = OffsetIndex(base_offset) if size_bytes == 0 else None
         self._time_index = TimeIndex(base_offset) if size_bytes == 0 else None
         self.bytes_since_entry = 0
-        """How much has come since the index got an entry: beyond the interval the next batch gets one."""
+        """Bytes since the last index entry: beyond the interval the next batch gets one."""
         self._newest_timestamp: int | None = NO_TIMESTAMP if size_bytes == 0 else None
         self._newest_timestamp_offset = base_offset
 
@@ -95,7 +99,7 @@ class Segment:
 
     @property
     def file(self) -> File:
-        """Opened when first needed; made by the first append."""
+        """The open file. Opened on first use; created by the first append."""
         if self._file is None:
             path, create = self.path(), self.size_bytes == 0
             if self.open_files is None:
@@ -115,7 +119,7 @@ class Segment:
         return self.dirty or (self._file is not None and self._file.is_shared)
 
     def close_file(self) -> None:
-        """The next use opens it again."""
+        """Close the file; the next use opens it again."""
         assert not self.dirty, "closing would forget which file must be synced"
         self.abandon_file()
 
@@ -143,7 +147,7 @@ class Segment:
         return self._time_index
 
     def install_indexes(self, indexes: Indexes) -> None:
-        """Those that were read from disk are there already; those made anew are not."""
+        """Use these indexes. Loaded ones are on disk already; rebuilt ones are not."""
         self._index, self._time_index = indexes.by_offset, indexes.by_time
         self.index_entries_stored = len(indexes.by_offset) if indexes.are_stored else 0
         self.time_entries_stored = len(indexes.by_time) if indexes.are_stored else 0
@@ -153,7 +157,7 @@ class Segment:
         self.time_entries_stored = max(self.time_entries_stored, time_entries)
 
     def resume(self, indexes: Indexes) -> int:
-        """Go back to the last index entry and return its position: batches from there on are noted again."""
+        """Return to the last index entry and return its position: batches from there on are noted again."""
         self.install_indexes(indexes)
         self._newest_timestamp = indexes.by_time.newest_timestamp
         self._newest_timestamp_offset = indexes.by_time.newest_offset
@@ -163,7 +167,7 @@ class Segment:
 
     @property
     def index_bytes(self) -> int:
-        """What the two indexes take in memory."""
+        """Memory that the two indexes take."""
         return len(self.index) * INDEX_ENTRY_BYTES + len(self.time_index) * TIME_ENTRY_BYTES
 
     def forget_indexes(self) -> None:
@@ -178,13 +182,13 @@ class Segment:
 
     @property
     def newest_timestamp(self) -> int:
-        """The largest timestamp of any record here; -1 if there is none."""
+        """Largest timestamp of any record here; -1 if there is none."""
         if self._newest_timestamp is None:
             self._newest_timestamp = self._newest_timestamp_on_disk()
         return self._newest_timestamp
 
     def _newest_timestamp_on_disk(self) -> int:
-        """From the time index, or from the log itself where that is missing or makes no sense."""
+        """Read it from the time index, or from the log itself if the index is missing or invalid."""
         try:
             newest = self._newest_timestamp_indexed()
         except CorruptData:
@@ -213,7 +217,7 @@ class Segment:
         return TimeIndex.from_bytes(self.base_offset, last).newest_timestamp
 
     def view(self, index_interval_bytes: int) -> SegmentView:
-        """For a worker thread, as the segment is now."""
+        """Make a view of the segment as it is now, for a worker thread."""
         return SegmentView(
             disk=self._disk,
             log_path=self.path(),
@@ -229,12 +233,12 @@ class Segment:
     # Writing
 
     def append(self, batch: Buffer, header: BatchHeader, base_offset: Offset, interval_bytes: int) -> None:
-        """Write a stamped batch at the end. Raises with nothing of it left if the disk is full."""
+        """Write a stamped batch at the end. If the disk is full, raises and does not count the batch."""
         (self._file or self.file).write(self.size_bytes, batch)
         self.note(header, base_offset, len(batch), interval_bytes)
 
     def note(self, header: BatchHeader, base_offset: Offset, size: int, interval_bytes: int) -> None:
-        """Account for a batch that is in the file at our end: written now, or found in recovery."""
+        """Account for a batch at the end of the file: just written, or found by recovery."""
         last_offset, newest = Offset(base_offset + header.last_offset_delta), header.max_timestamp
         if self.first_timestamp is None:
             self.first_timestamp = newest
@@ -250,17 +254,19 @@ class Segment:
         self.size_bytes += size
 
     def seal(self) -> None:
-        """No more is written here: the time index gets the newest timestamp as its last entry."""
+        """Finish the segment: the time index gets the newest timestamp as its last entry."""
         if self.newest_timestamp != NO_TIMESTAMP:
             self.time_index.add(self.newest_timestamp, self._newest_timestamp_offset)
 
     def mark_evicted(self) -> None:
-        """Bytes of it were not in the page cache any more. Whatever is there later may come from the device:
-        a read that misses makes the kernel read ahead, and the next read finds bytes that nobody checked."""
+        """Require validation of everything here, because part of it has left the page cache. Later reads may
+        come from the device: a read that misses makes the kernel read ahead, and the next read would find
+        unvalidated bytes.
+        """
         self.written_from = self.size_bytes
 
     def cut(self, size_bytes: int) -> None:
-        """Drop everything past `size_bytes` from the file."""
+        """Truncate the file to `size_bytes`."""
         self.file.truncate(size_bytes)
         self.size_bytes = size_bytes
         self.written_from = min(self.written_from, size_bytes)

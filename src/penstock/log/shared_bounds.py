@@ -1,6 +1,6 @@
-"""What all logs of a broker hold together, each kind up to a number or a size.
+"""Resources that all logs of a broker share, each limited in number or size.
 
-A log alone is bounded by its settings; thousands of them are bounded here.
+Its settings limit a single log; these resources limit thousands of logs together.
 """
 
 from typing import NamedTuple
@@ -13,6 +13,8 @@ from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits, Produce
 
 
 class SharedLogResources(NamedTuple):
+    """Index cache, open files and producers of all logs."""
+
     indexes: IndexCache
     files: OpenFiles
     producers: ProducerRegistry

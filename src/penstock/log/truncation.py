@@ -1,23 +1,23 @@
-"""Taking records off the end of a log, or all of them, safe against a crash at any moment.
+"""Truncation of a log, at an offset or fully, safe against a crash at any moment.
 
-A replica whose records are not those of its leader drops them and takes the leader's instead. What
-it dropped must never come back behind what it took, and what it keeps must not be doubted, so files
-are changed in this order, each step durable before the next:
+A follower whose records differ from its leader's truncates them and fetches the leader's. A truncated record
+must never reappear behind the fetched ones, and a kept record must not be reported as damaged. So the files
+are changed in this order, and each step is durable before the next:
 
-    1. snapshots past the cut go. One that survived would claim that what is missing was once safe.
-    2. segments past the cut go, and the one that holds it is cut.
-    3. what is left is opened as after a crash (log/recovery.py): producers from the newest snapshot at
-       or below the cut, and the batches behind it; epochs and indexes likewise. A note that it is clean
-       further than it reaches goes. And it is synced.
+    1. Remove snapshots past the offset. One that survived would claim that the missing records were safe.
+    2. Remove segments past the offset, and truncate the one that holds it.
+    3. Reopen the rest as after a crash (log/recovery.py): producers from the newest snapshot at or below the
+       offset and the batches behind it; epochs and indexes likewise. Remove a cleaner checkpoint that reaches
+       past the end. Then sync.
 
-A crash between any two leaves the log as it was, or a part of it from its start, that opens. Leader
-epochs and indexes on disk need no step of their own: a start believes them below the newest snapshot
-only. The log is the same object before and after.
+A crash between two steps leaves the log as it was, or a prefix of it, which opens. Leader epochs and indexes
+on disk need no step of their own: a start trusts them below the newest snapshot only. The `PartitionLog`
+object stays the same.
 
-Rule 1: `begin` and `end` belong to the event loop, `run` waits for the device and belongs to a worker.
-        Between them the log can be read and not changed. `run` may be repeated after it failed.
-Rule 2: nobody else may be at the files: a cleaned segment that is swapped in, or a checkpoint that
-        ends, would bring back what is cut (`PartitionLog.is_busy`).
+Rule 1: `begin` and `end` run on the event loop; `run` waits for the device and runs in a worker. Between them
+        the log can be read and not changed. `run` may be repeated after a failure.
+Rule 2: no other writer may use the files: a swap of a cleaned segment, or a checkpoint that ends, would bring
+        back truncated data (`PartitionLog.is_busy`).
 """
 
 from penstock.host.disk import Disk
@@ -30,7 +30,7 @@ from penstock.types import NO_OFFSET, Offset
 
 
 class Truncation:
-    """Of one log: every batch that reaches `offset` or further goes."""
+    """Removal of every batch of a log that reaches `offset` or further."""
 
     def __init__(self, log: PartitionLog, offset: Offset) -> None:
         assert not log.is_busy, "somebody would bring back what is cut"
@@ -42,12 +42,13 @@ class Truncation:
         log.is_truncating = True
 
     def run(self) -> None:
-        """Blocks. Until it succeeds the log stays as it was for whoever reads below the cut."""
+        """Change the files. Blocks. Until it succeeds, the log below the offset stays readable."""
         log = self._log
         disk, folder = log.disk, log.folder
         if disk.exists(folder):
-            # Opening it again must not bring back what was deleted. And the snapshot that is left may lie
-            # before the start: without this file, what retention has removed would be taken for damage.
+            # The start file first: reopening must not bring deleted records back, and the remaining snapshot
+            # may lie before the log start, so that without this file recovery would take what retention
+            # removed for damage.
             if log.log_start_offset > 0:
                 disk.store([log.start_file(log.log_start_offset)])
             _remove_snapshots(disk, folder, past=self.offset)
@@ -63,10 +64,11 @@ class Truncation:
             return
         file = disk.open(self._last_segment.log_path)
         try:
+            # The file is shorter after an earlier attempt that failed.
             size = min(self._last_segment.size_bytes, file.size())
             index = self._last_segment.load_indexes(file).by_offset
             file.truncate(find_batch(file, index, self.offset, size))
-            # What was dropped must not come back behind what is written in its place.
+            # Durable before the next append: the old bytes must not reappear behind the new ones.
             disk.sync([file], [folder])
         finally:
             file.release()
@@ -76,7 +78,7 @@ class Truncation:
 
 
 class FullTruncation:
-    """Of one log: every record goes, and it starts at `offset`, wherever that lies."""
+    """Removal of every record of a log, which then starts at `offset`, wherever that lies."""
 
     def __init__(self, log: PartitionLog, offset: Offset) -> None:
         assert not log.is_busy, "somebody would bring back what is removed"
@@ -86,17 +88,21 @@ class FullTruncation:
         log.is_truncating = True
 
     def run(self) -> None:
-        """Blocks. StorageFull: nothing was changed. Otherwise nothing can be read until it succeeds."""
+        """Change the files. Blocks. StorageFull: nothing changed. Until it succeeds, the log is
+        unreadable.
+        """
         log = self._log
         disk, folder = log.disk, log.folder
         disk.make_folder(folder)
-        # First, because it takes room. Whatever is left of a log that ends before it goes at a start.
+        # First, because this write needs space and may fail. At a start, recovery removes segments that end
+        # before it.
         disk.store([log.start_file(self.offset)])
         _remove_snapshots(disk, folder, past=NO_OFFSET)
         forget_clean_to(disk, folder)
         first, rest = slice(None, 1), slice(1, None)
         for part in (rest, first):
-            # The first goes last: without it those behind it would be a log that starts there.
+            # The first segment last: after a crash without it, the rest would look like a log that starts
+            # later.
             for base in offsets_named(disk.list_folder(folder), LOG_SUFFIX)[part]:
                 _remove_segment(disk, folder, base)
             disk.sync((), [folder])
@@ -107,7 +113,7 @@ class FullTruncation:
 
 
 def truncate_to(log: PartitionLog, offset: Offset) -> None:
-    """Drop every batch that reaches `offset` or further. Waits for the device."""
+    """Remove every batch that reaches `offset` or further. Waits for the device."""
     if offset < log.log_end_offset:
         truncation = Truncation(log, offset)
         truncation.run()
@@ -115,14 +121,14 @@ def truncate_to(log: PartitionLog, offset: Offset) -> None:
 
 
 def truncate_fully_and_start_at(log: PartitionLog, offset: Offset) -> None:
-    """Drop every record and start at `offset`. Waits for the device."""
+    """Remove every record and start at `offset`. Waits for the device."""
     truncation = FullTruncation(log, offset)
     truncation.run()
     truncation.end()
 
 
 def _reopened(log: PartitionLog) -> PartitionLog:
-    """What is left on disk, opened and synced. Nobody else knows of it."""
+    """Open and sync what is left on disk. No other code has this log yet."""
     truncated = open_log(log.disk, log.folder, log.settings, written_by_this_process=True).log
     flush = truncated.begin_flush()
     log.disk.sync(flush.files, flush.folders)
@@ -132,6 +138,7 @@ def _reopened(log: PartitionLog) -> PartitionLog:
 
 
 def _end(log: PartitionLog, truncated: PartitionLog | None) -> None:
+    """Continue with the truncated log, on the event loop."""
     assert truncated is not None, "it was run"
     log.is_truncating = False
     if log.is_closed:
@@ -141,7 +148,7 @@ def _end(log: PartitionLog, truncated: PartitionLog | None) -> None:
 
 
 def _remove_snapshots(disk: Disk, folder: str, past: Offset) -> None:
-    """As they are on disk: one may have got its name from a checkpoint that nobody ended."""
+    """Remove snapshots by their files: a checkpoint that was never ended may have left one."""
     removed = [offset for offset in offsets_named(disk.list_folder(folder), SNAPSHOT_SUFFIX) if offset > past]
     for offset in removed:
         disk.remove(f"{folder}/{segment_name(offset)}{SNAPSHOT_SUFFIX}")

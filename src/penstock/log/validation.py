@@ -1,12 +1,12 @@
-"""May this batch be appended? Kafka's checks, in Kafka's order, with Kafka's error codes.
+"""Validation of produced batches: Kafka's checks, in Kafka's order, with Kafka's error codes.
 
-Nearly every batch is fine. `passes_fast_checks` finds that out with one comparison after another, against
-limits that were worked out when the topic was configured; `check_batch` takes whatever it doubts,
-and says what is wrong or that nothing is.
+Nearly every batch is valid. `passes_fast_checks` confirms that with a few comparisons, against limits
+computed when the topic was configured. `check_batch` handles every other batch and raises the error, or
+accepts it.
 
-Everything is decided from the header, so that a batch is never opened on the way in. Two kinds of
-topic ask for more and pay for it: compacted ones (every record needs a key) and those that bound
-how old a record may be. See log/deep_validation.py for when and where that is done.
+All of these checks use the header only, so that a batch is not decompressed on arrival. Two kinds of topic
+require more and pay for it: compacted ones (every record needs a key) and those that limit the age of a
+record. See log/deep_validation.py for when and where that runs.
 """
 
 from collections.abc import Callable
@@ -34,12 +34,13 @@ from penstock.protocol.batches import (
 )
 from penstock.types import NO_TIMESTAMP, Buffer
 
-# Looking a member up in its class costs as much as all the rest of a comparison.
+# Module constants, because looking an enum member up in its class costs as much as all the rest of a
+# comparison.
 LOG_APPEND_TIME, COMPACT = TimestampType.LOG_APPEND_TIME, CleanupPolicy.COMPACT
 
 BATCH_LENGTH = Struct(">i")
 BATCH_LENGTH_MIN = 14
-"""Below this Kafka takes the bytes for no record batch of any format."""
+"""A smaller length is invalid for a record batch of any format, as in Kafka."""
 MAGIC_AT = 16
 MAGIC_BYTES = MAGIC_AT + 1
 OLD_MAGICS = (0, 1)
@@ -48,21 +49,21 @@ MAGIC_FIELD = BatchHeader._fields.index("magic")
 
 
 class InvalidBatch(ApiError):
-    """What a producer sent cannot be read as one record batch; the log was not asked."""
+    """The payload of a producer is not one record batch. Raised before the log is involved."""
 
 
 def read_batch(payload: memoryview | None) -> tuple[BatchHeader, memoryview]:
-    """The one batch of a produce payload. What is cut off behind it is dropped, as Kafka does."""
+    """Read the one batch of a produce payload. An incomplete batch behind it is dropped, as Kafka does."""
     if payload is not None and len(payload) >= HEADER_BYTES:
         fields = HEADER.unpack_from(payload)
         if fields[MAGIC_FIELD] == MAGIC and fields[BATCH_LENGTH_FIELD] + LOG_OVERHEAD == len(payload):
-            # What BatchHeader._make does, less one call: this runs for every batch produced.
+            # As BatchHeader._make, with one call less: this runs for every produced batch.
             return tuple.__new__(BatchHeader, fields), payload
     return _read_odd_batch(payload)
 
 
 def _read_odd_batch(payload: memoryview | None) -> tuple[BatchHeader, memoryview]:
-    """Kafka's checks in Kafka's order, for what is not one whole batch and nothing else."""
+    """Check a payload that is not exactly one whole batch, in Kafka's order."""
     if payload is None or len(payload) < MAGIC_BYTES:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, "the request has no record batch for this partition")
     size = _size_at(payload, 0)
@@ -89,7 +90,7 @@ def _size_at(payload: memoryview, position: int) -> int:
 
 
 def _require_only_a_tail(payload: memoryview, end: int) -> None:
-    """Behind the batch there may be a part of another, never a whole one."""
+    """Check that only a part of another batch follows, never a whole one."""
     if len(payload) - end < MAGIC_BYTES:
         return
     if payload[end + MAGIC_AT] > MAGIC:
@@ -99,7 +100,7 @@ def _require_only_a_tail(payload: memoryview, end: int) -> None:
 
 
 class FastCheckLimits(msgspec.Struct, frozen=True, gc=False):
-    """What a batch must keep to be fine without another look."""
+    """Limits within which a batch is valid without further checks."""
 
     batch_bytes_max: int
     timestamp_after_max_ms: int
@@ -110,8 +111,8 @@ class FastCheckLimits(msgspec.Struct, frozen=True, gc=False):
 
 
 def passes_fast_checks(batch: memoryview, header: BatchHeader, limits: FastCheckLimits, now_ms: int) -> bool:
-    """Whether `check_batch` has nothing against this batch. False: it must be asked."""
-    # Taken apart at once: a field of a named tuple costs as much as five local variables.
+    """Check a batch against the limits. True: valid. False: `check_batch` must decide."""
+    # Unpacked at once: one access to a field of a named tuple costs as much as five local variables.
     base_offset, _, _, _, crc, attributes, delta, _, newest, producer_id, _, sequence, count = header
     return (
         len(batch) <= limits.batch_bytes_max
@@ -125,9 +126,9 @@ def passes_fast_checks(batch: memoryview, header: BatchHeader, limits: FastCheck
 
 
 def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
-    """Raise the ApiError that Kafka would answer with; return if the batch is fine.
+    """Raise the ApiError that Kafka would return; return normally if the batch is valid.
 
-    True: it is to be refused for a time that lies ahead, and `check_records` says which records.
+    True: a timestamp is too far in the future, and `check_records` finds the records and rejects the batch.
     """
     size = len(batch)
     if size > config.max_message_bytes:
@@ -149,7 +150,7 @@ def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms:
 
 
 def check_records(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    """The checks for which a batch must be opened. Takes long for a large one."""
+    """Run the checks that decompress a batch. Takes long for a large one."""
     if _is_in_future(header, config, now_ms):
         raise _future_timestamp_error(batch, header, config, now_ms)
     if config.timestamp_before_max_ms != LONG_MAX and config.timestamp_type is not LOG_APPEND_TIME:
@@ -188,7 +189,7 @@ def _is_in_future(header: BatchHeader, config: TopicConfig, now_ms: int) -> bool
 
 
 def _future_timestamp_error(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> ApiError:
-    """Names the records at fault, unless the batch has more than are looked at one by one."""
+    """Build the error. It names the offending records, unless there are too many to check one by one."""
     latest = now_ms + config.timestamp_after_max_ms
     few = header.record_count <= RECORDS_CHECKED_MAX
     return ApiError(
@@ -200,7 +201,7 @@ def _future_timestamp_error(batch: Buffer, header: BatchHeader, config: TopicCon
 
 
 def _limit_record_count(header: BatchHeader) -> None:
-    """What is done for every record is done while other batches wait for their turn."""
+    """Reject a batch with too many records to check: other batches wait meanwhile."""
     if header.record_count > RECORDS_CHECKED_MAX:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -220,7 +221,7 @@ def _check_oldest(batch: Buffer, oldest_allowed: int) -> None:
 
 
 def _offending_records(batch: Buffer, is_wrong: Callable[[int], bool]) -> tuple[int, ...]:
-    """The numbers of the records with a wrong timestamp."""
+    """Numbers of the records with a wrong timestamp."""
     return tuple(number for number, record in enumerate(_read_records(batch)) if is_wrong(record.timestamp))
 
 

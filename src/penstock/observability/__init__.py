@@ -1,1 +1,1 @@
-"""What the broker says about itself."""
+"""Log output of the broker."""

@@ -2,10 +2,10 @@
 
     2026-11-15T08:00:00.123Z INFO  partition.recovered partition=orders-3 scanned_bytes=1048576
 
-Values that could break a line or imitate another are quoted: names come from clients.
+Values that could break a line or imitate another one are quoted: clients choose some of the names.
 
-Rule 1: a log that cannot be written changes nothing else. Lines lost to a full disk are counted, and
-        the count is the first thing said when there is room again.
+Rule 1: a failure to write a log line has no other effect. Lines lost to a full disk are counted, and the
+        count is the first line written when there is space again.
 """
 
 import json
@@ -19,6 +19,8 @@ PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 class Log(Protocol):
+    """Writer of log lines."""
+
     def info(self, event: str, **fields: object) -> None: ...
 
     def warning(self, event: str, **fields: object) -> None: ...
@@ -27,6 +29,8 @@ class Log(Protocol):
 
 
 class StreamLog:
+    """Log on a text stream, by default standard error. `quiet` omits INFO lines."""
+
     def __init__(self, clock: Clock, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self._clock = clock
         self._stream = stream if stream is not None else sys.stderr
@@ -57,7 +61,7 @@ class StreamLog:
 
 
 class NullLog:
-    """For tests and tools that look at results instead."""
+    """Log without output, for tests and tools."""
 
     def info(self, event: str, **fields: object) -> None:
         pass

@@ -1,1 +1,1 @@
-"""A partition as a replica keeps it: its log, its role, its high watermark, and who waits for it."""
+"""Replication of partitions: log, role and high watermark of each replica, and requests that wait for it."""

@@ -1,18 +1,19 @@
-"""What a follower asks one leader for: all partitions that it follows there, in one fetch session.
+"""The follower's half of a fetch session: all partitions that it follows on one leader, in one request.
 
-A fetch session (KIP-227) remembers at the leader what was asked for, so a request names only what has
-changed since the last one. Here is the follower's half: which partitions the session holds and how each
-was asked for. It is what makes an idle fetch of thousands of partitions small on both sides.
+A fetch session (KIP-227) remembers at the leader which partitions were requested, so a request names only
+what has changed since the last one. This module is the follower's half: which partitions the session holds
+and the position of each. It keeps an idle fetch of thousands of partitions small on both sides.
 
-    follow ──→ due ──→ asked ──→ answered ──→ due
-                ↑                   │
-                └──── put off ←─────┘ an error, or nothing to be done just now
+    follow ──→ due ──→ requested ──→ answered ──→ due
+                ↑                       │
+                └───── delayed ←────────┘ an error, or nothing can be fetched just now
 
-Rule 1: a partition that cannot be asked for just now leaves the session: the leader takes whatever the
-        session holds for what we have.
-Rule 2: a partition whose log start has moved is asked for again when that start is stored, and no fetch
-        waits for long at the leader meanwhile: somebody who deleted records waits there for the report.
-Rule 3: the session belongs to a connection here. A new one, and any refusal, begins with everything.
+Rule 1: a partition that cannot be fetched just now leaves the session: the leader takes the fetch offset that
+        the session holds for the follower's end offset.
+Rule 2: a partition whose log start has moved is fetched again when that start is stored, and meanwhile no
+        fetch waits long at the leader: a DeleteRecords request waits there for the new log start.
+Rule 3: the session belongs to a connection here. A new connection, and any error of the whole request, starts
+        a new session with all partitions.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ from penstock.types import TopicId
 NO_SESSION: Final = 0
 FULL_EPOCH: Final = 0
 RECHECK_DELAY_S: Final = 0.02
-"""Until a partition is looked at again that is being flushed or cut."""
+"""Delay until a partition that is being flushed or truncated is checked again."""
 
 
 class Replica(NamedTuple):
@@ -60,7 +61,7 @@ class SessionPartition(NamedTuple):
 
 FindPartition = Callable[[TopicId, int], Partition | None]
 AllowFetch = Callable[[Replica, float], Allowance]
-"""When a replica may be asked for, given the time, and for how much."""
+"""Given the time: when the replica may be fetched, and how many bytes."""
 
 
 def _unthrottled(replica: Replica, now: float) -> Allowance:
@@ -68,12 +69,12 @@ def _unthrottled(replica: Replica, now: float) -> Allowance:
 
 
 class PartitionActivity:
-    """Which partitions of a session have had records lately."""
+    """Tracks which partitions of a session have received records lately."""
 
     def __init__(self) -> None:
         self._active_at: dict[Replica, float] = {}
         self._answers: dict[Replica, int] = {}
-        """With records, since they are followed here."""
+        """Number of replies with records since the partition is followed here."""
         self._looked_at = 0.0
 
     def begin(self, replica: Replica, now: float) -> None:
@@ -89,7 +90,7 @@ class PartitionActivity:
             self._answers[replica] = self._answers.get(replica, 0) + 1
 
     def idle(self, now: float) -> list[Replica]:
-        """Those that have had nothing for long, where there are many. Looked for now and then."""
+        """Partitions without records for long, if the session holds many. Computed periodically."""
         long_ago = now - REPLICA_IDLE_MS / 1000
         if len(self._active_at) <= REPLICA_TOGETHER_MAX or self._looked_at > long_ago:
             return []
@@ -97,11 +98,13 @@ class PartitionActivity:
         return [replica for replica, at in self._active_at.items() if at <= long_ago]
 
     def busy(self) -> list[Replica]:
-        """Those that have had something again and again."""
+        """Partitions that received records repeatedly."""
         return [replica for replica, count in self._answers.items() if count >= REPLICA_BUSY_ANSWERS]
 
 
 class FetchSessionHandler:
+    """Fetch session with one leader."""
+
     def __init__(
         self,
         leader_id: int,
@@ -115,28 +118,28 @@ class FetchSessionHandler:
         self._allow = allow
         self._followed: dict[Replica, None] = {}
         self._due: dict[Replica, None] = {}
-        """To be asked for with the next request."""
+        """To be requested with the next fetch, if their position changed."""
         self._delayed: dict[Replica, float] = {}
-        """Until when."""
+        """Not requested before this time."""
         self._session_partitions: dict[Replica, SessionPartition] = {}
-        """What the session holds."""
+        """Partitions that the session holds at the leader."""
         self._forgotten: dict[Replica, None] = {}
-        """What it holds and should not."""
+        """Partitions that the session holds and should drop."""
         self._start_unstored: dict[Replica, Partition] = {}
-        """Those that were asked for with a log start that is not the latest."""
+        """Partitions requested with an outdated log start, because the latest is not stored yet."""
         self._session_id = NO_SESSION
         self._session_epoch = FULL_EPOCH
         self._allowed_at = 0.0
-        """When those that are held back may be asked for: no fetch waits beyond that."""
+        """Time when throttled partitions may be fetched again: no fetch waits at the leader beyond it."""
 
     def __len__(self) -> int:
-        """How many partitions are followed."""
+        """Number of followed partitions."""
         return len(self._followed)
 
-    # What is followed
+    # Followed partitions
 
     def follow(self, replica: Replica) -> None:
-        """From now on, or under another leader epoch."""
+        """Follow a partition, from now on or under another leader epoch."""
         self._followed[replica] = None
         self._delayed.pop(replica, None)
         self._due[replica] = None
@@ -148,14 +151,14 @@ class FetchSessionHandler:
         self._remove_from_session(replica)
 
     def delay(self, replica: Replica, until: float) -> None:
-        """It is not asked for before that time."""
+        """Leave the partition out of fetches before that time."""
         if replica in self._followed:
             self._due.pop(replica, None)
             self._delayed[replica] = until
             self._remove_from_session(replica)
 
     def next_delayed_at(self) -> float | None:
-        """When the first of those that were put off is due; None: none was."""
+        """Time when the first delayed partition is due; None: none is delayed."""
         return min(self._delayed.values(), default=None)
 
     def _remove_from_session(self, replica: Replica) -> None:
@@ -163,10 +166,10 @@ class FetchSessionHandler:
             self._forgotten[replica] = None
         self._start_unstored.pop(replica, None)
 
-    # Asking
+    # Requests
 
     def begin(self) -> None:
-        """A new connection, or the leader knows nothing of the session."""
+        """Start a new session: the connection is new, or the leader has lost the session."""
         self._session_id, self._session_epoch = NO_SESSION, FULL_EPOCH
         self._session_partitions.clear()
         self._forgotten.clear()
@@ -175,7 +178,7 @@ class FetchSessionHandler:
                 self._due[replica] = None
 
     def request(self, broker_id: int, broker_epoch: int, now: float) -> FetchRequest | None:
-        """What to send now; None: nothing can be asked for."""
+        """Build the next fetch; None: no partition can be fetched."""
         for replica in [replica for replica, until in self._delayed.items() if until <= now]:
             del self._delayed[replica]
             self._due[replica] = None
@@ -212,11 +215,11 @@ class FetchSessionHandler:
         return min(wait_ms, ceil((self._allowed_at - now) * 1000))
 
     def _partition_request(self, replica: Replica, now: float) -> FetchPartition | None:
-        """None: it is asked for in this way already, or cannot be."""
+        """Build the request for one partition; None: it is unchanged, or cannot be fetched."""
         partition = self._find(*replica)
         following = partition.following if partition is not None else None
         if partition is None or following is None or following.leader_id != self._leader_id:
-            self._remove_from_session(replica)  # we are about to be told
+            self._remove_from_session(replica)  # an image that removes it from this leader is about to arrive
             return None
         allowance = self._allow(replica, now)
         if allowance.since > now:
@@ -232,6 +235,7 @@ class FetchSessionHandler:
         else:
             self._start_unstored.pop(replica, None)
         session_partition = SessionPartition(partition, fetch_position)
+        # Unchanged: the leader still holds this position, so the request need not repeat it.
         if self._session_partitions.get(replica) == session_partition:
             return None
         self._session_partitions[replica] = session_partition
@@ -252,16 +256,17 @@ class FetchSessionHandler:
         self._forgotten.clear()
         return list(topics.values())
 
-    # Being answered
+    # Replies
 
     def handle_response(
         self, response: FetchResponse
     ) -> Iterator[tuple[Replica, SessionPartition, PartitionData]]:
-        """Each partition with what was asked for it. Nothing if the leader refused the whole."""
+        """Yield each partition of the reply with its request. Nothing if the whole fetch failed."""
         if response.error_code:
             self.begin()
             return
         self._session_id = response.session_id
+        # Epoch 0 would request a new session, so the epoch wraps to 1.
         self._session_epoch = 1 if self._session_epoch == INT_MAX else self._session_epoch + 1
         if self._session_id == NO_SESSION:
             self._session_epoch = FULL_EPOCH

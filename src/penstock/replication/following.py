@@ -1,20 +1,20 @@
-"""What a follower asks its leader next, and what it does with the answer.
+"""The follower side of one partition: its next fetch, and the handling of the leader's reply.
 
-    ask ──→ data          append it; the next ask, after the flush, acknowledges it
-        ──→ diverging     our history and the leader's part: cut ours there, and ask again
-        ──→ out of range  nothing of ours is of use to this leader: begin anew where its log starts
-        ──→ wrong epoch   one of us has not heard of the latest leader yet: wait for metadata
+    fetch ──→ data          append it; the next fetch, after the flush, acknowledges it
+          ──→ diverging     the two logs diverge: truncate this one to the divergence offset, fetch again
+          ──→ out of range  no record of this log is usable: full truncation to the leader's log start
+          ──→ wrong epoch   one of the two brokers lacks the latest metadata: wait for it
 
-A fetch offset is a promise: the leader counts everything below it as stored here. So with flush policy
-before_ack it is the flushed end, and while anything is unflushed nothing is asked. The log start of a fetch
-is a promise, too: after a crash this log begins there, or later. A start that has moved is reported when it
-is stored (broker/storage/log_start_writer.py).
+A fetch offset is a promise: the leader counts every record below it as stored by this follower. So with flush
+policy before_ack the fetch offset is the flushed end, and the follower sends no fetch while anything is
+unflushed. The log start offset of a fetch is a promise too: after a crash this log begins there, or later.
+The follower reports a moved log start once it is stored (broker/storage/log_start_writer.py).
 
-Rule 1: a log is cut where lineages part, never at the high watermark: that comes late to a follower, and
-        what lies above it may have been acknowledged to a client (KIP-101).
-Rule 2: the high watermark moves only with an answer that says our histories are one up to the offset
-        we asked for; an answer that says they part changes nothing else (KAFKA-14704).
-Rule 3: one object for one leader epoch. An answer to another ask than the last is passed over.
+Rule 1: a log is truncated to the divergence offset, never to the high watermark. The high watermark reaches a
+        follower late, and records above it may have been acknowledged to a client (KIP-101).
+Rule 2: the high watermark moves only with a reply that confirms that both logs agree up to the fetch offset.
+        A reply that reports a divergence changes nothing else (KAFKA-14704).
+Rule 3: one `FollowerRole` for one leader epoch. A reply to any fetch but the latest is ignored.
 """
 
 from enum import Enum, auto
@@ -28,41 +28,45 @@ from penstock.protocol.messages.fetch import EpochEndOffset, PartitionData
 from penstock.types import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 
 UNKNOWN_LEADER: Final = -2
-"""Leads, and we are not told who: the image still has ourselves."""
+"""Leader id of a partition whose leader is unknown: the image still names this broker."""
 
 
 class FetchPosition(NamedTuple):
+    """Position of one fetch, kept to match the reply with it."""
+
     offset: Offset
     last_fetched_epoch: LeaderEpoch
     log_start_offset: Offset
-    """Where our log begins after a crash, if not later."""
+    """Offset at which this log begins after a crash, if not later."""
     leader_epoch: LeaderEpoch
     truncation_count: int
-    """How often our log had been cut then. It is not sent."""
+    """Number of truncations of this log at the time of the fetch. Not sent."""
 
 
 class Applied(NamedTuple):
-    """The answer was ours and is used up."""
+    """The reply matched the fetch and was applied."""
 
     batches: int
 
 
 class RetryLater(NamedTuple):
-    """Ask again later, or when the metadata has changed."""
+    """Fetch again later, or when the metadata has changed."""
 
     code: ErrorCode
 
 
 class Ignored(Enum):
     STALE = auto()
-    """The answer was to something that we no longer ask."""
+    """The reply belongs to a fetch that is no longer the current one."""
 
 
 FetchOutcome = Applied | Truncation | FullTruncation | RetryLater | Ignored
-"""A Truncation or BeginningAnew is to be run and ended before the next ask."""
+"""A Truncation or FullTruncation must be run and ended before the next fetch."""
 
 
 class FollowerRole:
+    """Follower side of one partition in one leader epoch."""
+
     __slots__ = ("_high_watermark_of_leader", "_log", "high_watermark_before", "leader_epoch", "leader_id")
 
     def __init__(
@@ -71,12 +75,12 @@ class FollowerRole:
         self.leader_id: Final = leader_id
         self.leader_epoch: Final = leader_epoch
         self.high_watermark_before: Final = high_watermark_before
-        """The high watermark that was known before this leader."""
+        """High watermark that was known before this leader."""
         self._log = log
         self._high_watermark_of_leader = NO_OFFSET
 
     def fetch_position(self, *, flushed_only: bool) -> FetchPosition | None:
-        """None: something must become durable, or be cut, before."""
+        """Position of the next fetch; None: records must first be flushed, or a truncation must end."""
         log = self._log
         if log.is_truncating or (flushed_only and log.flushed_end_offset < log.log_end_offset):
             return None
@@ -90,11 +94,16 @@ class FollowerRole:
         )
 
     def handle_fetch_response(self, fetch_position: FetchPosition, answer: PartitionData) -> FetchOutcome:
-        """CorruptData: no leader can have stored what came. StorageFull, StorageFailed: our disk."""
+        """Apply the leader's reply, or return the truncation that it requires.
+
+        CorruptData: no leader can have stored these records. StorageFull, StorageFailed: the disk of this
+        broker.
+        """
         log = self._log
         if self._is_stale(fetch_position):
             return Ignored.STALE
         code = known_code(answer.error_code)
+        # A checkpoint or swap that is under way would bring back the files that a truncation removes.
         if log.is_busy and self._changes_files(code, answer):
             return RetryLater(ErrorCode.NONE)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and answer.log_start_offset >= 0:
@@ -108,6 +117,8 @@ class FollowerRole:
     def _is_stale(self, fetch_position: FetchPosition) -> bool:
         log = self._log
         is_same = (
+            # A reply to a fetch before a truncation describes a log that no longer exists, even where its
+            # offset fits again.
             fetch_position.leader_epoch == self.leader_epoch
             and fetch_position.truncation_count == log.truncation_count
         )
@@ -132,18 +143,22 @@ class FollowerRole:
             records = memoryview(answer.records)
             writable = memoryview(bytearray(records)) if records.readonly else records
             batches = append_as_follower(log, writable, self.leader_epoch)
+        # After the append: the high watermark must not cover records that are not in this log yet.
         self._high_watermark_of_leader = Offset(answer.high_watermark)
+        # The leader's log start may lie past the records fetched so far.
         start = min(Offset(answer.log_start_offset), log.log_end_offset)
         if start > log.log_start_offset:
             log.advance_start(start)
         return Applied(batches)
 
     def high_watermark(self, own_end: Offset) -> Offset:
-        """What may be shown of a log whose records count up to `own_end`. NO_OFFSET: not known yet."""
+        """High watermark of a log whose records count up to `own_end`. NO_OFFSET: not known yet."""
         return min(self._high_watermark_of_leader, own_end)
 
     def lag(self, log_end_offset: Offset) -> int | None:
-        """How many records the leader had shown that are not here, when it answered last; None: not known."""
+        """Number of visible records of the leader, at its last reply, that are missing here; None:
+        unknown.
+        """
         known = self._high_watermark_of_leader
         return None if known == NO_OFFSET else max(0, known - log_end_offset)
 
@@ -153,7 +168,7 @@ class FollowerRole:
 
 
 def known_code(code: int) -> ErrorCode:
-    """A leader of a newer release may have codes that this one does not know: asked again, it may not."""
+    """Map an error code to ErrorCode. The follower retries after a code of a newer release."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -161,10 +176,11 @@ def known_code(code: int) -> ErrorCode:
 
 
 def divergence_offset(log: PartitionLog, leader: EpochEndOffset) -> Offset:
-    """Up to where our records may be the leader's, who says where its latest epoch not above ours ends.
+    """Compute up to where this log may agree with the leader's, from the leader's reply.
 
-    Where we have records of that epoch, the shorter of the two is what both have. Where we have none,
-    all of ours above the epoch before it are others'; the next ask tells whether those below are not.
+    `leader` names the leader's latest epoch that is not above the follower's, and its end offset. If this log
+    has records of that epoch, both logs agree at most up to the smaller of the two ends. If it has none, all
+    its records above the previous epoch differ; the next fetch shows whether older ones do.
     """
     epoch, end = log.epochs.end_of(LeaderEpoch(leader.epoch), log.log_end_offset)
     if epoch == NO_EPOCH:

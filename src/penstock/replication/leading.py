@@ -1,29 +1,33 @@
-"""What the leader of a partition with several replicas knows of the others, and what follows from it.
+"""The leader's view of its followers: the high watermark, and changes of the in-sync replicas (ISR).
 
-Each follower's fetch says up to where it has everything, durably. From that come
+A follower's fetch offset states up to where that follower has every record, durably. From these offsets the
+leader derives
 
-    the high watermark    the least of those ends over everybody who may be in the in-sync set
-    who may join          who has everything that was ever shown, and the start of this leadership, and
-                          has stored that all is deleted which this leader has stored as deleted
-    who must leave        who has not been at the end of the log for too long
+    high watermark        the smallest of them over all brokers that may be in the ISR
+    replicas that join    a follower that has everything below the high watermark and below the start of
+                          this leadership, and has stored every deletion that this leader has stored
+    replicas that leave   a follower that has not reached the end of the log for too long
 
-The in-sync set belongs to the metadata store. The leader proposes another and goes on while the answer
-is on its way; it may get lost. Until then both count: the committed set and the proposed one together
-are the *maximal* set, and a record is safe when all of those have it. So whichever of the two is true,
-whoever is elected from it has every record that was shown.
+The metadata store owns the ISR. The leader proposes another ISR and continues while the reply is pending; the
+reply may be lost. Until the outcome is known, both sets count: the committed ISR and the proposed one
+together are the *maximal ISR*, and a record is below the high watermark only when all of its members have the
+record. So whichever of the two sets is true, every broker that can be elected from it has every visible
+record.
 
-Rule 1: the high watermark never goes back, and never moves while the committed set has fewer members
-        than min.insync.replicas.
-Rule 2: one proposal at a time. It is settled by its own answer or by a newer state of the partition,
-        whichever is seen first; what comes later about it is passed over.
-Rule 3: a fetch counts if it was made under this leader epoch, by the process that has its broker's session.
-        The caller has checked both, and that the follower's history is ours.
-Rule 4: a follower that is at the end costs nothing, however long it is silent. That it is behind is
-        noticed when somebody looks, and counts from there or from its fetches, whichever is later.
-Rule 5: one object for one leader epoch of a log, however often this broker stops leading and leads on
-        within it (replication/leaderships.py): a forgotten proposal may still be committed.
+Rule 1: the high watermark never moves back, and does not move while the committed ISR has fewer members than
+        min.insync.replicas.
+Rule 2: one proposal at a time. Its own reply or a newer state of the partition decides it, whichever arrives
+        first. A later reply about the same proposal is ignored.
+Rule 3: a fetch counts if the follower made it under this leader epoch, from the process that owns the session
+        of its broker. The caller has checked both, and that the follower's log does not diverge from the
+        leader's.
+Rule 4: a follower at the end of the log is not behind, however long it sends no fetch. `propose_shrink`
+        notices that a follower is behind. The lag counts from that check or from the follower's own fetches,
+        whichever is later.
+Rule 5: one `LeaderRole` for one leader epoch of a log, however often this broker stops and resumes leading
+        within that epoch (replication/leaderships.py): a proposal that was forgotten may still be committed.
 
-Nothing here waits, reads a clock or touches a log.
+The module is pure: it does not wait, read a clock or touch a log.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,25 +39,28 @@ NO_BROKER_EPOCH: Final = -1
 
 
 class CommittedPartitionState(NamedTuple):
-    """The state of a partition in the metadata store, as far as its leader needs it."""
+    """State of a partition in the metadata store, as far as its leader needs it."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     version: int
-    """The partition epoch: every change of the state has a higher one."""
+    """The partition epoch. Every change of the state raises it."""
     isr_min: int
     """min.insync.replicas"""
     elr: tuple[int, ...] = ()
-    """Replicas that may be elected although they are not in sync (eligible leader replicas, KIP-966)."""
+    """Eligible leader replicas (KIP-966): they may be elected although they are not in sync."""
 
 
 class PendingIsrChange(NamedTuple):
+    """Proposed ISR whose outcome the leader does not know yet."""
+
     isr: tuple[int, ...]
-    """In the order of the replicas."""
+    """In the order of the replica assignment."""
     added: Mapping[int, int]
-    """Who joins, with the broker epoch it fetched with: another incarnation must not join instead."""
+    """Brokers that join, each with the broker epoch of its fetch: a later process of that broker must not
+    join instead."""
     version: int
-    """Of the state that it is to replace."""
+    """Partition epoch of the state that the proposal replaces."""
 
 
 class FollowerFetchState(NamedTuple):
@@ -63,31 +70,34 @@ class FollowerFetchState(NamedTuple):
     broker_epoch: int
     offset: Offset
     admitted_epoch: int
-    """The epoch with which the broker may join in-sync sets; NO_BROKER_EPOCH: it may not."""
+    """Broker epoch with which the broker may join an ISR; NO_BROKER_EPOCH: the broker may not join."""
     log_start: Offset = NO_OFFSET
-    """Where its log begins after a crash, if not later; NO_OFFSET: not known, it may begin at 0."""
+    """The follower's log begins here after a crash, if not later; NO_OFFSET: unknown, it may begin at 0."""
 
 
 class Follower:
-    """Another replica, as its fetches show it."""
+    """State of another replica, as its fetches report it."""
 
     __slots__ = ("acknowledged_end", "behind_since", "last_fetch_at", "log_end_at_last_fetch", "log_start")
 
     def __init__(self, now: float) -> None:
         self.acknowledged_end = NO_OFFSET
-        """It has everything below, on disk if that is what the topic asks for."""
+        """The follower has every record below, on disk if the topic's flush policy requires that."""
         self.behind_since: float | None = now
-        """None: it was at the end of the log when somebody last looked."""
+        """Start of the current lag; None: the follower was at the end of the log at the last check."""
         self.last_fetch_at = now
         self.log_end_at_last_fetch = NO_OFFSET
-        """Where the log ended when it last fetched."""
+        """End of the leader's log at the follower's last fetch."""
         self.log_start = NO_OFFSET
 
     def note(self, fetched: FollowerFetchState, log_end: Offset, now: float) -> None:
         offset = fetched.offset
         if offset >= log_end:
             self.behind_since = None
-        elif offset >= self.log_end_at_last_fetch:  # it has caught up with what there was at its last fetch
+        elif offset >= self.log_end_at_last_fetch:
+            # The follower reached what the leader had at its previous fetch, so its lag began no earlier than
+            # then (as in Kafka's lastCaughtUpTime). Under constant load an offset is rarely equal to the
+            # moving log end.
             self.behind_since = self.last_fetch_at
         elif self.behind_since is None:
             self.behind_since = now
@@ -97,13 +107,15 @@ class Follower:
         self.log_start = fetched.log_start
 
     def resume(self, now: float) -> None:
-        """The leader did not take fetches until now: the follower could not catch up meanwhile."""
+        """Restart the lag clock: no fetch was served until now, so the follower could not catch up."""
         self.last_fetch_at = now
         if self.behind_since is not None:
             self.behind_since = now
 
 
 class LeaderRole:
+    """Leader side of one partition in one leader epoch."""
+
     def __init__(
         self,
         broker_id: int,
@@ -115,13 +127,13 @@ class LeaderRole:
         self._broker_id = broker_id
         self._state = state
         self.epoch_start: Final = epoch_start
-        """Where the log ended when this leadership began."""
+        """End of the log when this leadership began."""
         self.high_watermark = high_watermark
         self.own_end = NO_OFFSET
-        """Up to where this broker has everything itself, as the topic's flush policy counts it."""
+        """This broker has every record below this offset, as the topic's flush policy counts it."""
         self.own_start = Offset(0)
-        """Where the log of this broker begins after a crash, if not later. No deletion that was confirmed, by
-        this leader or one before it, is of later records."""
+        """Offset at which this broker's log begins after a crash, if not later. No confirmed deletion, by
+        this leader or an earlier one, covers records at or above it."""
         self._followers: dict[int, Follower] = {}
         self._proposal: PendingIsrChange | None = None
         self._maximal: frozenset[int] = frozenset()
@@ -131,17 +143,17 @@ class LeaderRole:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """The committed in-sync set."""
+        """The committed in-sync replicas."""
         return self._state.isr
 
     @property
     def isr_min(self) -> int:
-        """More than there are replicas cannot be asked for."""
+        """min.insync.replicas, limited to the number of replicas."""
         return min(self._state.isr_min, len(self._state.replicas))
 
     @property
     def meets_min_isr(self) -> bool:
-        """Whether the committed in-sync set is large enough for records to become safe."""
+        """Whether the committed ISR has enough members for the high watermark to move."""
         return len(self._state.isr) >= self.isr_min
 
     @property
@@ -149,23 +161,23 @@ class LeaderRole:
         return len(self._state.isr) < len(self._state.replicas)
 
     def records_behind(self, log_end: Offset) -> int:
-        """How many records the slowest of the other replicas lacks, in sync or not."""
+        """Number of records that the slowest other replica lacks, in sync or not."""
         ends = (max(follower.acknowledged_end, Offset(0)) for follower in self._followers.values())
         return max(log_end - min(ends, default=log_end), 0)
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether everything that was ever shown by an earlier leader is shown by this one too."""
+        """Whether everything that an earlier leader made visible is below this leader's high watermark."""
         return self.high_watermark >= self.epoch_start
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Whoever may be in the in-sync set, whatever became of a proposal."""
+        """Brokers in the committed ISR or in the pending proposal, whatever its outcome."""
         return self._maximal
 
     @property
     def proposal(self) -> PendingIsrChange | None:
-        """The one whose outcome is not known. It is sent, and sent again as it is, until that is."""
+        """Proposal with unknown outcome. The broker sends it, unchanged, until the outcome is known."""
         return self._proposal
 
     def is_replica(self, broker_id: int) -> bool:
@@ -176,26 +188,30 @@ class LeaderRole:
         return follower.acknowledged_end if follower is not None else NO_OFFSET
 
     def is_deleted(self, offset: Offset) -> bool:
-        """Whether the log of every other replica that may be elected begins there after a crash, or later.
+        """Check whether the log of every other electable replica begins at `offset` or later after a crash.
 
-        An eligible leader that is not alive counts too, with what it reported last: it may return and lead.
+        An eligible leader that is not alive counts too, with the log start that it reported last: that broker
+        may return and be elected.
         """
         members = (self._followers.get(member) for member in (*self._maximal, *self._state.elr))
         return all(member is None or member.log_start >= offset for member in members)
 
     def changed(self, state: CommittedPartitionState, now: float) -> Offset:
-        """The metadata store has this now. Returns the high watermark."""
+        """Apply a newer state from the metadata store. Returns the high watermark."""
+        # An older image may arrive after the reply to a proposal.
         if state.version < self._state.version:
             return self.high_watermark
         if state.version > self._state.version:
-            self._proposal = None  # it was compared with an older state: it was that change, or is refused
+            # The proposal was compared with an older partition epoch: either this state is its result, or the
+            # store rejects it.
+            self._proposal = None
         self._apply_state(state, now)
         return self._advance()
 
     def resumed(self, state: CommittedPartitionState, now: float) -> Offset:
-        """The broker leads on under the same leader epoch, after it had stopped. Returns the high watermark.
+        """Lead again under the same leader epoch, after a stop. Returns the high watermark.
 
-        Everything else is as it was, a proposal without a known outcome too.
+        Everything else stays as it was, including a proposal whose outcome is unknown.
         """
         for follower in self._followers.values():
             follower.resume(now)
@@ -214,12 +230,12 @@ class LeaderRole:
     # Positions
 
     def reached(self, own_end: Offset) -> Offset:
-        """What this broker has itself ends there now. Returns the high watermark."""
+        """Record the end of this broker's own log, by its flush policy. Returns the high watermark."""
         self.own_end = own_end
         return self._advance()
 
     def fetched(self, fetched: FollowerFetchState, log_end: Offset, now: float) -> PendingIsrChange | None:
-        """A follower has everything below its offset. Returns what that is a reason to propose.
+        """Record that a follower has everything below its fetch offset. Returns the resulting proposal.
 
         The high watermark may have moved.
         """
@@ -237,16 +253,22 @@ class LeaderRole:
         return (
             self._proposal is None
             and fetched.offset >= self.high_watermark
+            # Records below the epoch start may be visible to clients of an earlier leader, although this
+            # leader's high watermark has not reached them yet.
             and fetched.offset >= self.epoch_start
+            # Fence: only the process that the controller admitted may join.
             and fetched.broker_epoch == fetched.admitted_epoch
-            # It may be elected next. What was confirmed as deleted must not come back then.
+            # A new member may be elected next. Its log must not bring back records whose deletion was
+            # confirmed.
             and max(fetched.log_start, Offset(0)) >= self.own_start
         )
 
     def _advance(self) -> Offset:
+        # Below min.insync.replicas nothing new becomes visible: a single surviving replica could lose it.
         if not self.meets_min_isr:
             return self.high_watermark
         end = self.own_end
+        # The maximal ISR: the pending proposal may already be committed, so its members count too.
         for member in self._maximal:
             follower = self._followers.get(member)
             if follower is not None and follower.acknowledged_end < end:
@@ -258,7 +280,7 @@ class LeaderRole:
     # Proposals
 
     def propose_shrink(self, log_end: Offset, now: float, lag_ms_max: int) -> PendingIsrChange | None:
-        """Whoever has been behind for too long is to leave the in-sync set. Asked now and then."""
+        """Propose an ISR without the followers that have been behind for too long. Called periodically."""
         if self._proposal is not None:
             return None
         late = {
@@ -282,10 +304,11 @@ class LeaderRole:
         return self._proposal
 
     def committed(self, proposal: PendingIsrChange, version: int) -> Offset:
-        """The proposal is the state now, with this version. Returns the high watermark."""
+        """Apply a proposal that was committed with this version. Returns the high watermark."""
+        # By identity: a late reply to an earlier proposal changes nothing (rule 2).
         if proposal is self._proposal:
             self._proposal = None
-            # Who has left may be eligible. The image that comes next says who is.
+            # A broker that left the ISR may be an eligible leader. The next image states which ones are.
             left = tuple(member for member in self._state.isr if member not in proposal.isr)
             elr = (*self._state.elr, *left)
             self._state = self._state._replace(isr=proposal.isr, version=version, elr=elr)
@@ -293,10 +316,10 @@ class LeaderRole:
         return self._advance()
 
     def rejected(self, proposal: PendingIsrChange) -> Offset:
-        """The proposal never became and never will become the state. Returns the high watermark.
+        """Drop a proposal that never was and never will be committed. Returns the high watermark.
 
-        A conflict alone does not say so: the same proposal may have been accepted when it was sent
-        before. The caller has seen the state of a revision at which it failed, and it was the old one.
+        A conflict alone does not prove that: an earlier attempt to send the same proposal may have succeeded.
+        The caller has read the state at the revision of the conflict, and the state was still the old one.
         """
         if proposal is self._proposal:
             self._proposal = None

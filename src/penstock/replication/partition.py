@@ -1,22 +1,21 @@
-"""A replica: its log, its leader epoch, its high watermark, and who waits for it.
+"""One replica of a partition: its log, leader epoch, high watermark, and the requests that wait for it.
 
-The high watermark is what counts. Readers, acknowledgements and lookups see nothing past it. What
-this replica has itself counts
+Readers, acknowledgements and lookups see nothing past the high watermark. This replica's own records count
 
-    flush policy before_ack     up to where the log is flushed: an unflushed record is never shown
-    flush policy interval, os   up to where the log ends
+    flush policy before_ack     up to the flushed end: an unflushed record is never visible
+    flush policy interval, os   up to the end of the log
 
-and its role says what follows from that:
+and the role turns that own end into the high watermark:
 
-    the only replica   that is the high watermark
-    leading            the least of it and of what the in-sync followers have (replication/leading.py)
-    following          the least of it and of what the leader shows (replication/following.py)
+    the only replica   the own end
+    leading            the smallest of it and of the ends of the in-sync followers (replication/leading.py)
+    following          the smaller of it and of the leader's high watermark (replication/following.py)
 
-Rule 1: the high watermark never goes back while this process leads.
-Rule 2: a partition whose disk lied is damaged, and offline. It answers KAFKA_STORAGE_ERROR, changes nothing,
-        and is no part of any later leader epoch.
-Rule 3: an object has one leader epoch. With the next one another takes over the log, and whoever waits
-        for anything here is told NOT_LEADER_OR_FOLLOWER (`resign`).
+Rule 1: the high watermark never moves back while this process leads.
+Rule 2: a partition with lost or corrupt data on disk is damaged, and offline. It answers KAFKA_STORAGE_ERROR,
+        changes nothing, and takes part in no later leader epoch.
+Rule 3: an object has one leader epoch. For the next epoch another object takes over the log, and every
+        request that waits here fails with NOT_LEADER_OR_FOLLOWER (`resign`).
 """
 
 from collections import deque
@@ -57,28 +56,28 @@ from penstock.replication.leading import (
 from penstock.replication.produce_waits import ProduceWaits
 from penstock.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
 
-# Looking a member up in its class costs as much as all the rest of a comparison.
+# A constant: looking an enum member up in its class costs as much as all the rest of a comparison.
 BEFORE_ACK = FlushPolicy.BEFORE_ACK
 
 
 UNCOMMITTED_MARKS_MAX: Final = 256
-"""Beyond that bytes are counted as shown later than they are, which only lets a fetch wait for longer."""
+"""Beyond this number of marks, bytes count as visible later than they are: a fetch then only waits longer."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
     base_offset: Offset
     end_offset: Offset
     log_append_time_ms: int
-    """-1 unless the broker's time is what the records carry."""
+    """-1 unless the topic uses log append time."""
 
 
 class FollowerFetchResult(NamedTuple):
-    """What a follower's fetch comes to, beside the records it is given."""
+    """Outcome of a follower's fetch, apart from the records."""
 
     diverging: EpochEndOffset | None
-    """Its history is not ours: it gets nothing, and is told where ours ends."""
+    """The follower's log diverges: the follower gets no records but the end offset of the common epoch."""
     proposal: PendingIsrChange | None
-    """For the metadata store."""
+    """To be sent to the metadata store."""
 
 
 class Partition:
@@ -128,43 +127,42 @@ class Partition:
         self.name = name
         self.topic_id = topic_id
         self.leader_epoch: Final = leader_epoch
-        """Who leads anew does so with a new object: what was found out about this one stays true."""
+        """Never changes: what was derived for this epoch stays valid for this object."""
         self.log = log
         self.offline: ApiError | None = None
-        """Why this partition cannot be used; None while it can."""
+        """Reason why this partition cannot be used; None while it is online."""
         self.is_damaged = False
-        """It is offline for good, because of what is on its disk. No leader epoch makes it usable."""
+        """Offline for good, because of the data on its disk. No leader epoch makes it usable."""
         self.read_only: ApiError | None = None
-        """Why no producer may write; what is safe can still be read."""
+        """Reason why producers are rejected; committed records can still be read."""
         self.failure: ApiError | None = None
-        """What the disk did; None while it keeps its promises."""
+        """Disk failure; None while the disk works."""
         self.min_isr_error: ApiError | None = None
-        """Why a producer who wants all in-sync replicas to have its records is refused."""
+        """Reason why a produce with acks=all is rejected."""
         self.produce_waits = ProduceWaits()
-        """Until the high watermark has passed what was written."""
+        """Until the high watermark has passed the written records."""
         self.local_waits = self.produce_waits
-        """Until this replica has it; the same where it is the only one."""
+        """Until this replica has the records; the same object if this is the only replica."""
         self._uncommitted: deque[tuple[Offset, int]] = deque()
-        """Where this replica's own part ended, and how many bytes that was, above the high watermark."""
+        """Own ends above the high watermark, each with the bytes appended up to it."""
         self.leading: LeaderRole | None = None
         self.following: FollowerRole | None = None
         self.cached_empty_reply: ReadyPartitionData | None = None
-        """What a fetch at the high watermark was answered last; None since that is no longer so."""
+        """Last reply to a fetch at the high watermark; None once it is outdated."""
         self.fetch_waits: dict[Callable[[int], None], int] = {}
-        """Called with its number whenever there is more to read, or the partition failed. Ordered, to be
-        fair."""
+        """Called with the number when there is more to read, or on a failure. Ordered, for fairness."""
         self.follower_waits: dict[Callable[[int], None], int] = {}
-        """The same, for followers: they read to the end of the log."""
+        """The same for followers, which read to the end of the log."""
         self.replica_waits: dict[Callable[[], None], None] = {}
-        """Called whenever more is known of the other replicas, or the partition failed."""
+        """Called when a follower's state changed, or the partition failed."""
         self.committed_bytes = 0
-        """How many bytes have come below the high watermark since this process leads."""
+        """Bytes that came below the high watermark since this process leads."""
         self.partition_count = 1
         self._on_dirty = on_dirty
         self.job_queue: KeyedJobQueue | None = None
-        """Where long inspections are run; None: all are run at once."""
+        """Runs long validations; None: all run at once."""
         self.batches_waiting = 0
-        """Batches that were offered and not yet stored."""
+        """Batches that were offered and are not stored yet."""
         self._needs_deep_validation = self._requires_record_checks = False
         self.high_watermark = log.flushed_end_offset
         self._configure(config)
@@ -174,12 +172,12 @@ class Partition:
             self.lead(role)
         self.advance()
         if role is not None and (log.flushed_end_offset < log.log_end_offset or log.needs_checkpoint):
-            on_dirty(self)  # whoever had the log before may have asked in vain
+            on_dirty(self)  # the flush requests of the previous object may be lost
 
     # Role
 
     def lead(self, leading: LeaderRole) -> None:
-        """There are other replicas, or may be."""
+        """Lead a partition that has other replicas, or may get them."""
         self.leading = leading
         self.local_waits = ProduceWaits()
         self.high_watermark = leading.high_watermark
@@ -201,7 +199,7 @@ class Partition:
             raise self.read_only.again()
 
     def require_end_known(self) -> None:
-        """ApiError as long as an earlier leader may have shown more than this one does (KIP-207)."""
+        """Raise ApiError while an earlier leader may have made more visible than this one does (KIP-207)."""
         if self.leading is not None and not self.leading.is_caught_up:
             raise ApiError(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
@@ -209,7 +207,7 @@ class Partition:
             )
 
     def resign(self) -> None:
-        """Another object takes over the log."""
+        """Fail all waits: another object takes over the log."""
         self.go_offline(
             f"leader epoch {self.leader_epoch} of {self.name} is over", ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
@@ -224,8 +222,8 @@ class Partition:
         before = self.flush_policy
         self._configure(config)
         if before is not self.flush_policy and self.flush_policy is BEFORE_ACK and self.log.is_dirty:
-            # What was acknowledged before the change may not be on disk, and the cluster takes it to be from
-            # now on (metadata/durability.py). A follower fetches nothing until it is.
+            # Records acknowledged before the change may not be on disk, and from now on the cluster assumes
+            # they are (metadata/durability.py). A follower fetches nothing until they are flushed.
             self._on_dirty(self)
 
     def _configure(self, config: TopicConfig) -> None:
@@ -243,16 +241,16 @@ class Partition:
     def append(self, payload: memoryview | None, now_ms: int) -> Appended:
         """Append one producer's batch as leader, however long it takes. Writes into `payload`.
 
-        ApiError: refused. StorageFull: no room, nothing changed. StorageFailed: the disk broke.
+        ApiError: rejected. StorageFull: no space, nothing changed. StorageFailed: the disk failed.
         """
         answer = self.try_append(payload, now_ms)
         return self.store(answer.run()) if isinstance(answer, DeepValidation) else answer
 
     def try_append(self, payload: memoryview | None, now_ms: int) -> Appended | DeepValidation:
-        """The same, if that takes little; else what must be run elsewhere and then be stored.
+        """Append the batch if that is quick; else return a DeepValidation to run elsewhere and to store.
 
-        While one batch is looked into, all that come after it get an Inspection too: the caller
-        stores them in the order they came.
+        While one batch is in validation, every later one gets a DeepValidation too: the caller stores them in
+        the order in which they arrived, so that sequence numbers stay in order.
         """
         if (refusal := self.offline or self.read_only) is not None:
             raise refusal.again()
@@ -270,12 +268,14 @@ class Partition:
         return self._write(payload, header, NO_TIMESTAMP)
 
     def store(self, validated: ValidatedBatch) -> Appended:
-        """Append a batch that was looked into."""
-        if (refusal := self.offline or self.read_only) is not None:  # since it was offered
+        """Append a validated batch."""
+        # the role may have changed since the batch was offered
+        if (refusal := self.offline or self.read_only) is not None:
             raise refusal.again()
         return self._write(*validated)
 
     def _write(self, batch: bytearray | memoryview, header: BatchHeader, log_append_time_ms: int) -> Appended:
+        # A retry of a batch that is in the log: reply with its first offset and append nothing (idempotence).
         if header.producer_id >= 0 and (repeated := self.log.producers.check(header)) is not None:
             return Appended(repeated.base_offset, Offset(repeated.last_offset + 1), repeated.timestamp)
         log = self.log
@@ -290,16 +290,16 @@ class Partition:
             _wake(self.follower_waits)
         return Appended(base_offset, log.log_end_offset, log_append_time_ms)
 
-    # Becoming safe
+    # The high watermark
 
     def flushed(self, flush: Flush) -> None:
-        """The shell synced what `log.begin_flush` named."""
+        """Record that the files named by `log.begin_flush` are synced."""
         self.log.end_flush(flush)
-        if self.failure is None:  # a disk that broke one promise is not believed another
+        if self.failure is None:  # after a failed sync no later success proves anything
             self.advance()
 
     def advance(self) -> None:
-        """Move the high watermark to where it may be, and tell those who wait for it."""
+        """Move the high watermark as far as it may go, and release the requests that wait for it."""
         log = self.log
         if self.flush_policy is BEFORE_ACK:
             end, own_bytes = log.flushed_end_offset, log.flushed_bytes
@@ -322,7 +322,7 @@ class Partition:
             uncommitted.append((end, own_bytes))
 
     def _advance_high_watermark(self, high_watermark: Offset) -> None:
-        """Of what this leader has, so much is safe now."""
+        """Set the high watermark and count the leader's bytes below it."""
         committed_bytes, uncommitted = 0, self._uncommitted
         while uncommitted and uncommitted[0][0] <= high_watermark:
             committed_bytes = uncommitted.popleft()[1]
@@ -341,7 +341,8 @@ class Partition:
             self._wake_fetches()
 
     def go_offline(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
-        """Refuse everything from now on, those who wait included."""
+        """Reject every request from now on, including those that wait."""
+        # Set first: the callbacks of the waits below must find the partition offline.
         self.offline = ApiError(code, reason)
         self.cached_empty_reply = None
         self._fail_waits(code)
@@ -350,12 +351,12 @@ class Partition:
         self._wake_replica_waits()
 
     def mark_damaged(self, reason: str) -> None:
-        """What is on its disk cannot be relied on."""
+        """Take the partition offline for good: the data on its disk cannot be relied on."""
         self.is_damaged = True
         self.go_offline(reason)
 
     def stop_writes(self, reason: str) -> None:
-        """The disk no longer keeps its promises. What was not yet safe is never acknowledged."""
+        """Reject writes after a disk failure. Records that were not yet committed are never acknowledged."""
         self.read_only = self.failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self._fail_waits(ErrorCode.KAFKA_STORAGE_ERROR)
 
@@ -365,7 +366,7 @@ class Partition:
             self.local_waits.fail(code)
 
     def expire_waits(self, now: float) -> bool:
-        """Answer whoever has waited for too long. Whether anybody still waits."""
+        """Answer the requests whose deadline has passed. Returns whether any request still waits."""
         self.produce_waits.expire(now)
         self.local_waits.expire(now)
         return bool(self.produce_waits.queue or self.local_waits.queue)
@@ -380,7 +381,7 @@ class Partition:
     # Reading
 
     def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> BatchesRead | ColdRead:
-        """Whole batches below the high watermark. A ColdRead is for a worker thread."""
+        """Read whole batches below the high watermark. A ColdRead is for a worker thread."""
         self.require_online()
         log = self.log
         if not log.log_start_offset <= offset <= log.log_end_offset:
@@ -393,14 +394,14 @@ class Partition:
         return log.read(offset, self.high_watermark, bytes_max, at_least_one=at_least_one)
 
     def keep_indexes(self, loaded: Sequence[LoadedIndexes]) -> None:
-        """What a worker thread loaded is there for the next reader, and on disk if it was made anew."""
+        """Keep indexes that a worker thread loaded; rebuilt ones are scheduled for disk."""
         for each in loaded:
             self.log.keep_indexes(each)
         if self.failure is None and not all(each.indexes.are_stored for each in loaded):
             self._on_dirty(self)
 
     def check_epoch(self, epoch: int) -> None:
-        """Fence a client whose idea of the leader is older or newer than ours. -1 asks for no check."""
+        """Fence a client whose leader epoch is older or newer than this one. -1 skips the check."""
         if epoch < 0 or epoch == self.leader_epoch:
             return
         older = epoch < self.leader_epoch
@@ -408,25 +409,25 @@ class Partition:
         raise ApiError(code, f"the leader epoch is {self.leader_epoch}, the request has {epoch}")
 
     def end_of_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
-        """Where records of `epoch`, or of the last one before it, end. (-1, -1): nothing is known."""
+        """End offset of `epoch`, or of the latest known epoch before it. (-1, -1): none is known."""
         if epoch == self.leader_epoch:
             return epoch, self.log.log_end_offset
         return self.log.epochs.end_of(epoch, self.log.log_end_offset)
 
     def time_lookup(self) -> TimeLookup:
-        """What a worker thread needs to find an offset by its time."""
+        """Collect the values with which a worker thread finds an offset by timestamp."""
         log = self.log
         segments = [
             TimedSegment(log.view(segment), segment) for segment in log.segments if segment.size_bytes
         ]
         return TimeLookup(segments, log.log_start_offset, self.high_watermark)
 
-    # With followers
+    # As the leader of followers
 
     def follower_fetched(
         self, params: FetchPartition, fetched: FollowerFetchState, now: float
     ) -> FollowerFetchResult:
-        """Note what a follower has. ApiError if it may not fetch what it asks for."""
+        """Record a follower's progress. ApiError if the follower may not fetch from this offset or epoch."""
         self.require_online()
         self.require_leader()
         leading, log, offset = self.leading, self.log, Offset(params.fetch_offset)
@@ -444,6 +445,8 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is not within {log.log_start_offset} to {log.log_end_offset}",
             )
+        # Before `fetched`, which compares the follower's log start with it before the follower may join the
+        # ISR.
         leading.own_start = log.stored_start
         proposal = leading.fetched(fetched, log.log_end_offset, now)
         self._advance_high_watermark(leading.high_watermark)
@@ -451,10 +454,10 @@ class Partition:
         return FollowerFetchResult(None, proposal)
 
     def _diverging(self, params: FetchPartition) -> EpochEndOffset | None:
-        """Where the follower's history and ours part; None if ours begins with all of theirs."""
+        """End of the last common epoch; None if this log begins with all of the follower's log."""
         asked = LeaderEpoch(params.last_fetched_epoch)
         if asked == NO_EPOCH:
-            return None  # it has no records
+            return None  # the follower has no records
         epoch, end = self.end_of_epoch(asked)
         if epoch == NO_EPOCH:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
@@ -463,12 +466,12 @@ class Partition:
     def read_for_follower(
         self, offset: Offset, bytes_max: int, *, at_least_one: bool
     ) -> BatchesRead | ColdRead:
-        """Whole batches, safe or not. A ColdRead is for a worker thread."""
+        """Read whole batches, committed or not. A ColdRead is for a worker thread."""
         log = self.log
         return log.read(offset, log.log_end_offset, bytes_max, at_least_one=at_least_one)
 
     def committed_state_changed(self, state: CommittedPartitionState, now: float) -> None:
-        """The metadata store has this now, and the leader is the same."""
+        """Apply a newer state from the metadata store, under the same leader."""
         assert self.leading is not None, "only a leader is told"
         self._advance_high_watermark(self.leading.changed(state, now))
         self._check_min_isr(self.leading)
@@ -487,7 +490,7 @@ class Partition:
             wake()
 
     def _check_min_isr(self, leading: LeaderRole) -> None:
-        """With too few nothing becomes safe: who waits is told now, though the records are in the log."""
+        """Set or clear `min_isr_error`. Below the minimum, waiting requests fail: nothing is committed."""
         self._wake_replica_waits()
         if leading.meets_min_isr:
             self.min_isr_error = None
@@ -501,15 +504,15 @@ class Partition:
     # As a follower
 
     def fetch_position(self) -> FetchPosition | None:
-        """What to fetch from the leader; None: not now."""
+        """Position of the next fetch from the leader; None: no fetch is possible now."""
         if self.following is None or self.offline is not None or self.failure is not None:
             return None
         return self.following.fetch_position(flushed_only=self.flush_policy is BEFORE_ACK)
 
     def handle_fetch_response(self, fetch_position: FetchPosition, answer: PartitionData) -> FetchOutcome:
-        """The leader answered. A Truncation or BeginningAnew is run, ended and told to `truncated`.
+        """Apply the leader's reply. The caller runs and ends a truncation, then calls `truncated`.
 
-        CorruptData: no leader can have stored what came. StorageFull, StorageFailed: our disk.
+        CorruptData: no leader can have stored these records. StorageFull, StorageFailed: this broker's disk.
         """
         if self.following is None or self.offline is not None or self.failure is not None:
             return Ignored.STALE
@@ -524,18 +527,19 @@ class Partition:
         return step
 
     def truncated(self) -> None:
-        """Records were taken off the end of the log. None of them was shown, unless an election was
-        unclean: then what was shown before is not what is there now."""
+        """Adapt to a log whose end was truncated. No visible record was removed, except after an unclean
+        election: then records that clients have seen are no longer there.
+        """
         self.cached_empty_reply = None
         self.high_watermark = self._clamp_to_log(self.high_watermark)
         if self.log.is_dirty:
             self._on_dirty(self)
         self._wake_fetches()
 
-    # Removing
+    # Deleting records
 
     def require_deletable(self, offset: Offset) -> None:
-        """ApiError unless records may be deleted up to `offset`."""
+        """Raise ApiError unless records may be deleted up to `offset`."""
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -543,19 +547,19 @@ class Partition:
             )
 
     def delete_before(self, offset: Offset) -> None:
-        """The log begins here from now on. The shell has made that survive a crash."""
+        """Move the log start to `offset`. The caller has stored it durably."""
         self.require_deletable(offset)
         self.log.start_stored(offset)
         _wake(self.follower_waits)
 
     def is_deleted(self, offset: Offset) -> bool:
-        """Whether records below stay deleted, whoever leads next. ApiError: this replica does not lead."""
+        """Whether records below stay deleted under any next leader. ApiError: this replica does not lead."""
         self.require_online()
         is_deleted_here = self.log.stored_start >= offset
         return is_deleted_here and (self.leading is None or self.leading.is_deleted(offset))
 
     def segment_facts(self) -> list[SegmentFacts]:
-        segments = tuple(self.log.segments)  # a worker thread may ask while the log rolls
+        segments = tuple(self.log.segments)  # a copy: a worker thread may run this while the log rolls
         ends = [following.base_offset for following in segments[1:]] + [self.log.log_end_offset]
         return [
             SegmentFacts(segment.base_offset, end, segment.size_bytes, segment.newest_timestamp)

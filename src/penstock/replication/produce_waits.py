@@ -1,10 +1,10 @@
-"""Produce requests that wait for a position.
+"""Produce requests that wait for an offset.
 
-A produce is answered when the high watermark has passed everything it wrote. The partition tells
-its waiters when that moves, in the same call that moves it.
+A produce request is answered when the high watermark has passed every record it wrote. The partition releases
+the waits in the same call that moves the high watermark.
 
-Rule 1: a wait is over once, by whichever comes first of position, failure and deadline.
-Rule 2: ending one never waits; it hands itself to a callback.
+Rule 1: a wait ends once: when its offset is reached, or on a failure, or at its deadline, whichever is first.
+Rule 2: ending a wait does not block: the wait passes itself to a callback.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from penstock.types import Offset
 
 
 class ProduceWait:
-    """One produce request, waiting for each partition it wrote to."""
+    """One produce request that waits for each partition it wrote to."""
 
     __slots__ = ("_done", "deadline", "errors", "outstanding")
 
@@ -23,7 +23,7 @@ class ProduceWait:
         self._done: Callable[[ProduceWait], None] | None = done
         self.deadline = deadline
         self.outstanding: set[int] = set()
-        """Which of the request's partitions, by number, are not yet safe."""
+        """Numbers of the request's partitions whose records are not yet below the high watermark."""
         self.errors: dict[int, ErrorCode] = {}
 
     def reached(self, number: int) -> None:
@@ -36,7 +36,7 @@ class ProduceWait:
         self.reached(number)
 
     def expire(self) -> None:
-        """The records are in the log and may still become safe; the client only stops waiting."""
+        """End the wait at its deadline. The records are in the log and may still be committed."""
         for number in self.outstanding:
             self.errors[number] = ErrorCode.REQUEST_TIMED_OUT
         self.outstanding.clear()
@@ -44,18 +44,19 @@ class ProduceWait:
 
     def _finish(self) -> None:
         if self._done is not None:
+            # Cleared before the call, so that a failure and an expiry in one call chain reply only once.
             done, self._done = self._done, None
             done(self)
 
 
 class ProduceWaits:
-    """Of one partition, in the order of the offsets they wait for."""
+    """Waits of one partition, in the order of the offsets they wait for."""
 
     __slots__ = ("queue",)
 
     def __init__(self) -> None:
         self.queue: deque[tuple[Offset, ProduceWait, int]] = deque()
-        """For a look whether anybody waits, which is cheaper than a call; changed only here."""
+        """Read by callers, because a check for waits is cheaper than a call. Only this class changes it."""
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -71,9 +72,10 @@ class ProduceWaits:
             wait.reached(number)
 
     def expire(self, now: float) -> None:
-        """Whoever has waited too long is told, and waits for nothing here any more."""
+        """End the waits whose deadline has passed."""
         expired = [entry for entry in self.queue if entry[1].deadline <= now]
         if expired:
+            # Removed before the waits are ended: their callbacks may add new ones.
             self.queue = deque(entry for entry in self.queue if entry[1].deadline > now)
         for _, wait, _ in expired:
             wait.expire()

@@ -1,22 +1,21 @@
-"""Which partitions live here.
+"""The partitions of this broker.
 
-Follows the cluster's image: a partition appears when its topic does, or when this broker becomes one
-of its replicas; it obeys its topic's settings as they change, and goes when the topic or the replica
-goes. Two topics of one name, one after the other, are told apart by their ids: what is left of the
-first is never taken for the second.
+The replica manager follows the cluster image. It adds a partition when its topic is created or when this
+broker becomes one of its replicas, applies changed topic settings, and removes the partition with the topic
+or the replica. Topic ids distinguish a topic from a later one of the same name: the files of the first are
+never used for the second.
 
-Rule 1: a new leader epoch makes a new object over the same log, and the old one answers nothing any more.
-        If that log is being cut just then, the new one is made when it has been (`truncation_ended`).
-Rule 2: in a cluster a copy that is gone begins anew and empty. The cluster is told so before this broker
-        may lead it or be in sync (`lost`).
-Rule 3: a start moves no damaged copy away: the image names replicas as in sync that are not there, or are
-        damaged too, so this copy may be the last one. It is offline and keeps its files. In a cluster it is
-        given up later, when others that are there have everything
-        (`broker/replication/damaged_replicas.py`). A copy that an earlier process found damaged is not even
-        opened: recovery might take the damage for the end of a torn write, and truncate what follows it,
-        which people may still need.
-Rule 4: an I/O error is not damage: a broker of a cluster does not start then, and tells nobody that its
-        copy is lost.
+Rule 1: a new leader epoch gets a new `Partition` over the same log, and the old one answers no request any
+        more. If the log is being truncated at that time, the new one is made afterwards (`truncation_ended`).
+Rule 2: in a cluster, a replica whose files are gone restarts empty. The broker reports the loss to the
+        cluster before it may lead the partition or join its ISR (`lost`).
+Rule 3: a start moves no damaged replica away: other replicas that the image names as in sync may be missing
+        or damaged too, so this one may be the last. It is offline and keeps its files. In a cluster the
+        broker gives it up later, when other live replicas have everything
+        (`broker/replication/damaged_replicas.py`). A replica that an earlier process recorded as damaged is
+        not even opened: recovery might mistake the damage for a torn write at the end and truncate the
+        records behind it, which an operator may still need.
+Rule 4: an I/O error is not damage: a broker of a cluster then fails to start, and reports no replica as lost.
 """
 
 import re
@@ -47,19 +46,21 @@ _PARTITION_METADATA: Final = re.compile(rb"version: 0\ntopic_id: [a-zA-Z0-9_-]{2
 
 
 class RemovedPartition(NamedTuple):
-    """A partition whose topic was deleted, or that this broker is to keep no longer."""
+    """A partition whose topic was deleted, or that is no longer assigned to this broker."""
 
     name: TopicPartition
     topic_id: str
 
 
 class LostPartition(NamedTuple):
-    """A partition that was here, and cannot be used now. Its folder is where it was, or gone."""
+    """A partition that this broker had and that cannot be used now. Its folder is unchanged or missing."""
 
     reason: str
 
 
 class ReplicaManager:
+    """All partitions of one broker, by topic name and by topic id."""
+
     def __init__(
         self,
         directory: DataDirectory,
@@ -76,31 +77,31 @@ class ReplicaManager:
         self._job_queue = job_queue
         self._monotonic = monotonic
         self._by_name: dict[str, list[Partition | None]] = {}
-        """None: others have it."""
+        """None: this broker has no replica."""
         self._by_id: dict[TopicId, list[Partition | None]] = {}
         self._waiting: set[PartitionLog] = set()
-        """Logs that are being truncated, and get a new object afterwards. What that is to be is looked up
-        then: leader, replicas and settings may change during the truncation."""
+        """Logs that are being truncated and get a new `Partition` afterwards. Leader, replicas and settings
+        may change during the truncation, so they are looked up when it ends."""
         self.may_lead: Callable[[ClusterImage], bool] = may_always_lead
-        """Asked with every new image."""
+        """Called with every new image."""
         self.is_in_cluster = False
-        """This broker is one of a cluster."""
+        """Whether this broker is a member of a cluster."""
         self.lost: Inventory = {}
-        """What it once had, and had not when it was opened."""
+        """Partitions of an earlier process whose files were missing when they were opened."""
         self._image: ClusterImage | None = None
         self._could_lead = False
-        """Whether this broker might lead when somebody last asked."""
+        """Last result of `may_lead`."""
         self._leaderships = Leaderships()
         self._shared = SharedLogResources.on(directory.disk, producers)
         self._failure: str | None = None
 
     @property
     def failure(self) -> str | None:
-        """Why nothing more can be written here; None while all is well."""
+        """Reason why nothing can be written any more; None while the disk works."""
         return self._failure
 
     def stop_writes(self, reason: str) -> None:
-        """The disk no longer keeps its promises, for every partition there is and will be."""
+        """Stop writes to every present and future partition: the disk failed."""
         self._failure = reason
         for partition in self:
             partition.stop_writes(reason)
@@ -116,7 +117,7 @@ class ReplicaManager:
         return found[index] if found is not None and 0 <= index < len(found) else None
 
     def missing_partition_error(self, topic: str, topic_id: TopicId, index: int) -> ApiError:
-        """Why there is no such partition here. By id if `topic` is empty."""
+        """Error for a partition that this broker does not have. Looked up by id if `topic` is empty."""
         known = self._by_name.get(topic) if topic else self._by_id.get(topic_id)
         if known is None and not topic:
             return ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -125,7 +126,7 @@ class ReplicaManager:
         return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no replica of it")
 
     def of_topic(self, topic: str) -> list[Partition]:
-        """Those that are here."""
+        """Partitions of the topic that this broker has."""
         return [partition for partition in self._by_name.get(topic, []) if partition is not None]
 
     def __iter__(self) -> Iterator[Partition]:
@@ -137,9 +138,9 @@ class ReplicaManager:
     # Opening
 
     def open_all(self, image: ClusterImage) -> Iterator[tuple[Partition, Recovered | LostPartition]]:
-        """Open every partition of the image, before anything is served. Blocks.
+        """Open every partition of the image, before the broker serves requests. Blocks.
 
-        Yields each of which something was here, with what recovery found.
+        Yields every partition that had files here, with the result of its recovery.
         """
         on_disk = set(self._directory.partitions_on_disk())
         had = self._directory.inventory() if self.is_in_cluster else {}
@@ -153,7 +154,8 @@ class ReplicaManager:
                 elif state.index in had.get(topic_id_text(topic.id), ()) and self._is_missing(name):
                     self._note_lost(topic, state)
                     partition = self._add(topic, state, self._new_log(name, config), roles)
-                    # Otherwise the replica was taken away, with its folder, and given back meanwhile.
+                    # If this broker cannot be elected, the replica was unassigned (with its folder) and
+                    # assigned again meanwhile: nothing was lost.
                     if self._may_be_elected(topic, state, roles):
                         yield (
                             partition,
@@ -165,7 +167,7 @@ class ReplicaManager:
                     yield self._open(topic, state, roles)
 
     def strays(self, image: ClusterImage) -> list[TopicPartition]:
-        """Folders on disk of partitions that no longer exist, or whose topic was made anew."""
+        """Folders on disk of partitions that no longer exist, or whose topic was recreated."""
         return [name for name in self._directory.partitions_on_disk() if self._is_stray(name, image)]
 
     def _is_stray(self, name: TopicPartition, image: ClusterImage) -> bool:
@@ -176,12 +178,12 @@ class ReplicaManager:
         if not self._disk.exists(path):
             return False
         content = self._disk.read_file(path)
-        # What a crash or a flipped bit left of the file is no proof that the records are another's.
+        # An unreadable file is no proof that the records belong to another topic.
         is_sound = _PARTITION_METADATA.fullmatch(content) is not None
         return is_sound and content != _partition_metadata(image.topics[name.topic].id)
 
     def _is_missing(self, name: TopicPartition) -> bool:
-        """Or empty."""
+        """Whether the folder is missing or empty."""
         folder = self._directory.folder_of(name)
         found = self._disk.list_folder(folder) if self._disk.exists(folder) else ()
         return not any(file == METADATA_FILE or file.endswith(LOG_SUFFIX) for file in found)
@@ -194,6 +196,7 @@ class ReplicaManager:
     ) -> tuple[Partition, Recovered | LostPartition]:
         name = TopicPartition(topic.name, state.index)
         try:
+            # Before the log is opened: recovery would truncate at the damage (rule 3).
             noted = self._directory.recorded_damage(name)
             if noted is not None:
                 note = self._directory.damage_file(name)
@@ -209,24 +212,25 @@ class ReplicaManager:
                 raise StorageFailed(reason) from problem
             return self._unopened(topic, state, roles, reason)
         partition = self._add(topic, state, recovered.log, roles)
+        # After `_add`, which sets the metadata file that this call writes again.
         recovered.log.resync_folder()
         return partition, recovered
 
     def _unopened(
         self, topic: Topic, state: PartitionState, roles: Roles, reason: str
     ) -> tuple[Partition, LostPartition]:
-        """Its files stay as they are, and nothing is written beside them: its log is empty and offline."""
+        """Add an offline partition with an empty log, which writes nothing beside the damaged files."""
         log = self._new_log(TopicPartition(topic.name, state.index), self._config_of(topic))
         partition = self._add(topic, state, log, roles)
         partition.mark_damaged(reason)
         return partition, LostPartition(reason)
 
     def _may_be_elected(self, topic: Topic, state: PartitionState, roles: Roles) -> bool:
-        """Whether this broker could be elected for what its copy has."""
+        """Whether this broker could be elected on the strength of the records it has."""
         return self._config.node.node_id in (*state.isr, *eligible_leaders(roles.image, topic, state))
 
     def has_other_eligible_leader(self, partition: Partition) -> bool:
-        """Whether another broker that is there has all that was committed."""
+        """Whether another live broker has every committed record."""
         if not self.is_in_cluster:
             return False
         image, (topic, state) = self._image_now(), self._topic_and_state(partition)
@@ -234,12 +238,12 @@ class ReplicaManager:
         return any(node in others for node in (*state.isr, *eligible_leaders(image, topic, state)))
 
     def others_in_sync(self, partition: Partition) -> int:
-        """How many other brokers that are there are in sync."""
+        """Number of other live brokers that are in sync."""
         _, state = self._topic_and_state(partition)
         return len((self._image_now().admitted - {self._config.node.node_id}).intersection(state.isr))
 
     def _unreadable(self, name: TopicPartition, problem: StorageFailed) -> str:
-        """An I/O error says nothing of the records: the next attempt may find all of them."""
+        """Describe an I/O error, which proves nothing about the records: the next attempt may succeed."""
         folder = self._directory.folder_of(name)
         last_resort = (
             f"move {folder} away, and the broker copies the partition from the others"
@@ -252,14 +256,14 @@ class ReplicaManager:
         )
 
     def inventory(self) -> Inventory:
-        """The partitions whose folders are there after a crash, too.
+        """Partitions whose folders are there after a crash, too.
 
-        A damaged copy that was given up is still named for a moment. A start that then misses its folder
-        reports it as lost, which is true: it was taken out of sync before.
+        A damaged replica that was given up is still listed for a moment. A start that then misses its folder
+        reports it as lost, which is true: it was removed from the ISR before.
         """
         found: Inventory = {}
         for topic_id, partitions in self._by_id.items():
-            # The log of a copy that could not be opened is empty, and its folder is not.
+            # A damaged replica was not opened: its log object is empty, its folder is not.
             here = [each for each in partitions if each is not None]
             kept = [p.name.partition for p in here if p.is_damaged or p.log.flushed_end_offset > 0]
             if kept:
@@ -268,7 +272,7 @@ class ReplicaManager:
 
     @property
     def new_partition_files(self) -> int:
-        """Another number whenever a folder has become durable."""
+        """Counter that changes whenever a partition folder has become durable."""
         return self._shared.files.synced_new_files
 
     @property
@@ -295,7 +299,7 @@ class ReplicaManager:
         high_watermark_before: Offset | None,
         roles: Roles,
     ) -> Partition:
-        """A new object over a log, in the place of the one before it."""
+        """Make a `Partition` over a log and put it in the position of the previous one."""
         name, epoch = TopicPartition(topic.name, state.index), LeaderEpoch(state.leader_epoch)
         role = roles.role(topic, state, log, high_watermark_before)
         partition = Partition(name, topic.id, epoch, log, self._config_of(topic), self._on_dirty, role)
@@ -317,9 +321,10 @@ class ReplicaManager:
     def follow(
         self, before: ClusterImage, after: ClusterImage, config: BrokerConfig
     ) -> list[RemovedPartition]:
-        """Apply a change. Returns the partitions that are gone: their folders are still there."""
+        """Apply a change of the image. Returns the removed partitions, whose folders are still there."""
         self._config = config
         could_lead, roles = self._could_lead, self._roles(after)
+        # Removals before additions: a new topic may have the name of a deleted one.
         changes = changed_topics(before, after)
         gone = [partition for topic in changes.deleted for partition in self._remove(topic)]
         for change in changed_partitions(before, after):
@@ -332,12 +337,12 @@ class ReplicaManager:
         return gone
 
     def recheck_leadership(self) -> None:
-        """Whether this broker may lead has changed, and the image need not have."""
+        """Apply a change of `may_lead` that came without a new image."""
         roles = self._roles(self._image_now())
         for topic in roles.image.topics.values():
             for state in topic.partitions:
                 partition = self.find_by_id(topic.id, state.index) if roles.is_leader(state) else None
-                # What has no other replica nobody else can lead.
+                # A partition with a single replica cannot be led by another broker.
                 if partition is None or len(state.replicas) == 1:
                     continue
                 if (partition.following is None) != roles.may_lead:
@@ -350,10 +355,10 @@ class ReplicaManager:
         return Roles(node_id, image, now, self._leaderships, may_lead=self._could_lead)
 
     def _change(self, change: PartitionChange, roles: Roles) -> list[RemovedPartition]:
-        """Returns it if this broker is to keep it no longer."""
+        """Apply the change of one partition. Returns it if it is no longer assigned to this broker."""
         topic, _, state = change
         if state is None:
-            return []  # with its topic
+            return []  # removed with its topic
         partition = self.find_by_id(topic.id, state.index)
         if partition is None:
             self._add_replica(topic, state, roles)
@@ -372,7 +377,8 @@ class ReplicaManager:
             partition.lead(roles.grown(topic, state, partition.log, partition.high_watermark))
             partition.advance()
         elif (leading := self._leaderships.find(partition.log, state.leader_epoch)) is not None:
-            # This broker is deposed, and may be reinstated. What it proposed is settled all the same.
+            # This broker is deposed and may be reinstated. The new state decides its pending proposal all the
+            # same.
             leading.changed(committed_state(roles.image, topic, state), roles.now)
         return []
 
@@ -386,7 +392,7 @@ class ReplicaManager:
     def _begin_leader_epoch(
         self, topic: Topic, state: PartitionState, partition: Partition, roles: Roles
     ) -> None:
-        """Another leader epoch."""
+        """Replace the `Partition` for another leader epoch."""
         log = partition.log
         if partition.is_damaged:
             assert partition.offline is not None
@@ -396,12 +402,13 @@ class ReplicaManager:
         if partition.offline is None:
             partition.resign()
         if log.is_truncating:
+            # A role reads the end of the log, which the truncation is about to change.
             self._waiting.add(log)
         else:
             self._make(topic, state, log, partition.high_watermark, roles)
 
     def truncation_ended(self, partition: Partition) -> None:
-        """Records were taken off the end of its log, and that is done."""
+        """Continue after the end of the partition's log was truncated."""
         if partition.log.is_closed or partition.is_damaged:
             return
         partition.truncated()
@@ -414,8 +421,9 @@ class ReplicaManager:
     # Damage
 
     def damage(self, partition: Partition, reason: str) -> Partition | None:
-        """Take a copy out of use. Returns the object that stands for it now; None: it is gone, or known to
-        be damaged. Whoever found the damage may have an object of an earlier leader epoch."""
+        """Take a damaged replica offline. Returns its current `Partition`; None: it was removed, or is known
+        to be damaged. The caller may hold a `Partition` of an earlier leader epoch.
+        """
         found = self.find_by_id(partition.topic_id, partition.name.partition)
         if found is None or found.log is not partition.log or found.is_damaged:
             return None
@@ -424,8 +432,9 @@ class ReplicaManager:
         return found
 
     def release_damaged(self, partition: Partition) -> Partition:
-        """Let go of the files of a damaged copy, so that its folder can be moved. Returns what stands in
-        its place: an empty copy, which is as damaged until it is renewed."""
+        """Close the files of a damaged replica so that its folder can be moved. Returns the `Partition` that
+        replaces it: empty, and damaged as well until it is copied again.
+        """
         assert partition.is_damaged, "others are in use"
         assert partition.offline is not None
         topic, state = self._topic_and_state(partition)
@@ -436,8 +445,9 @@ class ReplicaManager:
         return empty
 
     def begin_recopy(self, empty: Partition) -> bool:
-        """Follow the leader with a copy that was let go of, and whose folder was moved. False: it is not
-        wanted any more, or this broker is to lead what it has not."""
+        """Follow the leader with a released replica whose folder was moved. False: the replica is no longer
+        assigned, or the image names this broker as leader of records that it does not have.
+        """
         found = self.find_by_id(empty.topic_id, empty.name.partition)
         if found is None or found.log is not empty.log:
             return False
@@ -488,5 +498,5 @@ class ReplicaManager:
 
 
 def _partition_metadata(topic_id: TopicId) -> bytes:
-    """Kafka's partition.metadata file."""
+    """Content of Kafka's partition.metadata file."""
     return f"version: 0\ntopic_id: {topic_id_text(topic_id)}\n".encode()

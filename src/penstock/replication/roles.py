@@ -1,4 +1,4 @@
-"""From what the cluster says of a partition to the part that this broker has in it. Pure."""
+"""Derivation of this broker's role in a partition from the cluster image. Pure."""
 
 from penstock.host.metadata_store import ABSENT
 from penstock.log.partition_log import PartitionLog
@@ -11,33 +11,35 @@ from penstock.types import LeaderEpoch, Offset
 
 
 def committed_state(image: ClusterImage, topic: Topic, state: PartitionState) -> CommittedPartitionState:
+    """Extract from an image the state that a leader needs."""
     minimum, elr = min_isr(image, topic, state), eligible_leaders(image, topic, state)
     return CommittedPartitionState(state.replicas, state.isr, state.partition_epoch, minimum, elr)
 
 
 class Admission:
-    """Whether the process that asks has been admitted to its cluster since it started, and is the last.
+    """Check whether the cluster has admitted this process since it started, and no later process.
 
-    Until then it leads nothing, whatever the image says: that speaks of the process before it, which
-    may have given followers records under this leader epoch that are not in the log any more. Nobody is
-    admitted before all that the earlier process led has had another leader, or none, and another epoch.
+    Until it is admitted, this process leads nothing, whatever the image names as leader: the image describes
+    the process before it, which may have given followers records under this leader epoch that are no longer
+    in the log. A process is admitted only after every partition that the earlier process led has another
+    leader or none, and another leader epoch.
 
-    And it leads nothing any more when another process was admitted under its id: that was started
-    because this one, which slept, was taken for dead. What the image says is about that one then.
+    A process stops leading when another process is admitted under its broker id: that one was started because
+    this one was paused and was taken for dead. From then on the image describes the other process.
     """
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
         self.incarnation = ""
-        """Of this process, as it registers itself; empty before that."""
+        """Id with which this process registers itself; empty before that."""
         self.epoch = ABSENT
-        """The latest broker epoch that was admitted."""
+        """Latest broker epoch that was admitted."""
         self._deposed_at = ABSENT
-        """The revision of the image then."""
+        """Revision of the image when peers reported that the session is over."""
 
     @property
     def is_deposed(self) -> bool:
-        """Others say that our session is over, and the store has not been heard since."""
+        """Whether peers reported the end of the session, and no newer image has arrived since."""
         return self._deposed_at != ABSENT
 
     def depose(self, image: ClusterImage) -> None:
@@ -48,19 +50,20 @@ class Admission:
 
     def __call__(self, image: ClusterImage) -> bool:
         if image.revision > self._deposed_at:
-            self.reinstate()  # the store was heard
+            self.reinstate()  # a newer image from the store overrides the peers
         if self.is_deposed:
             return False
         broker = image.brokers.get(self._broker_id)
         if self.holds(image):
             assert broker is not None
             self.epoch = broker.broker_epoch
+        # Fence: a later process of the same broker id was admitted.
         elif broker is not None and broker.admitted_epoch > self.epoch:
             self.epoch = ABSENT
         return self.epoch != ABSENT
 
     def holds(self, image: ClusterImage) -> bool:
-        """It is admitted now."""
+        """Check whether the image shows this process as alive and admitted."""
         broker = image.brokers.get(self._broker_id)
         if broker is None or broker.live is None or not broker.is_admitted:
             return False
@@ -68,12 +71,12 @@ class Admission:
 
 
 def may_always_lead(image: ClusterImage) -> bool:
-    """Of a broker that is alone."""
+    """Admission of a single broker: there is no cluster to admit it."""
     return True
 
 
 class Roles:
-    """Of one broker, in the cluster as an image has it."""
+    """Roles of one broker, in the cluster as one image describes it."""
 
     def __init__(
         self,
@@ -99,9 +102,9 @@ class Roles:
     def role(
         self, topic: Topic, state: PartitionState, log: PartitionLog, high_watermark_before: Offset | None
     ) -> LeaderRole | FollowerRole | None:
-        """For a new object over this log. `high_watermark_before`: the high watermark of the one before it.
+        """Return the role for a new `Partition` over this log; None: this broker is the only replica.
 
-        None: there is no other replica, and nobody to be waited for.
+        `high_watermark_before`: the high watermark of the `Partition` before it, if there was one.
         """
         known = (
             log.log_start_offset
@@ -109,11 +112,14 @@ class Roles:
             else min(high_watermark_before, log.log_end_offset)
         )
         if self._leaderships.find(log, state.leader_epoch) is None:
-            self._leaderships.end(log)  # of an earlier leader epoch
+            self._leaderships.end(log)  # its role belongs to an earlier leader epoch
         if not self.is_leader(state) or not self.may_lead:
+            # The image names this broker, but it is not admitted (yet, or any more): it follows and fetches
+            # from no broker.
             leader = UNKNOWN_LEADER if self.is_leader(state) else state.leader
             return FollowerRole(leader, LeaderEpoch(state.leader_epoch), log, known)
         found = committed_state(self.image, topic, state)
+        # Before the single-replica case: a role with a pending proposal must be resumed, not replaced.
         resumed = self._leaderships.resume(log, state.leader_epoch, found, self.now)
         if resumed is not None:
             return resumed
@@ -126,7 +132,7 @@ class Roles:
     def grown(
         self, topic: Topic, state: PartitionState, log: PartitionLog, high_watermark_before: Offset
     ) -> LeaderRole:
-        """The role of a leader that was the only replica. All that it has shown was safe."""
+        """Role of a leader that was the only replica until now. Everything visible on it is committed."""
         found = committed_state(self.image, topic, state)
         return self._begin(
             log,

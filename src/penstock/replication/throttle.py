@@ -1,10 +1,10 @@
-"""How fast replicas that are being added may be copied.
+"""Replication throttle: limits how fast replicas that are being added are copied.
 
-Strategy: a debt. What was copied is owed and paid off at the rate; as long as something is owed, nothing more
-is asked for. So the rate holds over time, whatever the size of one answer is.
+Strategy: a debt. Copied bytes are owed and paid off at the configured rate. While anything is owed, the
+follower fetches nothing more. So the rate holds over time, whatever the size of one reply is.
 
-Rule 1: what is asked for in one answer is not more than a second's worth, if batches are not larger.
-Rule 2: a replica that is in sync is never held back: those who wait for acknowledgements wait for it.
+Rule 1: one fetch requests at most one second's worth, unless a single batch is larger.
+Rule 2: a replica that is in sync is never throttled: acknowledgements wait for it.
 """
 
 from typing import NamedTuple
@@ -14,19 +14,19 @@ from penstock.metadata.cluster_image import ClusterImage
 from penstock.types import TopicId
 
 NO_RATE = LONG_MAX
-"""As Kafka writes that there is no limit."""
+"""Kafka's value for "no limit"."""
 
 
 class Allowance(NamedTuple):
-    """Of one replica."""
+    """When and how much may be fetched for one replica."""
 
     since: float
-    """It may be asked for from then on."""
+    """Earliest time of the next fetch."""
     bytes_max: int = REPLICA_PARTITION_BYTES
 
 
 class Throttle:
-    """Of one broker, over all leaders that it copies from."""
+    """Debt of one broker, over all leaders that it copies from."""
 
     def __init__(self) -> None:
         self._owed_bytes = 0.0
@@ -37,7 +37,7 @@ class Throttle:
         self._owed_bytes += count
 
     def allowance(self, rate: int, now: float) -> Allowance:
-        """Asked again when it may be asked for: the rate may be another by then."""
+        """Compute when the next fetch is allowed. The caller then checks again: the rate may have changed."""
         self._pay(rate, now)
         pause_s = min(self._owed_bytes / rate, REPLICA_THROTTLE_PAUSE_MS_MAX / 1000)
         return Allowance(now + pause_s, min(rate, REPLICA_PARTITION_BYTES))
@@ -48,7 +48,7 @@ class Throttle:
 
 
 def is_being_added(image: ClusterImage, topic_id: TopicId, partition: int, broker_id: int) -> bool:
-    """Whether a reassignment gives the broker this replica, and it is not in sync yet."""
+    """Check whether a reassignment adds this replica to the broker and it is not in sync yet."""
     topic = image.topics_by_id.get(topic_id)
     if topic is None or partition >= len(topic.partitions):
         return False

@@ -1,7 +1,7 @@
-"""May this principal do this to that? Kafka's operations and resources, and the one question.
+"""Authorization: Kafka's operations and resources, and the authorizer interface.
 
-Until users exist everybody is ANONYMOUS and everything is allowed; what is asked, and where, is
-already as it will be.
+Until users are supported, every principal is ANONYMOUS and everything is allowed. The authorization checks
+are already made where they will be needed.
 """
 
 from enum import IntEnum
@@ -24,6 +24,8 @@ class Operation(IntEnum):
 
 
 class ResourceType(IntEnum):
+    """Kafka's codes of resource types."""
+
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
@@ -31,6 +33,8 @@ class ResourceType(IntEnum):
 
 
 class Resource(NamedTuple):
+    """A resource that an operation accesses."""
+
     type: ResourceType
     name: str
 
@@ -66,6 +70,8 @@ GROUP_OPERATIONS = (
 
 
 class Principal(NamedTuple):
+    """Identity of a client."""
+
     kind: str
     name: str
 
@@ -77,15 +83,19 @@ ANONYMOUS = Principal("User", "ANONYMOUS")
 
 
 class Authorizer(Protocol):
+    """Decides whether a principal may perform an operation on a resource."""
+
     @property
     def allows_everything(self) -> bool:
-        """True lets the hot path skip collecting what a request touches."""
+        """True lets the hot path skip the collection of the resources of a request."""
         ...
 
     def authorise(self, principal: Principal, operation: Operation, resource: Resource) -> bool: ...
 
 
 class AllowEverything:
+    """Authorizer that allows every operation."""
+
     allows_everything = True
 
     def authorise(self, principal: Principal, operation: Operation, resource: Resource) -> bool:

@@ -1,1 +1,1 @@
-"""Compaction: what may be cleaned, cleaning it into new segments, and swapping those in."""
+"""Compaction: selection of logs to clean, cleaning into new segments, and the swap of those segments."""

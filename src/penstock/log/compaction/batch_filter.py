@@ -1,21 +1,21 @@
-"""What a cleaning keeps of one batch.
+"""Filter of one batch: the records that a cleaning keeps, and the batch that results.
 
-A record stays if it is the last of its key. A tombstone, the last record of a deleted key, stays until
-its delete horizon, so that every reader who keeps up learns of the deletion. The first cleaning that
-keeps a tombstone writes the horizon into the batch: attribute bit 6, and the horizon in the place of
-the base timestamp (KIP-534). The records' own times stay what they were.
+A record stays if it is the last of its key. A tombstone, the last record of a deleted key, stays until its
+delete horizon, so that every consumer that keeps up reads the deletion. The first cleaning that keeps a
+tombstone writes the horizon into the batch: attribute bit 6, and the horizon in place of the base timestamp
+(KIP-534). The timestamps of the records do not change.
 
-    copied       nothing goes, nothing changes: the same bytes
-    rewritten    some records go: same offsets, same codec, same producer and sequence
-    emptied      all go, but the batch carries the last sequence of a producer that may write again
-                 (KAFKA-8335): its header stays
-    dropped      all go
+    copied       nothing is removed or changed: the same bytes
+    rewritten    some records are removed: same offsets, same codec, same producer and sequence
+    emptied      all records are removed, but the batch has the last sequence of a producer that may write
+                 again (KAFKA-8335): its header stays
+    dropped      all records are removed
 
-Rule 1: offsets never change. What is dropped leaves a gap, which log/compaction/cleaner.py says in a header
-        of its own, so that each batch still begins where the one before ends.
-Rule 2: control batches pass `keeps_control`; nothing here looks into them.
-Rule 3: CorruptData says that a batch makes no sense though its checksum holds: somebody wrote it so.
-        It is for the caller to leave it as it is.
+Rule 1: offsets never change. A dropped batch leaves a gap, which log/compaction/cleaner.py covers with a
+        batch header of its own, so that each batch still begins where the one before ends.
+Rule 2: control batches pass `keeps_control`; their content is not read here.
+Rule 3: CorruptData means that a batch is invalid although its checksum matches: its producer wrote it so. The
+        caller keeps it unchanged.
 """
 
 from collections.abc import Sequence
@@ -46,22 +46,24 @@ LONG_MIN: Final = -LONG_MAX - 1
 
 
 class DeleteHorizons(NamedTuple):
+    """Times from which the delete horizons of a cleaning are computed and judged."""
+
     now_ms: int
     trusted_ms: int
-    """The time that ends the life of a tombstone (log/trusted_time.py)."""
+    """Time at which tombstones expire (log/trusted_time.py)."""
     delete_retention_ms: int
 
     def of(self, header: BatchHeader) -> int:
-        """The horizon of a batch that has none yet.
+        """Compute the horizon of a batch that has none yet.
 
-        A clock that is behind the records was not right: a horizon of its making would be past as
-        soon as somebody sets it. A retention that ends beyond all times never ends.
+        A clock that is behind the timestamps of the records was wrong: its horizon would be past as soon as
+        the clock is corrected. A retention that ends beyond the largest timestamp never ends.
         """
         return min(max(self.now_ms, header.max_timestamp) + self.delete_retention_ms, LONG_MAX)
 
 
 class Gap(NamedTuple):
-    """Offsets that no record has any more, and what is remembered of those that had them."""
+    """Offsets without records, and what is remembered of the records that had them."""
 
     base_offset: Offset
     last_offset: Offset
@@ -78,7 +80,7 @@ class Gap(NamedTuple):
 
 
 def keeps_control(header: BatchHeader) -> bool:
-    """Transactions will decide when their markers may go. Until they exist all stay."""
+    """Whether a batch is kept as a control batch. All are, as long as there are no transactions."""
     return header.is_control
 
 
@@ -91,7 +93,7 @@ def gap_of(header: BatchHeader) -> Gap:
 
 
 def gap_batch(gap: Gap) -> bytes:
-    """A batch of no records that covers the gap."""
+    """Build a batch without records that covers the gap."""
     header = BatchHeader(
         base_offset=gap.base_offset,
         batch_length=HEADER_BYTES - LOG_OVERHEAD,
@@ -111,7 +113,7 @@ def gap_batch(gap: Gap) -> bytes:
 
 
 def emptied(header: BatchHeader) -> bytes:
-    """The batch without its records: only the producer and its sequence are left to be known."""
+    """Remove the records of a batch. Only the producer and its sequence remain."""
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     return _sealed(
         header._replace(
@@ -125,7 +127,7 @@ def emptied(header: BatchHeader) -> bytes:
 
 
 def payload_of(batch: Buffer, header: BatchHeader) -> bytes:
-    """The records of a batch whose checksum was checked."""
+    """Decompress the records of a batch whose checksum was validated."""
     blob = memoryview(batch)[HEADER_BYTES:]
     if header.record_count == 0 and not blob:
         return b""
@@ -148,7 +150,7 @@ def keeps_tombstones(header: BatchHeader, horizons: DeleteHorizons) -> bool:
 def rewritten(
     header: BatchHeader, payload: bytes, kept: Sequence[RecordSpan], horizons: DeleteHorizons
 ) -> bytes:
-    """The batch with these of its records. Sets the delete horizon if one of them needs it."""
+    """Build the batch with only these records. Sets the delete horizon if one of them needs it."""
     assert kept, "a batch without records is emptied or dropped"
     new_base, chunks = header.base_timestamp, None
     if horizon_of(header) is None and any(span[4] for span in kept):
@@ -169,7 +171,7 @@ def rewritten(
 
 
 def runs(payload: bytes, kept: Sequence[RecordSpan]) -> list[bytes]:
-    """The bytes of these records, neighbours together."""
+    """Bytes of these records, neighbours joined."""
     chunks = []
     run_start, run_end = kept[0][0], kept[0][5]
     for span in kept:
@@ -184,13 +186,13 @@ def runs(payload: bytes, kept: Sequence[RecordSpan]) -> list[bytes]:
 def _rebased_records(
     new_base: int, header: BatchHeader, payload: bytes, kept: Sequence[RecordSpan]
 ) -> list[bytes] | None:
-    """The records with their own times, as seen from another base timestamp.
+    """Convert the records to another base timestamp, with their own timestamps unchanged.
 
-    None if one is further away than a record can say. Its producer made it up: a tombstone beside it
-    stays without a horizon.
+    None if a delta would not fit. Its producer made up that timestamp: a tombstone in the same batch stays
+    without a horizon.
     """
     if header.has_log_append_time:
-        return runs(payload, kept)  # what they say themselves is not read
+        return runs(payload, kept)  # with log append time, the timestamps of the records are not used
     shift = header.base_timestamp - new_base
     deltas = [timestamp_delta(payload, span[0])[0] + shift for span in kept]
     if min(deltas) < LONG_MIN or max(deltas) > LONG_MAX:

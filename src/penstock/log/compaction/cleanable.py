@@ -1,18 +1,17 @@
-"""What of a compacted log may be cleaned, whether it is worth it, and in which pieces. Pure.
+"""Selection of the part of a compacted log to clean, whether it is worth it, and its segment groups. Pure.
 
-A log seen from its start: segments that were cleaned before, then dirty ones, then those that must be
-left alone:
+From its start a log has segments that were cleaned before, then dirty ones, then uncleanable ones:
 
-    clean             below the first dirty offset; one record of each key
-    dirty             from there to where cleaning must stop
-    left alone        what is not safe yet, what is too young, the segment being written
+    clean             below the first dirty offset; one record for each key
+    dirty             from there to the end of the cleanable part
+    uncleanable       not committed yet, too young, or the active segment
 
-A cleaning learns the last offset of every key in the dirty part and rewrites all segments up to its
-end without the records that are not the last of their key.
+A cleaning collects the last offset of every key in the dirty part and rewrites all segments up to its end
+without the records that are not the last of their key.
 
-Rule 1: whole segments only, and never one that reaches the high watermark, the last stable offset or
-        the recovery point: `safe_end` is the least of them.
-Rule 2: what was cleaned never spans more offsets than an index can say (KAFKA-5413).
+Rule 1: whole segments only, and never one that reaches past the high watermark, the last stable offset or the
+        recovery point: `safe_end` is the smallest of them.
+Rule 2: a cleaned segment never spans more offsets than an index can represent (KAFKA-5413).
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,31 +25,35 @@ Subject = TypeVar("Subject")
 
 
 class CleaningPolicy(NamedTuple):
+    """Compaction settings of a topic."""
+
     dirty_ratio_min: float
     lag_ms_min: int
     lag_ms_max: int
-    """LONG_MAX: records may wait for ever."""
+    """LONG_MAX: no limit."""
 
 
 class SegmentAge(NamedTuple):
+    """Facts about one segment that decide about its cleaning."""
+
     base_offset: Offset
     end_offset: Offset
     size_bytes: int
     first_timestamp: int
-    """NO_TIMESTAMP where nobody needs to know."""
+    """NO_TIMESTAMP where it is not needed."""
     newest_timestamp: int
 
 
 class LogToClean(NamedTuple):
-    """What a cleaning of one log would have to do."""
+    """Work of a cleaning of one log."""
 
     first_dirty_offset: Offset
     end_offset: Offset
-    """Of the last segment that may be cleaned."""
+    """End of the last segment that may be cleaned."""
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
-    """A record has waited for longer than it may."""
+    """A record is older than max.compaction.lag.ms allows."""
 
     @property
     def ratio(self) -> float:
@@ -59,7 +62,7 @@ class LogToClean(NamedTuple):
 
 
 def first_dirty_offset(checkpoint: Offset | None, segments: Sequence[SegmentAge]) -> Offset:
-    """Where cleaning goes on. A checkpoint that lies outside of the log says nothing about it."""
+    """Offset at which cleaning continues. A checkpoint outside of the log is ignored."""
     start, active = segments[0].base_offset, segments[-1].base_offset
     if checkpoint is None or not start <= checkpoint <= active:
         return start
@@ -73,7 +76,7 @@ def measure_log_to_clean(
     policy: CleaningPolicy,
     now_ms: int,
 ) -> LogToClean:
-    """The last segment given is the active one. It is never cleaned."""
+    """Measure the work of a cleaning. The last segment given is the active one, which is never cleaned."""
     dirty_from = first_dirty_offset(checkpoint, segments)
     end = segments[0].base_offset
     clean_bytes = dirty_bytes = 0
@@ -101,9 +104,9 @@ def is_worth_cleaning(log_to_clean: LogToClean, policy: CleaningPolicy) -> bool:
 
 
 def must_roll(active: SegmentAge, policy: CleaningPolicy, now_ms: int) -> bool:
-    """Whether the segment being written must be closed, because a record there waits for too long.
+    """Whether the active segment must be rolled, because a record in it waits too long for its cleaning.
 
-    It is closed by whoever looks for something to clean, even if nobody writes to it any more.
+    The cleaner rolls it, even if no producer writes to it any more.
     """
     if active.size_bytes == 0 or policy.lag_ms_max == LONG_MAX or active.first_timestamp == NO_TIMESTAMP:
         return False
@@ -111,14 +114,14 @@ def must_roll(active: SegmentAge, policy: CleaningPolicy, now_ms: int) -> bool:
 
 
 def ranked(candidates: Iterable[tuple[Subject, LogToClean]]) -> list[tuple[Subject, LogToClean]]:
-    """Those that are overdue before others, then by the share that is dirty; equals as they came."""
+    """Sort candidates: overdue ones first, then by dirty ratio; equal ones keep their order."""
     return sorted(
         candidates, key=lambda candidate: (candidate[1].is_overdue, candidate[1].ratio), reverse=True
     )
 
 
 class SegmentToClean(NamedTuple):
-    """A segment as it is before the cleaning."""
+    """A segment before its cleaning."""
 
     base_offset: Offset
     end_offset: Offset
@@ -126,21 +129,24 @@ class SegmentToClean(NamedTuple):
 
 
 class SegmentGroupLimits(NamedTuple):
+    """Maximum size of a cleaned segment."""
+
     segment_bytes: int
     index_bytes_max: int
     index_interval_bytes: int
     segments_max: int
-    """So that taking the cleaned one over never holds up its owner for long."""
+    """Limits the time that the swap of one group takes on the event loop."""
 
 
 def group_segments(
     segments: Sequence[SegmentToClean], end_offset: Offset, limits: SegmentGroupLimits
 ) -> list[list[SegmentToClean]]:
-    """Neighbours that become one segment: even if nothing goes they fit it, its index and its offsets.
+    """Group neighbours that become one segment, which fits size, index and offset limits even if nothing
+    goes.
 
     Only segments that begin below `end_offset`.
     """
-    # An index has at most an entry for each interval of bytes.
+    # An index has at most one entry for each interval of bytes.
     indexed_bytes = limits.index_bytes_max // INDEX_ENTRY_BYTES_MAX * max(limits.index_interval_bytes, 1)
     bytes_max = min(limits.segment_bytes, indexed_bytes)
     groups: list[list[SegmentToClean]] = []

@@ -1,25 +1,24 @@
 """One cleaning of one log: reads segments, writes cleaned ones beside them, and changes nothing else.
 
-It goes on in steps, one for each group of segments that becomes one. What a step wrote is taken over
-before the next begins, so a cleaning needs room for one group: `segment.bytes`, or the largest segment
-where that is more, and its indexes. (A batch in which a tombstone gets its horizon may grow, by ten
-bytes for each record at most.)
+A cleaning runs in steps, one for each group of segments that becomes one segment. The caller swaps in the
+result of a step before the next one begins, so a cleaning needs disk space for one group: `segment.bytes`, or
+the largest segment where that is larger, and its indexes. (A batch that gets a delete horizon may grow, by at
+most ten bytes for each record.)
 
-Two passes. The first reads the dirty part and notes for every offset whether its record is the last
-of its key. The second goes through all segments from the start of the log: dirty batches are judged
-by those notes, mostly without being opened; clean ones by looking their keys up.
+Two passes. The first reads the dirty part and notes for every offset whether its record is the last of its
+key. The second reads all segments from the start of the log: dirty batches are filtered by these notes,
+mostly without being decompressed; clean ones by a lookup of their keys.
 
-Every cleaned segment covers exactly the offsets of those it replaces. Where whole batches go, one
-batch without records stands for the gap (61 bytes): the checksum of a batch does not cover its
-offset, so that each begins where the one before ends is what proves its place, here as everywhere.
+Every cleaned segment covers exactly the offsets of those it replaces. Where whole batches are removed, one
+batch without records covers the gap (61 bytes). The checksum of a batch does not cover its offset: only that
+each batch begins where the one before ends proves its position, here as everywhere.
 
-Rule 1: memory is bounded by the job. When it is used up, what was learned so far is cleaned and the
-        answer says how far that was.
-Rule 2: damage ends the cleaning. The segments of the log are only read; whoever asked removes what
-        was written.
-Rule 3: a batch that is not damaged and cannot be opened was written so, while the topic was not
-        compacted. It stays whole, is counted, and takes nothing away from others.
-Rule 4: nothing is reported as cleaned before it is on disk, under a name that ends in `.cleaned`.
+Rule 1: the job limits the memory. When it is used up, the cleaning covers the part that was read so far, and
+        the result contains the end of that part.
+Rule 2: damage ends the cleaning. The segments of the log are only read; the caller removes the written files.
+Rule 3: a batch that is not damaged and cannot be decompressed was written so, while the topic was not
+        compacted. It stays whole, is counted, and does not affect other records.
+Rule 4: a segment is reported as cleaned only after it is on disk, under a name that ends in `.cleaned`.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,10 +63,10 @@ from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.types import Buffer, Offset
 
 IoThrottle = Callable[[int], None]
-"""Told after every so many bytes read or written; may wait."""
+"""Called with the number of bytes after every read or write; may wait."""
 
 OBSOLETE, LAST, LAST_TOMBSTONE, UNREADABLE = 0, 1, 2, 3
-"""What is noted of an offset of the dirty part."""
+"""Notes for an offset of the dirty part."""
 
 
 def no_throttle(_: int) -> None:
@@ -75,10 +74,10 @@ def no_throttle(_: int) -> None:
 
 
 def clean(disk: Disk, job: CleaningJob, throttle: IoThrottle = no_throttle) -> Iterator[CleaningStep]:
-    """Each step blocks for long. Raises CorruptData when what is on disk is not what was written.
+    """Run a cleaning. Each step blocks for long. CorruptData: the data on disk is not what was written.
 
-    In the order of the log, so that a tombstone never goes before what it deletes. Segments that stay
-    as they are make no step.
+    Steps follow the order of the log, so that a tombstone is never removed before the records that it
+    deletes. Unchanged segments make no step.
     """
     dirty_scan = _scan_dirty(disk, job, throttle)
     groups = group_segments(job.segments, dirty_scan.end_offset, job.limits)
@@ -98,13 +97,15 @@ def clean(disk: Disk, job: CleaningJob, throttle: IoThrottle = no_throttle) -> I
     )
 
 
-# What the dirty part says
+# First pass: the dirty part
 
 
 class _DirtyScan(NamedTuple):
+    """Result of the first pass."""
+
     last_offsets: KeyMap
     notes: bytearray
-    """For each offset from the first dirty one."""
+    """One for each offset from the first dirty one."""
     end_offset: Offset
     keyless: int
 
@@ -124,10 +125,11 @@ def _scan_dirty(disk: Disk, job: CleaningJob, throttle: IoThrottle) -> _DirtySca
             if header.base_offset < origin or header.is_control:
                 continue
             if header.record_count == 0:
-                if header.next_offset - origin > len(notes):  # a gap longer than what can be noted
+                if header.next_offset - origin > len(notes):  # a gap longer than the notes
                     return _DirtyScan(keys, notes, header.next_offset, keyless)
                 continue
             if header.next_offset - origin > len(notes) or header.record_count > keys.room:
+                # Even the first batch does not fit: a shorter scan would make no progress.
                 if header.base_offset <= origin:
                     raise ConfigError(
                         f"log.cleaner.dedupe.buffer.size = {job.memory_bytes} is too small "
@@ -170,10 +172,12 @@ def _note(
     return keyless
 
 
-# Writing what is left
+# Second pass: writing the records that stay
 
 
 class _Cleaning:
+    """Second pass over the groups of segments."""
+
     def __init__(self, disk: Disk, job: CleaningJob, dirty_scan: _DirtyScan, throttle: IoThrottle) -> None:
         self._disk = disk
         self._job = job
@@ -188,7 +192,7 @@ class _Cleaning:
         self.first_unopened: Offset | None = None
 
     def rewrite(self, group: list[SegmentToClean]) -> Replacement | None:
-        """None if nothing changes: the segment stays as it is."""
+        """Write the cleaned segment of a group. None if nothing changes: the segment stays as it is."""
         cleaned = _CleanedSegment(self._disk, self._job, group[0].base_offset, self._throttle)
         try:
             for segment in group:
@@ -206,6 +210,7 @@ class _Cleaning:
         return Replacement(group[0].base_offset, group[-1].end_offset, cleaned.size_bytes)
 
     def _filter(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        # Past the scanned part there are no notes; the next cleaning covers it.
         if header.base_offset >= self._dirty_scan.end_offset or keeps_control(header):
             cleaned.copy(header, batch)
         elif header.record_count == 0:
@@ -218,7 +223,7 @@ class _Cleaning:
         else:
             try:
                 self._filter_records(header, batch, cleaned)
-            except CorruptData:  # its checksum holds, and nothing of it was passed yet
+            except CorruptData:  # its checksum is valid, and no part of it was written yet
                 self._copy_unreadable(header, batch, cleaned)
 
     def _filter_records(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
@@ -235,7 +240,7 @@ class _Cleaning:
         cleaned.copy(header, batch)
 
     def _filter_dirty(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
-        """Judged by the notes: opened only if some of its records go, or a tombstone needs its horizon."""
+        """Filter a batch by the notes. Decompressed only if records are removed or a horizon is set."""
         first = header.base_offset - self._job.first_dirty_offset
         notes = self._dirty_scan.notes[first : first + header.last_offset_delta + 1]
         kept_count = len(notes) - notes.count(OBSOLETE)
@@ -252,7 +257,7 @@ class _Cleaning:
             self._write_kept(header, batch, payload, kept, cleaned)
 
     def _kept_by_key(self, header: BatchHeader, payload: bytes) -> list[RecordSpan]:
-        """Of a batch that lies before the dirty part: a key that is known there is newer there."""
+        """Records to keep of a batch before the dirty part: a key in the map has a newer record there."""
         find = self._dirty_scan.last_offsets.find
         with_tombstones = keeps_tombstones(header, self._horizons)
         kept = []
@@ -291,7 +296,7 @@ class _Cleaning:
 
 
 class _CleanedSegment:
-    """The files of one cleaned segment while they are written."""
+    """Files of one cleaned segment while they are written."""
 
     def __init__(self, disk: Disk, job: CleaningJob, base_offset: Offset, throttle: IoThrottle) -> None:
         self._disk = disk
@@ -302,7 +307,7 @@ class _CleanedSegment:
         self._files: list[File] = []
         self._log = self._create(LOG_SUFFIX)
         self._buffered = bytearray()
-        """Copies: a view of a few bytes would keep all that was read with them."""
+        """Copies: a view of a few bytes would keep the whole chunk that was read with them."""
         self._written = self._synced = 0
         self._gap: Gap | None = None
         self.has_changes = False
@@ -349,7 +354,7 @@ class _CleanedSegment:
         self._written += len(self._buffered)
         self._buffered.clear()
         if self._written - self._synced >= CLEANER_SYNC_BYTES:
-            # Now and then, so that the last sync does not fill the device's queue for seconds.
+            # Periodic syncs, so that the last one does not fill the device's queue for seconds.
             self._disk.sync([self._log], ())
             self._synced = self._written
 
@@ -379,7 +384,7 @@ class _CleanedSegment:
 def _batches(
     disk: Disk, folder: str, segment: SegmentToClean, throttle: IoThrottle
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches of a segment, each in its place and held against its checksum."""
+    """Yield the batches of a segment, each validated for position and checksum."""
     path = f"{folder}/{segment_name(segment.base_offset)}{LOG_SUFFIX}"
     file = disk.open(path)
     try:

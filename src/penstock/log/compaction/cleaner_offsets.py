@@ -1,18 +1,19 @@
-"""How far a compacted log is clean: `cleaner-offset-checkpoint` in the folder of its partition.
+"""Cleaner checkpoint of a compacted log: `cleaner-offset-checkpoint` in the folder of its partition.
 
-0        version
-1        number of rows
-1200     the first dirty offset: everything below was cleaned
+    0        version
+    1        number of rows
+    1200     the first dirty offset: everything below was cleaned
 
-The file lies beside the segments that it speaks of and goes where they go: with a folder that is set
-aside as damaged, removed with its replica, or restored from a backup. Kafka keeps the offsets of all
-logs in one file. There an offset can outlive the log it was about, and then a cleaning takes records for
-clean that never were: it removes a tombstone after its time and keeps what the tombstone deletes.
+The file is beside the segments that it describes and is moved or removed with them: with a folder that is set
+aside as damaged, removed with its replica, or restored from a backup. Kafka keeps the offsets of all logs in
+one file. There an offset can outlive its log, and then a cleaning takes records for clean that never were: it
+removes an expired tombstone and keeps the records that the tombstone deletes.
 
-Rule 1: the file is removed when a log is opened, at a start or after a truncation, that ends before its
-        offset, and before all records go (log/truncation.py). What is written then was never cleaned.
-Rule 2: losing the file costs time, not data: a log without it is cleaned from its start. So a file that
-        makes no sense is removed, and not complained of.
+Rule 1: the file is removed when a log that ends before its offset is opened, at a start or after a
+        truncation, and before a full truncation (log/truncation.py). Records that are written there later
+        were never cleaned.
+Rule 2: losing the file costs time, not data: a log without it is cleaned from its start. So an invalid file
+        is removed without an error.
 """
 
 from penstock.errors import CorruptData
@@ -28,7 +29,7 @@ def cleaner_offset_file(folder: str, clean_to: Offset) -> SmallFile:
 
 
 def load_clean_to(disk: Disk, folder: str, log_end_offset: Offset) -> Offset | None:
-    """The first dirty offset of a log that was just opened; None: nothing is known to be clean. Blocks."""
+    """Load the first dirty offset of a log that was just opened; None: none is known. Blocks."""
     path = f"{folder}/{FILE_NAME}"
     if not disk.exists(path):
         return None
@@ -43,7 +44,7 @@ def load_clean_to(disk: Disk, folder: str, log_end_offset: Offset) -> Offset | N
 
 
 def forget_clean_to(disk: Disk, folder: str) -> None:
-    """For good, before anything else is changed. Blocks."""
+    """Remove the file durably, before anything else is changed. Blocks."""
     path = f"{folder}/{FILE_NAME}"
     if disk.exists(path):
         disk.remove(path)

@@ -1,4 +1,4 @@
-"""What is asked of a cleaning and what it answers: values that go to another process and come back."""
+"""Request and result of a cleaning: values that are sent to the cleaner process and back."""
 
 import msgspec
 
@@ -12,15 +12,17 @@ SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class CleaningJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the cleaner process needs to clean one log."""
+
     folder: str
     segments: list[SegmentToClean]
-    """From the start of the log to the last that may be cleaned."""
+    """From the start of the log to the last one that may be cleaned."""
     first_dirty_offset: Offset
     sequences_at: list[Offset]
-    """The last offset of each producer that may write again."""
+    """Last offset of each producer that may write again."""
     now_ms: int
     trusted_ms: int
-    """The time that ends the life of a tombstone (log/trusted_time.py)."""
+    """Time at which tombstones expire (log/trusted_time.py)."""
     delete_retention_ms: int
     memory_bytes: int
     limits: SegmentGroupLimits
@@ -28,7 +30,7 @@ class CleaningJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replacement(msgspec.Struct, frozen=True):
-    """A cleaned segment and the range of those it stands for."""
+    """A cleaned segment, and the range of segments that it replaces."""
 
     base_offset: Offset
     end_offset: Offset
@@ -36,6 +38,8 @@ class Replacement(msgspec.Struct, frozen=True):
 
 
 class CleaningResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcome of a whole cleaning."""
+
     end_offset: Offset
     """Everything below is clean."""
     keys: int
@@ -44,35 +48,35 @@ class CleaningResult(msgspec.Struct, frozen=True, kw_only=True):
     records_removed: int
     keyless_removed: int
     unopened: int = 0
-    """Batches that could not be opened and stay whole, and where the first of them begins."""
+    """Batches that could not be decompressed and stay whole; `first_unopened` is the offset of the first."""
     first_unopened: Offset | None = None
 
 
 class CleanerFailed(Exception):
-    """Something that nobody expected: a mistake in the code, or too little memory."""
+    """An unexpected failure: a bug, or too little memory."""
 
 
 FAILURES: dict[str, type[Exception]] = {
     failure.__name__: failure
     for failure in (CorruptData, StorageFailed, StorageFull, ConfigError, CleanerFailed)
 }
-"""What a cleaning may meet."""
+"""Failures that a cleaning can report."""
 
 
 CleaningStep = Replacement | CleaningResult
-"""A cleaning in pieces: a segment that is ready to be taken over, or at last that all is done."""
+"""One step of a cleaning: a segment that is ready to be swapped in, or the final result."""
 
 
 class CleaningRequest(msgspec.Struct, frozen=True):
-    """A job begins it; None asks for the next step of the one that was begun."""
+    """A job starts a cleaning; None requests the next step of the current one."""
 
     job: CleaningJob | None
 
 
 class CleaningReply(msgspec.Struct, frozen=True):
-    """One of the three is there."""
+    """Exactly one field is set."""
 
     replacement: Replacement | None = None
     cleaned: CleaningResult | None = None
     failure: tuple[str, str] | None = None
-    """The kind, one of FAILURES, and a sentence."""
+    """A key of FAILURES, and a message."""

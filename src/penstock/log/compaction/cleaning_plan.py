@@ -1,6 +1,6 @@
-"""From a log to the facts that decide about its cleaning, and to the job that carries it out.
+"""Collection of the facts that decide about the cleaning of a log, and of the job that carries it out.
 
-`segment_ages` may read from the device and runs in a worker; the rest looks only at what is in memory.
+`segment_ages` may read from the device and runs in a worker; the other functions only read memory.
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,8 @@ from penstock.types import NO_TIMESTAMP, Offset
 
 
 class CleaningSetup(NamedTuple):
+    """Settings of one cleaning."""
+
     now_ms: int
     trusted_ms: int
     delete_retention_ms: int
@@ -32,12 +34,12 @@ class CleaningSetup(NamedTuple):
 
 
 def segments_with_ends(segments: Sequence[Segment]) -> list[tuple[Segment, Offset]]:
-    """All but the active one, each with where it ends."""
+    """All segments but the active one, each with its end offset."""
     return [(segment, after.base_offset) for segment, after in pairwise(segments)]
 
 
 def safe_end(log: PartitionLog, stable_end: Offset) -> Offset:
-    """Up to where segments may be rewritten: they are safe, and nothing is left to be written to them.
+    """Offset up to which segments may be rewritten: they are committed, and no write to them is pending.
 
     `stable_end` is the high watermark, or the last stable offset where that is lower.
     """
@@ -49,8 +51,8 @@ def safe_end(log: PartitionLog, stable_end: Offset) -> Offset:
 
 
 def segment_ages(log: PartitionLog, policy: CleaningPolicy) -> list[SegmentAge]:
-    """May wait for the device. The last one is the active segment."""
-    segments = tuple(log.segments)  # the log may roll meanwhile
+    """Collect the ages of all segments, the active one last. May wait for the device."""
+    segments = tuple(log.segments)  # a copy: this runs in a worker, and the log may roll meanwhile
     needs_first = policy.lag_ms_max != LONG_MAX
     ages = [
         SegmentAge(

@@ -1,14 +1,14 @@
-"""Key → offset of its last record, in a fixed amount of memory.
+"""Map from key to the offset of its last record, in a fixed amount of memory.
 
-A million Python bytes and integers in a dict take 124 MB; here a key takes 24 bytes of one buffer
-whatever its length: sixteen of digest and eight of offset, found by open addressing. The table is a
-little over half as fast as a dict, which at some two microseconds a record is not what limits.
+A million Python bytes and integers in a dict take 124 MB. Here a key takes 24 bytes of one buffer whatever
+its length: sixteen bytes of digest and eight of offset, found by open addressing. The table is a little over
+half as fast as a dict, which at some two microseconds a record is not the bottleneck.
 
-Rule 1: keys are told apart by 128 bits of BLAKE2b. Two keys with one digest would lose a record, and
-        nobody can make two.
-Rule 2: never more than three slots in four are used: beyond that a search becomes long.
-Rule 3: the number of slots is a power of two: a remainder of 64 bits costs as much as all the rest.
-Rule 4: the buffer is set aside at once and its pages are touched as they are used.
+Rule 1: keys are compared by 128 bits of BLAKE2b. Two keys with the same digest would lose a record, and no
+        such pair can be constructed.
+Rule 2: at most three slots in four are used: beyond that a search becomes long.
+Rule 3: the number of slots is a power of two: a remainder of 64 bits would cost as much as all the rest.
+Rule 4: the buffer is reserved at once and its pages are touched as they are used.
 """
 
 from hashlib import blake2b
@@ -24,10 +24,12 @@ _halves = Struct("QQ").unpack
 
 
 class KeyMap:
+    """Map from key to offset."""
+
     __slots__ = ("_mask", "_words", "capacity", "count")
 
     def __init__(self, *, memory_bytes: int, keys_max: int) -> None:
-        """As large as `keys_max` keys need, and no larger than `memory_bytes`."""
+        """Reserve slots for `keys_max` keys, within `memory_bytes`."""
         enough = 1 << (keys_max * 4 // 3).bit_length()
         affordable = 1 << (memory_bytes // SLOT_BYTES).bit_length() >> 1
         slots = max(min(enough, affordable), SLOTS_MIN)
@@ -38,11 +40,11 @@ class KeyMap:
 
     @property
     def room(self) -> int:
-        """How many more keys can be taken."""
+        """Number of keys that can still be added."""
         return self.capacity - self.count
 
     def put(self, key: bytes, offset: Offset) -> int:
-        """Remember a newer offset of a key. Returns the one it had; -1 if it had none."""
+        """Store a newer offset of a key. Returns the previous one; -1 if there was none."""
         high, low = _halves(blake2b(key, digest_size=16).digest())
         words = self._words
         at: int = (high & self._mask) * 3
@@ -61,7 +63,7 @@ class KeyMap:
         return -1
 
     def find(self, key: bytes) -> int:
-        """The last offset of a key; -1 if it is not here."""
+        """Last offset of a key; -1 if it is not in the map."""
         high, low = _halves(blake2b(key, digest_size=16).digest())
         words = self._words
         at: int = (high & self._mask) * 3

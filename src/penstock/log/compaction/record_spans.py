@@ -1,10 +1,10 @@
-"""Where the records of a batch begin and end, and their keys: all that compaction needs of them.
+"""Positions of the records of a batch, and of their keys: all that compaction needs.
 
-The reader in protocol/records.py makes an object of every record. This one makes six numbers, with
-varints of one and two bytes read in place, because a cleaning passes millions of records and the
-time for one decides how fast it is.
+The reader in protocol/records.py makes an object for every record. This one makes six numbers, with varints
+of one and two bytes decoded in place: a cleaning reads millions of records, and the time for one record
+determines its speed.
 
-Rule 1: what does not fit its batch or its record is CorruptData, as everywhere.
+Rule 1: a record that does not fit its batch, or a field that does not fit its record, is CorruptData.
 """
 
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from penstock.errors import CorruptData
 
 RecordSpan = tuple[int, int, int, int, bool, int]
-"""Where a record starts, its offset delta, where its key starts and ends (-1 and -1 without a key),
-whether it is a tombstone, and where it ends. A bare tuple, because millions pass."""
+"""Start of a record, its offset delta, start and end of its key (-1 and -1 without a key), whether it is a
+tombstone, and its end. A bare tuple, because millions are made."""
 
 NO_KEY = -1
 _NULL = 0x01
-"""The length of nothing, -1, as a varint."""
+"""Varint of -1, the length of a null field."""
 
 
 def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator[RecordSpan]:
-    """Raises CorruptData at the first record that cannot be; those before it were given out."""
+    """Yield the records. Raises CorruptData at the first invalid one, after yielding those before it."""
     at, delta_before = 0, -1
     try:
         for _ in range(record_count):
@@ -34,7 +34,7 @@ def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator
             else:
                 length, at = varint(payload, at)
             end = at + length
-            at += 1  # attributes, which mean nothing so far
+            at += 1  # attributes, unused in this record format
             while payload[at] >= 0x80:  # the timestamp delta
                 at += 1
             at += 1
@@ -58,7 +58,7 @@ def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator
                     length, key_start = varint(payload, at)
                     key_end = key_start + length
                 at = key_end
-            # The lowest bit is a varint's sign: nothing here may be negative.
+            # The lowest bit of a zigzag varint is its sign: none of these values may be negative.
             if signs & 1 or at >= end or not delta_before < delta <= last_offset_delta:
                 raise CorruptData(f"the record at byte {start} of a batch makes no sense")
             delta_before = delta
@@ -71,7 +71,7 @@ def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint of any length, and where it ends."""
+    """Decode a zigzag varint of any length. Returns the value and its end."""
     raw = shift = 0
     while (byte := data[at]) >= 0x80:
         raw |= (byte & 0x7F) << shift
@@ -94,13 +94,13 @@ def varint_bytes(value: int) -> bytes:
 
 
 def timestamp_delta(payload: bytes, start: int) -> tuple[int, int]:
-    """Of the record at `start`, and where what follows the delta begins."""
+    """Timestamp delta of the record at `start`, and the position behind it."""
     _, at = varint(payload, start)
     return varint(payload, at + 1)
 
 
 def with_timestamp_delta(payload: bytes, start: int, end: int, delta: int) -> bytes:
-    """The same record with another timestamp delta."""
+    """Copy a record with another timestamp delta."""
     _, at = varint(payload, start)
     _, rest_at = varint(payload, at + 1)
     encoded = varint_bytes(delta)

@@ -1,22 +1,22 @@
-"""Putting cleaned segments in the place of those they stand for, safe against a crash at any moment.
+"""Swap of cleaned segments for the segments they replace, safe against a crash at any moment.
 
-    .cleaned    being written, or written and not decided. A crash forgets it.
-    .swap       an empty file named by two offsets: the cleaned segment that begins at the first is
-                decided. It stands for every segment up to the second. A crash, or the process itself,
-                goes on from here until only the cleaned one is left, under its own name.
+    .cleaned    being written, or written and not committed. A crash discards it.
+    .swap       an empty file named by two offsets, the commit mark: the cleaned segment that begins at the
+                first offset replaces every segment up to the second. After a crash the swap continues,
+                until only the cleaned segment is left, under its own name.
 
-While the mark is there every name within its range may be old, new or gone, in any mixture: a file
-system may keep the changes of a folder in another order than they were made. What has to be done is
-the same for all of them, and doing it twice is doing it once.
+While the mark exists, every name within its range may be old, new or missing, in any combination: a file
+system may persist the changes of a folder in another order than they were made. The same steps complete the
+swap from each of these states, and they may be repeated.
 
-Rule 1: everything that a mark speaks of is on disk before the mark is, and everything that it asks
-        for is on disk before the mark goes. Its going is on disk before anything else is cleaned
-        there: an old mark would decide on files that are half written.
+Rule 1: every file that a mark refers to is durable before the mark, and every change that it requires is
+        durable before the mark is removed. The removal is durable before the next cleaning there starts: an
+        old mark would commit files that are half written.
 Rule 2: `commit_swap` and `complete_swap` wait for the device and run in a worker. `swap_in` does not: it
-        renames and replaces the segments of the log within one turn of the loop, so that nobody reads new
-        bytes with an old index. What it removes stays open until `complete_swap`, because giving back the
-        space of a large file takes long.
-Rule 3: only segments that are on disk whole, with their indexes, are replaced (`is_settled`).
+        renames the files and replaces the segments of the log within one callback of the event loop, so that
+        no read uses new bytes with an old index. The removed files stay open until `complete_swap`, because
+        to free the space of a large file takes long.
+Rule 3: only segments that are on disk completely, with their indexes, are replaced (`is_settled`).
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ SWAP_SUFFIX = ".swap"
 
 
 class SwapMark(NamedTuple):
-    """What the name of a mark says."""
+    """Content of the name of a commit mark."""
 
     base_offset: Offset
     end_offset: Offset
@@ -44,27 +44,31 @@ class SwapMark(NamedTuple):
 
 
 class SwappedSegments(NamedTuple):
+    """A swap that `complete_swap` has to finish."""
+
     files: Sequence[File]
-    """They have lost their names and are still open."""
+    """Removed from the folder, and still open."""
     folder: str
     decided: SwapMark
 
 
 def is_settled(log: PartitionLog, segment: Segment, end_offset: Offset) -> bool:
-    """Whether nothing is left to be written to a segment that ends here: no flush, no index."""
+    """Whether no write to a segment that ends here is pending: no flush, no index."""
     return end_offset <= log.recovery_point and segment.indexes_stored and not segment.dirty
 
 
 def commit_swap(disk: Disk, folder: str, replacement: Replacement) -> None:
-    """From here on the cleaned segment counts, whatever happens. StorageFull: it does not. Blocks."""
+    """Commit the cleaned segment, whatever happens later. StorageFull: not committed. Blocks."""
     disk.sync((), [folder])
     mark = SwapMark(replacement.base_offset, replacement.end_offset).name
+    # Between two syncs of the folder: the `.cleaned` names must be durable before the mark, and the mark
+    # before the swap.
     disk.open(f"{folder}/{mark}", create=True).release()
     disk.sync((), [folder])
 
 
 def cancel_swap(disk: Disk, folder: str, replacement: Replacement) -> None:
-    """The cleaned segment could not be taken over: it counts no longer. Blocks."""
+    """Remove the mark of a cleaned segment that could not be swapped in. Blocks."""
     _unmark(disk, folder, SwapMark(replacement.base_offset, replacement.end_offset))
 
 
@@ -74,7 +78,7 @@ def _unmark(disk: Disk, folder: str, decided: SwapMark) -> None:
 
 
 def replaced_segments(log: PartitionLog, replacement: Replacement) -> list[Segment]:
-    """Those of the log that the cleaned one stands for; empty if they are not all there any more."""
+    """Segments of the log that the cleaned one replaces; empty if some of them are no longer there."""
     within = [
         segment
         for segment in log.segments[:-1]
@@ -87,14 +91,15 @@ def replaced_segments(log: PartitionLog, replacement: Replacement) -> list[Segme
 
 
 def swap_in(log: PartitionLog, replacement: Replacement) -> SwappedSegments:
-    """In one turn: rename, and let the log have the new segment. StorageFull: nothing was changed.
+    """Rename the files and replace the segments in the log, in one callback. StorageFull: nothing changed.
 
-    StorageFailed: the log in memory is no longer what is on disk; a restart completes it.
+    StorageFailed: log and disk differ; a restart completes the swap.
     """
     disk, old = log.disk, replaced_segments(log, replacement)
     assert old, "the segments were checked before the cleaned one was decided on"
     held: list[File] = []
     try:
+        # Opened before anything changes: this may fail for lack of descriptors.
         held += [disk.open(segment.path()) for segment in old]
     except (StorageFull, StorageFailed):
         for file in held:
@@ -111,7 +116,7 @@ def swap_in(log: PartitionLog, replacement: Replacement) -> SwappedSegments:
 
 
 def complete_swap(disk: Disk, taken: SwappedSegments) -> None:
-    """Give the space back, make the names durable, and take the mark away. Blocks."""
+    """Free the space, make the names durable, and remove the mark. Blocks."""
     for file in taken.files:
         file.release()
     disk.sync((), [taken.folder])
@@ -119,7 +124,7 @@ def complete_swap(disk: Disk, taken: SwappedSegments) -> None:
 
 
 def discard_cleaned(disk: Disk, folder: str) -> None:
-    """Remove what a cleaning that came to nothing has left, unless it was decided on. Blocks."""
+    """Remove the files of a cleaning that failed, unless it was committed. Blocks."""
     if not disk.exists(folder):
         return
     names = disk.list_folder(folder)
@@ -133,7 +138,7 @@ def discard_cleaned(disk: Disk, folder: str) -> None:
 
 
 def finish_swaps(disk: Disk, folder: str) -> None:
-    """Bring a folder to where it is all segments again. Repeatable, as long as it takes."""
+    """Complete every committed swap in a folder. May be repeated, as often as it is interrupted."""
     for decided in _marks(disk.list_folder(folder)):
         _finish(disk, folder, decided)
     discard_cleaned(disk, folder)
@@ -148,6 +153,7 @@ def _finish(disk: Disk, folder: str, decided: SwapMark) -> None:
     stem = f"{folder}/{segment_name(decided.base_offset)}"
     for suffix in SUFFIXES:
         if disk.exists(stem + suffix + CLEANED_SUFFIX):
+            # A missing `.cleaned` file was renamed before the crash.
             disk.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix)
     disk.sync((), [folder])
     _unmark(disk, folder, decided)

@@ -1,1 +1,1 @@
-"""The indexes of a segment: offset to position, and timestamp to offset."""
+"""Indexes of a segment: offset to position, and timestamp to offset."""

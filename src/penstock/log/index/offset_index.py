@@ -1,10 +1,10 @@
-"""Offset → position in one segment, sparse.
+"""Sparse index of one segment: offset → position.
 
-An entry says: the batch that starts at `position` ends with `offset`. Entries are added about every
-`index.interval.bytes` of log (at most 64 KiB), so a lookup lands at most that far before the batch it wants.
+The batch that starts at the `position` of an entry ends with its `offset`. An entry is added about every
+`index.interval.bytes` of log (at most 64 KiB), so a lookup starts at most that far before its batch.
 
-On disk: eight bytes an entry, big endian: offset relative to the segment's base, position (Kafka's
-.index file). In memory: two machine arrays, so that a search is one call of `bisect`.
+On disk: eight bytes an entry, big endian: offset relative to the segment's base, position (Kafka's .index
+file). In memory: two machine arrays, so that a search is one call of `bisect`.
 """
 
 import sys
@@ -18,6 +18,8 @@ ENTRY_BYTES = 8
 
 
 class OffsetIndex:
+    """Offset index of one segment."""
+
     __slots__ = ("_base", "_offsets", "_positions")
 
     def __init__(self, base_offset: Offset) -> None:
@@ -35,7 +37,7 @@ class OffsetIndex:
     def add(self, offset: Offset, position: int) -> None:
         relative = offset - self._base
         assert not self._offsets or relative > self._offsets[-1], "an index only grows"
-        # What is searched comes last: a worker thread that finds an entry finds all of it.
+        # The searched array last: a worker thread that finds an entry in it finds the other half too.
         self._positions.append(position)
         self._offsets.append(relative)
 
@@ -44,34 +46,35 @@ class OffsetIndex:
         return self._base
 
     def position_at_or_before(self, offset: Offset) -> int:
-        """Where to start looking for the batch that holds `offset`."""
+        """Position at which a search for the batch that holds `offset` starts."""
         return self.entry_at_or_before(offset)[0]
 
     def entry_at_or_before(self, offset: Offset) -> tuple[int, Offset | None]:
-        """The same, and the last offset of the batch there; None at the start of the segment."""
+        """The same, with the last offset of the batch there; None at the start of the segment."""
         found = bisect_right(self._offsets, max(offset - self._base, 0)) - 1
         if found < 0:
             return 0, None
         return self._positions[found], Offset(self._base + self._offsets[found])
 
     def last_offset_before(self, offset: Offset) -> Offset:
-        """The largest offset of an entry below `offset`; the one before the segment if there is none."""
+        """Largest offset of an entry below `offset`; the one before the segment if there is none."""
         found = bisect_left(self._offsets, max(offset - self._base, 0)) - 1
         return Offset(self._base + self._offsets[found]) if found >= 0 else Offset(self._base - 1)
 
     def batch_start_at_or_before(self, position: int) -> int:
-        """The last known batch boundary that is not past `position`."""
+        """Last indexed batch boundary that is not past `position`."""
         found = bisect_right(self._positions, position) - 1
         return self._positions[found] if found >= 0 else 0
 
     def widest_gap(self, end: int) -> tuple[int, int]:
-        """Between which positions, with no entry between them, a walk could be longest. `end`: how far the
-        index is believed to reach."""
+        """The two positions with the longest walk between them and no entry. `end`: how far the index is
+        trusted to reach.
+        """
         starts, ends = [0, *self._positions], [*self._positions, end]
         return max(zip(starts, ends, strict=True), key=lambda gap: gap[1] - gap[0])
 
     def truncate(self, offset: Offset) -> None:
-        """Forget every batch that reaches `offset` or further."""
+        """Remove the entry of every batch that reaches `offset` or further."""
         keep = bisect_left(self._offsets, max(offset - self._base, 0))
         del self._offsets[keep:]
         del self._positions[keep:]
@@ -87,7 +90,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, base_offset: Offset, data: bytes, log_bytes: int) -> "OffsetIndex":
-        """Refuses an index that does not fit a log of `log_bytes`: it is rebuilt, not believed."""
+        """Parse an index. CorruptData: it does not fit a log of `log_bytes`, and is rebuilt."""
         if len(data) % ENTRY_BYTES:
             raise CorruptData(f"an offset index of {len(data)} bytes ends inside an entry")
         pairs = array("I", data)

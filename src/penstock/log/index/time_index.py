@@ -1,10 +1,10 @@
-"""Timestamp → offset in one segment, sparse.
+"""Sparse index of one segment: timestamp → offset.
 
-An entry says: the newest timestamp so far is `timestamp`, and the batch that brought it ends with
-`offset`. Timestamps only ascend from entry to entry, although those of records need not.
+`timestamp` of an entry is the newest timestamp up to there, and the batch that contains it ends with
+`offset`. Timestamps ascend from entry to entry, although those of records need not.
 
-On disk: twelve bytes an entry, big endian: timestamp, offset relative to the segment's base
-(Kafka's .timeindex file).
+On disk: twelve bytes an entry, big endian: timestamp, offset relative to the segment's base (Kafka's
+.timeindex file).
 """
 
 import struct
@@ -17,10 +17,12 @@ from penstock.types import NO_TIMESTAMP, Offset
 ENTRY = struct.Struct(">qI")
 ENTRY_BYTES = ENTRY.size
 LOST_ENTRY = bytes(ENTRY_BYTES)
-"""What a crash leaves of an entry whose sector never reached the disk."""
+"""Content of an entry whose sector did not reach the disk before a crash."""
 
 
 class TimeIndex:
+    """Time index of one segment."""
+
     __slots__ = ("_base", "_offsets", "_timestamps")
 
     def __init__(self, base_offset: Offset) -> None:
@@ -37,28 +39,28 @@ class TimeIndex:
 
     @property
     def newest_offset(self) -> Offset:
-        """Where the newest timestamp stands; the segment's first offset if there is none."""
+        """Offset of the newest timestamp; the segment's first offset if there is none."""
         return Offset(self._base + self._offsets[-1]) if self._offsets else self._base
 
     def add(self, timestamp: int, offset: Offset) -> None:
-        """Adds nothing when time has not moved on since the last entry."""
+        """Add an entry, unless the timestamp is no newer than the last one."""
         if timestamp > self.newest_timestamp:
-            # What is searched comes last: a worker thread that finds an entry finds all of it.
+            # The searched array last: a worker thread that finds an entry in it finds the other half too.
             self._offsets.append(offset - self._base)
             self._timestamps.append(timestamp)
 
     def offset_before(self, timestamp: int) -> Offset:
-        """Every record up to and including this offset is older than `timestamp`."""
+        """Offset up to and including which every record is older than `timestamp`."""
         found = bisect_left(self._timestamps, timestamp) - 1
         return Offset(self._base + self._offsets[found]) if found >= 0 else Offset(self._base - 1)
 
     def offset_at_or_after(self, timestamp: int) -> Offset | None:
-        """Where the batch ends that brought the first entry as new as `timestamp`; None without one."""
+        """End of the batch behind the first entry as new as `timestamp`; None if there is no such entry."""
         found = bisect_left(self._timestamps, timestamp)
         return Offset(self._base + self._offsets[found]) if found < len(self._timestamps) else None
 
     def newest_before(self, offset: Offset) -> Offset | None:
-        """Where the batch ends that brought the newest timestamp of all before `offset`; None without one."""
+        """End of the batch with the newest timestamp of all entries before `offset`; None: no entry."""
         found = bisect_left(self._offsets, max(offset - self._base, 0)) - 1
         return Offset(self._base + self._offsets[found]) if found >= 0 else None
 

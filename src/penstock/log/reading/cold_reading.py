@@ -1,8 +1,8 @@
 """Reading a segment from the device, away from the event loop.
 
-A `SegmentView` says everything a worker thread needs to know about a segment; the thread opens its
-own file, so that the segment may be closed, rolled or deleted meanwhile. Every batch that is
-returned has been held against its checksum.
+A `SegmentView` holds everything that a worker thread needs to read a segment. The thread opens its own file,
+so that the segment may be closed, rolled or deleted meanwhile. Every returned batch has been validated
+against its checksum.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,16 @@ from penstock.types import NO_TIMESTAMP, Buffer, Offset
 
 
 class Indexes(NamedTuple):
+    """The two indexes of a segment."""
+
     by_offset: OffsetIndex
     by_time: TimeIndex
     are_stored: bool = True
-    """False if they were made anew from the log, because their files were missing or no good."""
+    """False if they were rebuilt from the log, because their files were missing or invalid."""
 
 
 class BatchesRead(NamedTuple):
-    """Whole batches, and where the next ones begin."""
+    """Whole batches, and the offset and position of the next one."""
 
     data: Buffer
     next_offset: Offset
@@ -42,21 +44,27 @@ class BatchesRead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
+    """State of a segment at one moment, for a worker thread.
+
+    The segment may be replaced or truncated while the thread reads. A failure of an outdated view proves
+    nothing, and its indexes are not kept (`PartitionLog.is_current`).
+    """
+
     disk: Disk
     log_path: str
     index_path: str
     time_index_path: str
     base_offset: Offset
     size_bytes: int
-    """Nothing past this position is looked at: it may be in the middle of being written."""
+    """Nothing past this position is read: an append may be in progress there."""
     generation: int
-    """Which form of the segment this is: compaction or a cut may put another in its place."""
+    """Version of the segment: compaction or a truncation may replace it by another one."""
     index_interval_bytes: int
     indexes: Indexes | None
     """None: they are on disk."""
 
     def load_indexes(self, file: File) -> Indexes:
-        """From their files if those fit the log, else by reading the log's headers again."""
+        """Load the indexes from their files if those fit the log, else rebuild them from its headers."""
         if self.indexes is not None:
             return self.indexes
         stored = self.stored_indexes()
@@ -65,7 +73,7 @@ class SegmentView:
         return rebuild_indexes(file, self.base_offset, self.size_bytes, self.index_interval_bytes)
 
     def stored_indexes(self) -> Indexes | None:
-        """Those on disk; None if one is missing or cannot be this log's."""
+        """Load the indexes on disk; None if one is missing or cannot belong to this log."""
         if not (self.disk.exists(self.index_path) and self.disk.exists(self.time_index_path)):
             return None
         try:
@@ -76,18 +84,18 @@ class SegmentView:
                 TimeIndex.from_bytes(self.base_offset, self.disk.read_file(self.time_index_path)),
             )
         except CorruptData:
-            return None  # an index only repeats what the log says
+            return None  # not damage of the log: an index can be rebuilt from it
 
 
 class LoadedIndexes(NamedTuple):
-    """The indexes of a segment that a worker thread had to load."""
+    """Indexes of a segment that a worker thread had to load."""
 
     segment: SegmentView
     indexes: Indexes
 
 
 class ReadResult(Protocol):
-    """What every read of segments returns beside its answer."""
+    """Part of the result that all reads of segments share."""
 
     @property
     def loaded(self) -> Sequence[LoadedIndexes]: ...
@@ -101,21 +109,25 @@ class SegmentRead(Protocol[Result_co]):
 
     @property
     def segments(self) -> Sequence[SegmentView]:
-        """The segments it reads: if one of them was replaced meanwhile, a failure says nothing."""
+        """Segments that the read uses: if one of them was replaced meanwhile, a failure proves nothing."""
         ...
 
     def run(self) -> Result_co:
-        """Blocks. Raises CorruptData when what is on disk is not what was written."""
+        """Blocks. Raises CorruptData when the data on disk is not what was written."""
         ...
 
 
 class ColdResult(NamedTuple):
+    """Result of a `ColdRead`."""
+
     found: BatchesRead
     loaded: Sequence[LoadedIndexes]
 
 
 @dataclass(frozen=True, slots=True)
 class ColdRead:
+    """Read of whole batches from one segment, for a worker thread."""
+
     segment: SegmentView
     offset: Offset
     end_offset: Offset
@@ -127,7 +139,7 @@ class ColdRead:
         return (self.segment,)
 
     def run(self) -> ColdResult:
-        """Blocks. Raises CorruptData when what is on disk is not what was written."""
+        """Blocks. Raises CorruptData when the data on disk is not what was written."""
         file = self.segment.disk.open(self.segment.log_path)
         try:
             indexes = self.segment.load_indexes(file)
@@ -144,15 +156,15 @@ class ColdRead:
             wanted = size if size <= left else left + 1
             data = file.read(start, min(size, left))
         found = checked_batches(data, start, self)
-        # A truncation takes bytes off the file while this thread reads. Those past `end_offset` are not
-        # asked for, so only a file that is too short for what lies below it is damaged.
+        # A truncation may shorten the file while this thread reads. Bytes past `end_offset` are not needed,
+        # so only a file that is too short for the batches below it is damaged.
         if len(data) < wanted and found.next_offset < self.end_offset:
             raise CorruptData(f"{self.segment.log_path} ends inside the batch at {start}")
         return found
 
 
 def checked_batches(data: Buffer, start: int, read: ColdRead) -> BatchesRead:
-    """The whole batches of `data` below the end, each held against its checksum."""
+    """Return the whole batches of `data` below the end offset, each validated."""
     used = 0
     next_offset = read.offset
     for position, header in split_batches(data):
@@ -169,23 +181,25 @@ def checked_batches(data: Buffer, start: int, read: ColdRead) -> BatchesRead:
 
 
 def validate_stored_batch(data: Buffer, header: BatchHeader, position: int, where: str) -> None:
+    """Check shape and checksum of a batch that a log stored."""
     check_shape(header)
     if not check_crc(data, header, position):
         raise CorruptData(f"{where}: the checksum of the batch at offset {header.base_offset} does not match")
 
 
 def wrong_offset_error(where: str, header: BatchHeader, expected: Offset) -> CorruptData:
-    """The checksum does not cover the base offset, so its place is what proves it."""
+    """Error for a batch at the wrong position. The checksum does not cover the base offset."""
     return CorruptData(f"{where}: offset {header.base_offset} where {expected} belongs")
 
 
 def find_batch(file: File, index: OffsetIndex, offset: Offset, size_bytes: int) -> int:
-    """The position of the first batch that reaches `offset`; `size_bytes` if none does."""
+    """Position of the first batch that reaches `offset`; `size_bytes` if none does."""
     position, last_offset = index.entry_at_or_before(offset)
     expected = index.base_offset
     while position < size_bytes:
         header = parse_header(file.read(position, HEADER_BYTES))
-        if last_offset is not None:  # the index knows where this batch ends, not where it begins
+        # The index stores the last offset of this batch, not the first.
+        if last_offset is not None:
             expected, last_offset = Offset(last_offset - header.last_offset_delta), None
         if header.base_offset != expected:
             raise wrong_offset_error(f"{file.path} at {position}", header, expected)
@@ -197,7 +211,7 @@ def find_batch(file: File, index: OffsetIndex, offset: Offset, size_bytes: int) 
 
 
 def header_at(file: File, position: int) -> BatchHeader:
-    """The header of a batch that is there. CorruptData names the file and the place."""
+    """Read the header of a batch. CorruptData names the file and the position."""
     try:
         return parse_header(file.read(position, HEADER_BYTES))
     except CorruptData as damage:
@@ -205,11 +219,11 @@ def header_at(file: File, position: int) -> BatchHeader:
 
 
 def is_dense(file: File, index: OffsetIndex, end: int) -> bool:
-    """Whether its entries lie as near to each other as they are made now. Those of an index that was written
-    while the interval had no bound need not.
+    """Check that the entries of an index are as close together as they are written now. Those of an index
+    from before the interval had a maximum need not be.
 
-    Only the widest gap is looked at, in at most as many steps as an interval has headers. If that gap is
-    there because of one large batch, no walk between other entries is longer than that batch.
+    Only the widest gap is checked, in at most as many steps as an interval has headers. If that gap exists
+    because of one large batch, no walk between other entries is longer than that batch.
     """
     start, gap_end = index.widest_gap(end)
     if gap_end - start <= INDEX_INTERVAL_BYTES_MAX:
@@ -219,11 +233,12 @@ def is_dense(file: File, index: OffsetIndex, end: int) -> bool:
         while position - start <= INDEX_INTERVAL_BYTES_MAX:
             position += header_at(file, position).size
     except CorruptData:
-        return True  # whoever reads there will say what is damaged
+        return True  # the read that reaches it reports the damage
     return position >= gap_end  # otherwise the batch at `position` would have an entry
 
 
 def rebuild_indexes(file: File, base_offset: Offset, size_bytes: int, interval_bytes: int) -> Indexes:
+    """Rebuild both indexes from the headers of the log."""
     by_offset, by_time = OffsetIndex(base_offset), TimeIndex(base_offset)
     since_entry, newest, newest_offset = 0, NO_TIMESTAMP, base_offset
     position = 0

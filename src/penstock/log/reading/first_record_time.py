@@ -1,9 +1,9 @@
-"""When the first record at or after an offset was written, to the second.
+"""Timestamp of the first record at or after an offset, to the second.
 
-The header of a batch tells the time of its first record and the newest of all. Where these are within
-a second of each other the header is the answer and the batch is not opened: ten thousand groups may
-want to know, each of a record somewhere in the middle of a batch. Nor is a batch opened that is too
-large for that: the largest time in its header is then the answer.
+The header of a batch has the timestamp of its first record and the largest of all. Where these are within a
+second of each other, the header is enough and the batch is not decompressed: ten thousand groups may need
+this, each for a record somewhere inside a batch. A batch that is too large is not decompressed either: the
+largest timestamp in its header is then the result.
 
 Blocks, as all reading does: it runs in a worker thread on values made for it.
 """
@@ -25,7 +25,7 @@ PRECISION_MS: Final = 1 * SECOND_MS
 
 
 class FirstRecordLimits(NamedTuple):
-    """The largest batch that is opened."""
+    """Largest batch that is decompressed."""
 
     records_max: int = RECORD_TIME_RECORDS_MAX
     expanded_bytes_max: int = RECORD_TIME_EXPANDED_BYTES_MAX
@@ -35,15 +35,19 @@ FIRST_RECORD_LIMITS: Final = FirstRecordLimits()
 
 
 class FirstRecordTime(NamedTuple):
+    """Result of the lookup in one batch."""
+
     timestamp_ms: int | None
-    """None: the batch holds no record at or after the offset. The answer is in the next one."""
+    """None: the batch has no record at or after the offset; the result is in the next batch."""
     next_offset: Offset
-    """Where the next batch begins; the offset that was looked for if no batch reaches it."""
+    """First offset of the next batch; the requested offset if no batch reaches it."""
     loaded: Sequence[LoadedIndexes]
 
 
 @dataclass(frozen=True, slots=True)
 class FirstRecordRead:
+    """Lookup in one segment, for a worker thread."""
+
     segment: SegmentView
     offset: Offset
     limits: FirstRecordLimits = FIRST_RECORD_LIMITS
@@ -53,7 +57,7 @@ class FirstRecordRead:
         return (self.segment,)
 
     def run(self) -> FirstRecordTime:
-        """Blocks. Raises CorruptData when what is on disk is not what was written."""
+        """Run the lookup. Blocks. Raises CorruptData when the data on disk is not what was written."""
         segment = self.segment
         file = segment.disk.open(segment.log_path)
         try:
@@ -70,7 +74,7 @@ class FirstRecordRead:
 
     def _time_in(self, file: File, position: int, header: BatchHeader) -> int | None:
         if header.is_control or header.record_count == 0:
-            return None  # markers are not for consumers
+            return None  # control batches are not for consumers
         if header.has_log_append_time:
             return header.max_timestamp
         has_all = header.record_count == header.last_offset_delta + 1
@@ -81,13 +85,13 @@ class FirstRecordRead:
         return self._time_of_record(file.read(position, header.size), header)
 
     def _time_of_record(self, batch: bytes, header: BatchHeader) -> int | None:
-        """Compaction may have removed the records at the end of a batch."""
+        """Timestamp of the record; None if compaction removed the records at the end of the batch."""
         try:
             for found, timestamp in timed_records(batch, limit_bytes=self.limits.expanded_bytes_max)[1]:
                 if found >= self.offset:
                     return timestamp
         except CorruptData:
-            return header.max_timestamp  # what its producer sent, or too large: its header answers for it
+            return header.max_timestamp  # its producer sent it so, or it is too large: the header counts
         return None
 
 
@@ -97,6 +101,6 @@ def plan_first_record(
     end_offset: Offset,
     limits: FirstRecordLimits = FIRST_RECORD_LIMITS,
 ) -> FirstRecordRead:
-    """Where to look for the batch that holds `offset`."""
+    """Make the lookup in the segment that holds `offset`."""
     assert log.log_start_offset <= offset < end_offset, "somebody must be able to read there"
     return FirstRecordRead(log.view(log.segment_holding(offset)), offset, limits)

@@ -1,7 +1,7 @@
-"""Steps from batch header to batch header through a segment, in memory only.
+"""Walk from batch header to batch header through a segment, in memory only.
 
-Headers lie a few kilobytes apart or a few hundred bytes; one read fetches a stretch that usually
-holds all that a lookup passes.
+Headers lie between a few hundred bytes and a few kilobytes apart; one read fetches a chunk that usually holds
+all headers that a lookup passes.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ CHUNK_BYTES = 2 * INDEX_INTERVAL_BYTES
 
 
 class HeaderWalk:
-    """Iterates over (position, header) from a batch boundary to the end of the segment.
+    """Iterator over (position, header) from a batch boundary to the end of the segment.
 
-    It ends early, with `is_complete` False, where the bytes are not in memory.
+    It ends early, with `is_complete` False, where the bytes are not in the page cache.
     """
 
     __slots__ = ("_at", "_chunk", "_segment", "position")

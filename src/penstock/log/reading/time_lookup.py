@@ -1,22 +1,22 @@
-"""From a time to an offset, with bounded work.
+"""Lookup of an offset by timestamp, with bounded work.
 
-Timestamps need not ascend, so the answer is defined by the first record, in offset order, whose
-timestamp is at or after the asked one; and for the newest record, by the earliest of those that have
-the largest timestamp. Segments are chosen by the last entry of their time index, batches by their
-indexes and headers, and as a rule one batch is opened.
+Timestamps need not ascend. So the result for a timestamp is the first record, in offset order, whose
+timestamp is equal or later; the newest record is the earliest of those with the largest timestamp. Segments
+are selected by the last entry of their time index, batches by their indexes and headers, and usually one
+batch is decompressed.
 
-The largest timestamp in a header is what the producer claims: batches are stored without being opened.
-A header that claims more than its records hold makes a lookup open a batch in vain, so what one lookup
-opens is bounded (`Budget`). Beyond that the header answers for its batch: the answer is then the first
-offset of the batch. Nothing before it is as new as was asked for, so a consumer that begins there reads
-too much and misses nothing. Honest headers never come near the bound.
+The largest timestamp in a header is a claim of the producer: batches are stored without being decompressed. A
+header that claims more than its records hold makes a lookup decompress a batch in vain, so each lookup has a
+limit (`Budget`). Beyond it the header counts for its batch: the result is then the first offset of the batch.
+No record before it is as new as requested, so a consumer that begins there reads too much and misses nothing.
+Correct headers never come near the limit.
 
-Rule 1: a lookup runs in a worker thread in steps, so that others take turns with it. A step ends when
-        a batch was opened, or so many headers were passed; no file is open between steps.
-Rule 2: `yield_gil` is called every few hundred records. It lets the event loop run, and raises when
-        nobody waits for the answer any more.
-Rule 3: batches without records claim nothing: compaction leaves them in the place of what it removed,
-        with the largest timestamp of that.
+Rule 1: a lookup runs in a worker thread in steps, so that other lookups run in between. A step ends when a
+        batch was decompressed, or a number of headers was read; no file is open between steps.
+Rule 2: `yield_gil` is called every few hundred records. It lets the event loop run, and raises when the
+        client no longer waits for the result.
+Rule 3: batches without records claim nothing: compaction writes them in the position of removed records, with
+        the largest timestamp of those.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -44,7 +44,7 @@ from penstock.types import NO_TIMESTAMP, Offset
 
 
 class LookupLimits(NamedTuple):
-    """How long a lookup goes on before others get a turn."""
+    """Work of a lookup before other code gets to run."""
 
     headers_per_step: int = LOOKUP_HEADERS_PER_STEP
     records_per_turn: int = LOOKUP_RECORDS_PER_TURN
@@ -61,7 +61,7 @@ class TimedOffset(NamedTuple):
 class TimedSegment(NamedTuple):
     view: SegmentView
     segment: Segment
-    """Asked only for its newest timestamp, which may have to be read from disk."""
+    """Used only for its newest timestamp, which may have to be read from disk."""
 
     @property
     def newest_timestamp(self) -> int:
@@ -69,7 +69,7 @@ class TimedSegment(NamedTuple):
 
 
 class TimeLookup(NamedTuple):
-    """Where to look: the records from `start_offset` up to `end_offset`."""
+    """Range of a lookup: the records from `start_offset` up to `end_offset`."""
 
     segments: Sequence[TimedSegment]
     start_offset: Offset
@@ -77,7 +77,7 @@ class TimeLookup(NamedTuple):
 
 
 class Budget:
-    """What one lookup may still open."""
+    """Records and bytes that one lookup may still decompress."""
 
     def __init__(self, records: int = LOOKUP_RECORDS_MAX, bytes_max: int = LOOKUP_EXPANDED_BYTES_MAX) -> None:
         self.records = records
@@ -85,16 +85,16 @@ class Budget:
 
 
 class LookupStep(NamedTuple):
-    """What one step of a lookup came to."""
+    """Outcome of one step of a lookup."""
 
     is_done: bool
     found: TimedOffset | None
-    """The answer, if it is done; None: no record is as new."""
+    """The result, if the lookup is done; None: no record is as new."""
     loaded: Sequence[LoadedIndexes]
 
 
 class _Claim(NamedTuple):
-    """A batch, and what its header says of it."""
+    """A batch, with the largest timestamp that its header claims."""
 
     position: int
     header: BatchHeader
@@ -104,7 +104,7 @@ _Steps = Generator[None, None, TimedOffset | None]
 
 
 class TimeSearch:
-    """One lookup under way. Made on the event loop; each step is run by a worker thread."""
+    """One lookup in progress. Made on the event loop; a worker thread runs each step."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class TimeSearch:
         budget: Budget | None = None,
         limits: LookupLimits = LOOKUP_LIMITS,
     ) -> None:
-        """`timestamp`: None looks for the newest record."""
+        """`timestamp`: None searches for the newest record."""
         self.segments: Sequence[SegmentView] = [segment.view for segment in lookup.segments]
         self._lookup = lookup
         self._give_way = yield_gil
@@ -124,12 +124,12 @@ class TimeSearch:
         self._file: File | None = None
         self._headers_left = 0
         self._current: LoadedIndexes | None = None
-        """The indexes of the segment that is looked at."""
+        """Indexes of the current segment."""
         self._loaded: list[LoadedIndexes] = []
-        """Those that were loaded in this step."""
+        """Indexes that were loaded in this step."""
 
     def run(self) -> LookupStep:
-        """Blocks. Raises CorruptData if a batch that was looked at is damaged."""
+        """Run one step. Blocks. Raises CorruptData if a batch that was read is damaged."""
         self._headers_left = self._limits.headers_per_step
         try:
             next(self._steps)
@@ -167,12 +167,12 @@ class TimeSearch:
             yield
 
     def _first_position(self, view: SegmentView, timestamp: int) -> int:
-        """No batch before this position is as new."""
+        """Position before which no batch is as new."""
         indexes = self._indexes(view)
         first = Offset(indexes.by_time.offset_before(timestamp) + 1)
         brought_by = indexes.by_time.offset_at_or_after(timestamp)
         if brought_by is not None:
-            # Both indexes get their entries at the same batches. The time index has none as new before
+            # Both indexes get their entries at the same batches. The time index has no entry as new before
             # this one, so the batches before the last entry of the offset index are older.
             first = max(first, indexes.by_offset.last_offset_before(brought_by))
         first = max(first, self._lookup.start_offset)
@@ -195,7 +195,7 @@ class TimeSearch:
         return best
 
     def _ranked(self) -> Generator[None, None, list[tuple[int, SegmentView]]]:
-        """The segments with what their time index says is their newest timestamp, the largest first."""
+        """Segments with the newest timestamp of their time index, the largest first."""
         ranked = []
         for segment in self._lookup.segments:
             ranked.append((segment.newest_timestamp, segment.view))
@@ -208,7 +208,8 @@ class TimeSearch:
         first = find_batch(self._open_file(view), self._indexes(view).by_offset, start, view.size_bytes)
         best: TimedOffset | None = None
         if view.base_offset < start and first < view.size_bytes:
-            # Of the batch that holds the start of the log only some records count, so its header does not.
+            # Only some records of the batch that holds the log start count, so its header alone does not
+            # decide.
             claim = _Claim(first, self._header(view, first))
             if claim.header.base_offset < start:
                 if claim.header.record_count:
@@ -226,7 +227,7 @@ class TimeSearch:
     def _largest_claim(
         self, view: SegmentView, first: int, newest: int
     ) -> Generator[None, None, _Claim | None]:
-        """The first batch from position `first` on that claims the largest timestamp of all in range."""
+        """First batch from position `first` on with the largest claimed timestamp of all in range."""
         indexes, end = self._indexes(view), self._lookup.end_offset
         brought_by, last_indexed = (
             indexes.by_time.newest_before(end),
@@ -237,7 +238,7 @@ class TimeSearch:
             position = find_batch(file, indexes.by_offset, brought_by, view.size_bytes)
             if position >= first:
                 best = _Claim(position, self._header(view, position))
-                # What came since both indexes got their last entry is in neither.
+                # Batches behind the last entry of both indexes are in neither.
                 behind = find_batch(file, indexes.by_offset, max(last_indexed, brought_by), view.size_bytes)
                 later = yield from self._largest_of(view, behind, newest)
                 if later is not None and later.header.max_timestamp > best.header.max_timestamp:
@@ -271,7 +272,7 @@ class TimeSearch:
     def _next_claim(
         self, view: SegmentView, position: int, timestamp: int
     ) -> Generator[None, None, _Claim | None]:
-        """The next batch with records whose header claims a timestamp as new as this."""
+        """Next batch with records whose header claims a timestamp as new as this."""
         while position < view.size_bytes:
             header = self._header(view, position)
             if header.base_offset >= self._lookup.end_offset:
@@ -283,7 +284,7 @@ class TimeSearch:
         return None
 
     def _count_header(self) -> Generator[None, None, None]:
-        """One header, or one segment, was looked at."""
+        """Count one header, or one segment, that was read; end the step at the limit."""
         self._headers_left -= 1
         if self._headers_left <= 0:
             yield
@@ -294,15 +295,16 @@ class TimeSearch:
     # Records
 
     def _records(self, view: SegmentView, claim: _Claim) -> Generator[TimedOffset, None, None]:
-        """The records of a batch that are within the log: its first ones may have been deleted.
+        """Records of a batch that are within the log: its first ones may have been deleted.
 
-        A batch may be found here that cannot be opened, or not within the budget. That is what its
-        producer sent, not damage: its header answers for it.
+        Some batches cannot be decompressed, or not within the budget. Their producer sent them so; this is
+        not damage. The header then counts for the batch.
         """
         header, start = claim.header, self._lookup.start_offset
         by_header = TimedOffset(max(header.base_offset, start), header.max_timestamp)
         batch = self._batch(view, claim)
         budget, records_per_turn = self._budget, self._limits.records_per_turn
+        # The checksum is valid here (`_batch`), so an error from here on is what the producer sent.
         if header.record_count > budget.records:
             yield by_header
             return
@@ -347,7 +349,7 @@ class TimeSearch:
 
 
 def look_up(lookup: TimeLookup, timestamp: int | None) -> TimedOffset | None:
-    """The answer at once, for those who have nobody to give way to. Waits for the device."""
+    """Run a whole lookup at once, for callers outside the event loop. Waits for the device."""
     search = TimeSearch(lookup, timestamp, yield_gil=lambda: None)
     while not (step := search.run()).is_done:
         pass

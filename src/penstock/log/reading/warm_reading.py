@@ -1,12 +1,12 @@
-"""Reading what is in memory, on the event loop.
+"""Reading from the page cache, on the event loop.
 
-A consumer goes on where it ended, and that is where somebody just wrote or just read up to. Those
-places are remembered, so that most reads need no search. Any other place is found by the offset
-index and a walk from header to header.
+A consumer usually continues where its last fetch ended, and that is where a producer just wrote or another
+consumer just read up to. Those positions are remembered, so that most reads need no search. Any other
+position is found by the offset index and a walk from header to header.
 
-Rule 1: nothing here waits. Whatever is not in memory is None, and the caller makes a ColdRead of it.
-Rule 2: only what this process wrote itself, and what has not left the page cache since as far as it noticed,
-        is given out; what it found on disk is read where its checksum is checked.
+Rule 1: nothing here waits. Data that is not in memory yields None, and the caller makes a ColdRead.
+Rule 2: only data that this process wrote, and that as far as it noticed has stayed in the page cache since,
+        is returned. Data that it found on disk is read where the checksum is validated.
 """
 
 from penstock.limits import LOG_BATCH_STARTS_KEPT
@@ -17,18 +17,18 @@ from penstock.types import Offset
 
 # Bare tuples, because one is made for every append and every read.
 BatchStart = tuple[Segment, int]
-"""And its position there."""
+"""A segment, and the position of a batch in it."""
 _Boundary = tuple[int, Offset]
-"""Where a reply ends, and the offset it ends before."""
+"""End position of a reply, and the offset that follows it."""
 
 
 class WarmReads:
-    """Of one log."""
+    """Remembered batch starts of one log."""
 
     __slots__ = ("_starts",)
 
     def __init__(self) -> None:
-        # Batch starts that were just written or just read up to: where the next fetch will begin.
+        # Batch starts that were just written or just read up to: the next fetch begins there.
         self._starts: dict[Offset, BatchStart] = {}
 
     def remember(self, offset: Offset, segment: Segment, position: int) -> None:
@@ -38,11 +38,11 @@ class WarmReads:
             del starts[next(iter(starts))]
 
     def start_at(self, offset: Offset) -> BatchStart | None:
-        """The batch that begins with `offset`, if that is remembered."""
+        """Return the batch that begins with `offset`, if it is remembered."""
         return self._starts.get(offset)
 
     def clear(self) -> None:
-        """Segments came or went: a remembered one may be gone."""
+        """Forget all positions: segments were added or removed, and a remembered one may be gone."""
         self._starts.clear()
 
     def read(
@@ -54,9 +54,10 @@ class WarmReads:
         bytes_max: int,
         at_least_one: bool,
     ) -> BatchesRead | None:
-        """Whole batches from the one in `segment` that holds `offset`. None: not in memory."""
+        """Read whole batches from the one in `segment` that holds `offset`. None: not in memory."""
         known = self._starts.get(offset)
         start = known[1] if known else _find(segment, offset)
+        # Bytes below `written_from` were not validated by this process.
         if start is None or start < segment.written_from:
             return None
         boundary = self._known_boundary(segment, segment_end, end_offset)
@@ -76,7 +77,7 @@ class WarmReads:
         return BatchesRead(data, next_offset, limit)
 
     def _known_boundary(self, segment: Segment, segment_end: Offset, end_offset: Offset) -> _Boundary | None:
-        """The position of `end_offset`, if it is known without looking."""
+        """Position of `end_offset`, if it is known without a search."""
         if end_offset >= segment_end:
             return segment.size_bytes, segment_end
         known = self._starts.get(end_offset)
@@ -84,10 +85,10 @@ class WarmReads:
 
 
 def _find(segment: Segment, offset: Offset) -> int | None:
-    """Where the batch that reaches `offset` begins. None: not in memory."""
+    """Position of the batch that reaches `offset`. None: not in memory."""
     start = segment.index.position_at_or_before(offset)
     if start < segment.written_from:
-        return None  # headers that were found on disk are read where their checksum is
+        return None  # these headers are not validated yet; a ColdRead validates them
     for position, header in HeaderWalk(segment, start):
         if header.last_offset >= offset:
             return position
@@ -97,7 +98,7 @@ def _find(segment: Segment, offset: Offset) -> int | None:
 def _last_boundary(
     segment: Segment, segment_end: Offset, start: int, end_offset: Offset, bytes_max: int, at_least_one: bool
 ) -> _Boundary | None:
-    """Where the last batch that fits ends. None: not in memory."""
+    """End of the last batch that fits. None: not in memory."""
     near = min(
         segment.index.batch_start_at_or_before(start + bytes_max),
         segment.index.position_at_or_before(Offset(end_offset - 1)),
