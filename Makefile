@@ -23,7 +23,7 @@ MAKE_VENV := $(PYTHON) -m venv $(VENV)
 INSTALL   := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help serve cluster demo setup test check format bench bench-spark kills sim mutants faults fuzz differential compat clean
+.PHONY: help serve cluster demo setup test test-fast check format bench bench-spark kills sim mutants faults fuzz differential compat clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ demo: $(VENV)/.spark
 
 test: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+#   make test-fast    the tests of single parts: no broker, etcd or Spark is started; under two minutes
+test-fast: setup
+	$(BIN)/python -m pytest -n $(JOBS) -q -m "not campaign and not slow" tests/tidy tests/unit tests/model tests/protocol $(ARGS)
 
 #   make check    format, lint, types, and the rules of the code base that are tests
 check: setup

@@ -235,7 +235,7 @@ MUTANTS: Sequence[Mutant] = (
         '''        await self._keep_doing(self._withdraw_all, self._withdrawals_due)
 
     async def renew(self) -> None:
-        """The task that gives copies up, and begins anew."""
+        """The task that sets damaged copies aside and starts to copy them again."""
         await self._keep_doing(self._renew_all, self._renewals_due)
 ''',
         """        async def both() -> list[str]:
