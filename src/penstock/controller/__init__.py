@@ -1,1 +1,1 @@
-"""Decisions about the cluster, made from one image: topics, placement, elections, ISR, moves."""
+"""Pure decisions about the cluster, made from one image: topics, placement, elections, ISR, reassignments."""

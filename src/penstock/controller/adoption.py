@@ -1,12 +1,15 @@
-"""A broker that is alone becomes the first of a cluster: what its shared store has to hold.
+"""Adoption: what the shared store must hold so that an embedded broker becomes the first of a cluster.
 
-Everything that its own file says is written under the same keys, and then the key that says which cluster
-the store holds. Nothing there counts before that last one, and nothing of it counts for the broker
-before its data directory says so (`log.data_directory.set_membership`), which is not decided here.
+Every entry of the broker's own metadata file is written to the shared store under the same key, and after all
+of them the key that names the cluster (`CLUSTER_ID_KEY`). The entries count only once that last key exists.
+The broker uses the shared store only once its data directory records its membership
+(`log.data_directory.set_membership`), which is not decided here.
 
-Rule 1: the store must be empty, or hold what an earlier try has left and nobody has used since.
-Rule 2: what is written is what was read, but for the broker's registration, which gets an incarnation
-        and its disk. Without the disk it would come back as a broker with a wiped one (`brokers.adopt`).
+Rule 1: the store must be empty, or hold only what an earlier attempt left behind and no process has used
+        since.
+Rule 2: the entries are written unchanged, except the broker's registration, which gets an incarnation and a
+        directory id. Without the directory id the broker would register as one whose disk was wiped
+        (`broker_lifecycle.adopt`).
 """
 
 from collections.abc import Iterator
@@ -22,11 +25,11 @@ from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import CLUSTER_ID_KEY, BrokerKey, BrokerSessionKey, ClusterKeys, ControllerKey
 
 STORE_PREFIX = "/penstock/"
-"""What a cluster keeps in a store begins so, whichever it is."""
+"""Prefix of every key that a cluster keeps in a store, for any cluster id."""
 
 
 class AdoptedBroker(NamedTuple):
-    """The broker that is to be a member."""
+    """The embedded broker that is to become a member of the cluster."""
 
     cluster_id: str
     node_id: int
@@ -36,7 +39,7 @@ class AdoptedBroker(NamedTuple):
 def shared_facts(
     own: Snapshot, member: AdoptedBroker, incarnation: str
 ) -> tuple[ClusterImage, dict[str, bytes]]:
-    """What the broker's own store says, as it is and as a shared one is to say it."""
+    """The image of the broker's own store, and the entries that the shared store must hold."""
     image = image_of(own, member.cluster_id)
     facts = {key: entry.value for key, entry in own.entries.items()}
     if member.node_id in image.brokers:
@@ -46,21 +49,24 @@ def shared_facts(
 
 
 def import_transactions(facts: dict[str, bytes], cluster_id: str, changes_max: int) -> Iterator[Decision]:
-    """The transactions that fill an empty store, in their order. The last makes the others count."""
+    """The transactions that fill an empty store, in their order. The last one makes all entries count."""
     nobody_came = Compare(CLUSTER_ID_KEY, ABSENT)
-    # Partitions come before their topics in this order, too.
+    # Sorted by key, the partitions come before their topics. So an image never shows a topic without its
+    # partitions.
     puts = [Put(key, value) for key, value in sorted(facts.items())]
     size = changes_max - 1
     for start in range(0, len(puts), size):
+        # Every key must be absent: a second adoption that runs at the same time gets a conflict and
+        # overwrites nothing.
         some = puts[start : start + size]
         yield Decision((nobody_came, *(Compare(put.key, ABSENT) for put in some)), tuple(some))
     yield Decision((nobody_came,), (Put(CLUSTER_ID_KEY, cluster_id.encode()),))
 
 
 def cleanup_transaction(found: Snapshot, member: AdoptedBroker) -> Decision | None:
-    """How what an earlier try has left is taken away; None if the store is empty.
+    """The transaction that deletes what an earlier attempt left behind; None if the store is empty.
 
-    `found`: EVERYTHING in it. ConfigError if there is more than that.
+    `found` is EVERYTHING in the store. ConfigError if the store holds anything else.
     """
     if not found.entries:
         return None
@@ -80,6 +86,8 @@ def cleanup_transaction(found: Snapshot, member: AdoptedBroker) -> Decision | No
             f"the metadata store holds cluster {member.cluster_id}, and {' and '.join(users)} used it since: "
             "what it says now may be newer than this data directory. Give an empty one with --metadata"
         )
+    # The compares fail if another broker completes its adoption, or a controller takes office, since `found`
+    # was read.
     return Decision(
         (
             Compare(CLUSTER_ID_KEY, ABSENT if held is None else held.revision),
@@ -90,7 +98,7 @@ def cleanup_transaction(found: Snapshot, member: AdoptedBroker) -> Decision | No
 
 
 def _users(keys: ClusterKeys, key: str, value: bytes, member: AdoptedBroker) -> Iterator[str]:
-    """Who has been there, as this key shows."""
+    """The process that used the store since the attempt, if this key proves that there was one."""
     if key == CLUSTER_ID_KEY:
         return
     match keys.parse(key):
@@ -99,11 +107,12 @@ def _users(keys: ClusterKeys, key: str, value: bytes, member: AdoptedBroker) -> 
         case BrokerSessionKey(broker_id):
             yield f"broker {broker_id}"
         case BrokerKey(broker_id):
+            # An adopted registration has an incarnation but no admitted epoch until its broker joins.
             if broker_id != member.node_id or decode(BrokerValue, key, value).admitted_epoch != ABSENT:
                 yield f"broker {broker_id}"
 
 
 def verify_written(found: Snapshot, facts: dict[str, bytes]) -> None:
-    """CorruptData unless the store holds all of it, and nothing else."""
+    """CorruptData unless the store holds exactly these entries."""
     if {key: entry.value for key, entry in found.entries.items()} != facts:
         raise CorruptData("the metadata store does not hold what was written to it: run the command again")

@@ -1,17 +1,18 @@
-"""Which replicas move so that brokers hold, and lead, about the same.
+"""Balancing: which replicas move so that all brokers hold, and lead, about the same number.
 
-Strategy: count what everybody holds, of each topic and in all, as it will be when what is under way is
-done. Go through the partitions once, in an order that mixes topics, and move a replica from a broker
-with more than its share of the topic to the one with the least of it: partitions of one topic are about
-equally busy, and those of two topics are not. When every topic is even, do the same with what brokers
-hold in all, by moves that leave the topics even. Neither puts more replicas of a partition into one rack.
-When the replicas are even, change the order of replicas where that evens out who is preferred as leader:
-it costs no copying. Nothing is decided here: each plan is a list of reassignments.
+Strategy: count the replicas that each broker holds, per topic and in total, as they will be when the
+reassignments under way are complete. Go through the partitions once, in an order that mixes topics, and move
+a replica from a broker with more than its share of the topic to the broker with the fewest replicas of that
+topic. Topics are balanced one by one because partitions of one topic are about equally busy, and those of two
+topics are not. When every topic is even, do the same with the totals, by moves that keep the topics even.
+Neither pass puts more replicas of a partition into one rack. When the replicas are even, change the order of
+replicas where that evens out the preferred leaders: no data is copied for it. Nothing is decided here: each
+plan is a list of reassignments.
 
-Rule 1: a plan names few partitions (`moves_max`), and none that is being reassigned. When they are
-        done the next plan goes on from there, and an even cluster has an empty plan.
-Rule 2: a share is rounded in the broker's favour: nothing moves to and fro between brokers that differ
-        by one.
+Rule 1: a plan names few partitions (`moves_max`), and none that is being reassigned. When its moves are
+        complete, the next plan continues from there. An even cluster has an empty plan.
+Rule 2: a share is rounded in the broker's favour, so nothing moves to and fro between brokers that differ by
+        one.
 Rule 3: the same image gives the same plan.
 """
 
@@ -25,7 +26,7 @@ from penstock.controller.reassignment import Reassignment
 from penstock.metadata.cluster_image import BrokerRegistration, ClusterImage, Topic
 
 ReplicaCounts = dict[int, int]
-"""Of replicas, by the broker that holds them."""
+"""Number of replicas, by the id of the broker that holds them."""
 
 
 class _FairShare(NamedTuple):
@@ -41,12 +42,12 @@ class _FairShare(NamedTuple):
         return min(counts.values()) >= self.least and max(counts.values()) <= self.most
 
     def is_improved_by(self, counts: ReplicaCounts, from_: int, to: int) -> bool:
-        """Whether one less here and one more there is nearer to it."""
+        """Whether moving one replica from `from_` to `to` brings the counts nearer to this share."""
         return counts[from_] - counts[to] > 1 and (counts[from_] > self.most or counts[to] < self.least)
 
 
 class _BrokerLoads:
-    """What each broker that may be given replicas holds and is preferred to lead."""
+    """The replicas held, and the preferred leaders, of each broker that may be given replicas."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._nobody = {broker.id: 0 for broker in placement_candidates(image)}
@@ -78,19 +79,20 @@ class _BrokerLoads:
         self.count(topic, target, 1)
 
     def least_loaded(self, topic: Topic, apart_from: Replicas) -> int | None:
-        """Who should hold one replica more of a partition; None: nobody can.
+        """The broker that should get one more replica of a partition; None if no broker can.
 
-        Racks that hold fewest of the partition go first, then who holds least of the topic.
+        Racks with the fewest replicas of the partition come first, then brokers with the fewest replicas of
+        the topic.
         """
         used, of_topic = [self.rack(node) for node in apart_from], self.of_topic(topic)
         crowd = {node: used.count(self.rack(node)) for node in self.held if node not in apart_from}
         return min(crowd, key=lambda node: (crowd[node], of_topic[node], self.held[node], node), default=None)
 
     def replacement(self, topic: Topic, replicas: Replicas, to: int, counts: ReplicaCounts) -> int | None:
-        """Who should hold it instead of one of the replicas, by these counts; None: nobody.
+        """The broker that should replace the replica on `to`, by these counts; None if no broker qualifies.
 
-        Only racks count that then hold no more of the partition than that one's did, and only who
-        holds less of the topic.
+        A candidate's rack must then hold no more replicas of the partition than the rack of `to` did, and a
+        candidate must hold fewer replicas of the topic than `to`.
         """
         used, of_topic = [self.rack(node) for node in replicas if node != to], self.of_topic(topic)
         allowed = used.count(self.rack(to))
@@ -108,10 +110,11 @@ class _BrokerLoads:
 
 
 def balancing_moves(image: ClusterImage, moves_max: int) -> list[Reassignment]:
-    """Towards brokers that hold as much of each topic as others, then in all, and then lead as much."""
+    """Moves that even out the replicas per topic, then in total, then the preferred leaders."""
     load = _BrokerLoads(image)
     if not load.held:
         return []
+    # The order matters: each pass assumes that the earlier ones found nothing to do.
     return (
         _moves(image, load, load.of_topic, moves_max)
         or _moves(image, load, lambda _topic: load.held, moves_max)
@@ -120,7 +123,7 @@ def balancing_moves(image: ClusterImage, moves_max: int) -> list[Reassignment]:
 
 
 def evacuation_moves(image: ClusterImage, broker_id: int, moves_max: int) -> list[Reassignment]:
-    """Away from one broker, wherever another can take its place."""
+    """Moves that take replicas away from one broker, wherever another broker can hold them instead."""
     load = _BrokerLoads(image)
     load.exclude(broker_id)
     plan: list[Reassignment] = []
@@ -136,7 +139,7 @@ def evacuation_moves(image: ClusterImage, broker_id: int, moves_max: int) -> lis
 
 
 def replication_factor_moves(image: ClusterImage, moves_max: int) -> list[Reassignment]:
-    """More replicas for internal topics that were made when there were fewer brokers."""
+    """Moves that add replicas to internal topics created while the cluster had fewer brokers."""
     factor = default_replication_factor(image)
     load: _BrokerLoads | None = None
     plan: list[Reassignment] = []
@@ -167,9 +170,9 @@ def _moves(
 ) -> list[Reassignment]:
     plan: list[Reassignment] = []
     shares: dict[int, _FairShare] = {}
-    """Of counts, by identity. A move changes neither their sum nor their number."""
+    """Shares, by the identity of the counts. A move changes neither the sum nor the number of counts."""
     even: set[int] = set()
-    """Counts that are: nothing moves by them, so they stay so."""
+    """Identities of counts that are already even: nothing moves by them, so they stay even."""
     for topic, state in _interleaved_partitions(image):
         if len(plan) == moves_max:
             break
@@ -180,7 +183,7 @@ def _moves(
         if share.is_met(counts):
             even.add(id(counts))
             continue
-        # Preferred leaders stay where they are if another replica can move.
+        # Followers first: the preferred leader is moved only if no other replica can move.
         for node in reversed(state.replicas):
             if node not in counts:
                 continue
@@ -221,8 +224,9 @@ def _replaced(
 
 
 def _interleaved_partitions(image: ClusterImage) -> Iterable[Partition]:
-    """Every partition that is not being reassigned, so that neighbours are seldom of one topic."""
+    """Every partition that is not being reassigned, in an order where neighbours are seldom of one topic."""
     found = ((topic, state) for topic, state in every_partition(image) if not state.is_reassigning)
+    # A checksum instead of a random order: the same image must give the same plan.
     return sorted(found, key=lambda partition: crc32(partition[0].id, partition[1].index))
 
 
@@ -234,7 +238,9 @@ def _internal_partitions(image: ClusterImage) -> Iterator[Partition]:
 
 
 def _racks(brokers: Iterable[BrokerRegistration]) -> dict[int, str]:
-    """Racks count only if every broker has one."""
+    """The rack of each broker; empty if any broker has none, because racks count only if every broker has
+    one.
+    """
     racks = {broker.id: broker.rack for broker in brokers}
     if any(rack is None for rack in racks.values()):
         return {}

@@ -1,27 +1,30 @@
-"""The life of a broker in the cluster: registered, admitted, drained, fenced, unregistered.
+"""The life cycle of a broker in the cluster: registered, admitted, drained, fenced, unregistered.
 
-A broker registers itself: one transaction says where it listens (a lasting key) and that it is there (a
-key that ends with its session, and whose revision is the broker's epoch). The controller admits it: it
-writes that epoch into the lasting key. Until then the broker leads nothing and is in sync nowhere.
-Fencing deletes the key of the session; what follows from it is `elections.repaired`.
+A broker registers itself in one transaction. The transaction writes two keys: a permanent one with the
+broker's endpoints, and a session key, which ends with the broker's session and whose revision is the broker
+epoch. The controller then admits the broker by writing that epoch into the permanent key. Until then the
+broker leads no partition and is in no ISR. Fencing deletes the session key; `elections.repaired` decides what
+follows from that.
 
-Admission comes after everything that rested on what the broker had is put right. Its log may lack
-records that it once acknowledged: because the disk is another one, or an older copy of it; because the
-copy of a partition is missing there, or damaged; or because it stopped uncleanly without flushing first.
-The registration keeps the disk, the epoch and the process of the last admission, so that the difference
-is seen however often the broker started in between.
+The controller admits a broker only after every partition state that relied on the broker's old records has
+been corrected. The broker's log may lack records that it once acknowledged: because the disk was replaced, or
+is an older copy; because the copy of a partition is missing or damaged; or because the broker stopped
+uncleanly without flushing first. The registration keeps the disk, the epoch and the process of the last
+admission, so the difference is detected however often the broker started in between.
 
-Every process draws an id, which is on its disk before it registers. A disk that does not know the process
-which was admitted last is a copy from before that: whatever was written since is not on it.
+Every process draws a start id and writes it to its disk before it registers. A disk that does not hold the
+start id of the process that was admitted last is a copy from before that admission: records written since
+then are not on it.
 
-Rule 1: before it is admitted, a broker leaves every ISR of which another admitted broker is a member.
-Rule 2: if it has lost records, it leaves every ISR and every ELR, wherever anybody else is left in
-        either who has not come back without them.
-Rule 3: if its disk is another one, or its copy of a partition is gone, it leaves them also where nobody
-        else is left. Then nobody has what was committed, and nobody leads until a person or the topic's
-        settings say it may be lost.
-Rule 4: nobody who is not admitted gets into an ISR or an ELR. So what was put right for an epoch stays
-        right until that epoch is admitted, and the admission compares only that it is still there.
+Rule 1: before a broker is admitted, it leaves every ISR that has another admitted member.
+Rule 2: a broker that has lost records leaves every ISR and every ELR in which another broker is left that has
+        not itself come back without its records.
+Rule 3: if the broker's disk is another one, or its copy of the partition is gone, it leaves the ISR and the
+        ELR even where no other broker is left. Then no broker has the committed records, and the partition
+        has no leader until an operator, or the topic's settings, allow the loss.
+Rule 4: a broker that is not admitted is never added to an ISR or an ELR. So what was corrected for an epoch
+        stays correct until that epoch is admitted, and the admission compares only that the session still
+        exists.
 """
 
 from collections.abc import Mapping
@@ -57,25 +60,27 @@ from penstock.metadata.keys import ClusterKeys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationRequest:
-    """What a process says of itself when it joins."""
+    """What a process reports about itself when it joins."""
 
     broker_id: int
     incarnation: str
-    """Drawn anew for every session."""
+    """Drawn again for every session."""
     directory_id: str
-    """Drawn when the data directory was made."""
+    """Drawn when the data directory was created."""
     clean_epoch: int = ABSENT
-    """The broker epoch that was stopped cleanly on this data directory, and was admitted; or ABSENT."""
+    """The admitted broker epoch that was stopped cleanly on this data directory, or ABSENT."""
     flushes_before_ack: bool = True
-    """What it does for topics that leave it to the broker."""
+    """Whether the broker flushes before it acknowledges, for topics that leave the choice to the broker."""
     start_ids: tuple[str, ...] = ()
-    """Of the processes that this disk knows of, at least since the last admission; the last is our own."""
+    """Start ids of the processes that this disk has recorded, at least since the last admission; the last id
+    is this process's.
+    """
     lock: str = ""
-    """Names our lock on the data directory, among all locks there ever were. Empty: it has no name."""
+    """Globally unique name of this process's lock on the data directory. Empty: the lock has no name."""
     lost: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By topic id: the partitions of which this disk had a copy, and has none now."""
+    """By topic id: the partitions that this disk once had a copy of, and no longer has."""
     has_lost_all: bool = False
-    """Those are too many to name."""
+    """There are too many lost partitions to name."""
     rack: str | None = None
     endpoints: Mapping[str, Endpoint]
     features: Mapping[str, int] = field(default_factory=dict)
@@ -84,11 +89,14 @@ class RegistrationRequest:
 def register(
     image: ClusterImage, request: RegistrationRequest, session: SessionId, *, is_first: bool = False
 ) -> Decision:
-    """Join the cluster. Compares that nobody is there under this id, and the registration it replaces.
+    """Join the cluster.
 
-    `is_first`: of a process that has just started and has its data directory for itself. Whoever was there
-    with the lock that it has now is dead, and is not waited for. Whoever had another lock may live: the
-    directory of one of the two is a copy.
+    Compares the registration that is replaced, and that no other session holds this broker id (or, if
+    `is_first` allows it, that the old session is still the one in the image).
+
+    `is_first`: the process has just started and holds the lock on its data directory. An earlier process that
+    held the same named lock is dead, so its session is replaced without waiting for it to expire. An earlier
+    process with another lock may be alive: one of the two data directories is a copy.
     """
     assert request.incarnation
     assert request.directory_id
@@ -96,6 +104,7 @@ def register(
     live = image.sessions.get(request.broker_id)
     if live is not None:
         if live.incarnation == request.incarnation:
+            # A retry of a registration that was committed, although its reply was lost.
             return NOTHING_TO_DO
         if not is_first or not request.lock or live.lock != request.lock:
             detail = (
@@ -104,6 +113,7 @@ def register(
             )
             raise ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, detail)
     _require_level(image, request)
+    # A broker that is registered already may always return; only new ids count against the limit.
     known = image.brokers.get(request.broker_id)
     if known is None and len(image.brokers) >= BROKERS_MAX:
         detail = (
@@ -116,7 +126,8 @@ def register(
         endpoints={name: EndpointValue(at.host, at.port) for name, at in request.endpoints.items()},
         incarnation=request.incarnation,
         features=dict(request.features),
-        # These say what the last admission knew: whether that still holds is seen by comparing.
+        # These describe the last admission. Comparing them with the session shows whether the broker still
+        # has that disk.
         admitted_epoch=known.admitted_epoch if known else ABSENT,
         directory_id=known.directory_id if known else "",
         flushes_before_ack=known.flushes_before_ack if known else True,
@@ -138,7 +149,8 @@ def register(
         (
             Compare(broker_key, known.revision if known else ABSENT),
             Compare(live_key, live.epoch if live is not None else ABSENT),
-            # Who does not know the next level is counted before it is reached, or refused after.
+            # A broker that does not support the next level either registers first, and blocks the upgrade, or
+            # is rejected afterwards.
             Compare(keys.features, image.features.revision),
         ),
         (Put(broker_key, encode(value)), Put(live_key, encode(presence), session)),
@@ -146,7 +158,7 @@ def register(
 
 
 def is_stale_disk_copy(known: BrokerRegistration | None, start_ids: tuple[str, ...]) -> bool:
-    """Whether a disk that knows of these processes was left before the last admission of its broker."""
+    """Whether the disk with these start ids was copied before the last admission of its broker."""
     return known is not None and bool(known.start_id) and known.start_id not in start_ids
 
 
@@ -158,7 +170,7 @@ def _require_level(image: ClusterImage, request: RegistrationRequest) -> None:
 
 
 def become_controller(image: ClusterImage, broker_id: int, session: SessionId) -> Decision:
-    """Become the controller. Compares that there is none, and the broker's own presence."""
+    """Become the controller. Compares that there is no controller, and the broker's own session."""
     if image.controller is not None:
         detail = f"Broker {image.controller.broker_id} is the controller."
         raise ApiError(ErrorCode.NOT_CONTROLLER, detail)
@@ -171,7 +183,7 @@ def become_controller(image: ClusterImage, broker_id: int, session: SessionId) -
 
 
 def resign_controller(image: ClusterImage, broker_id: int) -> Decision:
-    """Stop being the controller, if it is this broker. Compares the term."""
+    """Stop being the controller, if this broker is the controller. Compares the term."""
     if image.controller is None or image.controller.broker_id != broker_id:
         return NOTHING_TO_DO
     key = ClusterKeys(image.cluster_id).controller
@@ -179,7 +191,9 @@ def resign_controller(image: ClusterImage, broker_id: int) -> Decision:
 
 
 def awaits_admission(broker: BrokerRegistration) -> bool:
-    """Its session is that of the process which said where it listens, and is not admitted."""
+    """Whether the broker's session belongs to the process that wrote the registration, and is not yet
+    admitted.
+    """
     live = broker.live
     return live is not None and not broker.is_admitted and live.incarnation == broker.incarnation
 
@@ -187,7 +201,9 @@ def awaits_admission(broker: BrokerRegistration) -> bool:
 def prepare_admission(
     image: ClusterImage, broker: BrokerRegistration, partition: Partition
 ) -> Decision | None:
-    """Put right what rests on records that a returning broker may lack; None: this is right."""
+    """Correct a partition whose state relies on records that a returning broker may lack; None: it is
+    correct.
+    """
     topic, state = partition
     if broker.id not in (state.leader, *state.isr, *state.elr, *state.last_known_elr):
         return None
@@ -196,7 +212,7 @@ def prepare_admission(
 
 
 def admit(image: ClusterImage, broker: BrokerRegistration) -> Decision:
-    """Let it lead and be in sync. Compares its presence, its registration and the term."""
+    """Allow the broker to lead and to be in sync. Compares its session, its registration and the term."""
     assert awaits_admission(broker)
     assert broker.live is not None
     for partition in every_partition(image):
@@ -212,9 +228,9 @@ def admit(image: ClusterImage, broker: BrokerRegistration) -> Decision:
 
 
 def fence(image: ClusterImage, broker_id: int, epoch: int) -> Decision:
-    """End the presence of a broker that is found to be gone. Compares that it is the same epoch.
+    """End the session of a broker that was found dead. Compares that the broker epoch is still `epoch`.
 
-    Its process, if it lives, finds its key deleted and registers anew.
+    If the broker's process is alive after all, it finds its session key deleted and registers again.
     """
     broker = _registered(image, broker_id)
     if _epoch(broker) != epoch:
@@ -225,10 +241,10 @@ def fence(image: ClusterImage, broker_id: int, epoch: int) -> Decision:
 
 
 def depose_controller(image: ClusterImage, broker_id: int, epoch: int) -> Decision:
-    """End the presence and the term of a controller that is found to be gone. Anybody may.
+    """End the session and the term of a controller that was found dead. Any broker may do this.
 
-    Compares that it is the same epoch and the same term. It is no more than what the end of its session
-    would do, somewhat earlier.
+    Compares that the broker epoch and the term are unchanged. The effect is what the expiry of the session
+    would have, somewhat earlier.
     """
     fenced = fence(image, broker_id, epoch)
     if image.controller is None or image.controller.broker_id != broker_id:
@@ -237,9 +253,9 @@ def depose_controller(image: ClusterImage, broker_id: int, epoch: int) -> Decisi
 
 
 def drain(image: ClusterImage, broker_id: int, *, is_draining: bool = True) -> Decision:
-    """Give it no more leaders and replicas, and take its leaders; or end that.
+    """Start or end draining: a draining broker gets no more leaders and replicas, and its leaders move.
 
-    Compares its registration and its presence. A new process of the broker begins undrained.
+    Compares the registration and the session. A new process of the broker starts undrained.
     """
     broker = _registered(image, broker_id)
     if broker.is_draining == is_draining:
@@ -248,11 +264,14 @@ def drain(image: ClusterImage, broker_id: int, *, is_draining: bool = True) -> D
         detail = f"Broker {broker_id} is not there: it leads nothing that could be taken."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
     drained = msgspec.structs.replace(broker, is_draining=is_draining)
+    # The session is compared: a drain decided for one process must not apply to its successor.
     return _put_registration(image, drained, _compare_session(image, broker))
 
 
 def drain_by_operator(image: ClusterImage, broker_id: int) -> Decision:
-    """The same for a person. Refused where nobody would be left to lead and to be given replicas."""
+    """Drain on an operator's request. Rejected if no other broker would be left to lead and to hold new
+    replicas.
+    """
     others = [node for node in image.admitted if node != broker_id and not image.brokers[node].is_draining]
     if not others and not _registered(image, broker_id).is_draining:
         detail = f"Broker {broker_id} cannot be drained: no other broker is there to take over."
@@ -265,14 +284,17 @@ def undrain(image: ClusterImage, broker_id: int) -> Decision:
 
 
 def finish_joining(image: ClusterImage, broker: BrokerRegistration) -> Decision:
-    """It has its share of partitions. What people move from now on stays where they put it."""
+    """End the join: the broker has its share of partitions. Moves made by operators from now on are not
+    undone.
+    """
     return _put_registration(image, msgspec.structs.replace(broker, is_new=False), *compare_term(image))
 
 
 def adopt(image: ClusterImage, broker_id: int, *, incarnation: str, directory_id: str) -> Decision:
-    """Make an embedded broker, which is stopped, a member of a cluster to be, with the disk it has.
+    """Make a stopped embedded broker a member of a future cluster, with the disk that it has.
 
-    Compares its registration. It then registers like any other, and is known by its disk.
+    Compares the registration. The broker then registers like any other, and is recognized by its directory
+    id.
     """
     broker = _registered(image, broker_id)
     if not broker.is_embedded:
@@ -284,7 +306,7 @@ def adopt(image: ClusterImage, broker_id: int, *, incarnation: str, directory_id
 
 
 def is_drained(image: ClusterImage, broker_id: int) -> bool:
-    """Whether it leads nothing that somebody else could lead."""
+    """Whether the broker leads no partition that another admitted, undrained in-sync replica could lead."""
     others = frozenset(
         node for node in image.admitted if node != broker_id and not image.brokers[node].is_draining
     )
@@ -294,7 +316,7 @@ def is_drained(image: ClusterImage, broker_id: int) -> bool:
 
 
 def unregister(image: ClusterImage, broker_id: int) -> Decision:
-    """Forget a broker. Compares its registration, that it is not there, and the term."""
+    """Remove a broker from the cluster. Compares its registration, that it has no session, and the term."""
     broker = _registered(image, broker_id)
     if broker.is_alive:
         detail = f"Broker {broker_id} is there. Stop it first."
@@ -312,16 +334,19 @@ def unregister(image: ClusterImage, broker_id: int) -> Decision:
 def _prepared_for_admission(
     image: ClusterImage, broker: BrokerRegistration, topic: Topic, draft: PartitionState
 ) -> PartitionState:
-    """An ISR with an admitted member has lost this broker in `repaired`."""
+    """The corrected draft. If the ISR has an admitted member, `repaired` has removed this broker already."""
     if has_acknowledged_records(image, topic, draft.index, broker):
         return draft
     node, is_gone = broker.id, has_lost_copy(broker, topic, draft.index)
+    # With no other broker left in ISR or ELR, a broker that lost only its unflushed tail stays: no better
+    # copy exists.
     others = without((*draft.isr, *eligible_leaders(image, topic, draft)), (node,))
     if not others and not is_gone:
         return draft
     if node in draft.isr:
         draft = with_isr(image, topic, draft, without(draft.isr, (node,)))
     known = draft.last_known_elr
+    # It may still be the best choice for an unclean election, unless its copy is gone.
     if node in draft.elr:
         known = (*without(known, (node,)), node)
     return msgspec.structs.replace(

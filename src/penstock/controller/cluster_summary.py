@@ -1,12 +1,12 @@
-"""How the cluster is: what people who run it want to know at a glance.
+"""Summary of the cluster's health for operators: loads, offline partitions, topics at risk.
 
-Strategy: one walk over all partitions, from the image alone. Any broker can tell it.
+Strategy: one walk over all partitions, from the image alone. Any broker can compute the summary.
 
-Rule 1: a partition is offline if nobody who is admitted leads it; under-replicated if one of its replicas,
-        apart from those being added, is not in sync; unbalanced if another than the preferred one leads.
-Rule 2: a topic is at risk if the loss of one disk may lose what was acknowledged: it has one replica, or
-        one in sync is enough to acknowledge. Whether disks are flushed first makes no difference to that:
-        what the others hold in memory they still write.
+Rule 1: a partition is offline if no admitted broker leads it; under-replicated if one of its replicas, apart
+        from those being added, is not in sync; unbalanced if a broker other than the preferred leader leads.
+Rule 2: a topic is at risk if the loss of one disk may lose acknowledged records: the topic has one replica,
+        or one in-sync replica is enough to acknowledge. Whether brokers flush before they acknowledge makes
+        no difference: the surviving replicas still write what they hold in memory.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class TopicAtRisk(NamedTuple):
 
 class ClusterSummary(NamedTuple):
     loads: dict[int, BrokerLoad]
-    """Of every broker that is registered, or holds something."""
+    """Load of every broker that is registered or holds a replica."""
     offline: list[Partition]
     under_replicated: list[Partition]
     unbalanced: list[Partition]
@@ -51,6 +51,8 @@ def survey(image: ClusterImage) -> ClusterSummary:
         state = partition[1]
         for node in state.replicas:
             held[node] = held.get(node, 0) + 1
+        # A leader that is not admitted is fenced: its partitions are unavailable, although the image still
+        # names it.
         if state.leader in image.admitted:
             led[state.leader] = led.get(state.leader, 0) + 1
         else:
@@ -66,6 +68,7 @@ def survey(image: ClusterImage) -> ClusterSummary:
 
 
 def is_under_replicated(state: PartitionState) -> bool:
+    # Replicas being added are expected to lag, and do not count.
     return not set(without(state.replicas, state.adding)) <= set(state.isr)
 
 
@@ -83,7 +86,9 @@ def _risk(image: ClusterImage, topic: Topic) -> str | None:
 
 
 def broker_state(broker: BrokerRegistration) -> str:
-    """In one word: admitted, draining, fenced (there, and not let in yet) or gone."""
+    """The broker's state in one word: admitted, draining, fenced (it has a session, and is not admitted) or
+    gone.
+    """
     if not broker.is_alive:
         return "gone"
     if not broker.is_admitted:

@@ -1,18 +1,20 @@
-"""What a decision is, and how it is cut to what the store takes in one transaction.
+"""Decisions, and how a decision is split into transactions that the metadata store accepts.
 
-A decision says which revisions it rests on and what to change if they still hold. Nothing is written
-by whoever decides: the shell commits, and decides again on a newer image if a revision has moved.
+A decision names the revisions that it depends on and the changes to make if these revisions still hold. The
+function that decides writes nothing: its caller commits, and decides again on a newer image if a revision has
+changed.
 
-Some changes cannot be seen until another one makes them count: partitions without their topic. Those
-are `prepared`. Where a transaction holds everything they are committed with the rest; where it does
-not, they go first, in pieces.
+Some changes have no effect until another change makes them count: partitions whose topic key does not exist
+yet. Such changes are `prepared`. If one transaction can hold the whole decision, the prepared changes are
+committed with the rest. Otherwise they are committed first, in chunks.
 
-Rule 1: every piece compares all that the decision rests on. So nothing is prepared for a decision
-        that can no longer be committed, and a straggler never overwrites what another made count.
-Rule 2: in a cluster, what the controller decides compares the controller's term (`compare_term`). A
-        broker that was controller can then no longer write, however long it slept.
-Rule 3: a broker that is to lead or to be in sync is compared by its live key (`compare_sessions`): it is
-        still the process that the image shows.
+Rule 1: every chunk compares everything that the decision depends on. So nothing is prepared for a decision
+        that can no longer be committed, and a delayed chunk never overwrites partitions that another decision
+        has made count.
+Rule 2: in a cluster, every decision of the controller compares the controller's term (`compare_term`). A
+        broker that was the controller can then no longer write, however long it was suspended.
+Rule 3: a broker that is to lead or to be in sync is compared by its session key (`compare_sessions`): it must
+        still be the process that the image names.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,9 +30,9 @@ class Decision(NamedTuple):
     compares: tuple[Compare, ...]
     changes: tuple[StoreChange, ...]
     prepared: tuple[Put, ...] = ()
-    """They mean nothing until `changes` are made, and may be written before."""
+    """Changes that have no effect until `changes` are made, and may be written before them."""
     is_partial: bool = False
-    """Some of what was asked for is refused or done already, for which no compared revision speaks."""
+    """Part of the request is rejected or done already, and no compared revision covers that part."""
 
     @property
     def all_changes(self) -> tuple[StoreChange, ...]:
@@ -46,9 +48,9 @@ class NoController(ApiError):
 
 
 def transactions_of(decision: Decision, changes_max: int) -> list[Decision]:
-    """The transactions that carry out a decision, one after the other. The last makes it count.
+    """The transactions that carry out a decision, in order. The last one makes the decision count.
 
-    ApiError: it rests on, or changes, more than one transaction takes.
+    ApiError if the decision compares or changes more keys than one transaction accepts.
     """
     keys = max(len(decision.compares), len(decision.changes))
     if keys > changes_max:
@@ -57,6 +59,7 @@ def transactions_of(decision: Decision, changes_max: int) -> list[Decision]:
     if len(decision.all_changes) <= changes_max:
         return [Decision(decision.compares, decision.all_changes)]
     prepared = decision.prepared
+    # Every chunk repeats all compares, so a conflict stops the remaining chunks.
     first = [
         Decision(decision.compares, prepared[start : start + changes_max])
         for start in range(0, len(prepared), changes_max)
@@ -65,7 +68,7 @@ def transactions_of(decision: Decision, changes_max: int) -> list[Decision]:
 
 
 def merged(decisions: Iterable[Decision]) -> Decision:
-    """One decision that is all of these. They change different keys."""
+    """One decision that combines these. They change different keys."""
     compares: dict[Compare, None] = {}
     changes: list[StoreChange] = []
     prepared: list[Put] = []
@@ -77,10 +80,10 @@ def merged(decisions: Iterable[Decision]) -> Decision:
 
 
 def batched(decisions: Iterable[Decision], changes_max: int) -> Iterator[list[Decision]]:
-    """Decisions about different keys, as many in a row as one transaction holds.
+    """Decisions about different keys, grouped so that each group fits one transaction.
 
-    If `merged` of such a group meets a conflict, its halves are tried: only those decisions that the
-    conflict was about have to be decided again.
+    If the `merged` decision of a group meets a conflict, the caller tries its halves: only the decisions that
+    conflict have to be decided again.
     """
     group: list[Decision] = []
     compares: set[Compare] = set()
@@ -101,7 +104,7 @@ def batched(decisions: Iterable[Decision], changes_max: int) -> Iterator[list[De
 
 
 def compare_term(image: ClusterImage) -> tuple[Compare, ...]:
-    """That the controller is still the one whose image this is. An embedded broker needs none."""
+    """Compare that the controller of this image still holds its term. An embedded broker needs none."""
     if image.is_embedded:
         return ()
     if image.controller is None:
@@ -110,7 +113,7 @@ def compare_term(image: ClusterImage) -> tuple[Compare, ...]:
 
 
 def compare_sessions(image: ClusterImage, broker_ids: Iterable[int]) -> tuple[Compare, ...]:
-    """That these brokers are still the processes the image shows. Embedded ones have no session."""
+    """Compares that these brokers are still the processes of the image. Embedded brokers have no session."""
     keys = ClusterKeys(image.cluster_id)
     known = (image.brokers[broker_id] for broker_id in broker_ids)
     return tuple(

@@ -1,17 +1,17 @@
-"""Who leads, and who is out of sync because its broker is gone.
+"""Leader elections, and removal of fenced brokers from the ISR.
 
-`repaired` is the one rule, for fencing and for electing: of the in-sync replicas those count whose
-brokers are admitted, and the first of them leads, in the order of the assignment. If none is left, an
-eligible leader is (`metadata/durability.py`); if none of those, nobody leads, and the in-sync replicas
-stay as they are: one of them has to come back. Where the topic allows it, anybody else may lead then,
-and what he lacks is lost.
+`repaired` is the one rule, for fencing and for electing. Of the in-sync replicas, only those on admitted
+brokers count, and the first of these in the order of the assignment leads. If none is left, an eligible
+leader leads (`metadata/durability.py`). If there is no eligible leader either, the partition has no leader,
+and the ISR stays as it is: one of its members has to come back. Where the topic allows unclean elections, any
+other replica may lead then, and the records that it lacks are lost.
 
-Rule 1: a broker that is not admitted leads nothing, and is in sync nowhere that another admitted
-        broker is: the leader would wait for it.
+Rule 1: a broker that is not admitted leads no partition, and is in no ISR that has another admitted member:
+        the leader would wait for the fenced broker.
 Rule 2: a clean leader was in sync, or eligible, and is admitted, at the moment the decision commits.
-Rule 3: who is being drained leads only what nobody else can.
-Rule 4: while somebody who has the records is there and only waits to be admitted, nobody is elected
-        who has not, unless a person asks for it.
+Rule 3: a draining broker leads only partitions that no other broker can lead.
+Rule 4: while a broker that has the committed records has a session and only waits to be admitted, no broker
+        without these records is elected, unless an operator requests it.
 Rule 5: a replica whose copy is damaged leaves the ISR and the ELR by its own decision (`withdraw`), as long
         as an admitted broker is left in one of them.
 """
@@ -29,19 +29,21 @@ from penstock.metadata.durability import allows_unclean_election, eligible_leade
 
 
 class ElectionType(IntEnum):
-    """Kafka's numbers."""
+    """Election types, with Kafka's numbers."""
 
     PREFERRED = 0
     UNCLEAN = 1
 
 
 def has_live_leader_and_isr(image: ClusterImage, state: PartitionState) -> bool:
-    """Quick, and right for almost all partitions almost always. Otherwise see `repaired`."""
+    """Quick check that is true for almost all partitions almost always. If it is false, see `repaired`."""
     return state.leader in image.admitted and image.admitted.issuperset(state.isr)
 
 
 def repaired(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
-    """The draft of a partition as it should be, given who is admitted; the same if it is so."""
+    """The draft of a partition as it should be, given the admitted brokers; unchanged if nothing is to be
+    done.
+    """
     present = [node for node in state.isr if node in image.admitted]
     if not present:
         return _elect_outside_isr(image, topic, state)
@@ -52,7 +54,7 @@ def repaired(image: ClusterImage, topic: Topic, state: PartitionState) -> Partit
 
 
 def repair_leadership(image: ClusterImage, partition: Partition) -> Decision | None:
-    """None: it is as it should be, or nothing can be done."""
+    """Elect a leader and shrink the ISR as needed; None: nothing is to be done, or nothing can be done."""
     topic, state = partition
     if has_live_leader_and_isr(image, state):
         return None
@@ -61,14 +63,14 @@ def repair_leadership(image: ClusterImage, partition: Partition) -> Decision | N
 
 
 def is_election_needed(image: ClusterImage, state: PartitionState, election: ElectionType) -> bool:
-    """Whether ElectLeaders has anything to do; not whether it can be done."""
+    """Whether ElectLeaders has anything to do; not whether the election is possible."""
     if election is ElectionType.PREFERRED:
         return state.leader != state.replicas[0]
     return state.leader not in image.admitted
 
 
 def elect(image: ClusterImage, name: str, index: int, election: ElectionType) -> Decision:
-    """ElectLeaders. Compares the partition, the session of who is elected, and the term."""
+    """ElectLeaders. Compares the partition, the session of the elected broker, and the term."""
     topic, state = existing_partition(image, name, index)
     if election is ElectionType.PREFERRED:
         draft = _preferred(image, name, state)
@@ -78,7 +80,7 @@ def elect(image: ClusterImage, name: str, index: int, election: ElectionType) ->
 
 
 def elect_preferred_leader(image: ClusterImage, partition: Partition) -> Decision | None:
-    """Give a partition back to its preferred leader; None: it has it, or cannot."""
+    """Return leadership to the preferred leader; None: it leads already, or cannot lead."""
     topic, state = partition
     preferred = state.replicas[0]
     if state.leader == preferred or preferred not in state.isr or not _may_lead(image, preferred):
@@ -87,7 +89,9 @@ def elect_preferred_leader(image: ClusterImage, partition: Partition) -> Decisio
 
 
 def replace_draining_leader(image: ClusterImage, partition: Partition) -> Decision | None:
-    """Take a partition from a leader that is being drained; None: it is not, or nobody else can lead."""
+    """Elect another leader in place of a draining one; None: the leader is not draining, or no other can
+    lead.
+    """
     topic, state = partition
     broker = image.brokers.get(state.leader)
     if broker is None or not broker.is_draining:
@@ -107,19 +111,22 @@ def replace_draining_leader(image: ClusterImage, partition: Partition) -> Decisi
 def withdraw(
     image: ClusterImage, partition: Partition, broker_id: int, *, fetched_epoch: int
 ) -> Decision | None:
-    """Take a replica whose copy is damaged out of sync, and let another lead if it leads; None: that is
-    done, or nobody else who is admitted has what was committed. Then it stays: its copy is all there is.
+    """Remove a replica whose copy is damaged from the ISR, and elect another leader if it leads.
 
-    The broker decides it for itself, and compares its own session instead of the controller's term.
+    None if that is done already, or if no other admitted broker has the committed records. In the second case
+    the replica stays: its copy is the only one.
 
-    `fetched_epoch`: the last leader epoch under which the broker may have fetched for this copy. The
-    leader may see that fetch later than this decision, and would take the broker in again. So the
-    partition gets another leader epoch, in which such a fetch is rejected.
+    The broker makes this decision about itself, and compares its own session instead of the controller's
+    term.
+
+    `fetched_epoch`: the last leader epoch in which the broker may have fetched for this copy. The leader may
+    process that fetch after this decision, and would add the broker to the ISR again. So the partition gets a
+    new leader epoch, in which such a fetch is rejected.
     """
     topic, state = partition
     able = image.admitted - {broker_id}
     if broker_id not in image.admitted:
-        return None  # it is admitted again when the controller has put right what rests on it
+        return None  # the controller first corrects what relies on this copy, then admits the broker again
     if state.leader == broker_id:
         others = [node for node in state.isr if node in able]
         if not others:
@@ -132,7 +139,7 @@ def withdraw(
         others = list(without(state.isr, (broker_id,)))
         draft = state
     else:
-        return None  # the controller is about to elect somebody
+        return None  # the controller is about to elect another leader
     if broker_id in state.isr:
         draft = with_isr(image, topic, draft, others, ineligible=frozenset({broker_id}))
     elr = without(draft.elr, (broker_id,))
@@ -142,6 +149,7 @@ def withdraw(
         last_known_elr=without(draft.last_known_elr, (broker_id,)),
         min_isr_changes=draft.min_isr_changes if elr else 0,
     )
+    # Nothing to change, and fetches sent for the damaged copy are already fenced by a newer leader epoch.
     if draft == state and state.leader_epoch > fetched_epoch:
         return None
     return change_partition(
@@ -150,7 +158,7 @@ def withdraw(
 
 
 def is_withdrawn(image: ClusterImage, state: PartitionState, broker_id: int, *, fetched_epoch: int) -> bool:
-    """Whether another leads, and nothing rests on the copy that this broker has."""
+    """Whether another broker leads, and the partition no longer relies on this broker's copy."""
     return (
         state.leader in image.admitted
         and broker_id not in (state.leader, *state.isr, *state.elr)
@@ -173,6 +181,7 @@ def _unclean_election(image: ClusterImage, topic: Topic, state: PartitionState) 
     if not is_election_needed(image, state, ElectionType.UNCLEAN):
         detail = f"Partition {state.index} of topic {topic.name} is led by broker {state.leader}."
         raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, detail)
+    # A clean leader may have become possible since the operator looked. Then no record need be lost.
     clean = repaired(image, topic, state)
     if clean.leader != NO_NODE:
         return clean
@@ -184,7 +193,7 @@ def _unclean_election(image: ClusterImage, topic: Topic, state: PartitionState) 
 
 
 def _elect_outside_isr(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
-    """Nobody who is in sync is admitted."""
+    """Elect a leader while no in-sync replica is admitted. An unclean leader is the last resort."""
     may_lead = [node for node in eligible_leaders(image, topic, state) if node in image.admitted]
     if may_lead:
         leader = _first_in_assignment(image, state, may_lead)
@@ -192,6 +201,7 @@ def _elect_outside_isr(image: ClusterImage, topic: Topic, state: PartitionState)
     there = [node for node in state.replicas if node in image.admitted]
     if there and allows_unclean_election(image, topic) and not _has_returning_leader(image, topic, state):
         return _with_unclean_leader(image, state, there)
+    # The ISR stays as it is: its members are the only brokers known to have the committed records.
     return _with_leader(state, NO_NODE)
 
 
@@ -203,7 +213,7 @@ def _with_shrunk_isr(
 
 
 def _with_unclean_leader(image: ClusterImage, state: PartitionState, there: list[int]) -> PartitionState:
-    """Somebody leads who may lack what was acknowledged: best who had it all when last known."""
+    """Elect a leader that may lack acknowledged records, preferably one last known to have them all."""
     known = [node for node in there if node in state.last_known_elr]
     leader = _first_in_assignment(image, state, known or there)
     return msgspec.structs.replace(
@@ -223,6 +233,7 @@ def _with_leader(draft: PartitionState, leader: int) -> PartitionState:
 
 def _first_in_assignment(image: ClusterImage, state: PartitionState, candidates: Iterable[int]) -> int:
     chosen = set(candidates)
+    # Draining brokers last. `min` keeps the order of the assignment among the rest.
     in_order = [node for node in state.replicas if node in chosen]
     return min(in_order, key=lambda node: image.brokers[node].is_draining)
 
@@ -232,13 +243,14 @@ def _may_lead(image: ClusterImage, node: int) -> bool:
 
 
 def _has_lost_records(image: ClusterImage, topic: Topic, index: int, node: int) -> bool:
-    """It is there again, not admitted yet, and lacks what it had acknowledged."""
+    """Whether the broker has a session, is not admitted yet, and lacks records that it had acknowledged."""
     broker = image.brokers.get(node)
     if broker is None or node in image.admitted or broker.live is None:
         return False
     return not has_acknowledged_records(image, topic, index, broker)
 
 
+# Waiting for such a broker loses nothing: it needs only its admission.
 def _has_returning_leader(image: ClusterImage, topic: Topic, state: PartitionState) -> bool:
     for node in (*state.isr, *eligible_leaders(image, topic, state)):
         broker = image.brokers.get(node)

@@ -1,4 +1,4 @@
-"""Raising the level of the cluster, when every broker of it knows the next one."""
+"""Raises the cluster's level, once every registered broker supports the next level."""
 
 from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_term
 from penstock.errors import ApiError, ErrorCode
@@ -10,10 +10,10 @@ from penstock.metadata.keys import ClusterKeys
 
 
 def upgrade(image: ClusterImage, level: int, *, newest: int = levels.NEWEST) -> Decision:
-    """Let the formats of this level be written. Compares the level, every registration and the term.
+    """Allow the formats of this level to be written. Compares the level, every registration and the term.
 
-    Brokers that are away count: they would be refused when they come back. One that will not come back is
-    unregistered first.
+    Brokers that are down count too: they would be rejected when they come back. A broker that will not come
+    back must be unregistered first.
     """
     if level == image.level:
         return NOTHING_TO_DO
@@ -22,6 +22,7 @@ def upgrade(image: ClusterImage, level: int, *, newest: int = levels.NEWEST) -> 
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)
     _require_known(image, level, newest=newest)
     keys = ClusterKeys(image.cluster_id)
+    # A broker that restarts with an older release at the same time must cause a conflict.
     registered = (Compare(keys.broker(broker.id), broker.revision) for broker in image.brokers.values())
     value = FeaturesValue({**image.features.levels, levels.FEATURE: level})
     return Decision(

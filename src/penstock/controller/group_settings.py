@@ -1,4 +1,4 @@
-"""Decisions about the settings of groups, in the manner of `topics.py`."""
+"""Decisions about the dynamic settings of groups, of the same form as those in `topics.py`."""
 
 from collections.abc import Mapping
 
@@ -17,11 +17,14 @@ def alter_group_config(
     overrides: Mapping[str, str],
     groups_max: int = GROUPS_WITH_SETTINGS_MAX,
 ) -> Decision:
-    """`overrides` is the whole new set, found acceptable. The group itself need not exist yet."""
+    """Replace the settings of a group. The caller has validated `overrides`, the whole new set; the group
+    need not exist yet.
+    """
     revision = image.overrides_of_group(group_id).revision
     is_new = revision == ABSENT
     if is_new and not overrides:
         return Decision((), ())
+    # Settings outlive their groups and are held in memory by every broker, hence the limit.
     if is_new and len(image.group_overrides) >= groups_max:
         detail = f"At most {groups_max} groups have settings of their own."
         raise ApiError(ErrorCode.POLICY_VIOLATION, detail)

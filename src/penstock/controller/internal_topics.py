@@ -1,6 +1,6 @@
-"""What nobody may do to the broker's own topics: groups would lose their places.
+"""Changes that no client may make to internal topics, because groups would lose their committed offsets.
 
-Kafka allows most of it and leaves the consequences to whoever asked.
+Kafka allows most of these changes and leaves the consequences to the operator.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _COMPACT = "compact"
 
 
 def internal_topic_error(name: str) -> ApiError | None:
-    """Why a client may not create, grow or delete this topic; None if it may."""
+    """The error for a client that creates, grows or deletes this topic; None if that is allowed."""
     if name not in INTERNAL_TOPICS:
         return None
     detail = f"{name} is the broker's own: it is created when it is needed, and kept."

@@ -1,13 +1,13 @@
-"""The leader's own changes of its in-sync replicas, without the controller.
+"""ISR changes that the leader makes itself, without the controller.
 
-One compare-and-swap, made by the broker that leads. Refusals have the codes of Kafka's AlterPartition.
+The broker that leads commits one compare-and-swap. Rejections have the error codes of Kafka's AlterPartition.
 
-Rule 1: it compares the partition, which implies the leader and its epoch; the leader's own session; the
-        session and the registration of whoever is added, so that an old incarnation, a fenced broker
-        or one that is being drained never gets in; and the topic and the default of all brokers,
-        which say how many must be in sync.
-Rule 2: whether an answer that did not come means yes or no is the caller's to find out. Until then it
-        counts both sets.
+Rule 1: the decision compares the partition, which implies the leader and its epoch; the leader's own session;
+        the session and the registration of each added broker, so that an old incarnation, a fenced broker or
+        a draining broker is never added; and the topic and the cluster-wide default settings, which determine
+        min.insync.replicas.
+Rule 2: if the store's reply is lost, the caller has to find out whether the change was committed. Until then
+        the caller counts the old and the new ISR (the maximal ISR).
 """
 
 from typing import NamedTuple
@@ -26,22 +26,24 @@ from penstock.types import TopicId
 class IsrMember(NamedTuple):
     broker_id: int
     broker_epoch: int
-    """As it was in the fetch that made it eligible."""
+    """The broker epoch in the fetch that made the broker eligible."""
 
 
 class IsrProposal(NamedTuple):
     topic_id: TopicId
     partition: int
     leader: IsrMember
-    """Who proposes."""
+    """The broker that proposes the change."""
     leader_epoch: int
     partition_epoch: int
     isr: tuple[IsrMember, ...]
-    """All of them, the leader too. Of those that were in sync before, the epoch does not matter."""
+    """The whole new ISR, the leader included. For members that were in sync before, the epoch does not
+    matter.
+    """
 
 
 def change_isr(image: ClusterImage, proposal: IsrProposal) -> Decision:
-    """No changes if the in-sync replicas are as proposed already."""
+    """Change the ISR to the proposal. The decision has no changes if the ISR is already as proposed."""
     topic, state = _current(image, proposal)
     proposed = {member.broker_id: member.broker_epoch for member in proposal.isr}
     _validate_proposal(state, proposal, proposed)
@@ -49,6 +51,7 @@ def change_isr(image: ClusterImage, proposal: IsrProposal) -> Decision:
     draft = msgspec.structs.replace(with_isr(image, topic, state, proposed), is_recovering=False)
     if draft == state:
         return Decision((), ())
+    # The fetch that made a broker eligible came from one incarnation: only that one is compared and added.
     joining = [compare for member in added for compare in _require_eligible(image, member)]
     own = Compare(ClusterKeys(image.cluster_id).live(state.leader), proposal.leader.broker_epoch)
     return change_partition(image, topic, state, draft, own, *joining, *compare_min_isr(image, topic))
@@ -61,9 +64,11 @@ def _current(image: ClusterImage, proposal: IsrProposal) -> tuple[Topic, Partiti
     if not 0 <= proposal.partition < len(topic.partitions):
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {proposal.partition}.")
     state = topic.partitions[proposal.partition]
+    # Older epochs first: a leader that was replaced must get a fencing error and stop, not a retriable one.
     if proposal.leader_epoch < state.leader_epoch:
         detail = f"Leader epoch {proposal.leader_epoch} is over; it is {state.leader_epoch}."
         raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, detail)
+    # The epochs are ahead of this image, so the image is stale, not the leader.
     if proposal.leader_epoch > state.leader_epoch or proposal.partition_epoch > state.partition_epoch:
         raise ApiError(ErrorCode.NOT_CONTROLLER, "This broker has not seen that epoch yet.")
     if proposal.leader.broker_id != state.leader:
@@ -97,6 +102,7 @@ def _require_eligible(image: ClusterImage, member: IsrMember) -> tuple[Compare, 
     if broker.is_draining:
         detail = f"Broker {member.broker_id} is being drained."
         raise ApiError(ErrorCode.INELIGIBLE_REPLICA, detail)
+    # The registration is compared for its draining flag, the session for its epoch.
     keys = ClusterKeys(image.cluster_id)
     return (
         Compare(keys.live(broker.id), broker.broker_epoch),

@@ -1,18 +1,20 @@
-"""How the state of one partition changes, whoever decides it.
+"""State changes of one partition: drafts, the ELR, epochs and compares.
 
-Strategy: a draft is the state as somebody wants it, with its epochs as they were. `with_isr` keeps the
-eligible leaders right when the in-sync replicas change, and `change_partition` makes a draft a decision: it
-counts the epochs up and says what is compared. So no file that decides writes an epoch or an ELR.
+Strategy: a draft is the wanted state of a partition with its epochs unchanged. `with_isr` keeps the eligible
+leaders correct when the ISR changes. `change_partition` turns a draft into a decision: it increments the
+epochs and adds the compares. So no other file that decides writes an epoch or an ELR.
 
-Rule 1: the partition epoch grows by one with every change, the leader epoch with every change of the
-        leader, also to nobody: what a leader of one epoch wrote, no other leader did. It grows too when a
-        replica goes. Who has not heard yet that he has gone fetches on, and would be in sync when he is
-        made a replica again; then he hears of both, and begins with nothing. And it grows when a replica
-        finds its copy damaged: what it fetched for that copy must not count for the next one.
-Rule 2: who leaves the in-sync replicas while they are, or become, fewer than the minimum is an
-        eligible leader. When they are enough again, nobody is: the high watermark moves without them.
-Rule 3: a decision compares the partition; the session of whoever is made leader; and, where eligible
-        leaders are read or written, the two keys that say the minimum.
+Rule 1: the partition epoch grows by one with every change. The leader epoch grows with every change of the
+        leader, also to no leader: records of one leader epoch were written by one leader only. The leader
+        epoch also grows when a replica is removed. A follower that has not yet learned of its removal keeps
+        fetching, and would count as in sync if it were made a replica again; with the new epoch it learns of
+        both changes and starts with an empty copy. And the leader epoch grows when a replica finds its copy
+        damaged: what it fetched for that copy must not count for the next copy.
+Rule 2: a replica that leaves the ISR while the ISR is, or becomes, smaller than the minimum is an eligible
+        leader. When the ISR reaches the minimum again, no replica outside it is eligible: the high watermark
+        advances without them.
+Rule 3: a decision compares the partition; the session of a newly elected leader; and, where eligible leaders
+        are read or written, the two keys that determine the minimum.
 """
 
 from collections.abc import Iterable, Iterator
@@ -52,11 +54,17 @@ def with_isr(
     *,
     ineligible: frozenset[int] = frozenset(),
 ) -> PartitionState:
-    """The draft with other in-sync replicas. Who is `ineligible` has lost records: he is not eligible."""
+    """The draft with another ISR. Nodes in `ineligible` have lost records, and do not become eligible
+    leaders.
+    """
     wanted = set(isr)
     in_sync = tuple(node for node in draft.replicas if node in wanted)
+    # At the minimum or above, the high watermark moves without the replicas that left: none of them stays
+    # eligible.
     if len(in_sync) >= max(1, min_isr(image, topic, draft)):
         return msgspec.structs.replace(draft, isr=in_sync, elr=(), last_known_elr=(), min_isr_changes=0)
+    # Below the minimum, nothing is committed from now on, so members that leave now keep all committed
+    # records.
     candidates = dict.fromkeys((*eligible_leaders(image, topic, draft), *draft.isr))
     out = [node for node in candidates if node not in wanted and node in draft.replicas]
     elr = tuple(node for node in out if node not in ineligible)
@@ -81,14 +89,16 @@ def change_partition(
     *extra_compares: Compare,
     bumps_leader_epoch: bool = False,
 ) -> Decision:
-    """To make `before` what the draft says, if that and all that it rests on is still so."""
+    """The decision that changes `before` to the draft, if every revision it depends on still holds."""
     assert draft != before or bumps_leader_epoch, "a decision decides something"
     has_new_leader = draft.leader != before.leader
+    # Without a new epoch, fetches from a removed or damaged copy could still put the replica into the ISR.
     has_new_epoch = bumps_leader_epoch or has_new_leader or not set(before.replicas).issubset(draft.replicas)
     elected = (draft.leader,) if has_new_leader and draft.leader != NO_NODE else ()
     keys = ClusterKeys(image.cluster_id)
     key = keys.partition(topic.id, before.index)
     compares = [*extra_compares, Compare(key, before.revision), *compare_sessions(image, elected)]
+    # The ELR is valid only under the minimum that it was computed with.
     if before.elr or draft.elr:
         compares += compare_min_isr(image, topic)
     value = PartitionValue(
@@ -108,7 +118,7 @@ def change_partition(
 
 
 def compare_min_isr(image: ClusterImage, topic: Topic) -> tuple[Compare, Compare]:
-    """That min.insync.replicas of the topic is still what the image says."""
+    """Compares that min.insync.replicas of the topic is still what the image holds."""
     keys = ClusterKeys(image.cluster_id)
     return (
         Compare(keys.topic(topic.name), topic.revision),

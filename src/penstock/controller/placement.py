@@ -1,25 +1,25 @@
-"""Which brokers hold the replicas of new partitions.
+"""Placement: which brokers hold the replicas of new partitions.
 
-Strategy: partition by partition, the leader is whoever leads fewest partitions of this topic; each
-follower is whoever's rack holds fewest replicas of this partition and, among those, who holds
-fewest replicas of this topic. Ties go round in a circle of brokers that alternates between racks:
-for leaders forwards, to whose turn is next; for followers backwards, to who has just led, because
-whoever leads next gets a replica anyway. After each full round the circle is arranged anew, so that
-what one broker leads does not fall to one other when it fails.
+Strategy: partition by partition, the leader is the broker that leads the fewest partitions of this topic.
+Each follower is on a broker whose rack holds the fewest replicas of this partition and, among those, on the
+broker with the fewest replicas of this topic. Ties are broken by position in a circle of brokers that
+alternates between racks: for leaders forwards, to the broker whose turn is next; for followers backwards, to
+the broker that has just led, because the next leader gets a replica anyway. After each full round the circle
+is rearranged, so that when a broker fails, its partitions do not all fall to one other broker.
 
-Brokers that are admitted and not being drained come first. Where they are fewer than the replication
-factor, the other registered brokers hold the remaining replicas, as in Kafka: first brokers that are gone
-or not admitted yet, which copy the partition when they are back, and last brokers that are being drained.
+Brokers that are admitted and not being drained come first. Where they are fewer than the replication factor,
+the other registered brokers hold the remaining replicas, as in Kafka: first brokers that are down or not
+admitted yet, which copy the partition when they are back, and last brokers that are being drained.
 
-Rule 1: among brokers that are admitted and not being drained, the leaders of a topic differ by at most one,
-        and so do its replicas where the racks are equally large. Spreading over racks goes first where
-        they are not.
-Rule 2: the replicas of a partition stand in as many racks as there can be.
-Rule 3: racks count only if every broker has one. A broker without a rack may stand anywhere.
-Rule 4: the same arguments give the same answer. `start` turns the circle, so that topics with one
-        partition do not all begin at the same broker.
-Rule 5: the first replica of every partition is on a broker that can lead it now, and a replica is on a
-        broker that cannot be in sync only if every broker that can be already has one.
+Rule 1: among brokers that are admitted and not being drained, the numbers of leaders of a topic differ by at
+        most one, and so do the numbers of its replicas where the racks are equally large. Where the racks
+        differ in size, spreading over racks comes first.
+Rule 2: the replicas of a partition are in as many racks as possible.
+Rule 3: racks count only if every broker has one. A broker without a rack may hold any replica.
+Rule 4: the same arguments give the same result. `start` rotates the circle, so that topics with one partition
+        do not all begin at the same broker.
+Rule 5: the first replica of every partition is on a broker that can lead it now, and a replica is on a broker
+        that cannot be in sync only if every broker that can be in sync already has one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,8 +43,8 @@ def placement_candidates(image: ClusterImage) -> list[BrokerRegistration]:
 def fallback_brokers(image: ClusterImage) -> tuple[list[BrokerRegistration], list[BrokerRegistration]]:
     """The other registered brokers, in the order in which new partitions fall back on them.
 
-    A broker that is gone or not admitted yet comes back undrained and then copies what it was given. A
-    drained broker was asked to hold no more, so it is used last.
+    A broker that is down or not admitted yet comes back undrained and then copies its replicas. A draining
+    broker is to hold no more replicas, so it is used last.
     """
     others = [image.brokers[id_] for id_ in sorted(image.brokers)]
     fenced = [broker for broker in others if broker.id not in image.admitted]
@@ -53,14 +53,16 @@ def fallback_brokers(image: ClusterImage) -> tuple[list[BrokerRegistration], lis
 
 
 def default_replication_factor(image: ClusterImage) -> int:
-    """The replicas of a topic whose request does not say how many: three, or as many as there are registered
-    brokers. Brokers that are down count: the topic has all its replicas when they are back.
+    """The replication factor of a topic whose request leaves it to the broker: three, or the number of
+    registered brokers if there are fewer.
+
+    Brokers that are down count: the topic has all its replicas when they are back.
     """
     return min(REPLICATION_FACTOR_DEFAULT, max(1, len(image.brokers)))
 
 
 def validate_replicas(image: ClusterImage, assigned: Iterable[Replicas], *, size: int) -> None:
-    """ApiError INVALID_REPLICA_ASSIGNMENT unless brokers could hold these."""
+    """ApiError INVALID_REPLICA_ASSIGNMENT unless registered brokers could hold these replicas."""
     for replicas in assigned:
         if not replicas:
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned to no broker.")
@@ -69,7 +71,7 @@ def validate_replicas(image: ClusterImage, assigned: Iterable[Replicas], *, size
             detail = f"A partition is assigned to {assigned_to}, others of its topic to {size}."
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
         if len(set(replicas)) != len(replicas):
-            # Only some are shown: a client may name millions.
+            # Only some are listed: a client may name millions.
             shown = ", ".join(map(str, replicas[:_SHOWN_MAX]))
             more = " and more" if len(replicas) > _SHOWN_MAX else ""
             detail = f"A partition is assigned twice to one broker: {shown}{more}."
@@ -89,9 +91,9 @@ def place_replicas(
     start: int = 0,
     fallback: Iterable[Sequence[BrokerRegistration]] = (),
 ) -> tuple[Replicas, ...]:
-    """Replicas for `count` partitions to be added to those that the topic has.
+    """Replicas for `count` partitions that are added to the topic's existing ones.
 
-    `fallback`: groups of brokers that are used, one group after the other, where `brokers` are too few.
+    `fallback` holds groups of brokers that are used, one group after the other, where `brokers` are too few.
     """
     known = sorted(brokers, key=lambda broker: broker.id)
     assert known, "the caller checked that a broker can lead"
@@ -105,7 +107,7 @@ def place_replicas(
     assert count >= 1
     assert 1 <= replication_factor <= placer.size, "the caller checked that it can be done"
     if placer.size == 1:
-        # The embedded broker: nothing to weigh, and ten thousand partitions cost nothing.
+        # The embedded broker: there is nothing to choose, and ten thousand partitions cost nothing.
         return (tuple(broker.id for broker in known),) * count
     for replicas in existing:
         placer.count(replicas)
@@ -114,13 +116,13 @@ def place_replicas(
 
 
 class _Placer:
-    """The brokers, and what each holds of the topic so far."""
+    """The brokers, with the replicas and leaders of the topic that each holds so far."""
 
     def __init__(self, brokers: Sequence[BrokerRegistration], rank: Mapping[int, int], start: int) -> None:
         racks_known = all(broker.rack is not None for broker in brokers)
         self._start = start
         self._rank = rank
-        """0 for brokers that can be in sync at once; greater for those that new partitions fall back on."""
+        """0 for brokers that can be in sync at once; greater for brokers that new partitions fall back on."""
         self._rack = {broker.id: str(broker.rack if racks_known else broker.id) for broker in brokers}
         self._held = dict.fromkeys(self._rack, 0)
         self._led = dict.fromkeys(self._rack, 0)
@@ -132,7 +134,7 @@ class _Placer:
         return len(self._rack)
 
     def count(self, replicas: Replicas) -> None:
-        # A broker that has left the cluster still stands among the replicas of old partitions.
+        # A broker that was removed from the cluster is still among the replicas of old partitions.
         if replicas[0] in self._led:
             self._led[replicas[0]] += 1
         for broker_id in replicas:
@@ -141,6 +143,7 @@ class _Placer:
 
     def choose(self, index: int, replication_factor: int) -> Replicas:
         ahead = self._turns_until_leading(index)
+        # The first replica leads, so only brokers that can lead now qualify (rule 5).
         able = [broker_id for broker_id in ahead if not self._rank[broker_id]]
         chosen = [min(able, key=lambda broker_id: (self._led[broker_id], ahead[broker_id]))]
         in_rack = dict.fromkeys(self._rack.values(), 0)
@@ -153,7 +156,7 @@ class _Placer:
         return replicas
 
     def _turns_until_leading(self, index: int) -> dict[int, int]:
-        """How many turns each broker is away from leading."""
+        """The number of turns until each broker is the next leader."""
         if index // self.size != self._round:
             self._round = index // self.size
             self._circle = _alternating_racks(self._rack, self._round)
@@ -168,7 +171,9 @@ class _Placer:
 
 
 def _alternating_racks(rack_of: dict[int, str], round_number: int) -> list[int]:
-    """One broker of each rack, then the next of each, and so on; another order in every round."""
+    """A circle that takes one broker of each rack, then the next of each, and so on; in another order every
+    round.
+    """
     in_rack: dict[str, list[int]] = {}
     for broker_id, rack in rack_of.items():
         in_rack.setdefault(rack, []).append(broker_id)
@@ -183,8 +188,9 @@ def _alternating_racks(rack_of: dict[int, str], round_number: int) -> list[int]:
 
 
 def _strided(racks: list[list[int]], round_number: int) -> list[list[int]]:
-    """All of them, taking every n-th, for an n that comes by every one before it comes back."""
+    """All racks, taking every n-th, for an n coprime to their number, so that every rack is reached once."""
     count = len(racks)
+    # Only strides coprime to the count visit every rack before they return to the first.
     strides = [stride for stride in range(1, count) if gcd(stride, count) == 1] or [1]
     stride = strides[round_number % len(strides)]
     return [racks[number * stride % count] for number in range(count)]

@@ -1,13 +1,13 @@
-"""Moving replicas from brokers to brokers.
+"""Reassignment: moving replicas from brokers to brokers.
 
-Strategy: the replicas of a partition become those to be (the target, its first the preferred leader)
-followed by those to go. When everybody of the target is in sync, those to go are dropped, and if the
-leader is among them the first of the target takes over. The target is therefore never stored twice.
+Strategy: the replicas of a partition become the target replicas (the preferred leader first) followed by the
+replicas to be removed. When the whole target is in sync, the others are removed. If the leader is among them,
+the first admitted replica of the target takes over. The target is therefore never stored twice.
 
-Rule 1: nobody leaves the in-sync replicas before the target is in sync. A reassignment that replaces or
-        cancels another begins from the replicas before that one; it is refused if it would drop
-        everybody who is in sync and could lead.
-Rule 2: it compares the partition and the term. Brokers of the target need not be there now.
+Rule 1: no replica leaves the ISR before the target is in sync. A reassignment that replaces or cancels
+        another starts from the replicas before that one. It is rejected if it would remove every in-sync
+        replica that could lead.
+Rule 2: a reassignment compares the partition and the term. Brokers of the target need not be up now.
 """
 
 from typing import NamedTuple
@@ -37,9 +37,11 @@ class Reassignment(NamedTuple):
 def reassign(
     image: ClusterImage, reassignment: Reassignment, *, allow_factor_change: bool = True
 ) -> Decision:
-    """AlterPartitionReassignments with replicas. No changes if they are as wanted."""
+    """AlterPartitionReassignments with replicas. No changes if the replicas are already as requested."""
     topic, state = existing_partition(image, reassignment.topic, reassignment.partition)
     validate_replicas(image, [reassignment.target], size=len(reassignment.target))
+    # Replicas still being added by an earlier reassignment do not count as existing ones: this one replaces
+    # it.
     before = without(state.replicas, state.adding)
     if not allow_factor_change and len(reassignment.target) != len(before):
         detail = f"The partition has {len(before)} replicas; {len(reassignment.target)} were given."
@@ -48,7 +50,7 @@ def reassign(
 
 
 def cancel(image: ClusterImage, name: str, index: int) -> Decision:
-    """AlterPartitionReassignments without replicas: back to those before."""
+    """AlterPartitionReassignments without replicas: return to the replicas before the reassignment."""
     topic, state = existing_partition(image, name, index)
     if not state.is_reassigning:
         detail = f"Partition {index} of topic {name} is not being reassigned."
@@ -58,7 +60,7 @@ def cancel(image: ClusterImage, name: str, index: int) -> Decision:
 
 
 def complete(image: ClusterImage, partition: Partition) -> Decision | None:
-    """End a reassignment whose target is in sync; None: there is none, or it is not."""
+    """End a reassignment whose target is in sync; None: there is none, or the target is not in sync yet."""
     topic, state = partition
     if not state.is_reassigning:
         return None
@@ -86,7 +88,7 @@ def _reassign_to(image: ClusterImage, partition: Partition, target: Replicas) ->
 def _without_cancelled_additions(
     image: ClusterImage, topic: Topic, state: PartitionState, draft: PartitionState
 ) -> PartitionState:
-    """The draft without those who were being added and are no longer to be."""
+    """The draft without the replicas whose addition the new target cancels."""
     isr = [node for node in draft.replicas if node in state.isr]
     has_leader = state.leader in image.admitted
     if state.isr and (not isr or (has_leader and image.admitted.isdisjoint(isr))):
@@ -99,10 +101,13 @@ def _without_cancelled_additions(
 
 
 def _completed(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
-    """The same if the target is not all in sync, or nobody of it could take over now."""
+    """The draft of the ended reassignment; unchanged if the target is not in sync, or has no admitted broker
+    to take over.
+    """
     target = state.target
     if not state.is_reassigning or not set(target) <= set(state.isr):
         return state
+    # Dropping the leader now would leave a partition that no admitted broker can lead.
     if state.leader not in target and image.admitted.isdisjoint(target):
         return state
     draft = msgspec.structs.replace(state, replicas=target, adding=(), removing=())

@@ -1,26 +1,25 @@
 """Decisions about topics, their settings, and the counters of the cluster.
 
-Each function reads an image and returns a Decision: the revisions it rests on, and the changes to
-make if they still hold. Nothing is written here. A refusal is an ApiError with Kafka's code and a
-sentence for the person who asked. On a Conflict the shell looks at a newer image and decides again.
+Each function reads an image and returns a Decision: the revisions that it depends on, and the changes to make
+if they still hold. Nothing is written here. A rejection is an ApiError with Kafka's code and a sentence for
+the client's user. After a Conflict the caller waits for a newer image and decides again.
 
-Rule 1: new partitions are prepared, and count from the moment their topic's key says so. That key is
+Rule 1: new partitions are prepared, and count from the moment their topic's key includes them. That key is
         one change, however many partitions there are.
-Rule 2: creating, growing, configuring and deleting a topic all rest on the revision of the topic's
-        own key, and all but the last rewrite it: of two that race, one is decided again. So a
-        growth never leaves partitions behind whose topic is gone.
-Rule 3: what spans topics (the limit on partitions, names that collide in metrics) rests on the
-        image being current: one writer at a time decides, commits and applies. In a cluster that is
-        the controller, whose term is compared.
-Rule 4: new replicas may be on any registered broker, as in Kafka (`placement.py` says which are
-        preferred). Those on brokers that are admitted and not being drained are in sync from the beginning,
-        and there is at least one of them in every partition. Admitted brokers are compared by their
-        sessions and the others by their registrations, so that no replica goes to a broker that was
-        unregistered meanwhile.
-Rule 5: a change of min.insync.replicas is counted, which ends all eligible leaders that there were
-        under the old one (`metadata/durability.py`).
+Rule 2: creating, growing, configuring and deleting a topic all compare the revision of the topic's own key,
+        and all but the deletion rewrite it: of two concurrent decisions, one is decided again. So a growth
+        never leaves partitions behind without a topic.
+Rule 3: what spans topics (the limit on partitions, names that collide in metrics) relies on a current image:
+        one writer at a time decides, commits and applies. In a cluster that writer is the controller, whose
+        term is compared.
+Rule 4: new replicas may be on any registered broker, as in Kafka (`placement.py` lists which are preferred).
+        Replicas on brokers that are admitted and not being drained are in sync from the beginning, and every
+        partition has at least one of them. Admitted brokers are compared by their sessions and the others by
+        their registrations, so that no replica goes to a broker that was unregistered meanwhile.
+Rule 5: every change of min.insync.replicas is counted. A new count makes all eligible leaders recorded under
+        the old one void (`metadata/durability.py`).
 
-Not here: duplicates within a request and validate_only (the handlers), what a setting may hold
+Not here: duplicates within a request and validate_only (the handlers), and which values a setting may have
 (`config`, passed in as `validate_overrides`).
 """
 
@@ -68,11 +67,11 @@ BROKER_DEFAULT = -1
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 ValidateOverrides = Callable[[Mapping[str, str]], None]
-"""Raises ApiError INVALID_CONFIG if a setting may not hold its value."""
+"""Raises ApiError INVALID_CONFIG if a setting has a value that it must not have."""
 
 
 class TopicDefaults(NamedTuple):
-    """What a client gets that asks for -1."""
+    """The counts of a topic whose client sends -1."""
 
     partitions: int
     replication_factor: int
@@ -97,7 +96,7 @@ class TopicRequest:
 
 
 class NewTopicFacts(NamedTuple):
-    """The facts of a topic that are not in the request."""
+    """Properties of a new topic that are not in the request."""
 
     topic_id: TopicId
     created_ms: int
@@ -108,11 +107,11 @@ class ProducerIdBlock:
     first: ProducerId
     count: int
     decision: Decision
-    """Commit this before handing out the first id."""
+    """The decision to commit before the first id is handed out."""
 
 
 def require_legal_name(name: str) -> None:
-    """ApiError INVALID_TOPIC_EXCEPTION unless a topic may be called so."""
+    """ApiError INVALID_TOPIC_EXCEPTION unless this is a legal topic name."""
     if not name:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "A topic name must not be empty.")
     if name in (".", ".."):
@@ -183,13 +182,14 @@ def delete_topic(
     topic_id: TopicId | None = None,
     deletion_enabled: bool = True,
 ) -> Decision:
-    """By name or by id; the other is None."""
+    """Delete a topic given by name or by id; the other argument is None."""
     if (name is None) == (topic_id is None):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Give either the name or the id of the topic to delete.")
     if not deletion_enabled:
         raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false on this broker.")
     topic = _existing_topic(image, name) if name is not None else _existing_topic_by_id(image, topic_id)
     keys = ClusterKeys(image.cluster_id)
+    # The topic's key and its partitions go in one transaction, so no partition outlives its topic.
     changes = (Delete(keys.topic(topic.name)), DeleteAll(keys.partitions(topic.id)))
     return Decision((*compare_term(image), _compare_topic(keys, topic)), changes)
 
@@ -197,7 +197,7 @@ def delete_topic(
 def alter_topic_config(
     image: ClusterImage, name: str, overrides: Mapping[str, str], validate_overrides: ValidateOverrides
 ) -> Decision:
-    """`overrides` is the whole new set."""
+    """Replace the topic's settings. `overrides` is the whole new set."""
     require_legal_name(name)
     topic = _existing_topic(image, name)
     validate_overrides(overrides)
@@ -212,7 +212,9 @@ def alter_broker_config(
     overrides: Mapping[str, str],
     validate_overrides: ValidateOverrides,
 ) -> Decision:
-    """`overrides` is the whole new set of one broker or, for None, of the default of all."""
+    """Replace the settings of one broker or, for None, the cluster-wide defaults. `overrides` is the whole
+    new set.
+    """
     if broker_id is not None and broker_id not in image.brokers:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no broker {broker_id}.")
     validate_overrides(overrides)
@@ -221,8 +223,8 @@ def alter_broker_config(
     counted = before.min_isr_changes + changes_min_isr(before.overrides, overrides)
     if not overrides and before.revision == ABSENT:
         return NOTHING_TO_DO
-    # Never deleted: leaders compare that it is absent, which must not become true again once it was not. And
-    # what was counted must not be counted from zero again.
+    # The key is never deleted. Leaders compare that it is absent, which must not become true again after it
+    # once was written. And the count of min.insync.replicas changes must not restart from zero.
     change = Put(key, encode(BrokerConfigValue(dict(overrides), counted)))
     return Decision((*compare_term(image), Compare(key, before.revision)), (change,))
 
@@ -230,7 +232,7 @@ def alter_broker_config(
 def register_broker(
     image: ClusterImage, broker_id: int, *, rack: str | None, endpoints: Mapping[str, Endpoint]
 ) -> Decision:
-    """Make an embedded broker known, or say anew where it listens. Others: `brokers.register`."""
+    """Register an embedded broker or update its endpoints. Members of clusters: `broker_lifecycle.register`."""
     key = ClusterKeys(image.cluster_id).broker(broker_id)
     known = image.brokers.get(broker_id)
     value = BrokerValue(
@@ -242,10 +244,10 @@ def register_broker(
 
 
 def bump_leader_epochs(image: ClusterImage) -> Decision:
-    """Begin a new epoch in every partition.
+    """Increment the leader epoch of every partition.
 
-    After an unclean stop, records may be gone that were once shown. A client that remembers the
-    epoch it read them in finds out by asking where that epoch ended.
+    After an unclean stop, records that were once below the high watermark may be lost. A client that
+    remembers the epoch in which it read them detects the loss with OffsetForLeaderEpoch.
     """
     assert image.is_embedded, "in a cluster the controller does, one by one"
     keys = ClusterKeys(image.cluster_id)
@@ -259,8 +261,9 @@ def bump_leader_epochs(image: ClusterImage) -> Decision:
 
 
 def next_producer_id_block(image: ClusterImage) -> ProducerIdBlock:
-    """A block of ids for one broker. What a crash leaves unused is never handed out again."""
+    """A block of producer ids for one broker. Ids that a crash leaves unused are never handed out again."""
     known = image.producer_ids
+    # The whole block is taken before its first id is used: no id is ever given to two producers.
     next_id = known.next_id + PRODUCER_IDS_PER_BLOCK
     assert next_id <= LONG_MAX, "at a block a microsecond this takes 292 years"
     key = ClusterKeys(image.cluster_id).producer_ids
@@ -295,7 +298,7 @@ def _replicas_for(
     if partitions < 1:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"A topic cannot have {partitions} partitions.")
     _require_within_limits(image, before=0, after=partitions)
-    # Random but fixed for the topic: small topics begin at different brokers.
+    # Random, but fixed for the topic: small topics begin at different brokers.
     start = int.from_bytes(topic_id[-4:], "big")
     return place_replicas(
         placement_candidates(image),
@@ -319,6 +322,7 @@ def _replicas_for_growth(
         validate_replicas(image, assignments, size=factor)
         return assignments
     _require_enough_brokers(image, factor)
+    # The target, not the replicas under reassignment: new partitions must fit the topic as it will be.
     existing = [state.target for state in topic.partitions]
     start = int.from_bytes(topic.id[-4:], "big")
     return place_replicas(
@@ -411,7 +415,7 @@ def _put_topic(
 
 
 def _compare_brokers(image: ClusterImage, replicas: Iterable[Replicas]) -> tuple[Compare, ...]:
-    """That brokers which are there are still the same processes, and that the others are still known."""
+    """Compares that admitted brokers are the same processes, and that the others are registered."""
     used = {node for nodes in replicas for node in nodes}
     keys = ClusterKeys(image.cluster_id)
     fenced = (image.brokers[node] for node in sorted(used - image.admitted))
@@ -424,9 +428,9 @@ def _compare_brokers(image: ClusterImage, replicas: Iterable[Replicas]) -> tuple
 def _new_partitions(
     image: ClusterImage, topic_id: TopicId, first: int, replicas: Iterable[Replicas]
 ) -> tuple[Put, ...]:
-    """Every replica whose broker can be in sync at once is: the partition is empty."""
+    """Puts of the new partitions. Every replica that can be in sync is in the ISR: the partition is empty."""
     keys = ClusterKeys(image.cluster_id)
-    # Most partitions have one of a few lists of replicas.
+    # Most partitions have one of a few replica lists, so each list is encoded once.
     values: dict[Replicas, bytes] = {}
     made = []
     for index, nodes in enumerate(replicas, first):
@@ -437,7 +441,7 @@ def _new_partitions(
 
 
 def _new_partition(image: ClusterImage, replicas: Replicas) -> PartitionValue:
-    # A leader that is being drained would be replaced at once, and adds no drained broker to the ISR.
+    # A draining broker would be replaced as leader at once, and a leader adds no draining broker to the ISR.
     isr = tuple(node for node in replicas if node in image.admitted and not image.brokers[node].is_draining)
     if not isr:
         detail = (
@@ -449,7 +453,7 @@ def _new_partition(image: ClusterImage, replicas: Replicas) -> PartitionValue:
 
 
 def _with_bumped_epoch(state: PartitionState) -> PartitionValue:
-    """Of an embedded broker: it is the only replica."""
+    """The partition with the next leader epoch. The embedded broker is its only replica."""
     return PartitionValue(
         replicas=state.replicas,
         leader=state.leader,

@@ -1,18 +1,19 @@
-"""What the controller should do next, given the cluster as it is.
+"""Upkeep: what the controller should do next, given the current image.
 
-Strategy: the controller is a loop without memory. It looks at an image, does the most urgent thing there
-is to do, and looks again at the image that follows. So a controller that has just been elected goes on
-where the last one stopped, and a decision that met a conflict is simply made again.
+Strategy: the controller is a loop without state. It checks an image, does the most urgent thing, and checks
+the image that results. So a newly elected controller continues where the last one stopped, and a decision
+that met a conflict is simply made again.
 
-The order of urgency: partitions without a leader that could have one; brokers that are gone and hold up
-others; brokers that want in; reassignments that are done; leaders that want out; then, if there is
-nothing else, what makes the cluster safer and more even; and at last what was left behind.
+The order of urgency: partitions that have no leader and could have one; fenced brokers that other brokers
+wait for; brokers that wait for admission; completed reassignments; leaders on draining brokers; then, if
+nothing else is left, whatever makes the cluster safer and more even; and last the deletion of stale prepared
+partitions.
 
-Rule 1: what is returned is a list of decisions about different keys, not more than fit a few
-        transactions, most urgent first. `decision.batched` groups them; any of them may fail alone.
-Rule 2: looking costs one look at every partition that is given. Which ones have to be looked at again
-        is `partitions_to_check`: those that changed, or all if a broker or the controller did.
-Rule 3: what copies data is held back while as much is under way as is allowed.
+Rule 1: the result is a list of decisions about different keys, at most a few transactions, most urgent first.
+        `decision.batched` groups them; each of them may fail alone.
+Rule 2: a check visits every given partition once. `partitions_to_check` returns the partitions to check
+        again: those that changed, or all if a broker or the controller changed.
+Rule 3: decisions that copy data are held back while the allowed number of reassignments is under way.
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,12 +62,14 @@ class UpkeepSettings:
     auto_balance: bool = True
     auto_leader_rebalance: bool = True
     imbalance_percentage_max: int = 10
-    """Of the partitions that a broker is preferred to lead, how many others may lead."""
+    """Percentage of the partitions a broker is preferred to lead that other brokers may lead."""
     reassignments_at_once: int = REASSIGNMENTS_AT_ONCE
 
 
 def partitions_to_check(before: ClusterImage, after: ClusterImage) -> list[Partition] | None:
-    """The partitions to look at again; None: all of them."""
+    """The partitions to check again; None: all of them."""
+    # A broker, the controller or a broker setting can affect any partition. Identity suffices:
+    # unchanged mappings are shared between images.
     if (
         before.brokers is not after.brokers
         or before.controller != after.controller
@@ -84,7 +87,7 @@ def partitions_to_check(before: ClusterImage, after: ClusterImage) -> list[Parti
 
 
 def urgent_work(image: ClusterImage, partitions: Iterable[Partition] | None = None) -> UpkeepStep | None:
-    """What cannot wait, as far as it concerns these partitions (all, for None)."""
+    """Work that cannot wait, for these partitions (None: all)."""
     looked_at = list(every_partition(image) if partitions is None else partitions)
     return (
         _leadership_repairs(image, looked_at)
@@ -95,7 +98,9 @@ def urgent_work(image: ClusterImage, partitions: Iterable[Partition] | None = No
 
 
 def deferrable_work(image: ClusterImage, settings: UpkeepSettings) -> UpkeepStep | None:
-    """What can wait. Looks at every partition: the shell calls it now and then, when nothing is urgent."""
+    """Work that can wait. Checks every partition, so the controller loop calls it only now and then, when
+    nothing is urgent.
+    """
     room = settings.reassignments_at_once - sum(state.is_reassigning for _, state in every_partition(image))
     if room > 0:
         safer = [reassign(image, wanted) for wanted in replication_factor_moves(image, room)]
@@ -115,7 +120,7 @@ def _leadership_repairs(image: ClusterImage, partitions: Sequence[Partition]) ->
     unsettled = [partition for partition in partitions if not has_live_leader_and_isr(image, partition[1])]
     if not unsettled:
         return None
-    # Whoever has no leader that is there can neither be written nor read.
+    # Partitions without an admitted leader come first: they can be neither written nor read.
     unsettled.sort(key=lambda partition: partition[1].leader in image.admitted)
     return _each(Task.REPAIR_LEADERSHIP, (repair_leadership(image, partition) for partition in unsettled))
 
@@ -128,6 +133,7 @@ def _admissions(image: ClusterImage) -> UpkeepStep | None:
             Task.PREPARE_ADMISSION,
             (prepare_admission(image, broker, partition) for partition in every_partition(image)),
         )
+        # Admission comes last: no state may still rely on records that the broker may lack.
         return first or UpkeepStep(Task.ADMIT, [admit(image, broker)])
     return None
 
@@ -145,12 +151,14 @@ def _new_brokers(image: ClusterImage) -> list[BrokerRegistration]:
 
 
 def _balancing_decisions(image: ClusterImage, room: int) -> list[Decision]:
-    """Of brokers that have joined. Once they have them people decide: what they move is not moved back."""
+    """Moves towards brokers that have joined. Once those have their share, operators decide, and their moves
+    are kept.
+    """
     return [reassign(image, wanted) for wanted in balancing_moves(image, room)] if _new_brokers(image) else []
 
 
 def _finished_joins(image: ClusterImage) -> UpkeepStep | None:
-    """All is even, and nothing is on its way to them."""
+    """End the joins of new brokers: the cluster is even, and no replica is on its way to them."""
     if any(state.is_reassigning for _, state in every_partition(image)):
         return None
     return _each(Task.FINISH_JOINING, (finish_joining(image, broker) for broker in _new_brokers(image)))
@@ -164,6 +172,7 @@ def _preferred_elections(image: ClusterImage, percentage_max: int) -> UpkeepStep
         wanted[preferred] = wanted.get(preferred, 0) + 1
         if state.leader not in (preferred, NO_NODE):
             missing[preferred] = missing.get(preferred, 0) + 1
+    # Only above the threshold: every change of leader interrupts clients for a moment.
     uneven = {node for node, count in missing.items() if count * 100 > wanted[node] * percentage_max}
     if not uneven:
         return None
@@ -172,7 +181,7 @@ def _preferred_elections(image: ClusterImage, percentage_max: int) -> UpkeepStep
 
 
 def _stale_deletions(image: ClusterImage) -> UpkeepStep | None:
-    """Delete partitions that were prepared under an earlier term: nobody can make them count any more.
+    """Delete partitions that were prepared under an earlier term: no decision can make them count any more.
 
     Compares each of them, and the term.
     """
@@ -183,6 +192,7 @@ def _stale_deletions(image: ClusterImage) -> UpkeepStep | None:
         Compare(keys.partition(topic_id, index), state.revision)
         for topic_id, states in image.prepared.items()
         for index, state in states.items()
+        # Revisions only grow, so a revision below the term was written before the term began.
         if state.revision < term
     )
     compares = compare_term(image)
