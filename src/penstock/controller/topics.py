@@ -232,7 +232,7 @@ def alter_broker_config(
 def register_broker(
     image: ClusterImage, broker_id: int, *, rack: str | None, endpoints: Mapping[str, Endpoint]
 ) -> Decision:
-    """Register an embedded broker or update its endpoints. Members of clusters: `broker_lifecycle.register`."""
+    """Register an embedded broker or update its endpoints. Cluster members: `broker_lifecycle.register`."""
     key = ClusterKeys(image.cluster_id).broker(broker_id)
     known = image.brokers.get(broker_id)
     value = BrokerValue(
