@@ -1,15 +1,15 @@
-"""What can go wrong, in three kinds.
+"""Kinds of errors: bugs, rejected requests, and failures of the environment.
 
-Our bug        an `assert`; the process stops. Assertions stay on in production.
-Their request  an `ErrorCode` in the reply, or `ProtocolError` when no reply can be made.
-The world      `StorageFull`, `StorageFailed`, `CorruptData`: named by what failed.
+Bug          an `assert`; the process stops. Assertions stay on in production.
+Request      an `ErrorCode` in the reply, or `ProtocolError` when no reply can be made.
+Environment  `StorageFull`, `StorageFailed`, `CorruptData`: named by what failed.
 """
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's numbers."""
+    """Kafka's error codes."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -101,39 +101,39 @@ class ErrorCode(IntEnum):
 
 
 class ApiError(Exception):
-    """Raised below a handler and answered by it. It never reaches the connection."""
+    """Raised below a handler, which converts it to a reply. It never reaches the connection."""
 
     def __init__(self, code: ErrorCode, detail: str = "", *, records: tuple[int, ...] = ()) -> None:
         super().__init__(f"{code.name}: {detail}" if detail else code.name)
         self.code = code
         self.detail = detail
         self.records = records
-        """Which records of a batch are at fault, counted from 0; empty if it is the batch itself."""
+        """Indexes of the invalid records of a batch, counted from 0; empty if the whole batch is invalid."""
 
     def again(self) -> "ApiError":
-        """A new one to raise: an exception that is raised twice keeps what it passed the first time."""
+        """A copy to raise: an exception that is raised twice keeps the traceback of the first time."""
         return ApiError(self.code, self.detail, records=self.records)
 
 
 class ProtocolError(Exception):
-    """The peer sent bytes that no reply can be made to. The connection is closed."""
+    """The peer sent bytes that cannot be replied to. The connection is closed."""
 
 
 class ConfigError(Exception):
-    """A setting is wrong. The message names the key, the value and what is allowed."""
+    """A setting is wrong. The message names the setting, the value and the allowed values."""
 
 
 class CommandFailed(Exception):
-    """A command cannot do what it was asked. The message is a sentence for the person who asked."""
+    """A command cannot do what the user requested. The message is a sentence for that user."""
 
 
 class StorageFull(Exception):
-    """No space is left. Nothing of the failed write remains; writing may be tried again."""
+    """No disk space is left. Nothing of the failed write remains; the write may be retried."""
 
 
 class StorageFailed(Exception):
-    """The disk broke a promise (a failed sync, an I/O error). What was written since is unknown."""
+    """A sync or another disk operation failed. Whether earlier writes reached the disk is unknown."""
 
 
 class CorruptData(Exception):
-    """Bytes that were once safely on disk are not what was written."""
+    """Bytes that were once safely on disk have changed."""

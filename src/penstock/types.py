@@ -1,10 +1,10 @@
-"""The words of the domain that everything else is written in.
+"""The basic types of the domain, which all other modules use.
 
-Positions in a log, said once:
+Terms for positions in a log:
     start   inclusive: the first offset that exists
     end     exclusive: one past the last record (`log_end_offset` is where the next record goes)
     last    inclusive: the offset of the last record itself
-    high watermark   exclusive: the first offset that is not yet safe to show
+    high watermark   exclusive: the first offset that is not yet visible to consumers
 """
 
 from typing import NamedTuple, NewType
@@ -14,7 +14,7 @@ LeaderEpoch = NewType("LeaderEpoch", int)
 NodeId = NewType("NodeId", int)
 ProducerId = NewType("ProducerId", int)
 TopicId = NewType("TopicId", bytes)
-"""Sixteen bytes, as on the wire. `topic_id_text` gives the form people read."""
+"""Sixteen bytes, as on the wire. `topic_id_text` gives the readable form."""
 
 NO_TOPIC_ID = TopicId(bytes(16))
 NO_OFFSET = Offset(-1)

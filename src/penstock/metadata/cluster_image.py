@@ -1,7 +1,7 @@
-"""What an image is made of: one frozen value for each thing the cluster knows, and all of them.
+"""The types of the cluster image: one frozen value for each entity of the cluster, and the image of them all.
 
-Rule 1: every fact carries the revision of its key, which is what a decision about it compares.
-Rule 2: nobody changes the mappings in here.
+Rule 1: every value carries the revision of its key, which a decision about it compares.
+Rule 2: the mappings in an image are never changed.
 """
 
 from collections.abc import Mapping
@@ -16,23 +16,23 @@ NO_NODE = -1
 
 GROUP_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({GROUP_TOPIC, "__transaction_state", "__share_group_state"})
-"""Kafka's own. Whoever creates one, clients are told that it is not for them."""
+"""Kafka's internal topics. Metadata responses mark them as internal, whoever created them."""
 
 
-# Not followed by the garbage collector: a hundred thousand of these can be in no cycle, since
-# they hold only numbers and tuples of numbers.
+# Not tracked by the garbage collector: a hundred thousand of these hold only numbers and tuples of numbers,
+# so they can be in no cycle.
 class PartitionState(msgspec.Struct, frozen=True, gc=False):
     index: int
     leader: int
-    """-1 when nobody leads."""
+    """-1 if the partition has no leader."""
     leader_epoch: int
     replicas: tuple[int, ...]
-    """While they are being reassigned: those to be, the preferred leader first, then `removing`."""
+    """During a reassignment: the target replicas, the preferred leader first, then `removing`."""
     isr: tuple[int, ...]
     partition_epoch: int
     revision: int
     elr: tuple[int, ...] = ()
-    """As written. Whether they are still eligible: `durability.eligible_leaders`."""
+    """The ELR as written. Which of its members are still eligible: `durability.eligible_leaders`."""
     last_known_elr: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
@@ -41,7 +41,7 @@ class PartitionState(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas when the reassignment under way is done; else those there are."""
+        """The replicas after the reassignment under way; without one, the current replicas."""
         return without(self.replicas, self.removing)
 
     @property
@@ -66,10 +66,10 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class BrokerSession(msgspec.Struct, frozen=True):
-    """A broker's session, as the process said when it began."""
+    """A broker's session, with what the process reported when the session began."""
 
     epoch: int
-    """The broker's epoch: the revision of its live key."""
+    """The broker epoch: the revision of the session key."""
     incarnation: str
     directory_id: str
     clean_epoch: int = ABSENT
@@ -84,7 +84,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
     id: int
     rack: str | None
     endpoints: Mapping[str, Endpoint]
-    """By listener name."""
+    """Endpoints by listener name."""
     revision: int
     incarnation: str = ""
     is_draining: bool = False
@@ -98,12 +98,14 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 
     @property
     def is_embedded(self) -> bool:
-        """It is the whole cluster, has no session, and is there whenever anybody reads this."""
+        """Whether the broker is the whole cluster. It has no session, and is up whenever a process reads this
+        image.
+        """
         return not self.incarnation
 
     @property
     def level_max(self) -> int:
-        """The newest level that it knows."""
+        """The newest level that the broker supports."""
         return self.features.get(levels.FEATURE, levels.OLDEST)
 
     @property
@@ -116,7 +118,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 
     @property
     def is_admitted(self) -> bool:
-        """It may lead and be in sync. Whoever is not, is fenced."""
+        """Whether the broker may lead and be in sync. Otherwise it is fenced."""
         return self.is_embedded or (self.live is not None and self.live.epoch == self.admitted_epoch)
 
 
@@ -127,7 +129,7 @@ class Controller(msgspec.Struct, frozen=True):
 
 
 class Overrides(msgspec.Struct, frozen=True):
-    """Of a broker, of all brokers, or of a group."""
+    """Dynamic settings of a broker, of all brokers (the defaults), or of a group."""
 
     overrides: Mapping[str, str]
     revision: int
@@ -150,7 +152,7 @@ NO_FEATURES = Features(levels={}, revision=ABSENT)
 
 
 PartitionStates = Mapping[int, PartitionState]
-"""By index."""
+"""Partition states by index."""
 
 
 class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,37 +161,41 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     topics: Mapping[str, Topic] = {}
     topics_by_id: Mapping[TopicId, Topic] = {}
     topics_by_metric_name: Mapping[str, str] = {}
-    """Topic names by the name that metrics know them by: two may not share one."""
+    """Topic names by the name that metrics use: two topics may not share one."""
     brokers: Mapping[int, BrokerRegistration] = {}
     admitted: frozenset[int] = frozenset()
-    """Those brokers that may lead and be in sync."""
+    """Ids of the brokers that may lead and be in sync."""
     controller: Controller | None = None
     broker_overrides: Mapping[int | None, Overrides] = {}
-    """None holds the default for every broker."""
+    """Overrides by broker id; None holds the cluster-wide defaults."""
     group_overrides: Mapping[str, Overrides] = {}
     producer_ids: ProducerIds = NO_PRODUCER_IDS
     features: Features = NO_FEATURES
     partition_count: int = 0
     prepared: Mapping[TopicId, PartitionStates] = {}
-    """Partitions that do not count, or not yet."""
+    """Partitions that do not count, or do not count yet."""
     sessions: Mapping[int, BrokerSession] = {}
-    """Of every live key, also of one whose broker is not registered."""
+    """Sessions of every session key, also those of brokers that are not registered."""
 
     @property
     def is_embedded(self) -> bool:
-        """No broker has a session: there is one, and nobody to agree with."""
+        """Whether no broker has a session: then there is one broker, which decides alone."""
         return all(broker.is_embedded for broker in self.brokers.values())
 
     @property
     def controller_id(self) -> int:
-        """Without a lease to hold, the broker with the lowest id decides."""
+        """The id of the controller. Without a controller key, the embedded broker with the lowest id
+        decides.
+        """
         if self.controller is not None:
             return self.controller.broker_id
         return min(self.brokers, default=NO_NODE) if self.is_embedded else NO_NODE
 
     @property
     def level(self) -> int:
-        """Which formats may be written. Clusters older than levels have none in their store."""
+        """The level, which determines the formats that may be written. Clusters older than levels have none
+        stored.
+        """
         return self.features.levels.get(levels.FEATURE, levels.OLDEST)
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
@@ -206,10 +212,10 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def metric_name(topic: str) -> str:
-    """Metrics write a dot as an underscore, as Kafka's do."""
+    """The topic's name in metrics, which replace dots by underscores, as Kafka's do."""
     return topic.replace(".", "_")
 
 
 def without(nodes: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
-    """In the same order."""
+    """The nodes that are not among the others, in the same order."""
     return tuple(node for node in nodes if node not in others) if others else nodes

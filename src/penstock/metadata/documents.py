@@ -1,9 +1,10 @@
-"""What is stored under each key: small JSON documents that say their version.
+"""The documents stored under each key: small JSON values that carry their version.
 
-Rule 1: a field is never added, removed or read differently without a new version. An old broker
-        that wrote back a document it only half understood would lose the other half.
-Rule 2: what cannot be read is CorruptData naming the key. Nothing is guessed or skipped.
-Rule 3: the newest version is written; older ones are read, as the newest (`_OLD_VERSION_DECODERS`).
+Rule 1: a field is never added, removed or reinterpreted without a new version. An old broker that rewrote a
+        document with fields unknown to it would lose them.
+Rule 2: a document that cannot be read is CorruptData naming the key. Nothing is guessed or skipped.
+Rule 3: the newest version is written; older versions are read and converted to the newest
+        (`_OLD_VERSION_DECODERS`).
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ NonEmptyNodes = Annotated[Nodes, msgspec.Meta(min_length=1)]
 
 
 class MetadataValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=1):
-    """Of version 1, unless it says otherwise."""
+    """A document of version 1, unless its class declares another version."""
 
 
 class TopicValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
@@ -34,26 +35,29 @@ class TopicValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
     created_ms: int
     overrides: dict[str, str]
     min_isr_changes: Natural = 0
-    """How often min.insync.replicas was changed here. See `PartitionValue.min_isr_changes`."""
+    """Number of changes of this topic's min.insync.replicas. See `PartitionValue.min_isr_changes`."""
 
 
 class PartitionValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
     replicas: NonEmptyNodes
-    """While they are being reassigned: those to be, the preferred leader first, then `removing`."""
+    """During a reassignment: the target replicas, the preferred leader first, then `removing`."""
     leader: NodeOrNone
     leader_epoch: Natural
     isr: Nodes
     partition_epoch: Natural
     elr: Nodes = ()
-    """Not in sync any more, but nothing was committed without them: eligible leaders."""
+    """Eligible leaders: no longer in sync, but nothing was committed without them."""
     last_known_elr: Nodes = ()
     adding: Nodes = ()
     removing: Nodes = ()
     is_recovering: bool = False
-    """The leader may lack what was acknowledged."""
+    """Set by an unclean election: the leader may lack acknowledged records."""
     min_isr_changes: Natural = 0
-    """Of topic and cluster together, when `elr` was written. Since the high watermark stood still
-    under the minimum of that time alone, another number means that nobody in `elr` is eligible."""
+    """The changes of min.insync.replicas, counted over topic and cluster, when `elr` was written.
+
+    The high watermark stood still under the minimum of that time only. So if the count has changed since, no
+    member of `elr` is eligible.
+    """
 
 
 class EndpointValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,43 +68,43 @@ class EndpointValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BrokerValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
     rack: str | None
     endpoints: dict[str, EndpointValue]
-    """By listener name."""
+    """Endpoints by listener name."""
     incarnation: str = ""
-    """Of the process that listens there. Empty: an embedded broker, which has no session."""
+    """Incarnation of the process with these endpoints. Empty: an embedded broker, which has no session."""
     is_draining: bool = False
     features: dict[str, Natural] = {}
     admitted_epoch: Natural = 0
-    """The broker epoch that may lead and be in sync: the revision of a live key."""
+    """The broker epoch that may lead and be in sync: the revision of a session key."""
     directory_id: str = ""
-    """Of the disk that this epoch had. Empty before the first admission."""
+    """Directory id of the disk that this epoch had. Empty before the first admission."""
     flushes_before_ack: bool = True
-    """Whether that epoch did so for topics that leave it to the broker."""
+    """Whether that epoch flushed before acknowledging, for topics that leave the choice to the broker."""
     is_new: bool = False
-    """It has joined, and has not been given its share of partitions yet."""
+    """Whether the broker has joined, and has not yet been given its share of partitions."""
     start_id: str = ""
-    """Of the process that had this epoch."""
+    """Start id of the process that had this epoch."""
 
 
 class BrokerSessionValue(MetadataValue, frozen=True, omit_defaults=True):
-    """Written once, tied to the broker's session. Its revision is the broker's epoch."""
+    """Written once, tied to the broker's session. The revision of this document is the broker epoch."""
 
     incarnation: str
     directory_id: str
     clean_epoch: Natural = 0
-    """Of the stop before this start, if that was clean: the broker epoch that stopped."""
+    """The broker epoch that stopped cleanly before this start; 0 if the stop was not clean."""
     flushes_before_ack: bool = True
     start_id: str = ""
-    """Drawn by every process, and on its disk before it says so here."""
+    """Drawn by every process, and written to its disk before it is registered here."""
     lock: str = ""
-    """Names the lock on its data directory, among all locks there ever were. Empty: it cannot be named."""
+    """Globally unique name of the lock on the broker's data directory. Empty: the lock has no name."""
     has_lost_all: bool = False
-    """Nothing on its disk counts as what it had."""
+    """Whether nothing on the broker's disk counts as what it once held."""
     lost: dict[str, tuple[Natural, ...]] = {}
-    """By topic id: the partitions that it once had, and has not now."""
+    """By topic id: the partitions that the broker once held, and no longer holds."""
 
 
 class ControllerValue(MetadataValue, frozen=True):
-    """Tied to a session. Its revision is the controller's term."""
+    """The current controller, tied to its session. The revision of this document is the controller's term."""
 
     broker_id: Natural
 
@@ -108,7 +112,7 @@ class ControllerValue(MetadataValue, frozen=True):
 class BrokerConfigValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
     overrides: dict[str, str]
     min_isr_changes: Natural = 0
-    """Of the default for all brokers, as of a topic."""
+    """Number of changes of min.insync.replicas in the cluster-wide defaults, as in a topic."""
 
 
 class GroupConfigValue(MetadataValue, frozen=True):
@@ -117,12 +121,12 @@ class GroupConfigValue(MetadataValue, frozen=True):
 
 class ProducerIdsValue(MetadataValue, frozen=True):
     next_id: Natural
-    """No id below this one will be handed out again."""
+    """The lowest id not handed out yet. Ids below it are never handed out again."""
 
 
 class FeaturesValue(MetadataValue, frozen=True):
     levels: dict[str, Count]
-    """By feature: what every broker of the cluster understands, and may write."""
+    """By feature: the level that every broker of the cluster supports, and may write."""
 
 
 class _TopicValue1(MetadataValue, frozen=True):
@@ -172,7 +176,7 @@ class _Versioned(msgspec.Struct):
 
 class _VersionDecoder(NamedTuple):
     prefix: bytes
-    """Of every document of this version. The decoder alone would let a missing version pass."""
+    """How every document of this version begins. The decoder alone would accept a missing version."""
     read: Callable[[bytes], Any]
 
 
@@ -219,9 +223,10 @@ def encode(value: MetadataValue) -> bytes:
 
 
 def decode(kind: type[V], key: str, data: bytes) -> V:
-    """The value stored under `key`, or CorruptData naming it."""
+    """The value stored under `key`, or CorruptData naming the key."""
     reader = _NEWEST_VERSION_DECODERS[kind]
     try:
+        # A comparison of bytes instead of a second parse: nearly all documents have the newest version.
         if not data.startswith(reader.prefix):
             reader = _decoder_of_old_version(kind, key, data)
         value = reader.read(data)
@@ -236,7 +241,9 @@ def topic_id_of(value: TopicValue, key: str) -> TopicId:
 
 
 def parse_topic_id(text: str, key: str) -> TopicId:
-    """As it is written in the value of a key; CorruptData naming that if it is none."""
+    """The topic id written in the value of a key; CorruptData naming the key if the text is not a topic
+    id.
+    """
     try:
         return topic_id_from_text(text)
     except ValueError as error:

@@ -1,20 +1,20 @@
-"""The settings that say what an acknowledged record survives, as the cluster holds them.
+"""Durability settings of the cluster, and which brokers hold all committed records under them.
 
-min.insync.replicas is what leaders, the controller and whoever elects must agree on, so it counts only
-where all of them see it: in the topic, or in the default for all brokers. What one broker was started
-with does not count.
+Leaders, the controller and every broker that elects must agree on min.insync.replicas. So the setting counts
+only where all of them read the same value: in the topic, or in the cluster-wide defaults. The settings that
+one broker was started with do not count.
 
-Without a setting it is 2 where there are three replicas or more, and 1 where there are fewer: one lost
-disk then loses nothing that was acknowledged, and two brokers still work when one is gone.
+Without a setting the minimum is 2 where a partition has three replicas or more, and 1 where it has fewer: the
+loss of one disk then loses no acknowledged record, and two brokers still work when one is down.
 
-Eligible leaders (ELR). While fewer are in sync than the minimum, the high watermark stands still. Who
-leaves the in-sync replicas then, or in the step that made them fewer, still has all that was committed.
-That is so under the minimum of that time: its changes are counted in the topic and in the default of
-the cluster, and an ELR that was written under another count is void (`eligible_leaders`). One number is
-compared, however many partitions the change is about.
+Eligible leaders (ELR). While the ISR is smaller than the minimum, the high watermark stands still. A replica
+that leaves the ISR then, or in the change that made the ISR too small, still has all committed records. That
+holds only under the minimum of that time. So changes of the minimum are counted in the topic and in the
+cluster-wide defaults, and an ELR that was written under another count is void (`eligible_leaders`). One
+number is compared, however many partitions the change affects.
 
-Rule: replicas that are being added do not count, so that a topic which is given more replicas is not
-held to more of them before they are there.
+Rule: replicas that are being added do not count, so that the minimum of a topic that is given more replicas
+      does not rise before these replicas are in sync.
 """
 
 from collections.abc import Mapping
@@ -35,17 +35,18 @@ MIN_ISR_DEFAULT = 2
 
 
 def min_isr(image: ClusterImage, topic: Topic, state: PartitionState) -> int:
-    """How many must be in sync for anything to be committed."""
+    """How many replicas must be in sync for a record to be committed."""
     replicas = len(state.replicas) - len(state.adding)
     wanted = _topic_or_cluster_setting(image, topic, MIN_ISR)
     if wanted is None:
         return MIN_ISR_DEFAULT if replicas >= REPLICATION_FACTOR_DEFAULT else 1
     assert isinstance(wanted, int)
+    # A minimum above the number of replicas could never be met.
     return min(wanted, replicas)
 
 
 def min_isr_changes(image: ClusterImage, topic: Topic) -> int:
-    """Another number whenever another minimum may hold for the topic."""
+    """The count of changes of the topic's minimum: another count means that another minimum may hold."""
     return topic.min_isr_changes + image.overrides_of_broker(None).min_isr_changes
 
 
@@ -54,8 +55,8 @@ def changes_min_isr(before: Mapping[str, str], after: Mapping[str, str]) -> bool
 
 
 def eligible_leaders(image: ClusterImage, topic: Topic, state: PartitionState) -> tuple[int, ...]:
-    """Who is not in sync, and has all that was committed nevertheless."""
-    # While nobody is in sync nothing is committed, whatever the minimum.
+    """The replicas outside the ISR that nevertheless have all committed records."""
+    # An empty ISR commits nothing, whatever the minimum, so its ELR stays valid.
     holds = not state.isr or state.min_isr_changes == min_isr_changes(image, topic)
     return state.elr if holds else ()
 
@@ -67,9 +68,10 @@ def allows_unclean_election(image: ClusterImage, topic: Topic) -> bool:
 def has_acknowledged_records(
     image: ClusterImage, topic: Topic, index: int, broker: BrokerRegistration
 ) -> bool:
-    """Whether a broker that has come back still has what it had acknowledged when it was admitted."""
+    """Whether a broker that has come back still has what it had acknowledged in its last admitted epoch."""
     live = broker.live
     assert live is not None, "only who is there can have come back"
+    # A missing copy outweighs a clean stop: the records are not on this disk, however it was stopped.
     if has_lost_copy(broker, topic, index):
         return False
     was_clean = live.clean_epoch != ABSENT and live.clean_epoch == broker.admitted_epoch
@@ -77,16 +79,16 @@ def has_acknowledged_records(
 
 
 def has_lost_copy(broker: BrokerRegistration, topic: Topic, index: int) -> bool:
-    """What it had of this partition is gone: with its disk, or this copy alone."""
+    """Whether the broker's copy of this partition is gone: with its disk, or this copy alone."""
     return has_lost_disk(broker) or (broker.live is not None and index in broker.live.lost.get(topic.id, ()))
 
 
 def has_lost_disk(broker: BrokerRegistration) -> bool:
-    """It has not the disk that it was admitted with. Who never was admitted has nothing to lose.
+    """Whether the broker has another disk than the one it was admitted with; False if it never was admitted.
 
-    A disk that says of itself that it stopped cleanly, in an epoch before the last, is a copy that was put
-    back: whoever starts takes that mark away, so it is not there after a later epoch. Other copies are
-    known by what they lack (`controller.brokers.is_stale_disk_copy`).
+    A disk whose clean-stop mark names an epoch before the last admitted one is a restored copy: every start
+    removes the mark, so it cannot survive a later epoch. Other copies are recognized by the start ids that
+    they lack (`controller.broker_lifecycle.is_stale_disk_copy`).
     """
     live = broker.live
     if live is None:
@@ -96,6 +98,8 @@ def has_lost_disk(broker: BrokerRegistration) -> bool:
 
 
 def _flushed_before_ack(image: ClusterImage, topic: Topic, broker: BrokerRegistration) -> bool:
+    # In order of precedence: the topic, the broker, the cluster-wide default, and what the broker reported at
+    # its last admission.
     own = image.overrides_of_broker(broker.id).overrides.get(BROKER_FLUSH)
     text = topic.overrides.get(FLUSH) or own or image.overrides_of_broker(None).overrides.get(BROKER_FLUSH)
     return broker.flushes_before_ack if text is None else text == FlushPolicy.BEFORE_ACK

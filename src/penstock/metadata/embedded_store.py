@@ -1,9 +1,10 @@
-"""The metadata store of a broker that is alone: a file of its own, reached through its own thread.
+"""The metadata store of an embedded broker: its own SQLite file, accessed through its own thread.
 
-Nobody else can change the file, so what is watched is what this process did, and a session is alive
-for as long as the process is.
+No other process changes the file, so a watch delivers the transactions of this process, and a session lives
+as long as the process.
 
-Rule 1: every transaction is published in the order of its revision, also if nobody awaits it any more.
+Rule 1: every transaction is published in the order of its revision, even if its caller no longer waits for
+        it.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -24,7 +25,7 @@ from penstock.metadata.sqlite_store import CHANGES_MAX, SqliteStore
 
 
 class EmbeddedStore:
-    """A MetadataStore. The worker is stopped by whoever gave it, after `close`."""
+    """A MetadataStore. The caller that provided the worker stops it after `close`."""
 
     changes_max = CHANGES_MAX
 
@@ -42,6 +43,8 @@ class EmbeddedStore:
         self, compares: Sequence[Compare], changes: Sequence[StoreChange]
     ) -> CommittedTransaction | Conflict:
         self._require_sessions(changes)
+        # `on_result` publishes even if the caller was cancelled: the commit happened, and watchers must see
+        # it.
         outcome = await self._worker.run(
             lambda: self._file.commit(compares, changes), on_result=self._publish
         )

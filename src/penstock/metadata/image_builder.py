@@ -1,20 +1,20 @@
-"""The cluster as this broker sees it: one immutable value, replaced whole.
+"""Builds the cluster image: one immutable value, replaced as a whole by every transaction.
 
-Handlers read the image they were given; nothing under their hands changes. Looking up a topic by
+Handlers read the image that they were given, and it never changes while they use it. Looking up a topic by
 name or by id, and a partition by index, is one dict or tuple access.
 
-Strategy: reading the whole store and applying one transaction are the same code. Both hand events
-(key, value, revision) to a draft and let it finish; the first starts from an empty image. So an
-image that was kept current equals one that was read afresh, and topics that were not touched are
-shared between the old image and the new.
+Strategy: reading the whole store and applying one transaction share the same code. Both pass events (key,
+value, revision) to a draft, which then builds the image; a full read starts from an empty image. So an image
+that was kept current equals one that was read afresh, and unchanged topics are shared between the old image
+and the new.
 
-Rule 1: every fact carries the revision of its key, which is what a decision about it compares.
-Rule 2: a topic is shown whole (all its partitions, from zero) or the store is corrupt. Partitions
-        are written before the topic that makes them count, so those of no topic, and those at or
-        beyond their topic's count, are kept aside (`prepared`) until it does.
-Rule 3: nobody changes the mappings in here.
-Rule 4: one change costs what its topic costs, at the speed of copying a tuple, and no more for any
-        other topic than copying the dict that names it.
+Rule 1: every value carries the revision of its key, which a decision about it compares.
+Rule 2: a topic is visible as a whole (all its partitions, from zero) or the store is corrupt. Partitions are
+        written before the topic that makes them count. So partitions without a topic, and those at or beyond
+        their topic's count, are kept apart (`prepared`) until it does.
+Rule 3: the mappings in an image are never changed.
+Rule 4: one change costs what its topic costs, at the speed of copying a tuple. Other topics cost no more than
+        copying the dict of topics.
 """
 
 from collections.abc import Iterable, Mapping
@@ -76,12 +76,12 @@ V = TypeVar("V")
 
 
 def image_of(snapshot: Snapshot, cluster_id: str, newest: int = levels.NEWEST) -> ClusterImage:
-    """The image of a whole store, read with `Keys(cluster_id).prefix`.
+    """The image of a whole store, read with `ClusterKeys(cluster_id).prefix`.
 
-    `newest`: the last level that this release knows.
+    `newest` is the last level that this release supports.
     """
     draft = _Draft(ClusterImage(cluster_id=cluster_id), newest)
-    # First of all: what a level means that is not known here, nobody can say.
+    # The level is checked first: at an unknown level, other documents may have an unknown meaning.
     first = snapshot.entries.get(ClusterKeys(cluster_id).features)
     if first is not None:
         draft.put(ClusterKeys(cluster_id).features, first.value, first.revision)
@@ -106,7 +106,7 @@ def apply(
 
 
 class _Draft:
-    """Collects what happens to each key, then builds the next image in one go."""
+    """Collects what happens to each key, then builds the next image in one step."""
 
     def __init__(self, image: ClusterImage, newest: int) -> None:
         self._image = image
@@ -121,7 +121,7 @@ class _Draft:
         self._controller = image.controller
         self._producer_ids = image.producer_ids
         self._features = image.features
-        # Most partitions have one of a few lists of replicas: keep each list once.
+        # Most partitions have one of a few replica lists: each list is kept once.
         self._node_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def put(self, key: str, data: bytes, revision: int) -> None:
@@ -179,6 +179,7 @@ class _Draft:
                 self._features = NO_FEATURES
 
     def delete_partitions(self, prefix: str) -> None:
+        # The event names only the prefix, so the partitions it deleted are those of the image before.
         topic_id = self._keys.parse_partitions(prefix)
         topic = self._image.topics_by_id.get(topic_id)
         known = range(len(topic.partitions)) if topic is not None else ()
@@ -205,6 +206,7 @@ class _Draft:
     def _with_brokers(self, image: ClusterImage) -> ClusterImage:
         brokers = dict(_merged(image.brokers, self._brokers))
         sessions = _merged(image.sessions, self._sessions)
+        # A session and its registration have separate keys, which may arrive in either order.
         for broker_id in self._brokers.keys() | self._sessions.keys():
             if broker_id in brokers:
                 live = sessions.get(broker_id)
@@ -215,9 +217,11 @@ class _Draft:
     def _with_topics(self, image: ClusterImage) -> ClusterImage:
         touched = self._next_topics()
         topics, by_id = dict(image.topics), dict(image.topics_by_id)
-        # It names the same topics as before if none of them was written itself.
+        # The names of topics changed only if a topic key was written.
         metric_names = dict(image.topics_by_metric_name) if self._topics else image.topics_by_metric_name
         partition_count = image.partition_count
+        # Old ids are removed before new ones are checked: a changed topic keeps its id, and must not collide
+        # with itself.
         for name in touched.topics:
             before = topics.get(name)
             if before is not None:
@@ -249,6 +253,7 @@ class _Draft:
         for name, put in self._topics.items():
             before = self._image.topics.get(name)
             if before is not None:
+                # A replaced topic leaves partitions behind under its old id: they become prepared.
                 left[before.id] = None
             topics[name] = None
             if put is not None:
@@ -256,7 +261,7 @@ class _Draft:
                 topics[name], prepared[topic.id] = topic, aside or None
                 left.pop(topic.id, None)
         for topic_id in left:
-            # These were touched in their partitions only, or belong to no topic any more.
+            # These topics changed in their partitions only, or the partitions belong to no topic any more.
             topic_before = self._image.topics_by_id.get(topic_id)
             if topic_before is not None and topic_before.name not in topics:
                 topic, aside = self._with_changed_partitions(topic_before)
@@ -275,6 +280,7 @@ class _Draft:
             and len(before.partitions) == value.partitions
             and topic_id not in self._partitions
         )
+        # Sharing the tuple lets `image_changes` skip the topic's partitions by identity.
         if before is not None and has_same_partitions:
             partitions, aside = before.partitions, self._image.prepared.get(topic_id, {})
         else:
@@ -297,6 +303,7 @@ class _Draft:
         changes = self._partitions[topic.id]
         count = len(topic.partitions)
         aside = self._image.prepared.get(topic.id, {})
+        # The common case, a leader or ISR change: no partition is added, removed or beyond the count.
         if all(state is not None and index < count for index, state in changes.items()):
             partitions = list(topic.partitions)
             for index, state in changes.items():
@@ -307,7 +314,7 @@ class _Draft:
         return msgspec.structs.replace(topic, partitions=shown), aside
 
     def _all_states(self, topic_id: TopicId) -> PartitionStates:
-        """Every partition stored under this id, whether or not it counts."""
+        """Every partition stored under this topic id, whether or not it counts."""
         states: dict[int, PartitionState] = {}
         topic = self._image.topics_by_id.get(topic_id)
         if topic is not None:
@@ -341,14 +348,14 @@ class _Draft:
 
 class _ChangedTopics(NamedTuple):
     topics: dict[str, Topic | None]
-    """Every topic that was touched, as it is now; None for those that are gone."""
+    """Every changed topic in its new state; None for deleted topics."""
     prepared: dict[TopicId, PartitionStates | None]
 
 
 def _split_by_count(
     key: str, states: PartitionStates, count: int
 ) -> tuple[tuple[PartitionState, ...], PartitionStates]:
-    """The partitions that a topic shows, and those beyond its count."""
+    """The partitions within a topic's count, and those beyond it."""
     shown = tuple([state for state in map(states.get, range(count)) if state is not None])
     if len(shown) != count:
         raise CorruptData(f"metadata key {key}: it says {count} partitions, and fewer are stored")
@@ -360,6 +367,7 @@ def _split_by_count(
 def _rename_metrics(
     names: dict[str, str], before: Mapping[str, Topic], written: Mapping[str, object | None]
 ) -> None:
+    # Old names first: one transaction may delete a topic and create another with the same metric name.
     for name in written:
         if name in before:
             names.pop(metric_name(name), None)

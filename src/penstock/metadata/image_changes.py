@@ -1,7 +1,7 @@
-"""What happened between two images: what those who follow the cluster need to know.
+"""Differences between two images, for the parts of the broker that follow the cluster's metadata.
 
-Strategy: whatever was not touched is the same object in both images, so that most is passed over by
-asking for identity: of the topics, then of the partitions of a topic that was touched.
+Strategy: an unchanged value is the same object in both images, so most of an image is skipped by identity
+checks: first of the topics, then of the partitions of a changed topic.
 """
 
 from typing import NamedTuple
@@ -17,9 +17,9 @@ class GrownTopic(msgspec.Struct, frozen=True):
 
 
 class TopicChanges(msgspec.Struct, frozen=True):
-    """What happened to topics between two images. Each list is in the order of names.
+    """Changes of topics between two images. Each list is ordered by name.
 
-    A topic that was deleted and created again under the same name is in both lists.
+    A topic that was deleted and created again under the same name is in both `created` and `deleted`.
     """
 
     created: tuple[Topic, ...]
@@ -41,6 +41,7 @@ def changed_topics(before: ClusterImage, after: ClusterImage) -> TopicChanges:
             grown.append(GrownTopic(topic, len(old.partitions)))
         if topic.overrides != old.overrides:
             reconfigured.append(topic)
+    # By id, not by name: a topic recreated under its name counts as deleted too.
     if before.topics is not after.topics:
         deleted = [topic for id_, topic in before.topics_by_id.items() if id_ not in after.topics_by_id]
     return TopicChanges(
@@ -57,15 +58,15 @@ def _by_name(topic: Topic) -> str:
 
 class PartitionChange(NamedTuple):
     topic: Topic
-    """As it is now; for a partition that is gone, as it was."""
+    """The topic in the new image; for a deleted partition, in the old image."""
     before: PartitionState | None
-    """None: it is new."""
+    """None: the partition is new."""
     after: PartitionState | None
-    """None: it is gone."""
+    """None: the partition was deleted."""
 
 
 def changed_partitions(before: ClusterImage, after: ClusterImage) -> list[PartitionChange]:
-    """Every partition that is not as it was, in the order of topics and then of indexes."""
+    """Every partition that changed, in the order of topics and then of indexes."""
     if before.topics is after.topics:
         return []
     changes: list[PartitionChange] = []

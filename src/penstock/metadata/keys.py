@@ -1,6 +1,6 @@
 """The layout of keys in the metadata store, and the text form of topic ids.
 
-    /penstock/cluster_id                       which cluster keeps its facts in this store
+    /penstock/cluster_id                       the id of the cluster that uses this store
     /penstock/{cluster_id}/topics/{name}
     /penstock/{cluster_id}/partitions/{topic_id}/{index}
     /penstock/{cluster_id}/brokers/{id}
@@ -11,11 +11,11 @@
     /penstock/{cluster_id}/producer_ids/next_block
     /penstock/{cluster_id}/features
 
-Rule 1: whatever people choose (topic names, the cluster id) is percent-encoded, so that no name
-        contains a slash and none can reach outside its own folder.
-Rule 2: a key has one spelling. `parse` refuses any other with CorruptData, so that two keys never
-        mean one thing.
-Rule 3: kinds that are not listed here belong to other parts and are passed over.
+Rule 1: text chosen by users (topic names, the cluster id) is percent-encoded, so that no name contains a
+        slash and none can address a key outside its own folder.
+Rule 2: a key has one spelling. `parse` rejects any other with CorruptData, so that two keys never mean the
+        same thing.
+Rule 3: keys of kinds that are not listed here belong to other parts, and are skipped.
 """
 
 import base64
@@ -29,29 +29,32 @@ from penstock.types import NO_TOPIC_ID, TopicId
 TOPIC_ID_BYTES = 16
 TOPIC_ID_TEXT_CHARACTERS = 22
 METADATA_TOPIC_ID = TopicId(bytes(15) + b"\x01")
-"""Kafka's own metadata log has this one. Clients may treat it specially."""
+"""The topic id of Kafka's own metadata log. Clients may treat it specially."""
 
 CLUSTER_ID_KEY = "/penstock/cluster_id"
-"""Outside of every cluster's own keys: whoever comes first writes it, and nobody changes it."""
+"""Outside every cluster's own keys: the first cluster that uses the store writes it, and it never changes."""
 
 BROKER_DEFAULT = "default"
 
 
 def topic_id_text(topic_id: TopicId) -> str:
-    """The form people read: URL-safe base64 without padding, as Kafka's tools print it."""
+    """The text form of a topic id: URL-safe base64 without padding, as Kafka's tools print it."""
     assert len(topic_id) == TOPIC_ID_BYTES
     return base64.urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
 
 
 def topic_id_from_text(text: str) -> TopicId:
-    """ValueError if this is not exactly what `topic_id_text` would have written."""
+    """The topic id of this text. ValueError unless the text is exactly what `topic_id_text` would have
+    written.
+    """
     if len(text) != TOPIC_ID_TEXT_CHARACTERS or not text.isascii():
         raise ValueError(f"{text!r} is not a topic id: {TOPIC_ID_TEXT_CHARACTERS} characters of base64")
     try:
         topic_id = TopicId(base64.b64decode(text + "==", altchars=b"-_", validate=True))
     except binascii.Error as error:
         raise ValueError(f"{text!r} is not a topic id: {error}") from error
-    # The last character carries two bits more than are used: only one of its spellings is ours.
+    # The last character has two unused bits, so several texts decode to the same id: only one spelling is
+    # accepted.
     if topic_id_text(topic_id) != text:
         raise ValueError(f"{text!r} is not a topic id: its last character says more than 16 bytes")
     return topic_id
@@ -60,8 +63,8 @@ def topic_id_from_text(text: str) -> TopicId:
 def acceptable_topic_id(topic_id: bytes) -> bool:
     """Whether a topic may have this id.
 
-    Zero means "no id" on the wire, one is Kafka's metadata log, and a text form that begins with a
-    dash would be taken for an option on a command line.
+    Zero means "no id" on the wire, one is Kafka's metadata log, and a text form that begins with a dash would
+    be taken for an option on a command line.
     """
     assert len(topic_id) == TOPIC_ID_BYTES
     if topic_id in (NO_TOPIC_ID, METADATA_TOPIC_ID):
@@ -83,7 +86,7 @@ class BrokerKey(NamedTuple):
 
 
 class BrokerSessionKey(NamedTuple):
-    """There as long as the broker's session is."""
+    """Exists as long as the broker's session."""
 
     broker_id: int
 
@@ -94,7 +97,7 @@ class ControllerKey(NamedTuple):
 
 class BrokerConfigKey(NamedTuple):
     broker_id: int | None
-    """None: the default for every broker."""
+    """None: the cluster-wide defaults."""
 
 
 class GroupConfigKey(NamedTuple):
@@ -123,7 +126,7 @@ MetadataKey = (
 
 
 class ClusterKeys:
-    """The keys of one cluster."""
+    """Builds and parses the keys of one cluster."""
 
     __slots__ = ("_ids", "controller", "features", "prefix", "producer_ids")
 
@@ -133,7 +136,7 @@ class ClusterKeys:
         self.producer_ids = f"{self.prefix}producer_ids/next_block"
         self.controller = f"{self.prefix}controller"
         self.features = f"{self.prefix}features"
-        # Partitions of one topic follow each other: decoding its id once is enough.
+        # Partitions of one topic follow each other in a snapshot: its id is decoded once.
         self._ids: dict[str, TopicId] = {}
 
     def topic(self, name: str) -> str:
@@ -143,7 +146,7 @@ class ClusterKeys:
         return f"{self.partitions(topic_id)}{index}"
 
     def partitions(self, topic_id: TopicId) -> str:
-        """What the keys of all partitions of a topic begin with, and no other key does."""
+        """The prefix that the keys of all partitions of a topic share, and no other key has."""
         return f"{self.prefix}partitions/{topic_id_text(topic_id)}/"
 
     def broker(self, broker_id: int) -> str:
@@ -159,7 +162,7 @@ class ClusterKeys:
         return f"{self.prefix}configs/group/{quote(group_id, safe='')}"
 
     def parse(self, key: str) -> MetadataKey | None:
-        """What a key stands for, or None if it is of no kind known here."""
+        """The meaning of a key, or None if its kind is not known here."""
         assert key.startswith(self.prefix), f"{key} belongs to another cluster"
         try:
             return self._parse_parts(key.removeprefix(self.prefix).split("/"))
@@ -167,7 +170,7 @@ class ClusterKeys:
             raise CorruptData(f"metadata key {key}: {error}") from error
 
     def parse_partitions(self, prefix: str) -> TopicId:
-        """Whose partitions begin with `prefix`."""
+        """The id of the topic whose partitions' keys begin with `prefix`."""
         assert prefix.startswith(self.prefix), f"{prefix} belongs to another cluster"
         match prefix.removeprefix(self.prefix).split("/"):
             case ["partitions", topic_id, ""]:
@@ -210,6 +213,7 @@ class ClusterKeys:
 
 
 def _number(text: str) -> int:
+    # Leading zeros would give one broker two keys.
     if not (text.isascii() and text.isdigit()) or (len(text) > 1 and text[0] == "0"):
         raise ValueError(f"{text!r} is not a number as it is written in a key")
     return int(text)

@@ -1,17 +1,18 @@
-"""Which formats a cluster writes: its level, one number that brokers of two releases can agree on.
+"""The level of a cluster: one number, which determines the formats that brokers of two releases write.
 
-    level 1   documents in the store of the versions in values.py, data directories of format 1
+    level 1   documents in the store of the versions in documents.py, data directories of format 1
 
-A release knows the levels from OLDEST to NEWEST. Brokers of a newer release read and write what the
-cluster's level says, until somebody raises it (`penstock cluster features --upgrade`). Then older releases
-can no longer join, and there is no way back.
+A release supports the levels from OLDEST to NEWEST. Brokers of a newer release read and write the formats of
+the cluster's level until an operator raises it (`penstock cluster features --upgrade`). After that older
+releases can no longer join, and the level cannot be lowered again.
 
-Rule: whoever writes something that the release before cannot read asks the image for its level first.
+Rule: code that writes a format which the previous release cannot read must first check the level in the
+      image.
 """
 
 from typing import Final
 
 FEATURE: Final = "penstock.version"
-"""As clients are told of it, and as brokers register it."""
+"""The feature name in ApiVersions replies and in broker registrations."""
 OLDEST: Final = 1
 NEWEST = 1

@@ -1,14 +1,14 @@
-"""The file under the embedded broker's metadata store: one SQLite database. Its calls block.
+"""The file of the embedded broker's metadata store: one SQLite database. Calls block.
 
-Strategy: a table of entries and a row with the revision. Every transaction takes the write lock
-first, compares, changes, raises the revision and commits through the write-ahead log, which is
-synced before `transact` returns. What happens to a half-written transaction is SQLite's trade.
+Strategy: one table of entries, and a row with the revision. Every transaction takes the write lock first,
+then compares, makes its changes, increments the revision and commits through the write-ahead log, which is
+synced before `transact` returns. SQLite recovers half-written transactions.
 
-Rule 1: one connection, used by one thread at a time. `embedded_store.py` gives it a worker of its own.
-Rule 2: a file that is not ours is refused before anything is written to it.
-Rule 3: after a failed write or sync the store takes nothing more: what is on disk is known only
-        by opening it again. A full disk is different: nothing was applied and writing may go on.
-Rule 4: a session lives no longer than the process. Keys that one left behind go at the next opening.
+Rule 1: one connection, used by one thread at a time. `embedded_store.py` gives the file its own worker.
+Rule 2: a file that is not a metadata store is rejected before anything is written to it.
+Rule 3: after a failed write or sync the store accepts nothing more: what is on disk is known only after it is
+        opened again. A full disk is different: nothing was applied, and writing may go on.
+Rule 4: a session ends with its process. Keys of sessions left behind are deleted at the next opening.
 """
 
 import sqlite3
@@ -33,14 +33,16 @@ from penstock.host.metadata_store import (
 )
 
 MEMORY = ":memory:"
-"""Instead of a path: a store that is gone when it is closed."""
+"""Path of a store that exists only in memory, until it is closed."""
 
 APPLICATION_ID = int.from_bytes(b"Pens", "big")
 SCHEMA_VERSION = 1
-# Another process is kept out by the lock on the data directory; this is for a curious sqlite3 shell.
+# The lock on the data directory excludes other brokers; this timeout is for a user's sqlite3 shell.
 BUSY_SECONDS_MAX = 5.0
 CHANGES_MAX = 1_000_000
-"""One sync for all of them. It is there so that a runaway decision is noticed."""
+"""Limit on the changes of one transaction, which share one sync. The limit exists to detect a runaway
+decision.
+"""
 
 _SESSIONS = "CREATE TABLE session_keys (key TEXT PRIMARY KEY, session INTEGER NOT NULL) WITHOUT ROWID"
 _SCHEMA = (
@@ -72,7 +74,7 @@ _FAILED = {
 
 
 class SqliteStore:
-    """Entries in the file at `path`, which is made if it is not there."""
+    """Entries in the file at `path`, which is created if it does not exist."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -83,6 +85,7 @@ class SqliteStore:
                 path, timeout=BUSY_SECONDS_MAX, isolation_level=None, check_same_thread=False
             )
         try:
+            # Any failure closes the connection, so that the file is not left locked.
             with self._errors_translated():
                 self._prepare()
                 self.opened_at_revision = self._revision()
@@ -107,17 +110,18 @@ class SqliteStore:
         return CommittedTransaction(outcome.revision, has_changed=bool(outcome.changes))
 
     def commit(self, compares: Sequence[Compare], changes: Sequence[StoreChange]) -> Event | Conflict:
-        """As `transact`, and tells what has really changed."""
+        """Like `transact`, and returns the changes that were really made."""
         require_well_formed(compares, changes, CHANGES_MAX)
         self._require_usable()
+        # IMMEDIATE takes the write lock before the compares: nothing changes between comparing and writing.
         with self._errors_translated(), self._transaction("BEGIN IMMEDIATE"):
             if not all(map(self._matches, compares)):
-                # Every revision is an event here, so that of the store shows whatever has moved.
+                # Every transaction increments the store's revision, so this one covers every conflict.
                 return Conflict(self._revision())
             return self._change(changes)
 
     def end_session(self, session: SessionId) -> Event:
-        """Delete the keys that are tied to it."""
+        """Delete the keys that are tied to the session."""
         self._require_usable()
         with self._errors_translated(), self._transaction("BEGIN IMMEDIATE"):
             return self._change(self._session_deletes("WHERE session = ?", (session,)))
@@ -125,8 +129,8 @@ class SqliteStore:
     def close(self) -> None:
         """Move the write-ahead log into the file and remove it. Closing twice is harmless.
 
-        If the disk is too full for that, StorageFull is raised with the store closed; the log stays
-        beside the file, and nothing that was committed is lost.
+        If the disk is too full for that, StorageFull is raised and the store is closed. The log then stays
+        beside the file, and no committed transaction is lost.
         """
         if self._closed:
             return
@@ -140,8 +144,8 @@ class SqliteStore:
 
     def _prepare(self) -> None:
         if self._is_new():
-            # Outside the transaction that makes the schema, because SQLite insists. A crash between
-            # the two leaves a file without tables, which is new the next time as well.
+            # Outside the transaction that creates the schema, because SQLite requires that. A crash between
+            # the two leaves a file without tables, which counts as new the next time too.
             self._enable_wal()
             with self._transaction("BEGIN IMMEDIATE"):
                 for statement in _SCHEMA:
@@ -153,9 +157,9 @@ class SqliteStore:
         self._end_sessions()
 
     def _end_sessions(self) -> None:
-        """Of a process that has ended without doing so."""
+        """End the sessions of a process that stopped without ending them."""
         if self._value("SELECT count(*) FROM sqlite_master WHERE name = 'session_keys'") == 0:
-            self._connection.execute(_SESSIONS)  # the store is older than sessions are
+            self._connection.execute(_SESSIONS)  # stores older than sessions lack the table
         if left := self._session_deletes("", ()):
             with self._transaction("BEGIN IMMEDIATE"):
                 self._change(left)
@@ -166,7 +170,7 @@ class SqliteStore:
             raise StorageFailed(
                 f"{self._path}: this file system cannot hold a write-ahead log (it is {mode})"
             )
-        # Every commit syncs the log. NORMAL would acknowledge what a power cut can take back.
+        # Every commit syncs the log. With NORMAL, a power failure could undo acknowledged commits.
         self._connection.execute("PRAGMA synchronous = FULL")
 
     def _is_new(self) -> bool:
@@ -219,6 +223,7 @@ class SqliteStore:
         puts = [change for change in changes if isinstance(change, Put)]
         deletes = self._existing_deletes(changes)
         if not puts and not deletes:
+            # Only deletes of absent keys: the revision stays, so watchers see no gap.
             return Event(revision - 1, ())
         self._connection.executemany(_PUT, [(put.key, put.value, revision) for put in puts])
         keys = [(delete.key,) for delete in deletes]
@@ -228,7 +233,7 @@ class SqliteStore:
         return Event(revision, (*puts, *deletes))
 
     def _existing_deletes(self, changes: Sequence[StoreChange]) -> list[Delete]:
-        """Every key that the deletions among these are about and that is there."""
+        """Deletes of every existing key that the deletions among these changes cover."""
         present: list[Delete] = []
         for change in changes:
             if isinstance(change, Delete):
@@ -240,8 +245,9 @@ class SqliteStore:
         return present
 
     def _record_session_keys(self, puts: Sequence[Put], deleted: Sequence[tuple[str]]) -> None:
-        """Remember which keys go with which session."""
+        """Record which keys are tied to which session."""
         if self._value("SELECT count(*) FROM session_keys"):
+            # A key that is rewritten without a session, or deleted, is no longer tied to one.
             untied = [*deleted, *((put.key,) for put in puts)]
             self._connection.executemany("DELETE FROM session_keys WHERE key = ?", untied)
         tied = [(put.key, put.session) for put in puts if put.session is not None]
@@ -253,13 +259,13 @@ class SqliteStore:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:
-        """Committed if the block ends, undone if it raises."""
+        """Commits if the block completes, rolls back if it raises."""
         self._connection.execute(begin)
         try:
             yield
             self._connection.execute("COMMIT")
         finally:
-            # SQLite undoes some failed transactions by itself, and a second time is an error.
+            # SQLite rolls back some failed transactions by itself, and a second ROLLBACK is an error.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
@@ -268,14 +274,15 @@ class SqliteStore:
         try:
             yield
         except sqlite3.Error as error:
-            # The low byte is the kind; the rest says which call it was. Kinds that are not listed
-            # are our own mistakes and pass as they are.
+            # The low byte is the kind of error; the rest identifies the call. Kinds that are not listed are
+            # bugs of ours and are raised unchanged.
             kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
             if kind in _FULL:
                 raise StorageFull(f"{self._path}: {error}") from error
             if kind in _CORRUPT:
                 raise CorruptData(f"{self._path} is not a sound metadata store: {error}") from error
             if kind in _FAILED:
+                # After an I/O error the state on disk is unknown until the file is reopened (rule 3).
                 self._failed = self._failed or kind == sqlite3.SQLITE_IOERR
                 raise StorageFailed(f"{self._path}: {error} ({error.sqlite_errorname})") from error
             raise

@@ -1,10 +1,10 @@
-"""Asking etcd: which member, as whom, how long, and what its failures mean.
+"""Requests to etcd: choice of the member, authentication, time limits, and the meaning of failures.
 
-Rule 1: a question (anything that may be asked twice) is asked of one member after another until one
-        answers or patience ends. A transaction is repeated only if no member can have received it,
-        or the one that did says that it was not done.
-Rule 2: a member without a leader answers nothing: it is asked to say so instead of waiting.
-Rule 3: a token that is no longer good is renewed.
+Rule 1: an idempotent request is sent to one member after another until one replies or the patience of the
+        client ends. A transaction is repeated only if no member can have received it, or if the member that
+        received it replied that it was not executed.
+Rule 2: a member that has no leader must fail a request at once (the `hasleader` header) instead of waiting.
+Rule 3: a token that has expired is renewed.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -41,7 +41,7 @@ class LeaseNotFound(Exception):
 
 
 class _Retry(Exception):
-    """It was not done, or may be asked twice."""
+    """The request was not executed, or is idempotent: it may be sent again."""
 
 
 class EtcdClient:
@@ -59,11 +59,13 @@ class EtcdClient:
         self._token: str | None = None
 
     async def send_idempotent(self, path: str, request: bytes) -> bytes:
-        """For what may be asked twice. StoreAway if nobody answers for as long as patience lasts."""
+        """Send a request that may be repeated. StoreUnavailable if no member replies within the client's
+        patience.
+        """
         return await self._send_with_retries(path, request, repeatable=True)
 
     async def transact(self, path: str, request: bytes) -> bytes:
-        """For what may not. StoreAway if it is unknown whether it was done."""
+        """Send a transaction, which may not be repeated. StoreUnavailable if its outcome is unknown."""
         return await self._send_with_retries(path, request, repeatable=False)
 
     async def close(self) -> None:
@@ -78,7 +80,7 @@ class EtcdClient:
             except _Retry as again:
                 asked += 1
                 if asked % len(self._endpoints) == 0:
-                    await self._endpoints.pause(ETCD_PAUSE_MS / 1000)  # everybody has been asked
+                    await self._endpoints.pause(ETCD_PAUSE_MS / 1000)  # a full round of members has failed
                 if self._endpoints.now() >= ends_at:
                     raise StoreUnavailable(str(again)) from again
 
@@ -90,6 +92,7 @@ class EtcdClient:
             answer = await self._endpoints.post(url, path, request, headers, timeout_s)
         except HttpUnavailable as silence:
             self._endpoints.fail_over_from(url)
+            # The member may have executed the transaction: sending it again could apply it twice.
             if silence.may_be_received and not repeatable:
                 raise StoreUnavailable(str(silence)) from silence
             raise _Retry(str(silence)) from silence
@@ -103,14 +106,16 @@ class EtcdClient:
         if kind not in _RETRY_WITH_OTHER_MEMBER:
             raise _exception(kind, failure)
         self._endpoints.fail_over_from(url)
+        # The same without a lost connection: the member itself does not know the outcome.
         if kind is FailureKind.UNKNOWN and not repeatable:
             raise StoreUnavailable(detail)
         raise _Retry(detail)
 
     async def lines(self, path: str, request: bytes, probe: bytes) -> AsyncGenerator[bytes, None]:
-        """An answer without end. StoreAway when it breaks, and the next one is of another member.
+        """The lines of an endless reply (a watch). StoreUnavailable when the connection breaks; the next call
+        uses another member.
 
-        `probe` is what the member is asked while it is silent.
+        `probe` is the request that checks whether the member is alive while it sends nothing.
         """
         url = self._endpoints.current
 
@@ -134,12 +139,13 @@ class EtcdClient:
         except HttpUnavailable as silence:
             raise StoreUnavailable(str(silence)) from silence
         finally:
-            # However it ended, the next one begins with another member and a token that is good.
+            # However the stream ended, the next one begins with another member and a fresh token.
             self._discard_token(headers)
             self._endpoints.fail_over_from(url)
 
     def _discard_token(self, headers: Mapping[str, str]) -> None:
-        """The token in these, if it is still the one in use."""
+        """Discard the token in these headers, if it is still the current one."""
+        # A concurrent request may have renewed the token already.
         if self._token == headers.get("Authorization"):
             self._token = None
 
@@ -157,7 +163,7 @@ class EtcdClient:
                 url, AUTHENTICATE, request, _HEADERS, ETCD_QUESTION_MS_MAX / 1000
             )
         except HttpUnavailable as silence:
-            # What was to be asked with the token has not been asked.
+            # The request that needed the token was never sent.
             raise HttpUnavailable(str(silence), may_be_received=False) from silence
         if answer.status == _OK:
             return _token(answer.body)
@@ -172,7 +178,7 @@ def _failure(answer: HttpReply) -> EtcdError:
     try:
         return decode(EtcdError, answer.body)
     except MalformedAnswer:
-        # Something between us and etcd answers in its stead.
+        # A proxy between the broker and etcd replied instead of etcd.
         return EtcdError(message=f"HTTP status {answer.status}")
 
 

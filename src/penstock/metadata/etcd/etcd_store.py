@@ -1,10 +1,11 @@
-"""The metadata store of a cluster: etcd, asked over its JSON gateway.
+"""The metadata store of a cluster: etcd, accessed through its JSON gateway.
 
-Revisions are etcd's own, which count the changes of everybody who shares it; a session is a lease.
+Revisions are etcd's own, which also count the changes of other users of the same etcd. A session is an etcd
+lease.
 
-Rule 1: a snapshot is of one revision, however many pages it takes.
-Rule 2: a conflict over a key that is still there tells its revision. Of one that was deleted etcd
-        does not know when, and whoever decided on it has to wait for the news or to read again.
+Rule 1: a snapshot shows one revision, however many pages it takes.
+Rule 2: a conflict over a key that exists carries its revision. For a deleted key, etcd does not report the
+        revision of the deletion, so the caller has to wait for the watch or to read again.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -57,7 +58,7 @@ READ_ATTEMPTS_MAX = 3
 
 
 class EtcdStore:
-    """A MetadataStore. Made within a running event loop."""
+    """A MetadataStore. Must be created within a running event loop."""
 
     changes_max = CHANGES_MAX
 
@@ -68,7 +69,7 @@ class EtcdStore:
         page_entries: int = ETCD_PAGE_ENTRIES,
         patience_ms_max: int = ETCD_PATIENCE_MS_MAX,
     ) -> None:
-        """ConfigError if a file that the address names cannot be used."""
+        """ConfigError if a file named in the URL cannot be used."""
         tls = None if url.tls is None else client_tls(*url.tls)
         endpoints = HttpEndpoints(url.base_urls, tls)
         self._client = EtcdClient(endpoints, url.user, url.password, patience_ms_max)
@@ -93,6 +94,7 @@ class EtcdStore:
                 self._root + prefix, after=after, revision=revision, limit=self._page_entries
             )
             page = _read_as(RangeResponse, await self._client.send_idempotent(RANGE, request))
+            # The first page fixes the revision that all further pages are read at.
             if revision is None:
                 revision = page.header.revision
             for found in page.kvs:
@@ -128,7 +130,7 @@ class EtcdStore:
                     raise StoreUnavailable(str(problem)) from problem
 
     async def begin_session(self, ttl_ms: int) -> SessionId:
-        # In whole seconds, and at least as long as was asked for.
+        # The TTL has whole seconds: rounded up, never shorter than requested.
         request = encode({"TTL": str(-(-ttl_ms // 1000))})
         return SessionId(_read_as(Lease, await self._client.send_idempotent(GRANT, request)).id)
 
@@ -140,6 +142,7 @@ class EtcdStore:
         try:
             await self._client.send_idempotent(REVOKE, encode({"ID": str(session)}))
         except LeaseNotFound:
+            # The lease has expired already, and etcd has deleted its keys.
             return
 
     async def close(self) -> None:

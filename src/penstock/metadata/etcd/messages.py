@@ -1,9 +1,9 @@
-"""What is said to etcd and what it answers: the JSON form of its gRPC messages.
+"""Requests to etcd and its replies: the JSON form of its gRPC messages.
 
-Keys and values are base64 and large numbers are text, as etcd's gateway writes them. msgspec reads
-both into bytes and numbers.
+Keys and values are base64 and large numbers are text, as etcd's gateway writes them. msgspec converts both to
+bytes and numbers.
 
-Rule: nothing here waits, and nothing here knows the meaning of a key.
+Rule: nothing here waits, and nothing here interprets a key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ import msgspec
 from penstock.host.metadata_store import Compare, Delete, Put, StoreChange, prefix_end
 
 CHANGES_MAX = 128
-"""What etcd takes in one transaction unless it is told otherwise (--max-txn-ops)."""
+"""Operations that etcd accepts in one transaction by default (--max-txn-ops)."""
 NO_END = b"\0"
-"""As the end of a range: every key there is after its beginning."""
+"""As the end of a range: no end, every key from the beginning on."""
 
 RANGE, TRANSACTION, WATCH = "/v3/kv/range", "/v3/kv/txn", "/v3/watch"
 GRANT, KEEP_ALIVE, REVOKE = "/v3/lease/grant", "/v3/lease/keepalive", "/v3/lease/revoke"
@@ -91,7 +91,7 @@ class WatchResponse(msgspec.Struct, frozen=True):
 
 
 class EtcdError(msgspec.Struct, frozen=True):
-    """What etcd answers instead."""
+    """An error reply of etcd."""
 
     code: int = 0
     message: str = ""
@@ -121,7 +121,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class MalformedAnswer(Exception):
-    """This is not what etcd answers."""
+    """The body is not a reply of etcd."""
 
 
 def decode(kind: type[T], body: bytes) -> T:
@@ -139,10 +139,11 @@ def encode(message: Mapping[str, object]) -> bytes:
 
 
 def range_request(prefix: str, *, after: bytes | None, revision: int | None, limit: int) -> bytes:
-    """A page of the entries under `prefix`: those after a key, as of a revision."""
+    """Request for a page of the entries under `prefix`: those after a key, as of a revision."""
     begin, end = _range(prefix)
     message: dict[str, object] = {"key": begin, "range_end": end, "limit": str(limit)}
     if after is not None:
+        # The zero byte makes the range begin just after the last key of the previous page.
         message["key"] = after + b"\0"
     if revision is not None:
         message["revision"] = str(revision)
@@ -150,12 +151,14 @@ def range_request(prefix: str, *, after: bytes | None, revision: int | None, lim
 
 
 def probe_request(key: str) -> bytes:
-    """The cheapest question that a member can answer only while it has a leader."""
+    """The cheapest request that a member can serve only while it has a leader."""
     return encode({"key": key.encode("ascii") or NO_END, "count_only": True})
 
 
 def transaction_request(root: str, compares: Sequence[Compare], changes: Sequence[StoreChange]) -> bytes:
-    """If the comparisons fail, the answer tells the revisions that the keys have instead."""
+    """Request for a transaction. If the compares fail, the reply contains the current revisions of the
+    keys.
+    """
     keys = [(root + compare.key).encode("ascii") for compare in compares]
     return encode(
         {
@@ -186,6 +189,7 @@ def watch_request(prefix: str, start_revision: int) -> bytes:
     create = {
         "key": begin,
         "range_end": end,
+        # Long messages come in fragments instead of exceeding gRPC's limit on message size.
         "start_revision": str(start_revision),
         "progress_notify": True,
         "fragment": True,
@@ -203,7 +207,7 @@ def _range(prefix: str) -> tuple[bytes, bytes]:
 
 
 class FailureKind(Enum):
-    """What a failure means for whoever asked."""
+    """What a failure means for the caller."""
 
     NOT_DONE = "this member cannot do it now, and has not"
     UNKNOWN = "this member does not know what has become of it"
@@ -247,18 +251,19 @@ def failure_kind(status: int, failure: EtcdError) -> FailureKind:
             return trouble
     if failure.code == _UNAUTHENTICATED:
         return FailureKind.UNAUTHENTICATED
+    # A reply without a gRPC code comes from the gateway or a proxy: a 5xx leaves the outcome unknown.
     if failure.code in _OUTCOME_UNKNOWN or (failure.code == 0 and status >= 500):
         return FailureKind.UNKNOWN
     return FailureKind.REFUSED
 
 
 def is_permanent_rejection(text: str) -> bool:
-    """Whether it is one of those that trying again does not help."""
+    """Whether a retry cannot succeed, on any member."""
     return any(part in text for part, _ in _REMEDIES)
 
 
 def rejection_text(text: str) -> str:
-    """A sentence for whoever runs the cluster."""
+    """A sentence about the rejection for the operator of the cluster."""
     for part, remedy in _REMEDIES:
         if part in text:
             return f"etcd refuses: {text}; {remedy}"

@@ -1,11 +1,12 @@
-"""Where etcd is and who asks: the text of `--metadata`, taken apart.
+"""Parses the URL of `--metadata`: etcd's members, credentials and TLS files.
 
     etcd://[user:password@]host:port,host:port,...[/root][?tls=true&ca=FILE&cert=FILE&key=FILE]
 
-`root` goes before every key, for an etcd that is shared with others. `ca`, `cert` and `key` name PEM
-files; naming one asks for TLS. What is not a letter or digit in a user or password is percent-encoded.
+`root` is a prefix of every key, for an etcd that is shared with other users. `ca`, `cert` and `key` name PEM
+files; naming any of them enables TLS. Characters in a user or password that are not letters or digits are
+percent-encoded.
 
-Rule: a message names what is wrong and never shows the password.
+Rule: an error message names what is wrong, and never contains the password.
 """
 
 from typing import NamedTuple
@@ -20,21 +21,21 @@ _OPTIONS = ("tls", "ca", "cert", "key")
 
 class EtcdTls(NamedTuple):
     ca_path: str | None = None
-    """None: whom the machine trusts."""
+    """None: the certificate authorities that the machine trusts."""
     certificate_path: str | None = None
     key_path: str | None = None
 
 
 class EtcdUrl(NamedTuple):
     endpoints: tuple[str, ...]
-    """host:port, each once, in the order given."""
+    """host:port of each member, each once, in the order given."""
     root: str = ""
     user: str | None = None
     password: str = ""
     tls: EtcdTls | None = None
 
     def __str__(self) -> str:
-        """As it may be shown to anybody."""
+        """The URL with the password masked, safe for logs and messages."""
         user = "" if self.user is None else f"{self.user}:***@"
         return f"{SCHEME}{user}{','.join(self.endpoints)}{self.root}{_query(self.tls)}"
 
@@ -48,7 +49,7 @@ class EtcdUrl(NamedTuple):
 
 
 def parse_etcd_url(text: str) -> EtcdUrl:
-    """ConfigError says what is wrong."""
+    """Parse the URL. ConfigError names what is wrong."""
     if not text.startswith(SCHEME):
         raise ConfigError(f"a metadata store is given as {SCHEME}host:port,...")
     rest, _, query = text.removeprefix(SCHEME).partition("?")

@@ -1,11 +1,11 @@
-"""A watch as etcd streams it, made into whole transactions. Nothing here waits.
+"""Parses the stream of an etcd watch into whole transactions. Nothing here waits.
 
-etcd may put several transactions into one message, and cuts a message that is too long into
-fragments, anywhere. All changes of one revision are in one message or in the fragments of one, so
-what is complete when the last fragment has come is handed on, grouped by revision.
+etcd may put several transactions into one message, and splits a message that is too long into fragments,
+anywhere. All changes of one revision are in one message or in the fragments of one message. So the changes
+are returned, grouped by revision, when the last fragment has arrived.
 
-Rule: now and then etcd says that nothing more has happened up to some revision. That is a sign of
-      life and no more: some versions say it before they have sent what did happen.
+Rule: a progress notification (nothing more has happened up to some revision) only proves that the connection
+      is alive: some versions of etcd send it before the events up to that revision.
 """
 
 from collections.abc import Iterator
@@ -31,14 +31,16 @@ from penstock.metadata.etcd.messages import (
 
 
 class WatchParser:
-    """Takes the lines of one stream. `root` is left out of the keys."""
+    """Parses the lines of one stream. `root` is removed from the keys."""
 
     def __init__(self, root: str) -> None:
         self._root_length = len(root)
         self._fragments: list[WatchedEvent] = []
 
     def take(self, line: bytes) -> Iterator[Event]:
-        """The transactions that this line completes. HistoryGone, StoreAway, StoreRefuses: it is over."""
+        """The transactions that this line completes. HistoryCompacted, StoreUnavailable or StoreRejected: the
+        watch is over.
+        """
         said = decode(WatchLine, line)
         if said.result is None:
             raise StoreUnavailable(f"etcd ended the watch: {said.error}")
@@ -46,6 +48,7 @@ class WatchParser:
         if answer.canceled:
             raise _end_of(answer)
         self._fragments += answer.events
+        # A transaction may continue in the next fragment, so nothing is returned yet.
         if answer.fragment:
             return
         events, self._fragments = self._fragments, []
