@@ -1,19 +1,19 @@
 """Settings: declared once, typed, bounded, described and changed by pure functions.
 
-    setting          what a declared setting is; text to value and back
-    topic_settings   the declarations of topic settings
-    broker_settings  the declarations of broker settings
-    group_settings   those of groups, and what one group can be given for itself
-    layers           which of several given values counts, and where it came from
-    topic            TopicConfig: what one topic's log obeys
-    broker           BrokerConfig: small typed parts, one for each part of the broker
-    listeners        where clients connect, and what they are told to connect to
-    checks           what settings must hold between them
-    sources          flags over --set over the file over defaults
-    describe         answers for DescribeConfigs
-    alter            answers for AlterConfigs and IncrementalAlterConfigs
-    departures       where our defaults are not Kafka's, and why
-    reference        docs/configuration.md, from all of the above
+    setting            what a declared setting is; conversion from text to value and back
+    topic_settings     the declarations of topic settings
+    broker_settings    the declarations of broker settings
+    group_settings     the declarations of group settings, and the settings that one group can have
+    layers             which of several given values is effective, and where it came from
+    topic              TopicConfig: the effective settings of one topic's log
+    broker             BrokerConfig: small typed parts, one for each part of the broker
+    listeners          addresses that the broker binds, and addresses that it advertises to clients
+    checks             what settings must fulfil together
+    sources            flags override --set, which overrides the file, which overrides defaults
+    describe           results of DescribeConfigs
+    alter              results of AlterConfigs and IncrementalAlterConfigs
+    kafka_differences  where our defaults differ from Kafka's, and why
+    reference          docs/configuration.md, from all of the above
 
-Kafka's names stay the names of settings; code sees attributes with the unit last.
+Settings have Kafka's names; code uses attributes with the unit last.
 """

@@ -1,14 +1,14 @@
-"""Answers for AlterConfigs and IncrementalAlterConfigs: old overrides in, new overrides out.
+"""AlterConfigs and IncrementalAlterConfigs: compute a resource's new overrides from its old ones.
 
-Strategy: nothing here changes anything. Each function takes what a resource has, what is asked, and
-the broker whose defaults stand behind it, and gives what the resource should have, in Kafka's text;
-or raises ApiError with Kafka's code and a sentence. Storing the result is the caller's business.
+Strategy: nothing here changes state. Each function takes the resource's current overrides, the requested
+changes, and the config of the broker whose defaults apply. It returns the resource's new overrides in Kafka's
+text form, or raises ApiError with Kafka's code and a sentence. The caller stores the result.
 
-Rule 1: keys that are not asked about stay as they are, also those this release does not know.
-Rule 2: what a request leaves behind must hold together (`checks`), not only each value alone.
-Rule 3: a broker keeps settings that this release does not know, as Kafka does, because tools set them
-        and fail where they are rejected. Nothing acts on them, and their number and size are bounded.
-        Settings that would protect something are rejected: an operator would rely on them.
+Rule 1: keys that the request does not name stay as they are, also those that this release does not know.
+Rule 2: the settings that result must be valid together (`checks`), not only each value alone.
+Rule 3: a broker keeps settings that this release does not know, as Kafka does, because tools set them and
+        fail where they are rejected. They have no effect, and their number and size are limited. Settings
+        that would protect something are rejected: an operator would rely on them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ from penstock.limits import (
 
 
 class AlterOp(IntEnum):
-    """Kafka's numbers."""
+    """Kafka's numbers of the operations."""
 
     SET = 0
     DELETE = 1
@@ -45,7 +45,7 @@ class Alteration(NamedTuple):
     name: str
     value: str | None
     op: int = AlterOp.SET
-    """As it came from the wire: it may be a number that means nothing."""
+    """The operation as received: the number may be invalid."""
 
 
 def alter_topic(
@@ -83,7 +83,8 @@ def alter_broker(
     """IncrementalAlterConfigs for this broker, or for all brokers."""
     _reject_duplicates(alterations)
     updated = dict(current)
-    # What holds for all brokers is judged without what this one was given for itself.
+    # Cluster-wide values are checked without this broker's own values, which would hide a conflict between
+    # them.
     given = broker.given._replace(own=updated)
     if cluster_wide:
         given = broker.given._replace(own=NO_SETTINGS, cluster=updated)
@@ -133,7 +134,7 @@ def replace_group(entries: Iterable[tuple[str, str | None]], broker: BrokerConfi
 
 
 def _apply(setting: Setting, alteration: Alteration, before: object, updated: dict[str, str]) -> None:
-    """Change one key of `updated`. `before` is the value it has now, its default included."""
+    """Change one key of `updated`. `before` is the effective value now, its default included."""
     name, text, op = alteration
     if op == AlterOp.DELETE:
         updated.pop(name, None)
@@ -150,6 +151,7 @@ def _apply(setting: Setting, alteration: Alteration, before: object, updated: di
     assert isinstance(before, tuple)
     items = [item.strip() for item in text.split(",")]
     if op == AlterOp.APPEND:
+        # Appending a value that is there already changes nothing.
         kept = [*before, *(item for item in items if item not in before)]
     else:
         kept = [item for item in before if item not in items]
@@ -176,14 +178,14 @@ def _reject_duplicates(alterations: Sequence[Alteration]) -> None:
 
 
 def _reject_unknown(alteration: Alteration, updated: dict[str, str], known: Iterable[str]) -> None:
-    """A key left by a newer release can be removed; nothing else can be done with it."""
+    """Reject an unknown setting, unless the request deletes a key that a newer release stored."""
     if alteration.op != AlterOp.DELETE or alteration.name not in updated:
         raise ApiError(ErrorCode.INVALID_CONFIG, unknown_setting_message(alteration.name, known))
     del updated[alteration.name]
 
 
 def _store_unknown(alteration: Alteration, updated: dict[str, str]) -> None:
-    """Store a broker setting without a declaration. Its type is unknown, so it can be no list."""
+    """Store a broker setting that is not declared. Its type is unknown, so list operations are rejected."""
     name, text, op = alteration
     if op == AlterOp.DELETE:
         updated.pop(name, None)
@@ -202,7 +204,7 @@ def _store_unknown(alteration: Alteration, updated: dict[str, str]) -> None:
         )
     protection = protection_of(name, text)
     if protection is not None:
-        # Stored without effect it would be taken for a protection that is there.
+        # Stored without effect, the setting would make the operator rely on a protection that does not exist.
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: this broker does not have it: {protection}")
     updated[name] = text
 

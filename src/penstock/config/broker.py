@@ -1,7 +1,7 @@
-"""What the parts of a broker obey: the typed form of its settings.
+"""BrokerConfig: the typed form of a broker's settings, one small part for each part of the broker.
 
-`BrokerConfig` holds what was given and, made from it, one small part for each part of the broker.
-Code is handed its part, never the whole. A change at run time makes a new `BrokerConfig`.
+`BrokerConfig` holds the given texts and, built from them, the typed parts. Code receives its part, never the
+whole. A change at run time makes a new `BrokerConfig`.
 """
 
 from collections.abc import Mapping
@@ -40,14 +40,14 @@ class NodeConfig(NamedTuple):
 
     @property
     def is_standalone(self) -> bool:
-        """It keeps its own metadata, and there are no other brokers."""
+        """Whether the broker keeps its own metadata and is the only broker."""
         return self.metadata_store == EMBEDDED_STORE
 
 
 class TopicCreationConfig(NamedTuple):
     partitions_default: int
     replication_factor_default: int
-    """-1: three, or as many as there are brokers."""
+    """-1: three, or as many as there are registered brokers."""
     auto_create: bool
     delete_enabled: bool
 
@@ -58,9 +58,9 @@ class ReplicationConfig(NamedTuple):
     auto_leader_rebalance: bool
     imbalance_percentage_max: int
     is_rack_aware: bool
-    """Consumers are sent to the replica in their rack."""
+    """Whether consumers are redirected to a replica in their rack."""
     copied_bytes_per_second_max: int
-    """Of replicas that are being added here."""
+    """Limit on copying replicas that a reassignment adds on this broker."""
 
 
 class NetworkConfig(NamedTuple):
@@ -69,7 +69,7 @@ class NetworkConfig(NamedTuple):
     connections_max: int
     connections_per_address_max: int
     connection_idle_ms_max: int
-    """-1 leaves idle connections open."""
+    """-1 never closes idle connections."""
 
 
 class FetchConfig(NamedTuple):
@@ -78,14 +78,14 @@ class FetchConfig(NamedTuple):
 
 
 class LogConfig(NamedTuple):
-    """What all logs of a broker share; what a topic can choose is in TopicConfig."""
+    """Settings that all logs of a broker share; settings that a topic can override are in TopicConfig."""
 
     retention_check_ms: int
     producer_expiry_ms: int
 
 
 class CleanerConfig(NamedTuple):
-    """How compacted logs are cleaned."""
+    """Settings of log compaction."""
 
     is_enabled: bool
     backoff_ms: int
@@ -95,7 +95,7 @@ class CleanerConfig(NamedTuple):
 
 class TlsConfig(NamedTuple):
     keystore_path: str
-    """PEM: the private key and the certificate chain."""
+    """PEM file with the private key and the certificate chain."""
     key_password: str | None
     truststore_path: str | None
     client_auth: ClientAuth
@@ -109,9 +109,9 @@ class BrokerConfig(NamedTuple):
     listeners: tuple[Listener, ...]
     http: Address
     http_tokens_path: str | None
-    """The file with the tokens of those who may change something over HTTP."""
+    """The file with the tokens of users who may make changes over HTTP."""
     tls: Mapping[str, TlsConfig]
-    """By listener name, for the listeners that use it."""
+    """By listener name, for the listeners that use TLS."""
     topic_creation: TopicCreationConfig
     replication: ReplicationConfig
     network: NetworkConfig
@@ -121,11 +121,13 @@ class BrokerConfig(NamedTuple):
     groups: GroupConfig
     topic_defaults: TopicConfig
     warnings: tuple[str, ...] = ()
-    """What the operator should know of the settings that were given at start."""
+    """Warnings for the operator about the given settings."""
 
     @classmethod
     def of(cls, given: GivenSettings = NOTHING_GIVEN, *, insecure: bool = False) -> "BrokerConfig":
-        """ConfigError if the listeners make no sense. `checks` says what else must hold."""
+        """Build the config. ConfigError if the listeners are invalid. `checks` verifies the other
+        constraints.
+        """
         listeners, http = _addresses(given, insecure=insecure)
         return cls(
             given=given,
@@ -148,10 +150,10 @@ class BrokerConfig(NamedTuple):
     def with_dynamic(
         self, *, own: Mapping[str, str] = NO_SETTINGS, cluster: Mapping[str, str] = NO_SETTINGS
     ) -> "BrokerConfig":
-        """The same broker with other settings changed at run time, for itself and for all brokers.
+        """The same broker with other dynamic settings, its own and the cluster-wide ones.
 
-        Its warnings name the values that have no effect because they cannot be parsed: an earlier release,
-        which did not know the setting, kept them as they came.
+        The warnings name values that have no effect because they cannot be parsed: an earlier release, which
+        did not know the setting, stored them unchecked.
         """
         warnings: list[str] = []
         given = GivenSettings(self.given.static, _parsed(cluster, warnings), _parsed(own, warnings))
@@ -173,7 +175,7 @@ def _parsed(texts: Mapping[str, str], warnings: list[str]) -> Mapping[str, str]:
 
 
 def _addresses(given: GivenSettings, *, insecure: bool) -> tuple[tuple[Listener, ...], Address]:
-    """Both are looked at before either is complained about."""
+    """The Kafka listeners and the HTTP address. All problems of both are reported together."""
     problems: list[str] = []
     listeners: tuple[Listener, ...] = ()
     http = Address("", 0)
@@ -214,7 +216,9 @@ def _topic_creation(given: GivenSettings) -> TopicCreationConfig:
 
 
 def _replication_factor(given: GivenSettings) -> int:
-    """What nobody chose is chosen so that one lost disk loses nothing."""
+    """The default replication factor. Where it is not set, a cluster chooses one that survives the loss of a
+    disk.
+    """
     name = "default.replication.factor"
     is_chosen = any(name in layer for layer in given)
     is_standalone = _node(given).is_standalone

@@ -1,8 +1,8 @@
-"""The settings of a broker, as Kafka names them, and the few that are ours.
+"""Declarations of broker settings: Kafka's, and the few of our own.
 
-Most of them are what topics follow while they have no value of their own. Those are made from the
-topics' declarations, so that a default or a bound is written down once. They can be changed while
-the broker runs; of the rest only those whose reader asks again each time.
+Most of them are the defaults of topics that have no override. Those are derived from the topics'
+declarations, so that a default or a bound is written down once. They can be changed while the broker runs; of
+the other settings only those whose value is read again at each use.
 """
 
 from penstock.config.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
@@ -32,7 +32,7 @@ LIST, PASSWORD, DOUBLE = ConfigType.LIST, ConfigType.PASSWORD, ConfigType.DOUBLE
 
 _DOUBLE_MAX = 1.7976931348623157e308
 
-# What monitoring tools take for the version of Kafka they talk to.
+# Monitoring tools take this for the version of Kafka that they are connected to.
 PROTOCOL_VERSION = "4.2"
 
 ONE_CLEANER = "none: one process cleans one log at a time"
@@ -41,7 +41,7 @@ EMBEDDED_STORE = "embedded"
 ETCD_SCHEME = "etcd://"
 
 LISTENER_PREFIX = "listener.name."
-"""`listener.name.<name>.ssl.keystore.location` is ssl.keystore.location for one listener."""
+"""Prefix of a setting for one listener: `listener.name.<name>.ssl.keystore.location`."""
 
 _NODE = (
     Setting(
@@ -406,7 +406,9 @@ _COMPACTION = (
 
 
 def _topic_default(topic: Setting) -> Setting:
-    """The broker's setting that topics follow. Where others follow it, it has no default itself."""
+    """The broker setting that topics follow. If topics follow further settings, this one has no default
+    itself.
+    """
     name, *further = topic.synonyms
     return topic._replace(
         name=name,
@@ -437,7 +439,7 @@ BROKER_SETTINGS = by_name(setting for _, section in SECTIONS for setting in sect
 
 
 def find_setting(name: str) -> Setting | None:
-    """The declaration of a key, which may be one listener's own."""
+    """The declaration of a key, which may be a setting for one listener."""
     if not name.startswith(LISTENER_PREFIX):
         return BROKER_SETTINGS.get(name)
     _, _, base = name.removeprefix(LISTENER_PREFIX).partition(".")
@@ -446,7 +448,7 @@ def find_setting(name: str) -> Setting | None:
 
 
 def listener_of(name: str) -> str | None:
-    """The listener a key is meant for, or None if it is meant for all."""
+    """The listener that a key is for, or None if it is for all listeners."""
     if not name.startswith(LISTENER_PREFIX):
         return None
     return name.removeprefix(LISTENER_PREFIX).partition(".")[0]

@@ -1,7 +1,7 @@
-"""What settings must hold between them.
+"""Checks between settings.
 
-A setting's own bounds stand in its declaration; here stands what only two settings together can
-break. Each check gives a sentence or nothing, so that all of them can be reported at once.
+Each setting's declaration holds its own bounds. This module checks what only two settings together can
+violate. Each check returns sentences instead of raising, so that all problems can be reported at once.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -14,22 +14,22 @@ from penstock.config.layers import NO_SETTINGS, GivenSettings, group_value_of, t
 from penstock.config.listeners import Address
 from penstock.limits import LONG_MAX
 
-# Pairs of which the first may not exceed the second, and why.
+# Pairs whose first setting must not exceed the second, and why.
 _AT_MOST = (
     ("socket.request.max.bytes", "queued.max.request.bytes", "a request has to fit what all requests share"),
     ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", "records are cleaned between"),
 )
-# Pairs of which the first has no effect beyond the second, and why. Kafka takes them, so they only warn.
+# Pairs whose first setting has no effect above the second, and why. Kafka accepts them, so they only warn.
 _INEFFECTIVE_ABOVE = (
     ("message.max.bytes", "socket.request.max.bytes", "a larger batch does not fit a request"),
     ("message.max.bytes", "log.segment.bytes", "a larger batch does not fit a segment"),
 )
-# Two names of one thing.
+# Two names of one setting.
 _ALIASES = (("node.id", "broker.id"), ("log.dirs", "log.dir"))
 
 
 def broker_problems(given: GivenSettings, rejected: Collection[str] = ()) -> list[str]:
-    """What is wrong between a broker's settings, leaving out those that were refused already."""
+    """Problems between a broker's settings, apart from settings that were rejected already."""
     problems = [
         f"{small} = {value_of(small, given)}: must be at most {large} = {value_of(large, given)}: {reason}"
         for small, large, reason in _AT_MOST
@@ -46,7 +46,7 @@ def broker_problems(given: GivenSettings, rejected: Collection[str] = ()) -> lis
 
 
 def broker_warnings(given: GivenSettings) -> list[str]:
-    """What a broker was given that does not do what it seems to."""
+    """Warnings about given settings that do not have the effect they seem to have."""
     return [
         f"{small} = {value_of(small, given)}: without effect above {large} = {value_of(large, given)}: {why}"
         for small, large, why in _INEFFECTIVE_ABOVE
@@ -56,7 +56,7 @@ def broker_warnings(given: GivenSettings) -> list[str]:
 
 
 def topic_problems(overrides: Mapping[str, str], given: GivenSettings) -> list[str]:
-    """What is wrong between a topic's settings, its broker's counted where it has none."""
+    """Problems between a topic's settings, with the broker's values where the topic has none."""
 
     def value(name: str) -> Any:
         return topic_value_of(name, overrides, given)
@@ -71,7 +71,7 @@ def topic_problems(overrides: Mapping[str, str], given: GivenSettings) -> list[s
 
 
 def group_problems(overrides: Mapping[str, str], given: GivenSettings) -> list[str]:
-    """What is wrong with the settings of one group, its broker's counted where it has none."""
+    """Problems with the settings of one group, with the broker's values where the group has none."""
 
     def value(name: str) -> int:
         number = group_value_of(name, overrides, given)
@@ -93,7 +93,7 @@ def group_problems(overrides: Mapping[str, str], given: GivenSettings) -> list[s
 
 
 def listener_problems(config: BrokerConfig) -> list[str]:
-    """What is wrong between listeners and the settings of TLS."""
+    """Problems between the listeners and the TLS settings."""
     return [*_missing_files(config), *_unknown_listener_keys(config), *_http_port_conflicts(config)]
 
 

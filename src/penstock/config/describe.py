@@ -1,7 +1,7 @@
-"""Answers for DescribeConfigs: every setting, its value, and where the value came from.
+"""DescribeConfigs: every setting, its value, and where the value came from.
 
-What is described is read from the same list that decides which value counts (`layers`). Passwords
-never leave: their entries and synonyms have no value. Nor do values of settings that this release does
+The description is read from the same list that determines the effective value (`layers`). Passwords never
+leave the broker: their entries and synonyms have no value. The same holds for settings that this release does
 not know: any of them may be a password.
 """
 
@@ -41,11 +41,11 @@ class ConfigEntry(NamedTuple):
     type: ConfigType
     documentation: str | None
     synonyms: tuple[ConfigSynonym, ...]
-    """The one that counts first."""
+    """All given values, the effective one first."""
 
 
 def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every setting of a topic that has these of its own."""
+    """Every setting of a topic with these overrides."""
     given = broker.given
     return [
         _topic_entry(TOPIC_SETTINGS[entry.name], overrides, given) if entry.name in overrides else entry
@@ -68,7 +68,7 @@ def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
 
 
 def describe_cluster_defaults(broker: BrokerConfig) -> list[ConfigEntry]:
-    """What was set at run time for all brokers, and nothing else."""
+    """The cluster-wide dynamic settings, and nothing else."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER
     cluster = broker.given.cluster
     known = [
@@ -80,7 +80,9 @@ def describe_cluster_defaults(broker: BrokerConfig) -> list[ConfigEntry]:
 
 
 def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every setting of a group that has these of its own. Kafka calls the broker's values defaults."""
+    """Every setting of a group with these overrides. As in Kafka, the broker's values have the source
+    DEFAULT.
+    """
     entries = []
     for name, setting in GROUP_OVERRIDE_SETTINGS.items():
         text = render(group_value_of(name, overrides, broker.given))
@@ -92,10 +94,10 @@ def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
     return in_kafkas_order(entries, GROUP_SLOTS)
 
 
-# A tool asks for every topic of a cluster at once, and most of their settings are the broker's.
+# Tools describe every topic of a cluster at once, and topics inherit most of their settings from the broker.
 @lru_cache(maxsize=4)
 def _inherited_entries(*layers: frozenset[tuple[str, str]]) -> tuple[ConfigEntry, ...]:
-    """The entries of a topic that has no settings of its own."""
+    """The entries of a topic without overrides."""
     given = GivenSettings(*(dict(layer) for layer in layers))
     settings = in_kafkas_order(TOPIC_SETTINGS.values(), TOPIC_SLOTS)
     return tuple(_topic_entry(setting, NO_SETTINGS, given) for setting in settings)
@@ -123,7 +125,7 @@ def _entry(setting: Setting, synonyms: list[Synonym], *, read_only: bool) -> Con
 
 
 def _unknown_entries(*layers: tuple[ConfigSource, Mapping[str, str]]) -> Iterator[ConfigEntry]:
-    """Settings without a declaration, in layers of which the first counts before the next."""
+    """Entries of settings that are not declared. Earlier layers take precedence over later ones."""
     for name in sorted(set().union(*(layer for _, layer in layers))):
         if find_setting(name) is None:
             synonyms = tuple(ConfigSynonym(name, None, source) for source, layer in layers if name in layer)

@@ -1,4 +1,4 @@
-"""The settings of consumer groups and of the offsets they commit, as Kafka names them."""
+"""Declarations of the settings of consumer groups and of their committed offsets, with Kafka's names."""
 
 from penstock.config.setting import ConfigType, Setting, SettingRule, by_name
 from penstock.limits import (
@@ -155,7 +155,7 @@ GROUP_OVERRIDE_SETTINGS = by_name(
         ),
     )
 )
-"""What one group of the new protocol can be given for itself."""
+"""Settings that one group of the consumer protocol can have."""
 
 OFFSET_SETTINGS = (
     Setting(

@@ -1,4 +1,4 @@
-"""What the coordinator of groups obeys: the typed form of its settings."""
+"""GroupConfig: the typed form of the group coordinator's settings."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,19 +16,19 @@ class ClassicConfig(NamedTuple):
 
 
 class ConsumerConfig(NamedTuple):
-    """For groups of the new protocol (KIP-848)."""
+    """Settings of groups that use the consumer protocol (KIP-848)."""
 
     session_ms: int
     heartbeat_ms: int
     heartbeat_rebalancing_ms: int
     members_max: int
     assignors: tuple[str, ...]
-    """The first is the default."""
+    """The first assignor is the default."""
     upgrade_allowed: bool
     downgrade_allowed: bool
 
     def of_group(self, overrides: Mapping[str, str]) -> "ConsumerConfig":
-        """What a group obeys that has these settings of its own."""
+        """The effective settings of a group with these overrides."""
         own: dict[str, Any] = {
             _OVERRIDE_FIELDS[name]: GROUP_OVERRIDE_SETTINGS[name].parse(text)
             for name, text in overrides.items()

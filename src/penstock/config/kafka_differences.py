@@ -1,6 +1,6 @@
-"""Where a default is not Kafka's, and why. This table is all of them; a test proves it.
+"""Every default that differs from Kafka's, and why; a test proves that the table is complete.
 
-`NOT_IN_KAFKA` are settings Kafka does not know, so no default of its own can be departed from.
+`NOT_IN_KAFKA` are settings that Kafka does not have, so their defaults cannot differ.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ class KafkaDifference(NamedTuple):
     kafka: str
     reason: str
     ours: str = ""
-    """Where it is not one value."""
+    """Our default, where it is not a single value."""
 
 
 _ACKNOWLEDGED = (
@@ -82,7 +82,7 @@ NOT_IN_KAFKA = frozenset(
         "http.listener",
         "http.tokens.file",
         "group.consumer.rebalance.heartbeat.interval.ms",
-        # Kafka 4 removed it; tools still read it to learn the version.
+        # Kafka 4 removed this setting; tools still read it to determine the version.
         "inter.broker.protocol.version",
     }
 )

@@ -1,12 +1,12 @@
-"""Broker settings of Kafka that this broker does not have: which only warn, and which stop the start.
+"""Kafka broker settings that this broker does not have: those that only warn, and those that stop the start.
 
-A configuration that was written for Kafka should start a broker here. Most of what it says beyond the
-settings declared here tunes parts that this broker does not have; leaving it out does no harm, and a
-warning says so. But where a setting protects something, a broker that started without the protection
-would be worse than one that does not start.
+A configuration that was written for Kafka should start a broker here. Most of its settings beyond the
+declared ones tune parts that this broker does not have; ignoring them does no harm, and causes a warning. But
+where a setting protects something, a broker that started without the protection would be worse than one that
+does not start.
 
-A name in neither list is nobody's, most likely misspelt, and stops the start too (`sources`): it would
-have no effect, and nobody would notice.
+A name in neither list is no setting of Kafka and most likely misspelt. It stops the start too
+(`sources`), because otherwise its lack of effect would go unnoticed.
 """
 
 from penstock.config.broker_settings import LISTENER_PREFIX
@@ -105,7 +105,7 @@ _PREFIXES_WITHOUT_EFFECT = ("password.encoder.", "remote.", "zookeeper.")
 REPLACED_BY = {
     "offsets.topic.replication.factor": "__consumer_offsets follows default.replication.factor",
 }
-"""What decides instead, where something does."""
+"""What determines the behaviour instead, where something does."""
 
 _NO_AUTHORIZER = "there is no authorizer, so everybody could do what it forbids"
 _NO_POLICY = "there are no policies, so requests that it forbids would be carried out"
@@ -127,24 +127,24 @@ PROTECTIVE_SETTINGS = {
     "ssl.engine.factory.class": _OTHER_TLS,
     "super.users": _NO_AUTHORIZER,
 }
-"""What stops the start, and why."""
+"""Settings that stop the start, and why."""
 _HARMLESS = {
     "allow.everyone.if.no.acl.found": "true",
     "max.connection.creation.rate": "2147483647",
     "security.inter.broker.protocol": "PLAINTEXT",
 }
-"""Values of those that protect nothing; an empty one never does."""
+"""Values of these settings that protect nothing; an empty value never does."""
 
 
 def without_listener(name: str) -> str:
-    """The setting itself, where a name gives it for one listener (`listener.name.<listener>.<setting>`)."""
+    """The setting without the listener's prefix (`listener.name.<listener>.<setting>`)."""
     if not name.startswith(LISTENER_PREFIX):
         return name
     return name.removeprefix(LISTENER_PREFIX).partition(".")[2] or name
 
 
 def protection_of(name: str, text: str) -> str | None:
-    """Why this value of a setting must not be left out silently; None: nothing would be unprotected."""
+    """Why this value of a setting must not be ignored silently; None if nothing would be unprotected."""
     name = without_listener(name)
     if name not in PROTECTIVE_SETTINGS or text.strip() in ("", _HARMLESS.get(name)):
         return None
@@ -152,7 +152,7 @@ def protection_of(name: str, text: str) -> str | None:
 
 
 def is_without_effect(name: str, text: str, listeners: str) -> bool:
-    """Whether leaving a setting out does no harm. `listeners`: the setting of that name."""
+    """Whether ignoring this setting does no harm. `listeners` is the value of the setting of that name."""
     name = without_listener(name)
     if name == "inter.broker.listener.name":
         return text.strip() in ("", listeners.strip().partition("://")[0])

@@ -1,13 +1,13 @@
-"""Which of several given values counts, and where it came from.
+"""Layers of settings: which of several given values is effective, and where it came from.
 
-A setting can be given for one topic, for this broker or for all brokers while they run, at start
-(flags, --set, the file: one layer), or by nobody. `synonyms_of` lists everything that was given for
-a setting, the one that counts first. DescribeConfigs shows that list, and `resolve` takes its head,
-so what is shown and what is obeyed cannot differ.
+A setting can be given for one topic, dynamically for this broker or for all brokers, or at start (flags,
+--set and the file form one layer); otherwise its default applies. `synonyms_of` lists every value given for a
+setting, the effective one first. DescribeConfigs returns that list, and `resolve` takes its head, so the
+reported and the effective value cannot differ.
 
-Rule: values in a layer were parsed before they were put there, and those that cannot be are left out
-(`BrokerConfig.with_dynamic`). Keys nobody declared are passed over, so that a store written by a newer
-release can still be read.
+Rule: values are parsed before they are put into a layer, and values that cannot be parsed are left out
+      (`BrokerConfig.with_dynamic`). Keys that are not declared are skipped, so that a store written by a
+      newer release can still be read.
 """
 
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ _UNIT_MS = {"hours": HOUR_MS, "minutes": MINUTE_MS}
 
 
 class GivenSettings(NamedTuple):
-    """What was given to a broker, as texts, by where it was given."""
+    """The texts given to a broker, by where they were given."""
 
     static: Mapping[str, str] = NO_SETTINGS
     cluster: Mapping[str, str] = NO_SETTINGS
-    """While running, for all brokers."""
+    """Dynamic settings for all brokers."""
     own: Mapping[str, str] = NO_SETTINGS
-    """While running, for this broker."""
+    """Dynamic settings for this broker."""
 
 
 NOTHING_GIVEN = GivenSettings()
@@ -49,12 +49,14 @@ class Synonym(NamedTuple):
 
 
 def synonyms_of(setting: Setting, given: GivenSettings) -> list[Synonym]:
-    """All values a broker has for its setting, the one that counts first."""
+    """All values that a broker has for a setting, the effective one first."""
     return _synonyms((setting.name, *setting.synonyms), given)
 
 
 def topic_synonyms_of(setting: Setting, overrides: Mapping[str, str], given: GivenSettings) -> list[Synonym]:
-    """The same for a topic's setting: its own value, then those of the broker it follows."""
+    """All values for a topic's setting: its own override, then those of the broker settings that it
+    follows.
+    """
     found = _synonyms(setting.synonyms, given)
     text = overrides.get(setting.name)
     if text is not None:
@@ -65,31 +67,31 @@ def topic_synonyms_of(setting: Setting, overrides: Mapping[str, str], given: Giv
 
 
 def resolve(setting: Setting, synonyms: list[Synonym]) -> SettingValue | None:
-    """The value that counts, in the unit of the setting that asks."""
+    """The effective value, in the unit of `setting`."""
     if not synonyms:
         return None
     name, text, _ = synonyms[0]
     value = setting.parse(text)
     unit_ms = 1 if name == setting.name else _UNIT_MS.get(name.rpartition(".")[2], 1)
-    # A negative duration means "no limit" in every unit.
+    # A negative duration means "no limit" in every unit, and is not converted.
     return value * unit_ms if isinstance(value, int) and unit_ms > 1 and value > 0 else value
 
 
 def value_of(name: str, given: GivenSettings) -> Any:
-    """The value a broker obeys, of the declared type; None where there is neither value nor default."""
+    """The broker's effective value, of the declared type; None if there is neither a value nor a default."""
     setting = find_setting(name)
     assert setting is not None, f"{name} is not declared"
     return resolve(setting, synonyms_of(setting, given))
 
 
 def topic_value_of(name: str, overrides: Mapping[str, str], given: GivenSettings) -> Any:
-    """The value a topic obeys."""
+    """The topic's effective value."""
     setting = TOPIC_SETTINGS[name]
     return resolve(setting, topic_synonyms_of(setting, overrides, given))
 
 
 def group_value_of(name: str, overrides: Mapping[str, str], given: GivenSettings) -> Any:
-    """The value a group obeys."""
+    """The group's effective value."""
     setting = GROUP_OVERRIDE_SETTINGS[name]
     text = overrides.get(name)
     return value_of(setting.synonyms[0], given) if text is None else setting.parse(text)
@@ -102,4 +104,5 @@ def _synonyms(names: tuple[str, ...], given: GivenSettings) -> list[Synonym]:
         (ConfigSource.STATIC_BROKER, given.static),
         (ConfigSource.DEFAULT, _DEFAULTS),
     )
+    # The layer decides before the name: a dynamic value wins even if it was set under a synonym.
     return [Synonym(name, layer[name], source) for source, layer in layers for name in names if name in layer]

@@ -1,11 +1,11 @@
-"""Where clients connect, and what they are told to connect to.
+"""Listeners: the addresses that the broker binds, and the addresses that it advertises to clients.
 
-`listeners` says where the broker listens, `advertised.listeners` what it tells clients, and
-`listener.security.protocol.map` which protocol a listener's name stands for.
+`listeners` sets the addresses that the broker binds, `advertised.listeners` those that clients receive, and
+`listener.security.protocol.map` the protocol of each listener's name.
 
-Rule 1: a client is never told an address it cannot connect to: listening on every address (0.0.0.0,
-        ::) needs an advertised one.
-Rule 2: nothing is offered beyond this machine unprotected unless the operator said so (--insecure).
+Rule 1: the broker never advertises an address that clients cannot connect to: binding every address (0.0.0.0,
+        ::) requires an advertised one.
+Rule 2: nothing is open to other machines unprotected unless the operator allows it (--insecure).
 Rule 3: every problem is found and reported, not only the first.
 """
 
@@ -33,7 +33,7 @@ class SecurityProtocol(StrEnum):
     SSL = "SSL"
 
 
-# Known to Kafka, so that the refusal can say more than "unknown".
+# Protocols that Kafka has, so that the error message can be more specific than "unknown".
 _WITH_USERS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 
 
@@ -58,7 +58,7 @@ class Listener(NamedTuple):
     protocol: SecurityProtocol
     host: str
     port: int
-    """0 takes any free port."""
+    """0 binds any free port."""
     advertised_host: str
     advertised_port: int
     """0 stands for the port that was bound."""
@@ -69,7 +69,7 @@ class Listener(NamedTuple):
 
 
 def parse_address(text: str) -> Address | None:
-    """host:port, with an IPv6 host in brackets. An empty host is every address."""
+    """Parse host:port, with an IPv6 host in brackets. An empty host stands for every address."""
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) > PORT_MAX:
         return None
@@ -86,7 +86,7 @@ def parse_http(text: str, *, insecure: bool) -> Address:
 
 
 def advertise(text: str, listeners: Sequence[str]) -> str:
-    """`--advertised host[:port]` as advertised.listeners for the one listener there is."""
+    """The value of advertised.listeners for `--advertised host[:port]` and the only listener."""
     if len(listeners) != 1:
         raise ConfigError(
             f"--advertised {text}: there are {len(listeners)} listeners; say which is meant with"
@@ -107,7 +107,7 @@ def parse_listeners(
     *,
     insecure: bool = False,
 ) -> tuple[Listener, ...]:
-    """Listeners in the order they were given."""
+    """The listeners, in the order they were given."""
     problems: list[str] = []
     protocols = _parse_protocol_map(protocol_map, problems)
     bound = _parse_entries("listeners", listeners, problems)

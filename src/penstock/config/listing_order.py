@@ -1,7 +1,7 @@
-"""The order in which DescribeConfigs lists settings: Kafka's own, which clients' tests have come to expect.
+"""The order in which DescribeConfigs lists settings: Kafka's own, because tests of clients rely on it.
 
-Kafka lists what its hash table yields: settings by the low bits of their name's hash, as many bits as the
-table for that kind of resource has. Settings that Kafka does not have fall into the same order.
+Kafka lists settings in the order of its hash table: by the low bits of the hash of their name, as many bits
+as the table for that kind of resource has. Settings that Kafka does not have are sorted by the same rule.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ TOPIC_SLOTS: Final = 64
 BROKER_SLOTS: Final = 512
 GROUP_SLOTS: Final = 16
 
-# Settings in the same slot stand in the order in which Kafka's table took them in.
+# Settings in the same slot are listed in the order in which Kafka inserts them.
 _SAME_SLOT: Final = (
     ("segment.bytes", "retention.ms", "compression.gzip.level"),
     ("flush.messages", "compression.zstd.level"),
@@ -38,12 +38,13 @@ N = TypeVar("N", bound=Named)
 
 
 def in_kafkas_order(settings: Iterable[N], slots: int) -> list[N]:
-    """The settings of one resource, as Kafka would list them. `slots` is a power of two."""
+    """The settings of one resource in Kafka's order. `slots` is a power of two."""
     return sorted(settings, key=lambda setting: _listing_key(setting.name, slots))
 
 
 @lru_cache(maxsize=1024)
 def _listing_key(name: str, slots: int) -> tuple[int, int]:
+    # Java's String.hashCode and the bit spreading of HashMap.
     value = 0
     for character in name:
         value = (31 * value + ord(character)) & 0xFFFFFFFF

@@ -1,6 +1,6 @@
-"""The page docs/configuration.md, from the declarations.
+"""Generates docs/configuration.md from the declarations of the settings.
 
-Write it again after a declaration changed (a test fails until it is):
+Regenerate the page after a declaration changed (a test fails until then):
 
     python -m penstock.config.reference > docs/configuration.md
 """

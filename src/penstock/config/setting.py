@@ -1,11 +1,11 @@
 """A declared setting: its name, type, default, bounds and meaning.
 
-Strategy: everything that is known of a setting stands in one declaration, and every use of it
-(parsing, refusing, describing, documenting) reads that. A value has two forms: typed for code, and
-Kafka's text for the wire, the store and the file. `parse` and `render` go between them.
+Strategy: everything known about a setting is in one declaration, and every use of the setting (parsing,
+validating, describing, documenting) reads that declaration. A value has two forms: typed for code, and
+Kafka's text for the wire, the store and the file. `parse` and `render` convert between them.
 
-Rule 1: `parse(render(value)) == value` for every value a setting allows.
-Rule 2: a refusal names the key, the value and what is allowed.
+Rule 1: `parse(render(value)) == value` for every value that a setting allows.
+Rule 2: an error message names the setting, the value and the allowed values.
 """
 
 import re
@@ -18,13 +18,13 @@ from penstock.errors import ConfigError
 from penstock.limits import INT_MAX, LONG_MAX, SHORT_MAX
 
 _PASSWORD = re.compile(r"(?<=://)([^/?@:]*):[^/?]*@")
-"""In an address: of the metadata store."""
+"""The credentials in the URL of the metadata store."""
 
 SettingValue = bool | int | float | str | tuple[str, ...]
 
 
 class ConfigType(IntEnum):
-    """Kafka's numbers."""
+    """Kafka's numbers of the types."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -38,7 +38,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Kafka's numbers. A smaller one counts before a larger one; a group's own before all."""
+    """Kafka's numbers of the sources. A smaller source takes precedence over a larger one; GROUP over all."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -49,14 +49,14 @@ class ConfigSource(IntEnum):
 
 
 class SettingRule(NamedTuple):
-    """What bounds cannot say. `description` completes the sentence "it must be ..."."""
+    """A constraint that bounds cannot express. `description` completes the sentence "it must be ..."."""
 
     is_satisfied: Callable[[Any], bool]
     description: str
 
 
 _INTEGERS = {ConfigType.SHORT: SHORT_MAX, ConfigType.INT: INT_MAX, ConfigType.LONG: LONG_MAX}
-# Python reads more as a number than Kafka does (1_000, other scripts' digits, nan).
+# Python accepts more texts as numbers than Kafka does (1_000, digits of other scripts, nan).
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _INTEGER_DIGITS_MAX = 20
@@ -73,11 +73,11 @@ class Setting(NamedTuple):
     allowed: tuple[str, ...] | tuple[int, ...] = ()
     rule: SettingRule | None = None
     synonyms: tuple[str, ...] = ()
-    """Broker settings whose value is taken, in this order, where this one is not set."""
+    """Broker settings whose value applies, in this order, where this setting is not set."""
     dynamic: bool = False
-    """May be changed while the broker runs."""
+    """Whether the setting may be changed while the broker runs."""
     effect: str = ""
-    """Empty when the setting is honoured; otherwise why setting it changes nothing."""
+    """Empty if the setting has an effect; otherwise why setting it changes nothing."""
 
     @property
     def sensitive(self) -> bool:
@@ -99,7 +99,7 @@ class Setting(NamedTuple):
 
     @property
     def allowed_text(self) -> str:
-        """What is allowed, as the end of a sentence that begins with "must be"."""
+        """The allowed values, as the end of a sentence that begins with "must be"."""
         if self.rule is not None:
             return self.rule.description
         if self.allowed:
@@ -133,18 +133,18 @@ class Setting(NamedTuple):
 
 
 def hide_password(text: str) -> str:
-    """As it may be shown to anybody."""
+    """The text with passwords in URLs masked, safe for logs and replies."""
     return _PASSWORD.sub(r"\1:***@", text) if "@" in text else text
 
 
 def render(value: SettingValue) -> str:
-    """Kafka's text for a value."""
+    """Kafka's text form of a value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
     if isinstance(value, float):
-        return repr(value).replace("e+", "E")  # as Java writes what is very large
+        return repr(value).replace("e+", "E")  # Java's form of very large numbers
     return str(value)
 
 
@@ -157,8 +157,8 @@ def by_name(settings: Iterable[Setting]) -> dict[str, Setting]:
 
 
 def unknown_setting_message(name: str, known: Iterable[str]) -> str:
-    """The sentence that refuses a key nobody declared."""
-    # Only a refusal needs it, and it takes longer to load than this whole package.
+    """The error message for a setting that is not declared."""
+    # Imported here because only this message needs it, and it takes longer to load than this whole package.
     from difflib import get_close_matches
 
     nearest = get_close_matches(name, known, n=1, cutoff=0.6)
@@ -167,7 +167,9 @@ def unknown_setting_message(name: str, known: Iterable[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A client may send anything; what is said about it has to fit a reply and a log line."""
+    """The text, quoted and shortened: a client may send anything, and the message has to fit a reply and a
+    log line.
+    """
     return repr(text if len(text) <= _QUOTED_MAX else text[:_QUOTED_MAX] + "...")
 
 
@@ -176,6 +178,7 @@ def _read_boolean(text: str) -> bool | None:
 
 
 def _read_integer(text: str) -> int | None:
+    # Longer texts exceed every type, and int() would raise on thousands of digits.
     if len(text) > _INTEGER_DIGITS_MAX or not _INTEGER.fullmatch(text):
         return None
     return int(text)

@@ -1,12 +1,13 @@
-"""Where a broker's settings come from: flags over --set over the file over defaults.
+"""Sources of a broker's settings: flags override --set, which overrides the file, which overrides defaults.
 
-Every source becomes (key, text, origin) triples, lowest first; each is parsed on its own and a
-later one replaces an earlier. Then the settings are checked against each other.
+Every source becomes (key, text, origin) triples, lowest precedence first; each value is parsed on its own,
+and a later one replaces an earlier. Then the settings are checked against each other.
 
-Rule 1: a key nobody declared is refused, with the nearest one that was. One of Kafka's that is not
-        declared here has no effect and gives a warning, unless it protects something (`kafka_settings`).
-Rule 2: a refusal says which source it came from.
-Rule 3: all problems are reported together: one start is enough to learn of them.
+Rule 1: a key that is not declared is rejected, with the nearest declared one as a hint. A Kafka setting that
+        is not declared here has no effect and causes a warning, unless it protects something
+        (`kafka_settings`).
+Rule 2: an error message names the source of the value.
+Rule 3: all problems are reported together, so that one start reveals them all.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ _FLAGS = {
     "kafka": "listeners",
 }
 _ADDRESS_FLAGS = {"http": "", "kafka": "PLAINTEXT://"}
-"""With what stands before the address in their setting."""
+"""Flags that take an address, and the prefix of the address in the setting."""
 _LISTENER_KEYS = {"listeners", "advertised.listeners", "listener.security.protocol.map", "http.listener"}
 
 Flag = str | int | bool | None
@@ -60,8 +61,8 @@ def load(
     """A broker's settings, or ConfigError with one line for each problem.
 
     `flags` are those of `serve`, by parameter name (data_dir, kafka, http, advertised, node_id, rack,
-    metadata, insecure); None is a flag that was not given. `sets` are "key=value", and refusals call them
-    `sets_origin`. `file` is TOML.
+    metadata, insecure); None is a flag that was not given. `sets` are "key=value"; error messages name their
+    source as `sets_origin`. `file` is TOML.
     """
     assert flags.keys() <= {*_FLAGS, "advertised", "insecure"}, "a flag nobody declared"
     problems: list[str] = []
@@ -78,7 +79,7 @@ def load(
     try:
         config = BrokerConfig.of(given, insecure=flags.get("insecure") is True)
     except ConfigError as problem:
-        # With one of them refused already, the rest cannot be judged.
+        # If one of the listener settings was rejected already, an error about the others would be misleading.
         problems += [] if rejected & _LISTENER_KEYS else [str(problem)]
         raise ConfigError("\n".join(problems)) from None
     if not any(key in _LISTENER_KEYS or "ssl." in key for key in rejected):
@@ -133,7 +134,9 @@ def _from_flags(flags: Mapping[str, Flag], problems: list[str]) -> Iterator[_Sou
 
 
 def _apply_advertised(flag: Flag, static: dict[str, str], rejected: set[str], problems: list[str]) -> None:
-    """`--advertised` names no listener, so it can only be read once the listeners are known."""
+    """Apply `--advertised`, which names no listener and so can only be parsed once the listeners are
+    known.
+    """
     if flag is None:
         return
     try:
@@ -156,7 +159,7 @@ def _from_sets(sets: Sequence[str], origin: str, problems: list[str]) -> Iterato
 def _from_file(file: bytes | None, problems: list[str]) -> Iterator[_SourceEntry]:
     if file is None:
         return
-    # Most brokers start without a file and need no reader for one.
+    # Imported here because most brokers start without a file.
     import tomllib
 
     try:
@@ -188,7 +191,7 @@ def _text_of(value: Any) -> str | None:
 
 
 def _first_leaf(key: str, value: Any) -> str:
-    """What log.retention.ms without quotes was meant to be."""
+    """The dotted key that a key without quotes (log.retention.ms) was meant to be."""
     while isinstance(value, dict) and value:
         part, value = next(iter(value.items()))
         key = f"{key}.{part}"

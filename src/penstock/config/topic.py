@@ -1,7 +1,7 @@
-"""What one topic's log obeys: the typed form of a topic's settings.
+"""TopicConfig: the typed form of a topic's settings, as its log uses them.
 
-The broker keeps one `TopicConfig` with its defaults; a topic's own settings replace fields of it.
-Settings that nothing acts on have no field here.
+The broker keeps one `TopicConfig` with its defaults; a topic's overrides replace fields of it. Settings that
+have no effect have no field here.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FlushPolicy(StrEnum):
-    """When records reach the disk."""
+    """When records are flushed to disk."""
 
     BEFORE_ACK = "before_ack"
     INTERVAL = "interval"
@@ -35,7 +35,7 @@ class TimestampType(StrEnum):
 
 
 class CompressionType(StrEnum):
-    """`PRODUCER` stores batches as they came."""
+    """Compression of stored batches. `PRODUCER` stores batches as they were received."""
 
     PRODUCER = "producer"
     UNCOMPRESSED = "uncompressed"
@@ -49,9 +49,9 @@ class TopicConfig(NamedTuple):
     retention_ms: int
     """-1 keeps records for ever."""
     retention_bytes: int
-    """Of one partition; -1 sets no limit."""
+    """Limit for one partition; -1 sets no limit."""
     retention_topic_bytes: int
-    """Of all partitions together; -1 sets no limit."""
+    """Limit for all partitions together; -1 sets no limit."""
     segment_bytes: int
     segment_ms: int
     index_interval_bytes: int
@@ -74,7 +74,7 @@ class TopicConfig(NamedTuple):
 
     @classmethod
     def effective(cls, overrides: Mapping[str, str], broker: "BrokerConfig") -> "TopicConfig":
-        """The settings a topic obeys: its own, and the broker's where it has none."""
+        """The effective settings of a topic: its overrides, and the broker's values for the rest."""
         own = {
             _FIELDS[name]: _typed(_FIELDS[name], TOPIC_SETTINGS[name].parse(text))
             for name, text in overrides.items()
@@ -84,7 +84,7 @@ class TopicConfig(NamedTuple):
 
     @classmethod
     def defaults(cls, given: GivenSettings) -> "TopicConfig":
-        """What a topic without settings of its own obeys on a broker that was given these."""
+        """The effective settings of a topic without overrides on a broker with these settings."""
         values = {field: topic_value_of(name, NO_SETTINGS, given) for name, field in _FIELDS.items()}
         return cls(**{field: _typed(field, value) for field, value in values.items()})
 
@@ -108,15 +108,16 @@ class TopicConfig(NamedTuple):
         return CleanupPolicy.COMPACT in self.cleanup_policy
 
     def retention_bytes_of_partition(self, partitions: int) -> int:
-        """The size limit of one of so many partitions; -1 if there is none."""
+        """The size limit of one of `partitions` partitions; -1 if there is none."""
         assert partitions > 0, "a topic has partitions"
         if self.retention_topic_bytes < 0:
             return self.retention_bytes
+        # The topic's limit is divided evenly over its partitions.
         share = self.retention_topic_bytes // partitions
         return share if self.retention_bytes < 0 else min(share, self.retention_bytes)
 
 
-# The word "message" says nothing inside a message queue, except before "bytes".
+# The word "message" adds nothing here, except before "bytes".
 _FIELDS = {
     name: field
     for name in TOPIC_SETTINGS

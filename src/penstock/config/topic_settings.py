@@ -1,8 +1,8 @@
-"""The settings a topic can have, as Kafka names them.
+"""Declarations of topic settings, with Kafka's names.
 
-`synonyms` are the broker settings a topic follows while it has no value of its own; their defaults
-agree, which a test proves. A setting that nothing acts on yet is still accepted and returned,
-because tools set it and read it back; its `effect` says so.
+`synonyms` are the broker settings that apply while a topic has no override; their defaults agree, which a
+test proves. A setting without effect is still accepted and returned, because tools set it and read it back;
+its `effect` gives the reason.
 """
 
 import re
@@ -310,7 +310,7 @@ _REPLICATION = (
 
 TOPIC_SETTINGS = by_name((*_RETENTION_AND_SEGMENTS, *_RECORDS, *_FLUSHING, *_COMPACTION, *_REPLICATION))
 
-# Kafka removed these; older tools still send them. They are accepted, not kept and not returned.
+# Kafka removed these; older tools still send them. They are accepted, but neither stored nor returned.
 IGNORED_TOPIC_SETTINGS = frozenset(
     {"message.format.version", "message.downconversion.enable", "message.timestamp.difference.max.ms"}
 )
