@@ -3,18 +3,18 @@
 Replaces all settings of a topic, of a group, of this broker or of all brokers.
 
 Behaviour
-    What is not named goes back to its default; an empty list clears everything.
-    Each resource is changed, or refused, on its own. validate_only decides and changes nothing.
-    The settings are judged before the topic's existence: both wrong gives INVALID_CONFIG.
-    A broker's settings are refused with INVALID_REQUEST where a topic's get INVALID_CONFIG.
+    A setting that the request does not name returns to its default; an empty list clears all settings.
+    Each resource is changed, or rejected, on its own. validate_only decides and changes nothing.
+    The settings are validated before the topic's existence: both wrong gives INVALID_CONFIG.
+    A broker's settings are rejected with INVALID_REQUEST where a topic's get INVALID_CONFIG.
     Broker "" holds the defaults of all brokers.
-    A broker setting that this release does not know is kept and listed, and nothing acts on it.
+    A broker setting that this release does not know is stored and listed, and has no effect.
 Versions
     2  flexible encoding
 Differs from Kafka
-    A resource named twice is refused twice; Kafka 4.2 never answers such a request.
-    Of broker settings that this release does not know, at most 100 of each broker are kept.
-    Only topics, brokers and groups have settings, groups those of consumers.
+    A resource that is named twice is rejected twice; Kafka 4.2 never replies to such a request.
+    At most 100 broker settings that this release does not know are stored for each broker.
+    Only topics, brokers and groups have settings, and groups only those of consumers.
     At most 10,000 resources in one request.
 """
 

@@ -1,20 +1,20 @@
 """AlterPartitionReassignments: api key 45, versions 0 to 1.
 
-Moves replicas of partitions to other brokers. Answered when the move has begun; that it is over is seen by
-ListPartitionReassignments.
+Moves replicas of partitions to other brokers. The reply is sent when the reassignment has begun;
+ListPartitionReassignments shows when it is complete.
 
 Behaviour
-    Brokers of the target must be known, each named once: INVALID_REPLICA_ASSIGNMENT. So is a target that
-    leaves nobody who is in sync. They need not be there: the move then waits for them.
-    Null replicas end the move under way, and the replicas are those before it: NO_REASSIGNMENT_IN_PROGRESS if
-    there is none. A target that only orders the replicas differently changes who is preferred to lead.
-    Partitions that are refused leave the others alone. One that occurs twice is answered once, with
+    Brokers of the target must be registered, each named once: INVALID_REPLICA_ASSIGNMENT. So is a target that
+    would leave no in-sync replica. The brokers may be down: the reassignment then waits for them.
+    Null replicas cancel the reassignment under way and return to the replicas before it; if there is none:
+    NO_REASSIGNMENT_IN_PROGRESS. A target that only reorders the replicas changes the preferred leader.
+    Rejected partitions do not affect the others. A partition that occurs twice gets one reply,
     INVALID_REQUEST. More than 10,000 in one request: POLICY_VIOLATION. A timeout of zero or less moves
-    nothing: REQUEST_TIMED_OUT. What refuses the whole is told for each partition too.
+    nothing: REQUEST_TIMED_OUT. An error of the whole request is repeated for each partition.
 Versions
-    1  another number of replicas can be forbidden: INVALID_REPLICATION_FACTOR
+    1  a change of the replication factor can be forbidden: INVALID_REPLICATION_FACTOR
 Differs from Kafka
-    Any broker carries it out.
+    Any broker carries out the request.
 """
 
 from collections import Counter

@@ -1,14 +1,14 @@
 """AlterReplicaLogDirs: api key 34, versions 1 to 2.
 
-Moves replicas to others of this broker's log directories, of which it has one.
+Moves replicas to another log directory of this broker, which has only one.
 
 Behaviour
-    A replica that is asked to be where it is: no error. kafka-reassign-partitions asks for that when it
-    is given the file that it wrote for going back.
+    A request to move a replica to the directory where it already is: no error. kafka-reassign-partitions
+    sends it when it is given the file that it wrote for rolling back.
     Another directory is LOG_DIR_NOT_FOUND, whatever the partition. A partition that does not exist is
-    UNKNOWN_TOPIC_OR_PARTITION; one without a replica here REPLICA_NOT_AVAILABLE, upon which the tool asks
-    again; after a failure of the disk all are KAFKA_STORAGE_ERROR.
-    Of several directories for one partition the last counts. Who may not alter the cluster gets
+    UNKNOWN_TOPIC_OR_PARTITION; one without a replica here REPLICA_NOT_AVAILABLE, which the tool retries;
+    after a failure of the disk all are KAFKA_STORAGE_ERROR.
+    Of several directories for one partition the last counts. A client that may not alter the cluster gets
     CLUSTER_AUTHORIZATION_FAILED for each partition.
 Versions
     2  flexible encoding
@@ -44,7 +44,9 @@ class AlterReplicaLogDirs:
         path: str,
         failure: Callable[[], str | None],
     ) -> None:
-        """`path` is the directory as DescribeLogDirs tells it; `failure` says why the disk cannot be used."""
+        """`path` is the directory as DescribeLogDirs returns it; `failure` returns why the disk cannot be
+        used.
+        """
         self._cluster = cluster
         self._partitions = partitions
         self._path = path

@@ -1,17 +1,17 @@
 """ApiVersions: api key 18, versions 0 to 4.
 
-Tells a client which APIs and versions are served here. The first request on every connection.
+Returns the APIs and versions that this broker serves. The first request on every connection.
 
 Behaviour
-    The list is the router's own. A client that names its software in a way Kafka would not accept
-    gets INVALID_REQUEST and no list. A version that is not known is answered all the same, by
-    whoever reads the frame, with `unsupported_version_reply` in the layout of version 0 (KIP-511).
+    The list comes from the router. A client whose software name Kafka would not accept gets INVALID_REQUEST
+    and no list. An unknown version of this API still gets a reply: the code that reads the frame sends
+    `unsupported_version_reply` in the layout of version 0 (KIP-511).
 Versions
     3  the client names its software; features are listed
     4  features whose lowest level is 0 may be listed; there is none here
 Differs from Kafka
-    Of Kafka's features only metadata.version is listed: the others stand for APIs not offered here. There is
-    penstock.version beside it, the level of the cluster.
+    Of Kafka's features only metadata.version is listed: the others stand for APIs that are not offered.
+    penstock.version, the level of the cluster, is listed beside it.
 """
 
 import re
@@ -38,7 +38,7 @@ Supported = list[tuple[int, int, int]]
 METADATA_VERSION = "metadata.version"
 METADATA_LEVEL_MIN = 7
 METADATA_LEVEL_MAX = 29
-"""Kafka 4.2's: tools take from it which release they speak to."""
+"""Kafka 4.2's level: tools infer the broker's release from it."""
 SOFTWARE_NAMED_FROM = 3
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -71,7 +71,7 @@ class ApiVersions:
 
 
 def unsupported_version_reply(supported: Supported) -> ApiVersionsResponse:
-    """What an unknown version of ApiVersions is told: which versions of it there are."""
+    """The reply to an unknown version of ApiVersions: the versions of ApiVersions that are supported."""
     own = [ApiVersion(*entry) for entry in supported if entry[0] == API_VERSIONS.key]
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
 

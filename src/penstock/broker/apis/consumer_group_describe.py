@@ -1,14 +1,13 @@
 """ConsumerGroupDescribe: api key 69, versions 0 to 1.
 
-Shows groups of the new protocol: epochs, members, what each holds and shall hold.
+Describes groups of the consumer protocol: epochs, members, current and target assignments.
 
 Behaviour
-    A group that does not exist, or is of another type, is GROUP_ID_NOT_FOUND: tools then ask with
-    DescribeGroups.
+    A group that does not exist, or is of another type, is GROUP_ID_NOT_FOUND: tools then send DescribeGroups.
 Versions
-    1  which protocol a member speaks
+    1  the protocol of each member
 Differs from Kafka
-    A group that is named twice is answered once.
+    A group that is named twice is described once.
     Groups that would make the reply too large are POLICY_VIOLATION.
 """
 
@@ -35,7 +34,7 @@ from penstock.security.access import GROUP_OPERATIONS, Operation, Resource, Reso
 _ENTRY_BYTES: Final = 500
 _TOPIC_BYTES: Final = 100
 _PARTITION_BYTES: Final = 12
-"""What a member, a topic and a partition take beside their names."""
+"""Size of a member, a topic and a partition, in addition to their names."""
 
 
 class ConsumerGroupDescribe:
@@ -89,7 +88,7 @@ def _describe(group_id: str, state: GroupStateMachine, context: RequestContext) 
 
 
 def _weigh(described: DescribedConsumerGroup) -> int:
-    """About what it takes in memory and in the reply."""
+    """The approximate size of the description in memory and in the reply."""
     size = _ENTRY_BYTES * (1 + len(described.members)) + len(described.group_id)
     for member in described.members:
         size += sum(_TOPIC_BYTES + len(name) for name in member.subscribed_topic_names)
@@ -104,7 +103,9 @@ def _response(groups: list[DescribedConsumerGroup]) -> ConsumerGroupDescribeResp
 
 
 def _may_see_topics(described: DescribedConsumerGroup, context: RequestContext) -> bool:
-    """A description names topics; whoever may not see one of them is not shown half of it."""
+    """Whether the client may describe every topic that the description names; otherwise the group is
+    rejected.
+    """
     names = {
         topic.topic_name
         for member in described.members

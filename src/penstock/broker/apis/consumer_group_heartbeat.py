@@ -1,13 +1,13 @@
 """ConsumerGroupHeartbeat: api key 68, versions 0 to 1.
 
-The whole life of a member in the new group protocol: it joins, reports what it holds, learns what it
-shall hold, and leaves. The broker divides the work.
+Handles a member of the consumer protocol: it joins, reports its partitions, receives its target assignment,
+and leaves. The broker computes the assignment.
 
 Behaviour
-    A partition changes hands only when its old holder has given it up or is gone.
-    The reply says when to report next: sooner while partitions change hands.
-    A topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED when it is named, and is
-    matched by no regular expression.
+    A partition is reassigned only when its old owner has released it or has left the group.
+    The reply contains the next heartbeat interval: shorter while partitions are being reassigned.
+    A topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED when it is named, and is matched by
+    no regular expression.
 Versions
     1  regular expressions; the member chooses its own id
 Differs from Kafka

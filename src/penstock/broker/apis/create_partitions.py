@@ -1,18 +1,18 @@
 """CreatePartitions: api key 37, versions 0 to 3.
 
-Adds partitions to topics. `count` is how many the topic has afterwards.
+Adds partitions to topics. `count` is the topic's number of partitions afterwards.
 
 Behaviour
-    Topics that are refused leave the others alone. A topic that occurs twice is answered once, last,
-    with INVALID_REQUEST. A timeout of zero or less adds nothing: REQUEST_TIMED_OUT.
+    Rejected topics do not affect the others. A topic that occurs twice gets one reply, last, with
+    INVALID_REQUEST. A timeout of zero or less adds nothing: REQUEST_TIMED_OUT.
     More than 10,000 partitions of one topic, or added by one request: POLICY_VIOLATION.
-    validate_only answers in the same way and adds nothing.
+    validate_only sends the same reply and adds nothing.
     Replicas may be on registered brokers that are down: see controller/placement.py.
 Versions
-    nothing in them makes a difference here
+    no differences here
 Differs from Kafka
-    The broker's own topics are refused: groups are found by the number of partitions.
-    Kafka answers UNKNOWN_SERVER_ERROR to more than 10,000 and still adds some.
+    Internal topics are rejected: a group's coordinator is found by the number of partitions.
+    Kafka replies UNKNOWN_SERVER_ERROR to more than 10,000 and still adds some.
 """
 
 from collections import Counter
@@ -99,6 +99,6 @@ def _growth(topic: CreatePartitionsTopic) -> Decide:
 def _result(name: str, problem: ApiError | None) -> CreatePartitionsTopicResult:
     if problem is None:
         return CreatePartitionsTopicResult(name)
-    # Kafka says nothing beside the code about a topic that is not there.
+    # As Kafka, send no message with the code if the topic does not exist.
     is_missing = problem.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return CreatePartitionsTopicResult(name, problem.code, None if is_missing else problem.detail or None)

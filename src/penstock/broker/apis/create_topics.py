@@ -1,24 +1,24 @@
 """CreateTopics: api key 19, versions 2 to 7.
 
-Creates topics, each with a count of partitions or with replicas assigned by hand.
+Creates topics, each with a count of partitions or with replicas assigned by the client.
 
 Behaviour
-    Allowed to whoever may create on the cluster, or on the topic. A topic is there, and its
-    partitions take records, when the answer arrives. Topics that are refused leave the others alone.
-    A name that occurs twice is answered once, last, with INVALID_REQUEST. A setting that occurs
-    twice has its last value. A timeout of zero or less creates nothing: REQUEST_TIMED_OUT.
+    Allowed to clients that may create on the cluster, or on the topic. When the reply arrives, the topic
+    exists and its partitions accept records. Rejected topics do not affect the others.
+    A name that occurs twice gets one reply, last, with INVALID_REQUEST. A setting that occurs twice has its
+    last value. A timeout of zero or less creates nothing: REQUEST_TIMED_OUT.
     More than 10,000 topics or partitions in one request: POLICY_VIOLATION for all of them.
-    validate_only answers in the same way, an id included, and creates nothing.
+    validate_only sends the same reply, including an id, and creates nothing.
     Replicas may be on registered brokers that are down: see controller/placement.py.
 Versions
-    5  the answer has the counts and settings of the new topic       7  and its id
+    5  the reply has the counts and settings of the new topic       7  and its id
 Differs from Kafka
-    The broker's own topics (__consumer_offsets and the like) are refused: INVALID_TOPIC_EXCEPTION.
-    Values of settings are answered in one spelling ("true", "compact,delete"), not as they were given.
+    Internal topics (__consumer_offsets and the like) are rejected: INVALID_TOPIC_EXCEPTION.
+    Values of settings are returned in one spelling ("true", "compact,delete"), not as they were given.
     Three settings that Kafka 4 removed are accepted and dropped: see config/topic_settings.py.
     An invalid count of partitions is reported before an invalid replication factor.
-    Running brokers are preferred to spreading over racks: Kafka uses a broker that is down if its rack has
-    no other.
+    Running brokers are preferred to spreading over racks: Kafka uses a broker that is down if its rack has no
+    other.
 """
 
 import asyncio
@@ -85,7 +85,8 @@ class CreateTopics:
     async def _results(
         self, outcomes: dict[str, Topic | ApiError], names: Sequence[str], context: RequestContext
     ) -> list[CreatableTopicResult]:
-        # Topics of one request mostly have the same settings, and there are many of each.
+        # Topics of one request mostly have the same settings, and there are many of each: describe each set
+        # once.
         described: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
         results = []
         for name in names:
@@ -101,7 +102,7 @@ class CreateTopics:
                 key = frozenset(outcome.overrides.items())
                 if key not in described:
                     described[key] = self._settings(outcome)
-                    await asyncio.sleep(0)  # thousands take a while: other requests are let in
+                    await asyncio.sleep(0)  # thousands take a while: let other requests run
                 results.append(_created(outcome, described[key]))
         return results
 
@@ -114,7 +115,7 @@ class CreateTopics:
 
 
 def _rejections(topics: Sequence[CreatableTopic], context: RequestContext) -> dict[str, Topic | ApiError]:
-    """Of topics that are not even looked for: nothing is revealed about them."""
+    """Topics rejected before their existence is checked, so that nothing is revealed about them."""
     rejections: dict[str, Topic | ApiError] = {}
     denied = context.denied
     if denied and context.may(Operation.CREATE, CLUSTER.type, CLUSTER.name):

@@ -1,13 +1,13 @@
 """DeleteGroups: api key 42, versions 0 to 2.
 
-Deletes groups without members, and the places they have kept. Answered when that is on disk.
+Deletes groups without members, and their committed offsets. The reply is sent when the deletion is on disk.
 
 Behaviour
     A group that does not exist is GROUP_ID_NOT_FOUND, one with members NON_EMPTY_GROUP.
-    A group that is named twice is deleted once and answered once.
-    A group with very many places is deleted in several batches, with turns for others between them;
-    whoever asks for the group meanwhile waits until it is gone. If the broker stops between two batches,
-    the client gets no answer; the group is there, with what is left of its places, and can be deleted.
+    A group that is named twice is deleted once and gets one reply.
+    A group with very many offsets is deleted in several batches, and other requests are processed between
+    them; requests for the group itself wait until the group is gone. If the broker stops between two batches,
+    the client gets no reply; the group still exists with its remaining offsets, and can be deleted.
 Differs from Kafka
     nothing known
 """
@@ -49,7 +49,7 @@ class DeleteGroups:
         return self._delete(names, context, _response)
 
     async def _many(self, names: list[str], context: RequestContext) -> DeleteGroupsResponse:
-        """A few at a time, with a turn for everybody else between."""
+        """Delete a few groups at a time, and let other requests run in between."""
         results: list[DeletableGroupResult] = []
         for first in range(0, len(names), GROUPS_REPORTED_PER_TURN):
             some = names[first : first + GROUPS_REPORTED_PER_TURN]
@@ -67,7 +67,7 @@ class DeleteGroups:
 
 
 class _ChunkedGroupDeletion:
-    """Of one group, piece by piece."""
+    """The deletion of one group, chunk by chunk."""
 
     def __init__(self, group_id: str, is_denied: bool) -> None:
         self._group_id = group_id
@@ -81,7 +81,7 @@ class _ChunkedGroupDeletion:
             records, is_done = state.delete_group(self._group_id, now)
         except ApiError as rejection:
             if self._is_begun and rejection.code is ErrorCode.GROUP_ID_NOT_FOUND:
-                # What was left of it was forgotten meanwhile.
+                # The rest of the group expired between two chunks: the deletion is complete.
                 return CommandChunk((), DeletableGroupResult(self._group_id))
             raise
         self._is_begun = True

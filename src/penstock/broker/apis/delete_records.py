@@ -1,32 +1,30 @@
 """DeleteRecords: api key 21, versions 0 to 2.
 
-Moves the start of a partition forward. What lies before it is gone at once for readers, and from
-disk when its whole segment is.
+Advances the log start offset of partitions. Readers no longer get records before it at once; a segment is
+removed from disk when all its records are before it.
 
 Behaviour
-    The new starts are stored in groups of partitions, those of a group together. When timeout_ms is over, no
-    other group is begun: the partitions of those that are left get REQUEST_TIMED_OUT, and nothing of them is
-    deleted. The first group is always begun.
-    A partition is answered when every replica that may be elected has the new start on disk: this leader, all
-    replicas in sync, and all eligible leaders (ELR). The answer has the start as low watermark. If that takes
-    longer than timeout_ms, REQUEST_TIMED_OUT as well: the leader has deleted the records, and a replica that
-    is elected may still have them. So this code says that records may be deleted or not: the client asks
-    again. An eligible leader that is not alive counts with what it reported last: while it has not stored the
-    new start, every DeleteRecords ends so, until it is back or as many as min.insync.replicas are in sync
-    again.
-    A leader that loses its leadership while it stores the new start keeps that start as a follower, so that
-    it may start later than its successor until the deletion is asked for again: clients are told
-    NOT_LEADER_OR_FOLLOWER or REQUEST_TIMED_OUT, and ask again.
+    The new log start offsets are stored in groups of partitions, those of a group together. After timeout_ms
+    no further group is begun: its partitions get REQUEST_TIMED_OUT, and none of their records are deleted.
+    The first group is always begun.
+    The reply for a partition is sent when every replica that may be elected has the new start on disk: this
+    leader, all in-sync replicas, and all eligible leaders (ELR). It has the start as low watermark. If that
+    takes longer than timeout_ms, the reply is REQUEST_TIMED_OUT as well: the leader has deleted the records,
+    and a replica that is elected may still have them. So this code leaves open whether records were deleted:
+    the client retries. An eligible leader that is down counts with the start it reported last: until it has
+    stored the new start, every DeleteRecords times out, unless min.insync.replicas are in sync again.
+    A leader that loses its leadership while it stores the new start keeps that start as a follower. Its log
+    may then start later than its successor's until the deletion is retried: the client gets
+    NOT_LEADER_OR_FOLLOWER or REQUEST_TIMED_OUT, and retries.
     An unclean election may bring deleted records back, as it may lose others.
-    Offset -1 stands for the high watermark. An offset below the start changes nothing and is fine.
-    Topics that are only compacted are refused with POLICY_VIOLATION, internal ones with
-    INVALID_TOPIC_EXCEPTION.
-    A partition that is named twice is answered once; its last offset counts.
+    Offset -1 stands for the high watermark. An offset below the start changes nothing and is no error.
+    Topics that are only compacted get POLICY_VIOLATION, internal ones INVALID_TOPIC_EXCEPTION.
+    A partition that is named twice gets one reply; its last offset counts.
 Versions
     2  flexible encoding
 Differs from Kafka
-    It waits for the replicas that may be elected, until the new start is on their disks. Kafka waits for all
-    that are alive, until they have it in memory.
+    It waits until all replicas that may be elected have the new start on disk. Kafka waits until all live
+    replicas have it in memory.
 """
 
 import asyncio
@@ -56,10 +54,10 @@ UP_TO_HIGH_WATERMARK = -1
 
 class DeletionStorage(Protocol):
     async def delete_before(self, starts: Mapping[Partition, Offset]) -> Mapping[Partition, ApiError]:
-        """Return once each log begins there, if not later, and will after a crash.
+        """Return once each log starts no earlier than its offset, and will after a crash.
 
-        Returns why some were refused, which begin where they did. StorageFull, StorageFailed: this is known
-        of none of them.
+        Returns errors for rejected partitions, whose start is unchanged. StorageFull, StorageFailed: no log
+        is known to have the new start.
         """
         ...
 
@@ -94,7 +92,7 @@ class DeleteRecords:
     async def _deleted(
         self, offsets: dict[TopicPartition, int], context: RequestContext, *, is_late: bool
     ) -> dict[TopicPartition, Partition | ErrorCode]:
-        """Here, by this broker alone. `is_late`: only what can be told without the disk."""
+        """Delete on this broker alone. `is_late`: delete nothing, reply without the disk."""
         outcomes: dict[TopicPartition, Partition | ErrorCode] = {}
         starts: dict[Partition, Offset] = {}
         for name, offset in offsets.items():
@@ -153,7 +151,7 @@ async def _result(
 
 
 async def _until_deleted(partition: Partition, start: Offset, ends_at: float) -> None:
-    """Whoever may lead next begins there, too."""
+    """Wait until every replica that may be elected has the new start on disk."""
     if partition.is_deleted(start):
         return
     news = asyncio.Event()
@@ -161,6 +159,7 @@ async def _until_deleted(partition: Partition, start: Offset, ends_at: float) ->
     try:
         async with asyncio.timeout_at(ends_at):
             while not partition.is_deleted(start):
+                # No other task runs between the check and the wait, so no change is missed.
                 news.clear()
                 await news.wait()
     finally:

@@ -3,17 +3,17 @@
 Deletes topics by name or, from version 6 on, by id.
 
 Behaviour
-    Topics that are refused leave the others alone. An entry with both a name and an id, or with
-    neither, is INVALID_REQUEST; so is a topic that occurs twice, also once by name and once by id:
-    it is answered once and not deleted. A timeout of zero or less deletes nothing:
-    REQUEST_TIMED_OUT. With delete.topic.enable=false: TOPIC_DELETION_DISABLED (before version 3
-    INVALID_REQUEST). More than 10,000 topics in one request: POLICY_VIOLATION.
-    What a client may not delete is answered TOPIC_AUTHORIZATION_FAILED, there or not.
+    Rejected topics do not affect the others. An entry with both a name and an id, or with neither, is
+    INVALID_REQUEST; so is a topic that occurs twice, also once by name and once by id: it gets one reply and
+    is not deleted. A timeout of zero or less deletes nothing: REQUEST_TIMED_OUT. With
+    delete.topic.enable=false: TOPIC_DELETION_DISABLED (before version 3 INVALID_REQUEST). More than 10,000
+    topics in one request: POLICY_VIOLATION.
+    A topic that a client may not delete is TOPIC_AUTHORIZATION_FAILED, whether or not it exists.
 Versions
-    5  error message       6  ids; the answer for a deleted topic has both its name and its id
+    5  error message       6  ids; the reply for a deleted topic has both its name and its id
 Differs from Kafka
-    The broker's own topics are refused: INVALID_TOPIC_EXCEPTION.
-    Replies come in the order of the request, refused ones first.
+    Internal topics are rejected: INVALID_TOPIC_EXCEPTION.
+    Replies come in the order of the request, rejected topics first.
 """
 
 from collections import Counter
@@ -66,7 +66,8 @@ class DeleteTopics:
         results, accepted = _reject_invalid(asked, image, context)
         problem = self._whole_request_error(len(accepted), request.timeout_ms, context.version)
         if problem is None and any(_name_of(topic, image) is None for topic in accepted):
-            # Which topic that is has to be known before it is decided whether it may be deleted.
+            # This broker's image may be stale. Access can be checked only once the name of the topic is
+            # known.
             try:
                 image = await metadata_change.image()
                 results, accepted = _reject_invalid(asked, image, context)
@@ -99,7 +100,7 @@ class DeleteTopics:
 def _reject_invalid(
     asked: Sequence[_TopicReference], image: ClusterImage, context: RequestContext
 ) -> tuple[list[DeletableTopicResult], list[_TopicReference]]:
-    """Answers for what cannot be carried out as it was asked, and the rest."""
+    """Replies for invalid entries, and the remaining entries."""
     results: list[DeletableTopicResult] = []
     accepted: list[_TopicReference] = []
     by_name = {topic.name for topic in asked if topic.topic_id == NO_TOPIC_ID}
@@ -111,7 +112,7 @@ def _reject_invalid(
             problem = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Access is denied.")
         elif problem is None and name is not None and name in by_name and name in by_id:
             if topic.name is None:
-                # The entry with its name is answered for both.
+                # The entry with the name gets the reply for both.
                 continue
             problem = ApiError(ErrorCode.INVALID_REQUEST, "The topic is given by its name and by its id.")
             topic = _TopicReference(name, image.topics[name].id)
@@ -125,7 +126,7 @@ def _reject_invalid(
 def _is_denied(topic: _TopicReference, name: str, context: RequestContext) -> bool:
     if topic.name is not None:
         return name in context.denied
-    # Its name may not have been known here when access was looked at.
+    # The topic's name may not have been known here when access was checked.
     return not context.may(Operation.DELETE, ResourceType.TOPIC, name)
 
 
@@ -145,9 +146,9 @@ def _name_of(topic: _TopicReference, image: ClusterImage) -> str | None:
 
 
 def _deletion(topic: _TopicReference, found: dict[_TopicReference, Topic], looked_at: ClusterImage) -> Decide:
-    """Notes in `found` what is deleted: afterwards nothing in the image tells.
+    """The deletion of one topic. It records the topic in `found`, because the new image no longer has it.
 
-    `looked_at`: where it was found out, by their names, which may be deleted.
+    `looked_at` is the image in which names were resolved and access was checked.
     """
 
     def decide(image: ClusterImage) -> Decision:
@@ -155,6 +156,7 @@ def _deletion(topic: _TopicReference, found: dict[_TopicReference, Topic], looke
             decision = delete_topic(image, name=topic.name)
             found[topic] = image.topics[topic.name]
         else:
+            # An id that only a newer image has was not checked for access.
             if topic.topic_id not in looked_at.topics_by_id:
                 raise unknown_topic_id(topic.topic_id)
             decision = delete_topic(image, topic_id=topic.topic_id)

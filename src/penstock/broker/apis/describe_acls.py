@@ -1,15 +1,15 @@
 """DescribeAcls: api key 29, versions 1 to 3.
 
-Answers as a Kafka without an authorizer does: there are no access control entries.
+Replies as Kafka does without an authorizer: there are no access control entries.
 
 Behaviour
-    Always SECURITY_DISABLED, with a message, whatever the filter. Tools such as MirrorMaker take that
-    for "nothing to copy", where an API that is missing makes them fail.
+    Always SECURITY_DISABLED, with a message, whatever the filter. Tools such as MirrorMaker then copy
+    nothing; without the API they would fail.
 Versions
     2  flexible encoding
     3  user resources
 Differs from Kafka
-    A filter with a number that means nothing is answered; Kafka closes the connection.
+    A filter with an invalid number gets a reply; Kafka closes the connection.
 """
 
 from penstock.broker.context import RequestContext

@@ -1,12 +1,12 @@
 """DescribeCluster: api key 60, versions 0 to 2.
 
-Tells the cluster's id, its brokers as this listener's clients reach them, and its controller.
+Returns the cluster's id, its brokers as clients of this listener reach them, and its controller.
 
 Behaviour
-    Asking for the endpoints of controllers is MISMATCHED_ENDPOINT_TYPE, for those of anything else
-    UNSUPPORTED_ENDPOINT_TYPE; neither tells anything about the cluster.
+    A request for the endpoints of controllers is MISMATCHED_ENDPOINT_TYPE, for those of anything else
+    UNSUPPORTED_ENDPOINT_TYPE; neither reply contains anything about the cluster.
 Versions
-    1  endpoint type       2  fenced brokers may be asked for
+    1  endpoint type       2  fenced brokers can be requested
 Differs from Kafka
     nothing known
 """

@@ -1,19 +1,19 @@
 """DescribeConfigs: api key 32, versions 1 to 4.
 
-Lists the settings of topics, of groups, of this broker or of all brokers, and where each value is from.
+Lists the settings of topics, of groups, of this broker or of all brokers, and where each value comes from.
 
 Behaviour
-    Without keys (null or an empty list) every setting is listed; keys nobody knows are left out.
-    Synonyms and documentation are filled in when asked for.
-    Broker "" lists what was set at run time for all brokers.
+    Without keys (null or an empty list) every setting is listed; unknown keys are left out.
+    Synonyms and documentation are filled in on request.
+    Broker "" lists the dynamic settings of all brokers.
     A group is described whether or not it exists.
     The error message is empty, not null, where there is nothing to add.
 Versions
     3  types and documentation
     4  flexible encoding
 Differs from Kafka
-    A resource that is named twice is listed once, so that a reply cannot outgrow the broker.
-    Only topics, brokers and groups have settings, groups those of consumers.
+    A resource that is named twice is listed once, so that a small request cannot cause a huge reply.
+    Only topics, brokers and groups have settings, and groups only those of consumers.
 """
 
 from collections.abc import Collection, Iterable

@@ -1,16 +1,16 @@
 """DescribeGroups: api key 15, versions 0 to 6.
 
-Shows classic groups and their members.
+Describes classic groups and their members.
 
 Behaviour
-    What members told each other is shown while the group is Stable, as bytes.
-    A group that does not exist, or is of another type, is shown as Dead.
+    Subscriptions and assignments of members are returned as bytes while the group is Stable.
+    A group that does not exist, or is of another type, is described as Dead.
 Versions
     3  authorised operations, also of a group that does not exist
     4  static members
     6  a group that does not exist is GROUP_ID_NOT_FOUND
 Differs from Kafka
-    A group that is named twice is answered once.
+    A group that is named twice is described once.
     Groups that would make the reply too large are POLICY_VIOLATION.
 """
 
@@ -36,7 +36,7 @@ from penstock.security.access import GROUP_OPERATIONS, Operation, Resource, Reso
 
 DEAD = "Dead"
 _ENTRY_BYTES: Final = 500
-"""What a member takes beside what it said; its ids and its client are short."""
+"""Size of a member beside its metadata and assignment; its ids and client are short."""
 NOT_FOUND_SINCE = 6
 
 
@@ -82,7 +82,7 @@ def _describe(group_id: str, state: GroupStateMachine, context: RequestContext) 
 
 
 def _weigh(described: DescribedGroup) -> int:
-    """About what it takes in memory and in the reply."""
+    """The approximate size of the description in memory and in the reply."""
     members = described.members
     said = sum(len(member.member_metadata) + len(member.member_assignment) for member in members)
     return _ENTRY_BYTES * (1 + len(members)) + len(described.group_id) + said

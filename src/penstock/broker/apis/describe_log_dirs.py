@@ -1,19 +1,19 @@
 """DescribeLogDirs: api key 35, versions 1 to 4.
 
-Tells how much room each partition takes on this broker's disk, and how much is left.
+Returns the disk space that each partition uses on this broker, and the space that is left.
 
 Behaviour
     There is one directory, always listed. A size is that of the partition's .log files.
-    Null asks for every partition, an empty list for none; what does not exist is left out.
-    The lag of a replica is how many records it lacked of those that could be read when its leader answered
-    last, -1 if it has not answered yet; that of a leader is 0.
+    Null requests every partition, an empty list none; partitions that do not exist are left out.
+    The lag of a replica is the number of visible records that it lacked at its leader's last reply, -1 before
+    the first reply; that of a leader is 0.
     A directory that failed is listed with KAFKA_STORAGE_ERROR and no partitions.
 Versions
     2  flexible encoding
     3  top-level error: CLUSTER_AUTHORIZATION_FAILED (an empty reply in earlier versions)
     4  total and usable bytes of the file system
 Differs from Kafka
-    Kafka compares with the high watermark that the replica itself has, and so says 0 of most that are behind.
+    Kafka compares with the replica's own high watermark, and so reports 0 for most replicas that lag.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,7 +38,7 @@ from penstock.security.access import Operation
 from penstock.types import TopicPartition
 
 LAG_UNKNOWN = -1
-"""Kafka's number for it."""
+"""Kafka's number for an unknown lag."""
 
 
 class DescribeLogDirs:
@@ -52,7 +52,7 @@ class DescribeLogDirs:
         path: str,
         failure: Callable[[], str | None],
     ) -> None:
-        """`path` is the absolute path of the logs; `failure` says why the disk cannot be used, if so."""
+        """`path` is the absolute path of the logs; `failure` returns why the disk cannot be used, or None."""
         self._directory = directory
         self._partitions = partitions
         self._pool = pool

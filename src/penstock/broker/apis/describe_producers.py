@@ -1,11 +1,11 @@
 """DescribeProducers: api key 61, version 0.
 
-Lists the idempotent producers that a partition remembers, with what each of them wrote last.
+Lists the idempotent producers that a partition remembers, with the last batch of each.
 
 Behaviour
     The coordinator epoch and the start of a transaction are -1: there are no transactions.
 Differs from Kafka
-    A partition that is named twice is listed once, so that a reply cannot outgrow the broker.
+    A partition that is named twice is listed once, so that a small request cannot cause a huge reply.
 """
 
 from penstock.broker.context import RequestContext

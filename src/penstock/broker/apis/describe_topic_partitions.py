@@ -1,13 +1,13 @@
 """DescribeTopicPartitions: api key 75, version 0.
 
-Describes topics page by page, in the order of their names. A cursor says where the next page begins.
+Describes topics page by page, in the order of their names. A cursor marks where the next page begins.
 
 Behaviour
-    An empty list asks for all topics that the client may describe, from the cursor on. A page holds
-    as many partitions as the client wants, at least 1 and at most 2,000. The cursor's topic must be
-    among those asked for, and its partition not below 0: otherwise every topic is INVALID_REQUEST.
-    A name that no topic can have spoils the request: every topic is UNKNOWN_SERVER_ERROR, as in Kafka.
-    Authorised operations are always filled in. Topics that are denied come last. Nothing is created.
+    An empty list requests all topics that the client may describe, from the cursor on. A page holds as many
+    partitions as the client requests, at least 1 and at most 2,000. The cursor's topic must be among the
+    requested ones, and its partition not below 0: otherwise every topic is INVALID_REQUEST.
+    An illegal topic name (the empty one) fails the request: every topic is UNKNOWN_SERVER_ERROR, as in Kafka.
+    Authorised operations are always filled in. Denied topics come last. No topic is created.
 Versions
     only one
 Differs from Kafka
@@ -141,7 +141,7 @@ def _partition(
         leader_epoch=state.leader_epoch,
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.isr),
-        # Where nobody is eligible beyond those in sync Kafka says so with empty lists, not with null.
+        # Without eligible leaders Kafka sends empty lists, not null.
         eligible_leader_replicas=list(eligible_leaders),
         last_known_elr=list(state.last_known_elr),
         offline_replicas=offline_replicas(state, brokers),
