@@ -1,21 +1,22 @@
 """ElectLeaders: api key 43, versions 0 to 2.
 
-Elects leaders of partitions: the preferred one, which is the first of the replicas, or, where nobody is left
-who has all that was acknowledged, anybody who is there. Answered when they lead.
+Elects leaders of partitions: the preferred leader, which is the first replica, or, where no replica with all
+acknowledged records is left, any replica that is up. The reply is sent when the new leaders are elected.
 
 Behaviour
-    Preferred: ELECTION_NOT_NEEDED if it leads, PREFERRED_LEADER_NOT_AVAILABLE if it is not in sync, not there
-    or being drained.
-    Unclean: ELECTION_NOT_NEEDED if somebody leads, ELIGIBLE_LEADERS_NOT_AVAILABLE if no replica is there.
-    What the elected one lacks is lost, whatever unclean.leader.election.enable says: a person asks for it.
-    Null elects for all partitions that need it and tells of those. A partition that occurs twice is answered
-    once. More than 10,000 in one request: POLICY_VIOLATION. A timeout of zero or less elects nobody:
-    REQUEST_TIMED_OUT.
+    Preferred: ELECTION_NOT_NEEDED if the preferred leader leads already, PREFERRED_LEADER_NOT_AVAILABLE if it
+    is not in sync, down or being drained.
+    Unclean: ELECTION_NOT_NEEDED if the partition has a leader, ELIGIBLE_LEADERS_NOT_AVAILABLE if no replica
+    is up. Records that the elected leader lacks are lost, whatever unclean.leader.election.enable is: the
+    operator requests it.
+    Null elects for all partitions that need it, and the reply lists only those. A partition that occurs twice
+    gets one reply. More than 10,000 in one request: POLICY_VIOLATION. A timeout of zero or less elects no
+    leader: REQUEST_TIMED_OUT.
 Versions
-    1  kind of election, error of the whole: INVALID_REQUEST if there is no such kind
+    1  election type, top-level error: INVALID_REQUEST if the type does not exist
     2  flexible encoding
 Differs from Kafka
-    Any broker carries it out.
+    Any broker carries out the request.
 """
 
 from collections.abc import Iterable
@@ -55,7 +56,7 @@ class ElectLeaders:
             problem = rejection or ApiError(
                 ErrorCode.INVALID_REQUEST, f"There is no election of type {request.election_type}."
             )
-            # Version 0 has no error of the whole.
+            # Version 0 has no top-level error, so every partition gets it.
             return _response(dict.fromkeys(_named(request), problem), problem.code)
         metadata_change = MetadataChange(self._cluster)
         names = _named(request)
@@ -71,6 +72,7 @@ class ElectLeaders:
             name: outcome if isinstance(outcome, ApiError) else None
             for name, outcome in zip(names, outcomes, strict=True)
         }
+        # These partitions were elected by another broker between reading the image and committing.
         if request.topic_partitions is None:
             problems = {name: problem for name, problem in problems.items() if not _is_needless(problem)}
         rejection = no_controller_error(outcomes)

@@ -1,25 +1,25 @@
 """Fetch: api key 1, versions 4 to 18.
 
-Returns stored batches, as they are stored, from the offset asked for up to the high watermark; to
-followers up to the end of the log, and their offset acknowledges all below it
+Returns stored batches, unchanged, from the requested offset up to the high watermark. Followers get batches
+up to the log end offset, and their fetch offset acknowledges all records below it
 (broker/replication/follower_fetches.py).
 
 Behaviour
-    waits     until `min_bytes` are there or `max_wait_ms` have passed; an error answers at once
-    limits    whole batches; the first partition with data gives at least one, whatever the limit
+    waits     until `min_bytes` are available or `max_wait_ms` have passed; errors are returned at once
+    limits    whole batches; the first partition with data returns at least one, whatever the limit
     sessions  KIP-227: created, continued, forgotten; see broker/data/fetch_sessions.py
-    epochs    a client with another leader epoch is fenced; one whose history differs is told where
-    racks     KIP-392: with replica.selector.class a client is sent to a replica in sync in its rack;
-              followers answer everybody who knows of that, up to the high watermark they know of
+    epochs    a client with another leader epoch is fenced; a diverging log gets the divergence offset
+    racks     KIP-392: with replica.selector.class a client is redirected to an in-sync replica in its rack;
+              followers serve every client whose version supports that, up to their own high watermark
 Versions
     7   sessions                     12  flexible; diverging epochs
     9   leader epoch of the client   13  topic ids instead of names
     11  rack of the client           15  replica state replaces replica id
-    18  the high watermark that a follower knows
+    18  the follower's own high watermark
 Differs from Kafka
-    G11 an unknown isolation level is answered INVALID_REQUEST; negative limits count as 0
-    a follower whose high watermark is behind (version 18) is not answered sooner for that
-    G15 a batch is never cut: where Kafka ends a reply within one, this ends before it
+    G11 an unknown isolation level is rejected with INVALID_REQUEST; negative limits count as 0
+    a follower whose high watermark is behind (version 18) gets no earlier reply for that
+    G15 a batch is never truncated: where Kafka ends a reply within one, this broker ends it before that batch
 """
 
 from collections.abc import Callable, Iterable
@@ -58,7 +58,7 @@ class Fetch:
         self._fetch_bytes_max = fetch_bytes_max
         self._free_reply_bytes = free_reply_bytes
         self.watched = 0
-        """Partitions that fetches wait for, each counted for every one."""
+        """Number of partitions that pending fetches wait for; each fetch counts its own."""
         self.watched_max = watched_max
 
     def __call__(self, request: FetchRequest, context: RequestContext) -> FetchResponse | DeferredReply:
@@ -84,7 +84,7 @@ class Fetch:
 
     @property
     def has_reply_memory(self) -> bool:
-        """False while unsent replies fill the memory set aside for them."""
+        """False while unsent replies use up the memory that is reserved for replies."""
         return self._free_reply_bytes() > 0
 
     def gather(self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext) -> FetchResult:

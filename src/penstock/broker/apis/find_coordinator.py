@@ -1,22 +1,22 @@
 """FindCoordinator: api key 10, versions 0 to 6.
 
-Names the broker that coordinates a group, a transaction or a share group.
+Returns the broker that coordinates a group, a transaction or a share group.
 
 Behaviour
-    Groups are coordinated by the leader of their partition of __consumer_offsets, which is created
-    when the first group asks. A key that occurs twice is answered twice. A key type that does not
-    exist is INVALID_REQUEST.
+    A group's coordinator is the leader of its partition of __consumer_offsets. That topic is created by the
+    first request for a group. A key that occurs twice gets two replies. An unknown key type is
+    INVALID_REQUEST.
 Versions
     0  groups only       1  key type, error message
-    4  many keys, each answered for itself
+    4  many keys, each with its own result
     6  share groups
 Differs from Kafka
-    Transactions and share groups are not offered: CLUSTER_AUTHORIZATION_FAILED, with a message that
-    says so. Of all codes it is the one at which every client gives up at once: a code that clients
-    retry, or that librdkafka retries as it does INVALID_REQUEST and UNSUPPORTED_VERSION, would let
-    them wait for their whole timeout.
-    Kafka answers COORDINATOR_NOT_AVAILABLE for groups while it creates its internal topic; here the
-    request waits for it.
+    Transactions and share groups are not offered: CLUSTER_AUTHORIZATION_FAILED, with a message that explains
+    it. It is the only code at which every client gives up at once. With a code that clients retry, or that
+    librdkafka retries as it does INVALID_REQUEST and UNSUPPORTED_VERSION, clients would wait for their whole
+    timeout.
+    Kafka replies COORDINATOR_NOT_AVAILABLE for groups while it creates its internal topic; here the request
+    waits for the creation.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -40,7 +40,7 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 MANY_KEYS_FROM = 4
 NO_NODE, NO_PORT = -1, -1
 NOT_OFFERED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-"""What ends every client's attempt to use transactions or share groups at once; see above."""
+"""Ends every client's attempt to use transactions or share groups at once; see the module docstring."""
 
 
 class _CoordinatorResult(NamedTuple):
@@ -91,7 +91,7 @@ def _response(
 ) -> FindCoordinatorResponse:
     if context.version < MANY_KEYS_FROM:
         found = find(request.key)
-        # Up to version 3 Kafka writes the name of the code where there is nothing to say.
+        # Up to version 3 Kafka sends the name of the code where there is no message.
         message = found.error_message or ErrorCode.NONE.name
         return FindCoordinatorResponse(**found._replace(error_message=message)._asdict())
     return FindCoordinatorResponse(coordinators=[_entry(key, find(key)) for key in request.coordinator_keys])
@@ -128,6 +128,6 @@ def _group(image: ClusterImage, key: str, context: RequestContext) -> _Coordinat
 
 
 def _entry(key: str, found: _CoordinatorResult) -> Coordinator:
-    # From version 4 on Kafka has an empty message where there is nothing to say, not none.
+    # From version 4 on Kafka sends an empty message where there is none, not null.
     message = found.error_message or ""
     return Coordinator(key, found.node_id, found.host, found.port, found.error_code, message)

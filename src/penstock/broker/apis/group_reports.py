@@ -1,13 +1,13 @@
 """GroupReports: api key 20000, version 0.
 
-Tells another broker about the groups that this one coordinates: their names, or everything about some of
-them. Penstock's own: ApiVersions does not list it, and Kafka has no such request.
+Returns the groups that this broker coordinates to another broker: their names, or full reports on some of
+them. Penstock's own API: ApiVersions does not list it, and Kafka has no such request.
 
 Behaviour
-    Allowed to whoever may act as a broker (CLUSTER_ACTION on the cluster), as replication is.
-    A group that does not exist has an empty report. If one of them cannot be told because its coordinator
-    loads or is elsewhere, the whole answer is that error.
-    More groups or names than one question may have: POLICY_VIOLATION.
+    Allowed to clients that may act as a broker (CLUSTER_ACTION on the cluster), as replication is.
+    A group that does not exist has an empty report. If the coordinator of one of the groups is loading or is
+    another broker, the whole reply is that error.
+    More groups or names than one request may have: POLICY_VIOLATION.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ class GroupReports:
 
     def __init__(self, reports: GroupLagReporter) -> None:
         self._reports = reports
-        # Apart from the turns of this broker's own pages, which may wait for the broker that asks here.
+        # Separate from the limit of this broker's own pages, which may wait for the broker that sent this
+        # request: one shared limit could deadlock both.
         self._turns = asyncio.Semaphore(GROUP_REPORTS_AT_ONCE)
 
     async def __call__(self, request: GroupReportsRequest, context: RequestContext) -> GroupReportsResponse:

@@ -1,6 +1,6 @@
 """Heartbeat: api key 12, versions 0 to 4.
 
-A member of a classic group says that it lives, and learns whether it must join again.
+Extends the session of a member of a classic group, and returns whether the member must rejoin.
 
 Versions
     3  static members

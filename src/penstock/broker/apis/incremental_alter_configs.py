@@ -3,20 +3,21 @@
 Sets, deletes, appends to or subtracts from single settings of a topic, of a group, of this broker or of all.
 
 Behaviour
-    What is not named stays as it is. Deleting what is not set works, whatever it is called.
-    Appending and subtracting start from the value in effect, the default included.
-    One setting that is refused refuses its resource; other resources are changed all the same.
+    Settings that are not named stay as they are. Deleting a setting that is not set succeeds, whatever its
+    name.
+    Appending and subtracting start from the effective value, the default included.
+    One rejected setting rejects its resource; other resources are changed nevertheless.
     validate_only decides and changes nothing.
-    The settings are judged before the topic's existence: both wrong gives INVALID_CONFIG.
-    A broker's settings are refused with INVALID_REQUEST where a topic's get INVALID_CONFIG.
+    The settings are validated before the topic's existence: both wrong gives INVALID_CONFIG.
+    A broker's settings are rejected with INVALID_REQUEST where a topic's get INVALID_CONFIG.
     Broker "" holds the defaults of all brokers.
-    A broker setting that this release does not know is kept and listed, and nothing acts on it.
+    A broker setting that this release does not know is stored and listed, and has no effect.
 Versions
     1  flexible encoding
 Differs from Kafka
-    An operation that does not exist gives INVALID_REQUEST; Kafka answers UNKNOWN_SERVER_ERROR.
-    Of broker settings that this release does not know, at most 100 of each broker are kept.
-    Only topics, brokers and groups have settings, groups those of consumers.
+    An operation that does not exist gives INVALID_REQUEST; Kafka replies UNKNOWN_SERVER_ERROR.
+    At most 100 broker settings that this release does not know are stored for each broker.
+    Only topics, brokers and groups have settings, and groups only those of consumers.
     At most 10,000 resources in one request.
 """
 
@@ -82,7 +83,10 @@ class _Increment(NamedTuple):
         return alter_group(current, self._that_matter(current), broker)
 
     def _that_matter(self, current: Mapping[str, str]) -> list[Alteration]:
-        """Without deletions of what is not set, unless the request names it twice and is wrong."""
+        """The alterations without deletions of settings that are not set.
+
+        A setting that the request names twice is kept, so that the duplicate is rejected.
+        """
         mentions = Counter(alteration.name for alteration in self.alterations)
         return [
             alteration

@@ -3,17 +3,15 @@
 Hands out the producer id by which repeated batches of an idempotent producer are recognised.
 
 Behaviour
-    Ids come from blocks that are reserved durably before the first of them is handed out, so no id
-    is handed out twice, also after a crash. The epoch is 0. A producer that gives its old id and
-    epoch gets a new id; giving one without the other is INVALID_REQUEST. The transaction timeout
-    means nothing without a transactional id.
-    While no block can be reserved: COORDINATOR_LOAD_IN_PROGRESS, after which clients try again.
+    Ids come from blocks that are reserved durably before the first of them is handed out, so no id is handed
+    out twice, even after a crash. The epoch is 0. A producer that sends its old id and epoch gets a new id;
+    one without the other is INVALID_REQUEST. The transaction timeout is ignored without a transactional id.
+    While no block can be reserved: COORDINATOR_LOAD_IN_PROGRESS, which clients retry.
 Versions
-    3  a producer may give the id and epoch it had
+    3  a producer may send the id and epoch it had
 Differs from Kafka
-    Transactions are not offered: a transactional id is CLUSTER_AUTHORIZATION_FAILED, at which every
-    client gives up at once. The answer has no room for a text; FindCoordinator, which clients ask
-    before, says why.
+    Transactions are not offered: a transactional id is CLUSTER_AUTHORIZATION_FAILED, at which every client
+    gives up at once. The reply has no message field; FindCoordinator, which clients send first, explains it.
 """
 
 import asyncio
@@ -64,12 +62,12 @@ class InitProducerId:
 
     async def _take_from_new_block(self) -> InitProducerIdResponse:
         async with self._reserving:
-            # Whoever waited here finds the block that another reserved meanwhile.
+            # Requests that waited for the lock use the block that an earlier request reserved meanwhile.
             if self._next_id == self._block_end:
                 try:
                     await self._reserve()
                 except ApiError:
-                    # To clients any other code is final; this one is what they wait out.
+                    # Clients treat any other code as final; they retry this one.
                     return _failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             return self._take()
 
@@ -81,7 +79,7 @@ class InitProducerId:
             return blocks[-1].decision
 
         await self._cluster.change(decide)
-        # The last one was committed; those before it met a conflict.
+        # The last block was committed; earlier attempts met a conflict.
         self._next_id = blocks[-1].first
         self._block_end = blocks[-1].first + blocks[-1].count
 

@@ -1,13 +1,13 @@
 """JoinGroup: api key 11, versions 0 to 9.
 
-Enters a classic group, or stays in it for another generation. Answered when everybody has come.
+Joins a classic group, or rejoins it for the next generation. The reply is sent when all members have joined.
 
 Behaviour
-    The first answer to a new member may be MEMBER_ID_REQUIRED, with the id to come back with.
-    The leader is told of all members and their subscriptions; it divides the work (SyncGroup).
-    A static member that comes back takes its old place without a rebalance.
-    In a group of the new protocol, members of the classic one take part if the migration policy
-    allows it.
+    The first reply to a new member may be MEMBER_ID_REQUIRED, with the id to rejoin with.
+    The group's leader receives all members and their subscriptions, and assigns partitions (SyncGroup).
+    A static member that returns takes over its former membership without a rebalance.
+    Members of the classic protocol can join a group of the consumer protocol if the migration policy allows
+    it.
 Versions
     1  rebalance timeout       4  MEMBER_ID_REQUIRED       5  static members
     7  protocol type           8  reason                   9  the leader may skip the assignment
@@ -25,7 +25,7 @@ from penstock.protocol.messages.join_group import JOIN_GROUP, JoinGroupRequest, 
 from penstock.security.access import Operation
 
 NO_PROTOCOL_SINCE = 7
-"""Before, a missing protocol name is an empty one."""
+"""In earlier versions, a missing protocol name is sent as an empty one."""
 
 
 class JoinGroup:

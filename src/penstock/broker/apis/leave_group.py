@@ -1,9 +1,9 @@
 """LeaveGroup: api key 13, versions 0 to 5.
 
-Members leave a classic group, so that it need not wait for their sessions to end.
+Removes members from a classic group, so that the group need not wait for their sessions to end.
 
 Behaviour
-    A static member is removed by its instance id alone: that is for people, through their tools.
+    A static member is removed by its instance id alone: that is for operators, through their tools.
 Versions
     3  several members, each with its own error code       5  reason
 Differs from Kafka

@@ -1,10 +1,10 @@
 """ListConfigResources: api key 74, versions 0 to 1.
 
-Lists the topics and brokers, which always have settings, and the groups that were given some.
+Lists the topics and brokers, which always have settings, and the groups that have settings.
 
 Behaviour
-    No types asks for all of them. A type that Kafka does not know refuses the whole request.
-    Kinds of resource that Kafka knows and Penstock has none of are listed as empty.
+    No types requests all of them. A type that Kafka does not have rejects the whole request.
+    Kinds of resource that Kafka has and Penstock has none of are listed as empty.
 Versions
     0  client metrics only: always empty
     1  resource types

@@ -1,14 +1,14 @@
 """ListGroups: api key 16, versions 0 to 5.
 
-The groups that this broker coordinates.
+Lists the groups that this broker coordinates.
 
 Behaviour
-    Filters of states and types take any case; a type that does not exist matches nothing.
-    Whoever may not describe the cluster sees the groups that it may describe.
+    Filters of states and types ignore case; a type that does not exist matches nothing.
+    A client that may not describe the cluster gets only the groups that it may describe.
 Versions
     4  states         5  types
 Differs from Kafka
-    A list that is too long for a reply ends early, and POLICY_VIOLATION says so.
+    A list that is too long for a reply ends early, with POLICY_VIOLATION.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ from penstock.protocol.messages.list_groups import (
 from penstock.security.access import CLUSTER, Operation, ResourceType
 
 _GROUP_BYTES: Final = 200
-"""What a group takes in the reply beside its name."""
+"""Size of a group in the reply beside its name."""
 
 
 class ListGroups:

@@ -4,26 +4,27 @@ Finds the offset of a timestamp, or of a special one, in each partition.
 
 Behaviour
     -1  latest: the high watermark, whatever the isolation level
-    -2  earliest, -4 earliest on this disk: where the log starts
+    -2  earliest, -4 earliest on this disk: the log start offset
     -3  the earliest record that has the largest timestamp; the time index leads to its batch
-    -5, -6  of tiered storage, which is not there: offset -1
+    -5, -6  tiered storage, which does not exist here: offset -1
     0 and above: the first record, in offset order, that is at least as new; offset -1 if none is
     Other numbers, and special ones in versions before theirs, give UNSUPPORTED_VERSION.
-    A partition that is named twice is answered once, with INVALID_REQUEST.
-    Lookups by time read from disk, in a thread of their own; everything else is answered at once. They
-    end when the client leaves, and after timeout_ms or 30 s with REQUEST_TIMED_OUT for what is left.
-    A lookup that finds damage reports it as a fetch does: the partition goes offline here, and in a
-    cluster another replica leads it.
+    A partition that is named twice gets one reply, INVALID_REQUEST.
+    Lookups by time read from disk, in a thread of their own; everything else gets an immediate reply. Lookups
+    end when the client disconnects, and after timeout_ms or 30 s with REQUEST_TIMED_OUT for the remaining
+    ones.
+    A lookup that finds damage reports it as a fetch does: the partition goes offline here, and in a cluster
+    another replica leads it.
 Versions
     2  isolation level          7  -3    8  -4    9  -5
     4  leader epochs            10 timeout
     6  flexible encoding        11 -6
 Differs from Kafka
-    -3 is the newest record below the high watermark. Kafka takes the newest of the log, and answers
-    offset -1 if that is above the high watermark or was removed by compaction.
-    Headers of batches are as producers wrote them (G18). If they claim a time that their records do not
-    have, a lookup opens at most 200,000 records and 64 MiB in vain. The answer is then the first offset
-    of the next batch that claims it: no record before it is as new.
+    -3 is the newest record below the high watermark. Kafka takes the newest of the log, and returns offset -1
+    if that is above the high watermark or was removed by compaction.
+    Batch headers are as producers wrote them (G18). If they claim a time that their records do not have, a
+    lookup decodes at most 200,000 records and 64 MiB in vain. It then returns the first offset of the next
+    batch that claims the time: no record before it is as new.
 """
 
 from penstock.broker.context import RequestContext
@@ -71,6 +72,8 @@ class ListOffsets:
             try:
                 _check_request(request, name, asked, context)
                 partition = self._found(name, asked[0].current_leader_epoch)
+                # A new leader does not know yet how far its predecessor committed; the start of the log is
+                # known.
                 if asked[0].timestamp not in (EARLIEST, EARLIEST_LOCAL):
                     partition.require_end_known()
             except ApiError as rejection:
@@ -92,7 +95,7 @@ class ListOffsets:
         partition = self._partitions.find(name.topic, name.partition)
         if partition is None:
             raise self._partitions.missing_partition_error(name.topic, NO_TOPIC_ID, name.partition)
-        if epoch < NO_EPOCH:  # only -1 asks for no check
+        if epoch < NO_EPOCH:  # only -1 skips the check
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"no leader has epoch {epoch}")
         partition.check_epoch(epoch)
         partition.require_online()
@@ -115,7 +118,7 @@ def _check_request(
     asked: list[ListOffsetsPartition],
     context: RequestContext,
 ) -> None:
-    """What is wrong with the question itself, whether or not there is such a partition."""
+    """Errors of the request itself, whether or not the partition exists."""
     if name.topic in context.denied:
         raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if request.isolation_level not in ISOLATION_LEVELS:
@@ -128,7 +131,7 @@ def _check_request(
 
 
 def _fill_in(entry: ListOffsetsPartitionResponse, partition: Partition, timestamp: int) -> None:
-    """What is known without reading."""
+    """Fill in the offsets that are known without reading the log."""
     if timestamp == LATEST:
         entry.offset, entry.leader_epoch = partition.high_watermark, partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):

@@ -1,10 +1,10 @@
 """ListPartitionReassignments: api key 46, version 0.
 
-Tells which partitions are being moved, and to and from which brokers.
+Lists the partitions that are being reassigned, with the replicas to be added and removed.
 
 Behaviour
-    Null asks for all of them. What is not being moved, or does not exist, is left out.
-    `replicas` are those of now: those to be, and those to go.
+    Null requests all of them. Partitions that are not being reassigned, or do not exist, are left out.
+    `replicas` are the current ones: the target replicas and those to be removed.
 Differs from Kafka
     nothing known
 """

@@ -1,14 +1,15 @@
 """LogPositions: api key 20001, version 0.
 
-Tells another broker where the logs that this one leads begin and end, and how old the first record is that
-waits for a group. Penstock's own: ApiVersions does not list it, and Kafka has no such request.
+Returns to another broker the start and end of the logs that this broker leads, and the age of the first
+record that a group has not consumed. Penstock's own API: ApiVersions does not list it, and Kafka has no such
+request.
 
 Behaviour
-    Allowed to whoever may act as a broker (CLUSTER_ACTION on the cluster), as replication is.
-    A partition that this broker does not lead, or whose end it does not know yet, is
-    NOT_LEADER_OR_FOLLOWER; one that it cannot read is KAFKA_STORAGE_ERROR.
-    Times are read from the log away from the event loop, and kept for a minute.
-    More partitions than one question may have: POLICY_VIOLATION.
+    Allowed to clients that may act as a broker (CLUSTER_ACTION on the cluster), as replication is.
+    A partition that this broker does not lead, or whose end it does not know yet, is NOT_LEADER_OR_FOLLOWER;
+    one that it cannot read is KAFKA_STORAGE_ERROR.
+    Timestamps are read from the log outside the event loop, and cached for a minute.
+    More partitions than one request may have: POLICY_VIOLATION.
 """
 
 import asyncio

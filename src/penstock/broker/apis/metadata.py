@@ -1,19 +1,19 @@
 """Metadata: api key 3, versions 0 to 13.
 
-Tells where this listener's clients find the brokers, which topics there are, and who leads what.
+Returns the brokers' addresses for this listener's clients, the topics, and the leaders of partitions.
 
 Behaviour
-    Null (version 0: an empty list) asks for all topics that the client may describe. Topics are
-    asked for by name or by id; where one entry has an id, those with a name only are passed over.
-    A name that is legal and missing is created, if both auto.create.topics.enable and the client
-    want it, and if the client may create it. A name that occurs twice is answered once.
-    Topics that are there come first. Of a denied topic only the name or id asked for is answered.
+    Null (version 0: an empty list) requests all topics that the client may describe. Topics are requested by
+    name or by id; if one entry has an id, entries with only a name are ignored.
+    A name that is legal and missing is created, if both auto.create.topics.enable and the client want it, and
+    if the client may create it. A name that occurs twice gets one reply.
+    Existing topics come first. For a denied topic only the requested name or id is returned.
 Versions
-    4   creating is the client's choice; before, it is always wanted
-    8   authorised operations       10  topic ids       12  topics may be asked for by id
+    4   creating is the client's choice; before, it is always requested
+    8   authorised operations       10  topic ids       12  topics may be requested by id
 Differs from Kafka
-    A topic created on the way is in the answer; Kafka's first answer is UNKNOWN_TOPIC_OR_PARTITION.
-    Kafka's internal topics are not created on the way: they need settings of their own.
+    An auto-created topic is in the reply; Kafka's first reply is UNKNOWN_TOPIC_OR_PARTITION.
+    Kafka's internal topics are not auto-created: they need settings of their own.
 """
 
 from collections.abc import Coroutine, Iterable, Sequence
@@ -90,7 +90,7 @@ class Metadata:
             topic = image.topics_by_id.get(topic_id)
             if topic is None:
                 others.append(MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id))
-            # The names that were checked already are those in the request, which may be wrong.
+            # Access was checked for the names in the request, which need not match the id.
             elif not may_describe(context, topic.name):
                 others.append(MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, topic_id))
             else:
@@ -111,7 +111,7 @@ class Metadata:
     def _rejected_and_missing(
         self, names: Iterable[str], request: MetadataRequest, context: RequestContext
     ) -> tuple[Rejections, list[str]]:
-        """Which names are refused, and which are to be created."""
+        """The names that are rejected, and the names to be created."""
         topics, auto_create = self._cluster.image.topics, self._cluster.config.topic_creation.auto_create
         creating = auto_create and request.allow_auto_topic_creation
         rejections: Rejections = {}

@@ -1,19 +1,19 @@
 """OffsetCommit: api key 8, versions 2 to 10.
 
-Keeps a group's place in its partitions. Answered when it is on disk.
+Commits offsets of a group. The reply is sent when they are on disk.
 
 Behaviour
-    The members of a group are held to their generation or epoch, so that a member that was given up
-    cannot move the place of its successor. Without a member id the group must be empty.
-    A topic or partition that does not exist, a topic the client may not read and metadata that is
-    too long are refused each for itself; what is wrong with the group is said for every partition.
-    Very many partitions are kept in several batches, with turns for others between them. Whoever asks
-    for the group meanwhile waits. If the group changes or the disk fails between two batches, the
-    partitions of the later ones carry the error.
+    The generation or member epoch of a group's member is checked, so that an evicted member cannot overwrite
+    the offsets of its successor. Without a member id the group must be empty.
+    A topic or partition that does not exist, a topic the client may not read and metadata that is too long
+    are rejected individually; an error of the group is repeated for every partition.
+    Commits of very many partitions are stored in several batches, and other requests are processed between
+    them; requests for the group itself wait. If the group changes or the disk fails between two batches, the
+    partitions of the later batches get the error.
 Versions
-    5   the retention time is the broker's to say
+    5   the broker determines the retention time
     6   leader epochs       7   static members
-    9   members of the new group protocol
+    9   members of the consumer protocol
     10  topic ids instead of names
 Differs from Kafka
     nothing known
@@ -52,7 +52,7 @@ TOPIC_IDS_SINCE = 10
 
 
 class _PartitionCommit(NamedTuple):
-    """A partition of the request, its place in the reply, and the topic it was found in."""
+    """A partition of the request, its entry in the reply, and the topic it was found in."""
 
     answer: OffsetCommitResponsePartition
     partition: OffsetCommitRequestPartition
@@ -107,7 +107,7 @@ class OffsetCommit:
             answers: list[OffsetCommitResponsePartition] = []
             topic, rejection = self._topic(asked, context)
             if topic is not None and not asked.partitions:
-                continue  # Kafka answers only for what was asked
+                continue  # Kafka replies only for requested partitions
             response.topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id, answers))
             for partition in asked.partitions:
                 code = rejection
@@ -148,6 +148,7 @@ def _commit(entry: _PartitionCommit, request: OffsetCommitRequest, now_ms: int) 
             LeaderEpoch(partition.committed_leader_epoch),
             partition.committed_metadata or "",
             now_ms,
+            # Versions before 5 send a retention time; without one, the broker's setting applies at expiry.
             min(now_ms + kept_ms, LONG_MAX) if kept_ms >= 0 else NO_TIMESTAMP,
             topic.id,
         ),

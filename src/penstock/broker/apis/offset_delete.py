@@ -1,12 +1,12 @@
 """OffsetDelete: api key 47, version 0.
 
-Forgets places that a group has kept. Answered when that is on disk.
+Deletes committed offsets of a group. The reply is sent when the deletion is on disk.
 
 Behaviour
     A group that does not exist is GROUP_ID_NOT_FOUND. A topic that the group subscribes to is
-    GROUP_SUBSCRIBED_TO_TOPIC; a living group whose subscriptions cannot be known is NON_EMPTY_GROUP.
-    A place that was never kept is deleted without complaint.
-    Very many places are deleted in several batches, with turns for others between them.
+    GROUP_SUBSCRIBED_TO_TOPIC; a live group whose subscriptions cannot be determined is NON_EMPTY_GROUP.
+    Deleting an offset that was never committed succeeds.
+    Very many offsets are deleted in several batches, and other requests are processed between them.
 Differs from Kafka
     nothing known
 """

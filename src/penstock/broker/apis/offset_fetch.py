@@ -1,21 +1,21 @@
 """OffsetFetch: api key 9, versions 1 to 10.
 
-Reads the places that groups have kept.
+Returns the committed offsets of groups.
 
 Behaviour
-    Where nothing was committed the offset is -1 and there is no error, also for a group that nobody
-    knows. While the coordinator loads it says so instead: "nothing" would send clients to the
-    beginning or the end.
-    No list of topics means everything the group has committed, as far as the client may see it.
-    Members of the new group protocol that give their epoch are held to it.
-    A group that is named several times is answered as often, each time for its own topics.
-    An offset that was committed and cannot be read any more is UNKNOWN_SERVER_ERROR.
+    Where nothing was committed the offset is -1 without an error, also for a group that does not exist. While
+    the coordinator is loading, the reply is an error instead: offset -1 would reset clients to the beginning
+    or the end of the log.
+    A null list of topics requests everything the group has committed, as far as the client may see it.
+    The epoch of members of the consumer protocol is checked if they send it.
+    A group that is named several times gets as many replies, each for its own topics.
+    An offset that was committed and can no longer be read is UNKNOWN_SERVER_ERROR.
 Versions
     2   all topics, error code of the group
     5   leader epochs       7   require_stable
     8   many groups at once
-    9   members of the new group protocol
-    10  topic ids: an offset of an earlier topic of that name is not shown
+    9   members of the consumer protocol
+    10  topic ids: an offset of a deleted topic of that name is not returned
 Differs from Kafka
     require_stable has nothing to wait for while there are no transactions
     groups that would make the reply too large are POLICY_VIOLATION
@@ -101,7 +101,9 @@ def _question(group: OffsetFetchRequestGroup, looking: OffsetLookup) -> GroupLoo
 
 
 def _is_long(wanted: Sequence[OffsetFetchRequestGroup]) -> bool:
-    """Or may be, as everything that a group has kept: it is answered in turns with others."""
+    """Whether the reply is, or may be, long: then it is built in chunks, and other requests run in
+    between.
+    """
     if len(wanted) > GROUPS_REPORTED_PER_TURN or any(group.topics is None for group in wanted):
         return True
     topics = (topic for group in wanted for topic in group.topics or ())

@@ -1,14 +1,14 @@
 """OffsetForLeaderEpoch: api key 23, versions 2 to 4.
 
-Tells where a leader epoch ended, so that a client notices when records it read are gone.
+Returns where a leader epoch ended, so that a client detects that records it read were lost.
 
 Behaviour
-    The answer is the asked epoch, or the last one before it that wrote anything, and its end.
-    The current epoch ends where the log ends.
-    An epoch from before the first that is known ends where the log starts.
+    The reply is the requested epoch, or the last one before it that has records, and its end offset.
+    The current epoch ends at the log end offset.
+    An epoch before the first known one ends at the log start offset.
     -1, and an epoch that has not begun yet: epoch -1, offset -1, no error.
 Versions
-    3  replica id (not looked at)
+    3  replica id (ignored)
     4  flexible encoding
 Differs from Kafka
     nothing known
@@ -67,7 +67,7 @@ class OffsetForLeaderEpoch:
         partition = self._partitions.find(topic, asked.partition)
         if partition is None:
             raise self._partitions.missing_partition_error(topic, NO_TOPIC_ID, asked.partition)
-        if asked.current_leader_epoch < NO_EPOCH:  # only -1 asks for no check
+        if asked.current_leader_epoch < NO_EPOCH:  # only -1 skips the check
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"no leader has epoch {asked.current_leader_epoch}")
         partition.check_epoch(asked.current_leader_epoch)
         partition.require_online()

@@ -1,29 +1,29 @@
 """Produce: api key 0, versions 3 to 13 (advertised from 0).
 
-Appends record batches to partitions and answers for each.
+Appends record batches to partitions and returns a result for each.
 
 Behaviour
-    acks=0    nothing is sent back; a failure closes the connection, so that the client looks again
-    acks=1    answered when the leader has the batch, on disk if the topic wants that; as acks=all
-              while the metadata store is away: another may lead
-    acks=all  answered when the high watermark has passed the batch; NOT_ENOUGH_REPLICAS if it cannot
-    timeout   REQUEST_TIMED_OUT; the records are in the log and may still become safe, unless they
-              were still to be looked into by a worker thread: then they are not stored. Without
-              acks only INSPECTION_WAIT_MS_MAX counts
+    acks=0    no reply is sent; a failure closes the connection, so that the client refreshes its metadata
+    acks=1    reply when the leader has the batch, on disk if the topic requires it; as acks=all
+              while the metadata store is unavailable, because another broker may have been elected
+    acks=all  reply when the high watermark has passed the batch; NOT_ENOUGH_REPLICAS if it cannot
+    timeout   REQUEST_TIMED_OUT; the records are in the log and may still be committed, unless they
+              still waited for validation by a worker thread: then they are not stored. With acks=0
+              only INSPECTION_WAIT_MS_MAX counts
     batches   more than PRODUCE_BATCHES_MAX close the connection
 Versions
     3   record batch format 2           8   record errors and a message
     5   log start offset                9   flexible encoding
     7   zstd (76 before)               13   topic ids instead of names
 Differs from Kafka
-    G10 null records are answered INVALID_RECORD
-    G11 a compression type above 4 is answered INVALID_RECORD, not UNKNOWN_SERVER_ERROR
-    G18 a batch is not opened: what is malformed inside a sound one is stored
+    G10 null records are rejected with INVALID_RECORD
+    G11 a compression type above 4 is rejected with INVALID_RECORD, not UNKNOWN_SERVER_ERROR
+    G18 a batch is not decoded: a malformed record in a valid batch is stored
     G19 a partition named twice in one request is appended to twice
     G24 at most RECORDS_NAMED_MAX records of a request are named
-    there are no transactions yet: a transactional batch is answered INVALID_TXN_STATE
-    G21 a batch that says it has the broker's time is refused
-    versions 0 to 2 (old message formats) are refused, as in Kafka
+    there are no transactions yet: a transactional batch is rejected with INVALID_TXN_STATE
+    G21 a batch whose timestamp type is LogAppendTime is rejected
+    versions 0 to 2 (old message formats) are rejected, as in Kafka
 """
 
 from collections.abc import Callable
@@ -70,8 +70,8 @@ TOPIC_IDS_SINCE: Final = 13
 
 
 class Produce:
-    # Kafka serves Produce from version 3 and advertises 0: old librdkafka takes a higher minimum to mean
-    # that the broker knows no compression.
+    # Kafka serves Produce from version 3 and advertises 0: old librdkafka infers from a higher minimum that
+    # the broker supports no compression.
     api = ServedApi(
         PRODUCE,
         Operation.WRITE,
@@ -89,7 +89,7 @@ class Produce:
         is_cut_off: Callable[[], bool] = lambda: False,
         limits: ProduceLimits = PRODUCE_LIMITS,
     ) -> None:
-        """`is_cut_off`: whether another may have been elected, and this broker would not know."""
+        """`is_cut_off`: whether another broker may have been elected without this broker knowing."""
         self._is_cut_off = is_cut_off
         self._partitions = partitions
         self._appender = appender
@@ -106,6 +106,7 @@ class Produce:
         responses = []
         names_left, acks = RECORDS_NAMED_MAX, request.acks
         if acks == ACKS_LEADER and self._is_cut_off():
+            # An acks=1 reply of a deposed leader would confirm records that the new leader truncates.
             acks = ACKS_ALL
         now_ms = self._clock.wall_ms()
         for topic in request.topic_data:
@@ -171,7 +172,9 @@ class Produce:
         return found
 
     def require_few_batches(self, request: ProduceRequest) -> None:
-        """All are appended in one turn of the loop. Even to refuse each of very many would take long."""
+        """All batches are appended in one iteration of the loop. Even rejecting too many one by one takes
+        long.
+        """
         count, most = sum([len(topic.partition_data) for topic in request.topic_data]), self._batches_max
         if count > most:
             raise ProtocolError(f"a produce request has {count} batches; at most {most} are taken")

@@ -1,7 +1,7 @@
 """SyncGroup: api key 14, versions 0 to 5.
 
-Gives every member of a classic group its share. The leader's request brings all shares; whoever asks
-before it waits. Answered when the assignment is on disk.
+Returns its assignment to every member of a classic group. The leader's request contains all assignments;
+requests that arrive before it wait. The reply is sent when the assignment is on disk.
 
 Versions
     3  static members       5  protocol type and name, which must be the group's
@@ -19,7 +19,7 @@ from penstock.protocol.messages.sync_group import SYNC_GROUP, SyncGroupRequest, 
 from penstock.security.access import Operation
 
 PROTOCOL_SINCE = 5
-"""From here on a member says which protocol it believes the group to have."""
+"""From this version on a member sends the protocol that it expects the group to have."""
 
 
 class SyncGroup:

@@ -1,12 +1,12 @@
 """UnregisterBroker: api key 64, version 0.
 
-Forgets a broker that will not come back, with its settings.
+Removes a broker that will not come back, with its settings.
 
 Behaviour
-    A broker that nobody knows is BROKER_ID_NOT_REGISTERED.
+    A broker that is not registered is BROKER_ID_NOT_REGISTERED.
 Differs from Kafka
-    A broker that is there, or that still holds replicas, is refused with INVALID_REQUEST: it would come back
-    by itself, and its partitions would stay short of a replica without anybody being told.
+    A broker that is up, or that still holds replicas, is rejected with INVALID_REQUEST: it would register
+    again by itself, and its partitions would silently stay short of a replica.
 """
 
 from penstock.broker.cluster.metadata_changes import MetadataChange
@@ -36,7 +36,8 @@ class UnregisterBroker:
             return UnregisterBrokerResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         metadata_change = MetadataChange(self._cluster)
         try:
-            # Another broker may just have placed replicas on this one, which no compared key would show.
+            # Wait for a current image: another broker may just have placed replicas on this one, and no
+            # compared key covers that.
             await metadata_change.image()
             await metadata_change.commit(lambda image: unregister(image, request.broker_id))
         except ApiError as problem:

@@ -1,15 +1,15 @@
 """UpdateFeatures: api key 57, versions 0 to 2.
 
-Raises the level of the cluster, which says what formats its brokers write.
+Raises the level of the cluster, which determines the formats that its brokers write.
 
 Behaviour
-    All updates or none. A level that some registered broker does not know, a feature that nobody knows and a
-    way back are INVALID_UPDATE_VERSION, with a sentence that names the brokers.
+    All updates or none. A level that some registered broker does not support, an unknown feature and a
+    downgrade are INVALID_UPDATE_VERSION, with a sentence that names the brokers.
 Versions
-    1  the kind of change is named; nothing is changed where the client only wants to know whether it could be
+    1  the type of change is named; validate_only checks a change without making it
     2  there is no result for each feature
 Differs from Kafka
-    The feature is penstock.version. metadata.version stands at the level of the release for ever.
+    The feature is penstock.version. metadata.version always has the level of the release.
     There is no downgrade.
 """
 
@@ -42,7 +42,7 @@ class UpdateFeatures:
     api = ServedApi(UPDATE_FEATURES, Operation.ALTER, ON_CLUSTER, cluster_name)
 
     def __init__(self, cluster: MetadataService, newest: int = NEWEST) -> None:
-        """`newest`: the last level that this release knows."""
+        """`newest` is the last level that this release supports."""
         self._cluster = cluster
         self._newest = newest
 
@@ -57,7 +57,7 @@ class UpdateFeatures:
             decides = [partial(_decided, update=update, newest=newest) for update in request.feature_updates]
             for outcome in await metadata_change.validate_each(
                 decides
-            ):  # all are looked at before one is made
+            ):  # all are validated before one is made
                 if isinstance(outcome, ApiError):
                     raise outcome
             if not request.validate_only:
