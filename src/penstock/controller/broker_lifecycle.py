@@ -17,8 +17,8 @@ start id of the process that was admitted last is a copy from before that admiss
 then are not on it.
 
 Rule 1: before a broker is admitted, it leaves every ISR that has another admitted member.
-Rule 2: a broker that has lost records leaves every ISR and every ELR in which another broker is left that has
-        not itself come back without its records.
+Rule 2: a broker that has lost records leaves the ISR and the ELR of every partition in which either of the
+        two has another member left that has not itself come back without its records.
 Rule 3: if the broker's disk is another one, or its copy of the partition is gone, it leaves the ISR and the
         ELR even where no other broker is left. Then no broker has the committed records, and the partition
         has no leader until an operator, or the topic's settings, allow the loss.

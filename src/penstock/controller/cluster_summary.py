@@ -51,8 +51,7 @@ def survey(image: ClusterImage) -> ClusterSummary:
         state = partition[1]
         for node in state.replicas:
             held[node] = held.get(node, 0) + 1
-        # A leader that is not admitted is fenced: its partitions are unavailable, although the image still
-        # names it.
+        # A leader that is not admitted cannot serve its partitions, although the image still names it.
         if state.leader in image.admitted:
             led[state.leader] = led.get(state.leader, 0) + 1
         else:

@@ -104,7 +104,7 @@ def batched(decisions: Iterable[Decision], changes_max: int) -> Iterator[list[De
 
 
 def compare_term(image: ClusterImage) -> tuple[Compare, ...]:
-    """Compare that the controller of this image still holds its term. An embedded broker needs none."""
+    """Compares that the controller of this image still holds its term. An embedded broker needs none."""
     if image.is_embedded:
         return ()
     if image.controller is None:

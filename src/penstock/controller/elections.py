@@ -181,7 +181,7 @@ def _unclean_election(image: ClusterImage, topic: Topic, state: PartitionState) 
     if not is_election_needed(image, state, ElectionType.UNCLEAN):
         detail = f"Partition {state.index} of topic {topic.name} is led by broker {state.leader}."
         raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, detail)
-    # A clean leader may have become possible since the operator looked. Then no record need be lost.
+    # If a clean leader is possible after all, no record need be lost.
     clean = repaired(image, topic, state)
     if clean.leader != NO_NODE:
         return clean

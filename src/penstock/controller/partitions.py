@@ -1,7 +1,7 @@
 """State changes of one partition: drafts, the ELR, epochs and compares.
 
 Strategy: a draft is the wanted state of a partition with its epochs unchanged. `with_isr` keeps the eligible
-leaders correct when the ISR changes. `change_partition` turns a draft into a decision: it increments the
+leaders correct when the ISR changes. `change_partition` makes a draft a decision: it increments the
 epochs and adds the compares. So no other file that decides writes an epoch or an ELR.
 
 Rule 1: the partition epoch grows by one with every change. The leader epoch grows with every change of the

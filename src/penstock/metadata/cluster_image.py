@@ -16,7 +16,7 @@ NO_NODE = -1
 
 GROUP_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({GROUP_TOPIC, "__transaction_state", "__share_group_state"})
-"""Kafka's internal topics. Metadata responses mark them as internal, whoever created them."""
+"""Kafka's internal topics. Metadata responses mark them as internal, even if a client created them."""
 
 
 # Not tracked by the garbage collector: a hundred thousand of these hold only numbers and tuples of numbers,

@@ -84,7 +84,9 @@ def has_lost_copy(broker: BrokerRegistration, topic: Topic, index: int) -> bool:
 
 
 def has_lost_disk(broker: BrokerRegistration) -> bool:
-    """Whether the broker has another disk than the one it was admitted with; False if it never was admitted.
+    """Whether the broker has another disk than the one it was admitted with.
+
+    The result does not matter for a broker that never was admitted: it has no records to lose.
 
     A disk whose clean-stop mark names an epoch before the last admitted one is a restored copy: every start
     removes the mark, so it cannot survive a later epoch. Other copies are recognized by the start ids that

@@ -223,7 +223,7 @@ class SqliteStore:
         puts = [change for change in changes if isinstance(change, Put)]
         deletes = self._existing_deletes(changes)
         if not puts and not deletes:
-            # Only deletes of absent keys: the revision stays, so watchers see no gap.
+            # Nothing to write, as when all keys to delete are absent: the revision stays.
             return Event(revision - 1, ())
         self._connection.executemany(_PUT, [(put.key, put.value, revision) for put in puts])
         keys = [(delete.key,) for delete in deletes]

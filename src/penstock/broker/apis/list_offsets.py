@@ -72,8 +72,7 @@ class ListOffsets:
             try:
                 _check_request(request, name, asked, context)
                 partition = self._found(name, asked[0].current_leader_epoch)
-                # A new leader does not know yet how far its predecessor committed; the start of the log is
-                # known.
+                # The high watermark of a new leader may still be below its predecessor's (KIP-207).
                 if asked[0].timestamp not in (EARLIEST, EARLIEST_LOCAL):
                     partition.require_end_known()
             except ApiError as rejection:

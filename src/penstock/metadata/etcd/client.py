@@ -37,7 +37,7 @@ _HEADERS = {"Content-Type": "application/json", "Grpc-Metadata-Hasleader": "true
 
 
 class LeaseNotFound(Exception):
-    """etcd does not know the lease."""
+    """The lease does not exist in etcd, or has expired."""
 
 
 class _Retry(Exception):

@@ -150,7 +150,7 @@ class EtcdStore:
 
 
 def _conflict_revision(compares: Sequence[Compare], answer: TransactionResponse) -> int | None:
-    """The latest revision of a compared key that has moved and is there."""
+    """The latest revision of the compared keys that exist and have changed; None if there are none."""
     moved = []
     for compare, response in zip(compares, answer.responses, strict=True):
         found = response.response_range.kvs if response.response_range is not None else []
@@ -163,5 +163,5 @@ def _read_as(kind: type[T], body: bytes) -> T:
     try:
         return decode(kind, body)
     except MalformedAnswer as problem:
-        # Something else answers in etcd's stead: what has become of the request is unknown.
+        # A proxy replied instead of etcd: whether etcd executed the request is unknown.
         raise StoreUnavailable(str(problem)) from problem
