@@ -346,7 +346,7 @@ def _prepared_for_admission(
     if node in draft.isr:
         draft = with_isr(image, topic, draft, without(draft.isr, (node,)))
     known = draft.last_known_elr
-    # It may still be the best choice for an unclean election, unless its copy is gone.
+    # The broker may still be the best choice for an unclean election, unless its copy is gone.
     if node in draft.elr:
         known = (*without(known, (node,)), node)
     return msgspec.structs.replace(

@@ -250,8 +250,8 @@ def _has_lost_records(image: ClusterImage, topic: Topic, index: int, node: int) 
     return not has_acknowledged_records(image, topic, index, broker)
 
 
-# Waiting for such a broker loses nothing: it needs only its admission.
 def _has_returning_leader(image: ClusterImage, topic: Topic, state: PartitionState) -> bool:
+    """Whether a broker with all committed records has a session and only waits for its admission (rule 4)."""
     for node in (*state.isr, *eligible_leaders(image, topic, state)):
         broker = image.brokers.get(node)
         if broker is None or broker.live is None:
