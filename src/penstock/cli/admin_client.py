@@ -203,6 +203,7 @@ class Admin:
                 problems.append(error_sentence(refusal.args[0], failure, what))
                 codes.add(refusal.args[0].code())
         if problems:
+            # A retry helps only if all errors are leader changes.
             kind = LeadersMoved if codes <= _MOVED else CommandFailed
             raise kind("\n".join(dict.fromkeys(problems)))
         return results

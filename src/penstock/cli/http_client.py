@@ -12,6 +12,7 @@ import typer
 
 from penstock.errors import CommandFailed
 
+# Limit for the reply of an arbitrary server at the given address.
 _BODY_BYTES_MAX: Final = 256 * 1024 * 1024
 
 

@@ -84,7 +84,7 @@ def _open_what_is_closed() -> None:
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - as long as we live
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - open until the process ends
 
 
 def _is_of_the_system(stream: TextIO) -> bool:

@@ -154,6 +154,7 @@ def read_failure_reason(broker: BrokerConnector, topic: str, offsets: Mapping[in
                 for number in numbers
             ],
         )
+        # One byte, no wait and no fetch session: only the error code matters.
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, session_epoch=-1, topics=[wanted])
         with broker.client(leader) as client:
             answer = client.ask(FETCH, request)

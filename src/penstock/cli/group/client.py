@@ -163,6 +163,7 @@ class Coordinator:
             return _offsets_in(self._client.ask(OFFSET_FETCH, request))
 
         topics = self._ready(f"the offsets of {self._group_id} cannot be read", ask)
+        # From version 10 on, replies have topic ids instead of names.
         names = self._names() if any(not topic.name for topic in topics) else {}
         return {
             TopicPartition(name, partition.partition_index): partition.committed_offset

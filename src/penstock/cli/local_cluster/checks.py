@@ -217,6 +217,7 @@ def _etcd_ports(known: ClusterRecord | None, nodes: tuple[LocalBroker, ...]) -> 
     taken = ports_of(nodes)
     if known is not None and taken.isdisjoint(known.etcd_ports) and all(map(is_free, known.etcd_ports)):
         return known.etcd_ports
+    # Both sockets are open at once, so that the two ports differ.
     with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
         ports = one.getsockname()[1], other.getsockname()[1]
         return ports if taken.isdisjoint(ports) else _etcd_ports(known, nodes)

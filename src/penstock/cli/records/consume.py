@@ -251,6 +251,7 @@ class AssignedReader:
         if message.error() is not None:
             self._event(number, message.error())
             return None
+        # Fetched before the end or the limit was reached.
         if number not in self._open or self._left == 0:
             return None
         self._next[number] = message.offset() + 1

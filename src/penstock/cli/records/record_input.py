@@ -52,6 +52,7 @@ def numbered_lines(source: BinaryIO, bytes_max: int = LINE_BYTES_MAX) -> Iterato
 
 def _line_of(source: BinaryIO, bytes_max: int) -> bytes:
     try:
+        # One byte more than allowed shows that the line is too long.
         return source.readline(bytes_max + 1)
     except OSError as problem:
         raise CommandFailed(f"cannot read the input: {problem.strerror}.") from problem

@@ -82,6 +82,7 @@ async def _serve(config: BrokerConfig) -> None:
     world = Environment(log=StreamLog(SystemClock()))
     async with running_broker(config, world) as broker:
         broker.on_membership_ended = stop.set
+        # The membership may have ended before the callback was set.
         if broker.has_ended_membership:
             stop.set()
         sources = Sources(

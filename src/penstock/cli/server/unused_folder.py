@@ -31,6 +31,7 @@ def _remove_unused(path: str) -> None:
     with suppress(StorageFailed), ExitStack() as stack:
         if not disk.exists(f"{path}/{IDENTITY_FILE}"):
             return
+        # The lock fails if another process uses the folder; then nothing is removed.
         stack.callback(FolderLock(path).release)
         if not DataDirectory(disk, path, identity_in(disk, path)).partitions_on_disk():
             disk.remove_folder(path)

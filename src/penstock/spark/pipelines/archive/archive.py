@@ -236,6 +236,7 @@ def _run_archive(
         maintenance = _TableMaintenance(settings)
         progress = _Progress(settings.query_name, _starts(settings, table))
         with reporting_data_loss():
+            # With `once`, compaction runs only after the query.
             run(query, progress, stop, show_line, None if settings.once else maintenance.run_if_due)
         seconds = time.monotonic() - began
         after = table.recorded(app)
@@ -314,6 +315,7 @@ class _TableMaintenance:
     def do(self) -> None:
         with open_table(self._settings.folder) as table:
             before, after = table.compact(TARGET_BYTES)
+            # Only old files: young ones may belong to a batch that is being written.
             self.removed += len(table.vacuum(older_than_ms=time.time_ns() // 1_000_000 - ORPHAN_FILE_AGE_MS))
         done = self.compacted
         self.compacted = Compacted(done.files_before + before, done.files_after + after)

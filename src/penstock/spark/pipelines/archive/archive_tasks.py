@@ -122,6 +122,7 @@ class ArchiveWriter(LakeWriter):
 
         for offset_range, count in _ranges(given):
             span = OffsetSpan(offset_range.start, offset_range.end)
+            # The whole range counts as read, even where it has no rows (rule 2).
             add_spans(files.spans, {offset_range.partition: span})
             files.pieces.append(PlannedRange(offset_range.partition, span, count))
             yield from read_range(self._settings, self._table, offset_range, lost)

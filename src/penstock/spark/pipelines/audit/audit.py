@@ -147,6 +147,7 @@ class _AuditRun:
             raise CommandFailed(
                 f"--where {plan.where!r} is no condition on the records of a topic: {reason(problem)}"
             ) from problem
+        # Several queries use these rows, and computing them is a shuffle of both topics.
         ids = audit_topics.by_id(rows).persist(StorageLevel.DISK_ONLY)
         try:
             comparison = audit_topics.comparison(plan, ids, self._collected)

@@ -141,6 +141,7 @@ def _by_lane(plan: TopicsPlan, everything: "DataFrame") -> "DataFrame":
     has_id = F.col("id").isNotNull()
     # With a condition, ids without a source record are excluded: the condition was not applied to the target.
     counts = has_id if plan.where is None else has_id & (of_source > 0)
+    # An id that occurs n times in the source may occur n times in the target.
     more = of_target - F.greatest(of_source, F.lit(1))
     return everything.groupBy("source.lane").agg(
         F.sum(F.when(has_id, 0).otherwise(of_source + of_target)),
@@ -183,6 +184,7 @@ def _missing(
         return []
     pairs = [F.lit(item) for lane in lanes if lane.last is not None for item in (lane.lane, lane.last)]
     last = F.try_element_at(F.create_map(*pairs), F.col("source.lane")) if pairs else F.lit(None)
+    # A record before the last arrived record of its partition should have arrived, too (rule 1).
     is_lost = F.col("source.offset") < F.coalesce(last, F.lit(-1))
     absent = ids.where("of_target = 0")
     [row] = collect(absent.agg(_how_many(is_lost).alias("lost"), _how_many(~is_lost).alias("behind")))

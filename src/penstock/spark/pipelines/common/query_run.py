@@ -143,6 +143,7 @@ def _finish(
     batches = progress.batches
     while query.isActive and query.status["isTriggerActive"] and stop.requested == 1:
         _show_progress(query, progress, show_line)
+        # The trigger may start the next batch at once, so the count shows that this batch ended.
         if progress.batches > batches:
             break
         time.sleep(POLL_INTERVAL_S / 4)
@@ -160,6 +161,7 @@ def reason(problem: Exception) -> str:
     texts = [str(problem), *_causes(problem)]
     for pattern in (PENSTOCK_ERROR, PYTHON_ERROR):
         if found := [sentence for text in texts for sentence in pattern.findall(text)]:
+            # The last match is the cause nearest to the failed code.
             return str(found[-1])
     first = next((line for line in texts[-1].splitlines() if line.strip()), type(problem).__name__)
     return first[:500]

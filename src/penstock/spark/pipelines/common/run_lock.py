@@ -20,6 +20,7 @@ def run_lock(folder: Path, what: str, remedy: str) -> Iterator[None]:
     """Hold the lock until the block or the process ends. `remedy`: advice if another run holds the lock."""
     with (folder / LOCK).open("a") as lock:
         try:
+            # Non-blocking: a second run must fail at once instead of waiting unnoticed.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
             raise CommandFailed(

@@ -29,6 +29,7 @@ def records_in(
         "startingOffsets": json.dumps(to_document({each.partition: each.start for each in ranges})),
         "endingOffsets": json.dumps(to_document({each.partition: each.end for each in ranges})),
         "includeHeaders": "true",
+        # The ranges are fixed; retention may pass their start while the query runs.
         "failOnDataLoss": "false",
     }
     return spark.read.format("penstock").options(**access, **options).schema(schema).load()

@@ -39,6 +39,7 @@ class BucketMemory:
         self._rules = rules
         self._held: dict[MemoryKey, tuple[int, RuleMemory]] = {}
         for name, kind, keys in [] if text is None else json.loads(text):
+            # Removed rules, and rules of another kind than before, lose their state (rule 2).
             if name in rules and rules[name].kind.value == kind:
                 self._held |= {MemoryKey(name, key): (wake_ms, held) for key, (wake_ms, held) in keys.items()}
 

@@ -82,6 +82,7 @@ class RuleResult(NamedTuple):
 def apply_events(
     rule: DetectRule, key: str, held: RuleMemory, events: Iterable[RuleEvent], watermark_ms: int
 ) -> RuleResult:
+    # Topic order, in whatever order the shuffle delivered the rows (rule 1).
     in_order = sorted(events, key=lambda event: (event.partition, event.offset))
     late = [event for event in in_order if event.time_ms < watermark_ms]
     new = [event for event in in_order if event.time_ms >= watermark_ms]

@@ -157,6 +157,7 @@ _PREPARED: Final = """
 class Postgres:
     def __init__(self, url: str) -> None:
         self._connection = connect_postgres(url, autocommit=True)
+        # Values are exchanged as text, so the zone of the session must be fixed.
         self._connection.execute("set time zone 'UTC'")
 
     def fields(self, table: str) -> list[TableColumn]:
@@ -239,6 +240,7 @@ class Postgres:
     ) -> Iterator[list[tuple[Any, ...]]]:
         kinds = {field.name: field.type for field in self.fields(table)}
         _check_fields(table, [*fields, *([column] if column else [])], list(kinds))
+        # Types without a Spark equivalent are read as text.
         names = [
             sql.SQL("{}::text" if kinds[name] == "string" else "{}").format(sql.Identifier(name))
             for name in fields

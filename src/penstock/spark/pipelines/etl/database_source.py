@@ -85,6 +85,7 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         after, planner = start["after"], self._open_planner()
+        # A bounded run never reads beyond the end that it found at its start.
         until = planner.settled_end() if self._bound is None else self._bound.until
         if until is None or until == after:
             return start

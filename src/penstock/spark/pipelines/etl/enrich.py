@@ -48,6 +48,7 @@ class ReferenceTable:
         from pyspark.sql import functions as f
 
         missing, on = self._enrich.missing, list(self._enrich.on)
+        # Broadcast: every task gets the whole reference, so rows are not shuffled and keep their order.
         enriched = rows.join(f.broadcast(self._current()), on, "left")
         passes = (
             enriched[DEAD_LETTER_COLUMN].isNotNull() if DEAD_LETTER_COLUMN in rows.columns else f.lit(False)

@@ -224,6 +224,7 @@ def _run_together(
         try:
             run(query, stage_progress, stop, show_line)
         except CommandFailed as problem:
+            # One failed stage stops the other stages after their current batch.
             stop.request()
             raise CommandFailed(f"{query.name}: {problem}") from problem
 

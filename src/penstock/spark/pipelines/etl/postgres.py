@@ -130,6 +130,7 @@ def prepare(target: PostgresTarget, schema: "StructType") -> None:
                     f"the table {target.table} has no column {missing[0]}, which rows have: add it, "
                     "or leave it out in [transform]"
                 )
+            # EXPLAIN checks columns, types and privileges without inserting a row.
             connected.execute(sql.SQL("explain {}").format(taking(target, of_attempts([]))))
     except psycopg.Error as problem:
         raise CommandFailed(
@@ -223,6 +224,7 @@ def _committed(
     staged: Sequence[StagedAttempt],
     write_rejected: Callable[[list[RejectedRow]], None],
 ) -> bool:
+    # Locks the row of the query: a concurrent commit of the same query waits here (rule 1).
     recorded = _recorded(connected, numbered.query)
     spans, name = _merged_spans(staged), _full_name(connected, target)
     ends, attempts = _ends(connected, name, spans), [each.attempt for each in staged]

@@ -124,6 +124,7 @@ def rows_written_by(client: ClusterClient, begun: StageWrite, task: int) -> RowC
     ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
     found = RowCounts()
     for partition in partitions:
+        # Retention may have removed the noted offset.
         start = Offset(max(begun.ends.get(str(partition.partition), 0), first[partition][0]))
         _count(found, client, partition, (start, ends[partition][0]), begun.task_mark(task))
     return found

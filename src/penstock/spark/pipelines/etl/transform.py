@@ -80,6 +80,7 @@ def _module(place: PythonFunction) -> Any:
     assert found is not None, "the name ends with .py"
     assert found.loader is not None, "such a file has a loader"
     module = importlib.util.module_from_spec(found)
+    # Registered before it runs, as an import does: decorators such as dataclass look the module up.
     sys.modules[place.module] = module
     found.loader.exec_module(module)
     cloudpickle.register_pickle_by_value(module)  # executors do not have the file

@@ -94,6 +94,7 @@ def choose_suffix_count(key: KeyLoad, loads: Sequence[float]) -> tuple[int, list
         return factor, _spread(key, loads, [key.bytes / count] * count)
     tried = {factor: _with_suffixes(key, loads, factor) for factor in range(2, FACTOR_MAX + 1)}
     best = min(skew(each) for each in tried.values())
+    # The smallest factor near the best skew: more suffixes make it harder to read all records of a key.
     return next((factor, each) for factor, each in tried.items() if skew(each) <= best * SKEW_TOLERANCE)
 
 

@@ -45,6 +45,7 @@ def _of_one(client: ClusterClient, partition: TopicPartition, middle: Offset) ->
 
 def sample_of(data: memoryview) -> BatchSample:
     table = read_table(data, np.frombuffer(data, np.uint8))
+    # Transaction markers were not sent by producers.
     table = table.where(~table.is_control)
     codecs = Counter(Codec(number).label for number in table.codec.tolist())
     plain = _uncompressed_payloads(data, table)

@@ -409,6 +409,7 @@ def _records(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
     columns = [F.col("key"), F.col("value"), headers.alias("headers"), F.col("timestamp"), beyond]
     if settings.same_partitions:
         columns.append(F.col("partition"))
+    # One task per source partition, which sends its rows in order (rule 1).
     ordered = rows.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
     return ordered.select(*columns)
 
