@@ -61,6 +61,7 @@ class BrokerConnector(NamedTuple):
         return CommandFailed(f"cannot reach a broker at {address}: {what}. {remedy}")
 
     def _connect(self, addresses: tuple[Address, ...]) -> tuple[BlockingStream, Address]:
+        # Every address is tried; the error lists the reason for each of them.
         refusals: list[CommandFailed] = []
         for address in addresses:
             try:

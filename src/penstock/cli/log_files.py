@@ -63,6 +63,7 @@ def batches_of(path: Path) -> Iterator[LogFileBatch]:
         position, expected = 0, _offset_named(path)
         while position < size:
             batch = _batch_at(file, position, size)
+            # Gaps are valid (compaction); only offsets that go back are damage.
             if batch.header.base_offset < expected:
                 found = batch.header.base_offset
                 raise CorruptData(f"at position {position}: offset {found} where {expected} or more belongs")
@@ -227,6 +228,7 @@ def index_problems(path: Path) -> Iterator[str]:
             del positions[last_offset]
         if times.get(last_offset) == newest:
             del times[last_offset]
+    # Entries that matched a batch were deleted above; the remaining ones match none.
     for offset, position in positions.items():
         yield f"{path.stem}{INDEX_SUFFIX}: no batch at position {position} ends with offset {offset}"
     for offset, timestamp in times.items():

@@ -45,6 +45,7 @@ def drain(
         broker = _broker(get_json(url, "/v1/cluster", timeout), broker_id)
         if broker["is_drained"]:
             break
+        # A restart or an undrain during the wait: waiting on would never end.
         if broker["state"] != "draining":
             said = "it started anew, or was undrained"
             raise CommandFailed(f"broker {broker_id} is {broker['state']}: {said}.")

@@ -269,6 +269,7 @@ def _until_ready(broker: BrokerConnector, failure: str, ask: Callable[[], tuple[
         code, answer = ask()
         if code == ErrorCode.NONE:
             return answer
+        # These errors are transient, for example while the coordinator loads its groups.
         if code not in _RETRIABLE or time.monotonic() > deadline:
             raise CommandFailed(f"{failure}: {error_name(code)}.")
         time.sleep(_RETRY_PAUSE_S)

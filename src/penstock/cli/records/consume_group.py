@@ -111,6 +111,7 @@ class GroupReader:
         for partition in partitions:
             self._owned = (self._owned or set()) - {partition.partition}
             self._open.discard(partition.partition)
+            # Another member owns the partition now; a later commit would overwrite its offset.
             self._uncommitted.pop(partition.partition, None)
 
     def _is_event(self, message: Any) -> bool:

@@ -200,6 +200,7 @@ def _bind_checkpoint(
     make_table(settings.folder, settings.description)
     with open_table(settings.folder) as table:
         ends = table.ends(partitions)
+    # A new checkpoint starts at the beginning of the topic, so it would write these rows twice (rule 2).
     if ends and is_new(folder):
         partition, end = next(iter(ends.items()))
         raise CommandFailed(

@@ -125,6 +125,7 @@ def _stream(table: "_RuleTable", folder: Path) -> StreamSpec:
     given = table.text("format")
     if given is not None and (given == "raw") != (schema is None):
         raise table.error_at("format", "goes together with schema, which says the columns of the values")
+    # Relative paths are below the folder of the rules file, not the working directory.
     if schema is not None and _is_file(schema) and not Path(schema).is_absolute():
         schema = str(folder / schema)
     return StreamSpec(
@@ -161,6 +162,7 @@ def _rule(table: "_RuleTable") -> DetectRule:
     if span_ms <= 0:
         raise table.error_at(span, "is missing, or no time: give one such as 90s, 10m or 2h")
     at_least = table.threshold("at_least", whole=kind is not RuleKind.SUM)
+    # Such a rule could never raise an alert: no more events of a key are remembered.
     if kind in (RuleKind.COUNT, RuleKind.DISTINCT) and at_least > EVENTS_MAX:
         raise table.error_at("at_least", f"is {at_least:.0f}: of one key {EVENTS_MAX} events are remembered")
     return DetectRule(

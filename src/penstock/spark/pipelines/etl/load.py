@@ -32,6 +32,7 @@ def check_target(spec: Spec, checkpoint: Path) -> None:
         case ToLake(form, folder, by, time_column):
             make_table(folder, Description(form, by, time_column))
             with open_table(folder) as table:
+                # A new checkpoint reads the stage topic from its start, so all rows would come twice.
                 if table.files() and is_new(checkpoint):
                     raise CommandFailed(
                         f"{folder} holds rows, and the checkpoint {checkpoint} is new: all rows would be "

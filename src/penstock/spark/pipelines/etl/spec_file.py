@@ -378,6 +378,7 @@ def _from_database(section: Section) -> FromDatabase:
         )
     if found.is_unique:
         raise section.error_at(key, "says that values come again, and unique that they do not: leave one out")
+    # A reader of SQLite cannot see open transactions, so it cannot wait for them.
     if found.url.startswith(SQLITE):
         raise section.error_at(
             key, "needs to know which transactions are open, and SQLite does not tell: leave it out"

@@ -246,6 +246,7 @@ def _ranges(client: ClusterClient, settings: InsightsSettings) -> PartitionSpans
     for partition in partitions:
         first, last = firsts[partition][0], lasts[partition][0]
         start = min(max(starts.get(partition, first), first), last)
+        # An end before the start gives an empty range, not a negative one.
         ranges[partition] = (start, max(min(ends.get(partition, last), last), start))
     return ranges
 

@@ -110,6 +110,7 @@ def _throughput(measured: TopicMeasurements) -> str:
 
 def _partitions(measured: TopicMeasurements) -> str:
     mean = measured.bytes / len(measured.partitions)
+    # A limit, since the page would be unreadable with thousands of bars.
     shown = measured.partitions[:PARTITIONS_SHOWN]
     bars = [
         Bar(

@@ -112,6 +112,7 @@ def parse_replay_state(document: Mapping[str, Any], place: str) -> ReplayState:
             int(document["bytes"]),
             int(document["slices"]),
         )
+        # `left` and `next_slice` look up the partitions of one map in the other.
         if state.next.keys() != state.ends.keys():
             raise ValueError("it names other partitions as the place to go on than as the end")
     except (KeyError, TypeError, ValueError) as problem:
@@ -139,6 +140,7 @@ def initial_state(file_offsets: Iterable[FileOffsets], start: Bound, end: Bound)
     for each in file_offsets:
         known = spans.get(each.partition, OffsetSpan(each.first, each.last + 1))
         spans[each.partition] = OffsetSpan(min(known.start, each.first), max(known.end, each.last + 1))
+    # A bound outside of the table is clamped to the rows that the table has.
     first = {partition: max(span.start, start.of(partition, 0)) for partition, span in spans.items()}
     last = {partition: min(span.end, end.of(partition, span.end)) for partition, span in spans.items()}
     wanted = [partition for partition in sorted(spans) if first[partition] < last[partition]]
@@ -167,6 +169,7 @@ def next_slice(
         starts[each.partition] = min(start, starts.get(each.partition, start))
     ends = {partition: state.ends[partition] for partition in starts}
     waiting = {partition: ends[partition] - start for partition, start in starts.items()}
+    # The slice is shared out by what each partition has left, so that no partition starves.
     until = limit_offsets(starts, ends, waiting, offsets_max)
     spans = {
         partition: OffsetSpan(start, until[partition])
