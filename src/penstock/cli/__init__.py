@@ -1,1 +1,1 @@
-"""The `penstock` command."""
+"""Implementation of the `penstock` command."""

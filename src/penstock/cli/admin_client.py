@@ -1,8 +1,8 @@
-"""What must reach a leader or the controller of a cluster: librdkafka finds them.
+"""Admin requests that must reach a leader or the controller: librdkafka routes them.
 
-Changes of topics and settings, and offsets. A refusal becomes CommandFailed with the broker's own
-sentence, which names the setting or the limit that was broken. Where another broker leads by now, that one
-is asked, which librdkafka leaves to whoever uses it.
+The requests are topic and config changes, and offset lookups. A rejection becomes CommandFailed with the
+broker's own error message, which names the setting or limit that was violated. After a leader change, the
+request is retried at the new leader, which librdkafka leaves to its caller.
 """
 
 import time
@@ -21,7 +21,7 @@ from penstock.cli.positions import PositionKind, PositionSpec
 from penstock.cli.topic_metadata import leaderless_reason, reported_error
 from penstock.errors import CommandFailed
 
-# Its names are declared in modules of which it does not say that it passes them on.
+# confluent_kafka does not re-export its names explicitly, so type checkers reject them.
 kafka: Any = untyped
 
 SETTINGS_ARE_LISTED: Final = "`penstock topic describe NAME --all-settings` lists the settings of a topic."
@@ -38,7 +38,7 @@ _MOVED_PAUSE_S: Final = 0.1
 
 
 class LeadersMoved(CommandFailed):
-    """Others lead by now: they may be asked."""
+    """The partitions have other leaders by now: the request can be retried there."""
 
 
 class TopicSetting(NamedTuple):
@@ -52,19 +52,19 @@ class FoundOffset(NamedTuple):
 
 
 class Admin:
-    """librdkafka's admin client, one question at a time."""
+    """Wrapper of librdkafka's admin client, which runs one request at a time."""
 
     def __init__(self, broker: BrokerConnector) -> None:
         self._broker = broker
         self._timeout_s = broker.timeout_s
-        # It would make topics that it only asks about, like any producer.
+        # Otherwise a lookup would create the topic, like a lookup of a producer.
         self._client = kafka.AdminClient(broker.settings(**{"allow.auto.create.topics": False}))
         self._leaders_known: set[str] = set()
 
     def create(
         self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
     ) -> bool:
-        """False if there is one of that name already."""
+        """Create a topic; False if the name exists already."""
         failure = f"topic {name} was not created"
         with _explaining_local_errors(failure):
             new = kafka.NewTopic(name, partitions, replication_factor, config=dict(settings))
@@ -88,7 +88,7 @@ class Admin:
         self._all(futures, failure)
 
     def alter(self, name: str, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
-        """A change to None takes the topic's own value away."""
+        """Change topic configs; a value of None removes the topic's override."""
         operations = {True: kafka.AlterConfigOpType.DELETE, False: kafka.AlterConfigOpType.SET}
         entries = [
             kafka.ConfigEntry(key, value or "", incremental_operation=operations[value is None])
@@ -117,7 +117,7 @@ class Admin:
         self._all(futures, "not every topic was deleted")
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Where each partition starts afterwards."""
+        """Delete records up to the given offsets, and return the new log start offset of each partition."""
         failure = f"topic {topic} was not truncated everywhere"
         wanted = [TopicPartition(topic, number, offset) for number, offset in before.items()]
         ask = partial(self._client.delete_records, wanted, request_timeout=self._timeout_s)
@@ -141,7 +141,7 @@ class Admin:
         }
 
     def span(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Start and end of each partition."""
+        """Return the log start and end offset of each partition."""
         starts = self.offsets(topic, partitions, PositionSpec(PositionKind.EARLIEST))
         ends = self.offsets(topic, partitions, PositionSpec(PositionKind.LATEST))
         return {number: (starts[number].offset or 0, ends[number].offset or 0) for number in partitions}
@@ -153,7 +153,7 @@ class Admin:
         ask: "Callable[[], Mapping[Any, Future[Any]]]",
         failure: str,
     ) -> dict[Any, Any]:
-        """What was asked of each partition's leader, whoever that turns out to be."""
+        """Run a request at the leaders of the partitions, and retry it after leader changes."""
         gives_up_at = time.monotonic() + self._timeout_s
         while True:
             self._fetch_leaders(topic, failure)
@@ -163,6 +163,7 @@ class Admin:
                 except LeadersMoved:
                     if time.monotonic() >= gives_up_at:
                         raise
+            # The topic's metadata is fetched again before the retry, since the leaders have changed.
             self._leaders_known.discard(topic)
             time.sleep(_MOVED_PAUSE_S)
 
@@ -170,7 +171,7 @@ class Admin:
     def _explaining_missing_leaders(
         self, topic: str, partitions: Iterable[int], failure: str
     ) -> Iterator[None]:
-        """Says who is missing, of which librdkafka has only that it found no leaders."""
+        """Name the partitions without a leader in the error, which librdkafka reports without details."""
         try:
             yield
         except CommandFailed:
@@ -179,11 +180,11 @@ class Admin:
             raise
 
     def _fetch_leaders(self, topic: str, failure: str) -> None:
-        """Before anything that goes to leaders.
+        """Fetch the topic's leaders before a request that goes to leaders.
 
-        librdkafka asks for them by itself, once in three seconds. If that falls just when it leaves the
-        address it was given for the one that the broker goes by, which it does on connecting, its
-        question is lost with the connection. This one it asks again.
+        librdkafka requests the leaders by itself only once in three seconds. On connecting, it switches from
+        the bootstrap address to the broker's advertised address. A request in flight at that moment is lost
+        with the connection. librdkafka retries this explicit metadata request, but not its own.
         """
         if topic in self._leaders_known:
             return
@@ -202,6 +203,7 @@ class Admin:
                 problems.append(error_sentence(refusal.args[0], failure, what))
                 codes.add(refusal.args[0].code())
         if problems:
+            # A retry helps only if all errors are leader changes.
             kind = LeadersMoved if codes <= _MOVED else CommandFailed
             raise kind("\n".join(dict.fromkeys(problems)))
         return results
@@ -209,7 +211,7 @@ class Admin:
 
 @contextmanager
 def _explaining_local_errors(failure: str) -> Iterator[None]:
-    """What librdkafka finds wrong by itself, such as a number beyond those it sends."""
+    """Convert errors that librdkafka raises locally, such as a number outside of its range."""
     try:
         yield
     except (ValueError, OverflowError) as problem:
@@ -229,7 +231,7 @@ def _specification(position: PositionSpec) -> Any:
 
 
 def error_sentence(error: Any, failure: str, what: Any = None) -> str:
-    """The broker's own words where it has some; they name what is wrong. `what` it was asked about."""
+    """Return the broker's error message, which names the problem. `what` is the subject of the request."""
     said = error.str().removeprefix("Broker: ") or error.name()
     if error.code() == KafkaError.KAFKA_STORAGE_ERROR and isinstance(what, TopicPartition):
         said = reported_error(error.code(), f"{what.topic}-{what.partition}")

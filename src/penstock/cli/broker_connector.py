@@ -1,11 +1,11 @@
-"""How a command reaches a broker, and what it says when it cannot.
+"""Connection of a command to a broker, and diagnosis of connection failures.
 
-Two clients share the work. The wire client asks one broker what any broker can answer (which topics,
-who leads, how large) and is where a wrong address shows: at once, with the reason. librdkafka does
-what must go to a leader or to the controller, and carries the records.
+Commands use two clients. The wire client sends requests that any broker can answer (topics, leaders, sizes),
+and reports a wrong address at once, with the reason. librdkafka sends requests that must reach a leader or
+the controller, and transfers records.
 
-Rule: `BrokerConnector.client` comes first in every command. librdkafka only says after its whole timeout that
-      something is wrong, and not what.
+Rule: every command uses `BrokerConnector.client` first. librdkafka reports a failure only after its whole
+timeout, and without the reason.
 """
 
 import logging
@@ -29,7 +29,7 @@ CLIENT_ID: Final = "penstock-cli"
 
 
 class BrokerConnector(NamedTuple):
-    """Where to connect, and how."""
+    """Broker addresses and connection settings."""
 
     addresses: tuple[Address, ...]
     timeout_s: float
@@ -37,13 +37,13 @@ class BrokerConnector(NamedTuple):
 
     @contextmanager
     def client(self, address: Address | None = None) -> Iterator["BrokerClient"]:
-        """A connection to `address`, or to the first of ours that takes one."""
+        """Connect to `address`, or to the first configured address that accepts the connection."""
         stream, reached = self._connect((address,) if address else self.addresses)
         with stream:
             yield BrokerClient(self, stream, reached)
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """librdkafka's configuration."""
+        """Return librdkafka's configuration."""
         settings: dict[str, Any] = {
             "bootstrap.servers": ",".join(map(str, self.addresses)),
             "client.id": CLIENT_ID,
@@ -61,6 +61,7 @@ class BrokerConnector(NamedTuple):
         return CommandFailed(f"cannot reach a broker at {address}: {what}. {remedy}")
 
     def _connect(self, addresses: tuple[Address, ...]) -> tuple[BlockingStream, Address]:
+        # Every address is tried; the error lists the reason for each of them.
         refusals: list[CommandFailed] = []
         for address in addresses:
             try:
@@ -74,7 +75,7 @@ class BrokerConnector(NamedTuple):
 
 
 class BrokerClient:
-    """The wire client, with failures told as sentences."""
+    """Wire client whose failures become readable sentences."""
 
     def __init__(self, broker: BrokerConnector, stream: BlockingStream, address: Address) -> None:
         self._broker = broker
@@ -97,7 +98,7 @@ class BrokerClient:
 def connector_of(
     *, bootstrap: str, timeout: float, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None
 ) -> BrokerConnector:
-    """From the options of a command. Files are read here, so that the message names the option."""
+    """Create a connector from a command's options. Files are checked here, so that errors name the option."""
     if tls_key is not None and tls_cert is None:
         raise typer.BadParameter("give --tls-cert as well", param_hint="--tls-key")
     paths = [None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key)]
@@ -125,7 +126,7 @@ def _addresses(bootstrap: str) -> tuple[Address, ...]:
 
 
 def _diagnosis(problem: Exception, timeout_s: float, *, is_tls: bool) -> tuple[str, str]:
-    """What is the matter, and what to do about it."""
+    """Return the problem and its remedy."""
     elsewhere = "Name another broker with --bootstrap or PENSTOCK_BOOTSTRAP."
     other_port = "Check that --bootstrap names the port for Kafka clients, not the one for HTTP."
     match problem:
@@ -159,7 +160,7 @@ def _diagnosis(problem: Exception, timeout_s: float, *, is_tls: bool) -> tuple[s
 
 
 def _silent_logger() -> logging.Logger:
-    """librdkafka would write its own lines to stderr; what matters of them we say ourselves."""
+    """Suppress librdkafka's own log lines on stderr; commands report the relevant errors themselves."""
     logger = logging.getLogger("penstock.librdkafka")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False

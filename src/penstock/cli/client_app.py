@@ -1,9 +1,9 @@
-"""The commands that talk to a broker: each is a file beside this one.
+"""Registry of the commands that connect to a broker: each command has its own file.
 
-Strategy: this file knows the names of all commands and a line about each. The file of a command is
-imported when that command is run, so that `penstock --help` answers at once.
+This file has the names of all commands and a line of help for each. The file of a command is imported when
+that command runs, so that `penstock --help` starts fast.
 
-Rule: a file of a command has `add_to(app)`, and imports what is heavy inside its functions.
+Rule: a command's file has `add_to(app)`, and imports heavy modules inside its functions.
 """
 
 from importlib import import_module
@@ -43,7 +43,7 @@ class _Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(COMMANDS[cmd_name][0])
-        if not hasattr(module, "add_to"):  # main.py runs it, where it comes first
+        if not hasattr(module, "add_to"):  # main.py runs these commands if they come first
             ctx.fail(f"{cmd_name} must come first: penstock {cmd_name} [OPTIONS]")
         holder = new_app()
         module.add_to(holder)
@@ -62,7 +62,7 @@ class _Commands(TyperGroup):
 
 
 def in_plain_words(refusal: str) -> str:
-    """What the library that reads options says of a value, in words for those who typed it."""
+    """Translate an error message of the option parser into plain words for users."""
     words, _, _ = refusal.removeprefix("Value error, ").partition(", unable to parse")
     words = words.replace("Input should be", "it must be").replace("valid integer", "whole number")
     return words.replace("a valid number", "a number").rstrip(".")

@@ -1,8 +1,8 @@
-"""What the files of commands share: how an app is made, how a command refuses, how options repeat.
+"""Shared parts of command files: apps, connection options, name checks, repeated options.
 
-A command that talks to a broker takes `broker: Broker` as its first parameter and is decorated with
-`client_command`, which puts the options of a connection in its place. So every such command has the
-same options, spelled and explained once.
+A command that connects to a broker takes `broker: BrokerConnector` as its first parameter and is decorated
+with `client_command`, which replaces that parameter by the connection options. So every such command has the
+same options, defined and explained once.
 """
 
 import inspect
@@ -22,11 +22,11 @@ BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 TIMEOUT_S_DEFAULT: Final = 10.0
 TIMEOUT_S_MAX: Final = 86_400.0
 GROUP_NAME_BYTES_MAX: Final = 32_767
-"""Kafka's short strings hold no more."""
+"""Limit of Kafka's strings with a 16-bit length."""
 
 
 def new_app(**options: Any) -> typer.Typer:
-    """Plain help: it is made faster than rich help and can be read in a pipe."""
+    """Create an app with plain help, which is faster than rich help and readable in a pipe."""
     return typer.Typer(
         no_args_is_help=True,
         add_completion=False,
@@ -38,8 +38,8 @@ def new_app(**options: Any) -> typer.Typer:
 
 
 def examples(*rows: tuple[str, str]) -> str:
-    """The end of a command's help: what one may want, and what to type for it."""
-    # The mark keeps a paragraph from being filled, so that a command can be copied as it stands.
+    """Return the last section of a command's help: tasks, each with its command line."""
+    # \b keeps the formatter from wrapping a paragraph, so that users can copy the command unchanged.
     return "\n\n".join(["Examples:", *(f"\b\n{wish}:\n    {command}" for wish, command in rows)])
 
 
@@ -66,7 +66,7 @@ def _options(
         Path | None, typer.Option(metavar="FILE", help="Private key of that certificate (PEM).")
     ] = None,
 ) -> None:
-    """Never called: the options of a connection, in the form typer reads them."""
+    """Declare the connection options in the form that typer reads. Never called."""
 
 
 def client_command(function: Callable[..., None]) -> Callable[..., None]:
@@ -88,9 +88,10 @@ def client_command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def topic_names(given: Any) -> Any:
-    """For arguments that name topics: what no topic can be called is refused before anybody is asked.
+    """Validate topic names in arguments before any request is sent.
 
-    The rule is that of every Kafka broker. Bytes that are no UTF-8 would end in the client's C code.
+    The rule is that of every Kafka broker. Bytes that are not UTF-8 would otherwise fail in librdkafka's C
+    code.
     """
     for name in [given] if isinstance(given, str) else given or ():
         if not name:
@@ -103,7 +104,7 @@ def topic_names(given: Any) -> Any:
 
 
 def group_names(given: Any) -> Any:
-    """The same for arguments that name consumer groups."""
+    """Validate consumer group names in arguments."""
     for name in [given] if isinstance(given, str) else given or ():
         if not is_utf8(name):
             raise typer.BadParameter(f"{name!a} cannot be the name of a group: it is not UTF-8")
@@ -113,12 +114,12 @@ def group_names(given: Any) -> Any:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether what the shell passed was text: other bytes come as halves of surrogate pairs."""
+    """Return whether the argument was valid UTF-8: Python decodes other bytes as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def parse_settings(items: Sequence[str], option: str) -> dict[str, str]:
-    """Repeated key=value options, of which the last for a key counts."""
+    """Parse repeated key=value options; the last value of a key wins."""
     pairs = parse_pairs(items, option)
     for _, value in pairs:
         if not is_utf8(value):
@@ -127,7 +128,7 @@ def parse_settings(items: Sequence[str], option: str) -> dict[str, str]:
 
 
 def parse_pairs(items: Sequence[str], option: str) -> list[tuple[str, str]]:
-    """Repeated key=value options, where a key may come more than once."""
+    """Parse repeated key=value options, in which a key may repeat."""
     pairs = []
     for item in items:
         key, separator, value = item.partition("=")

@@ -1,4 +1,4 @@
-"""`penstock dump-log`: the files of a log, printed or verified without a broker."""
+"""`penstock dump-log`: prints or verifies the files of a log without a broker."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ def dump_log(
         raise typer.BadParameter("choose --verify or --records")
     files = files_of(paths)
     options = DumpOptions(with_records=records, open_batches=verify)
-    # All files are gone through, whatever is found in one of them.
+    # All files are processed, even if one of them is damaged.
     sound = [_verify(file, options, as_json) if verify else _dump(file, options, as_json) for file in files]
     if not all(sound):
         from penstock.cli.output import counted
@@ -60,7 +60,7 @@ def dump_log(
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """BadParameter if one of them is nothing that can be read here: then nothing is printed."""
+    """Return the log files; raise BadParameter before anything is printed if a path is not one."""
     from penstock.cli.log_files import is_log_file
 
     files: list[Path] = []
@@ -150,7 +150,7 @@ def _readable(file: Path, rows: Iterator["Row"]) -> Iterator["Row"]:
 
 
 def row_text(row: "Row") -> str:
-    """One line for a person. JSON has every field; this leaves out what says nothing."""
+    """Format a row as one line for users, without the empty fields that JSON output includes."""
     from penstock.cli.output import counted, time_text
 
     match row["type"]:
@@ -191,7 +191,7 @@ def _text(content: bytes | None) -> str:
 
 
 def _plain(row: "Row") -> dict[str, Any]:
-    """The same in what JSON can say, records as `penstock consume --format json` prints them."""
+    """Convert the row to JSON values; records have the form of `penstock consume --format json`."""
     if row["type"] != "record":
         return row
     from penstock.cli.records.record_output import content_fields, header_pairs

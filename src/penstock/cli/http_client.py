@@ -1,4 +1,4 @@
-"""What only HTTP offers, asked of one broker at --url."""
+"""HTTP requests to one broker at --url, for functions that Kafka's protocol does not have."""
 
 import http.client
 import json
@@ -12,16 +12,17 @@ import typer
 
 from penstock.errors import CommandFailed
 
+# Limit for the reply of an arbitrary server at the given address.
 _BODY_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 def get_json(url: str, path: str, timeout_s: float) -> Any:
-    """CommandFailed with the broker's own sentence if it refuses, or with what to do if none answers."""
+    """Request a JSON document; raise CommandFailed with the broker's error message, or with a remedy."""
     return _ask("GET", url, path, timeout_s, {})
 
 
 def post_json(url: str, path: str, timeout_s: float, token: str | None = None) -> Any:
-    """The same, for what changes something. A token is needed unless the broker listens on loopback."""
+    """Send a change. A token is needed unless the broker listens on a loopback address."""
     headers = {"Content-Type": "application/json"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
@@ -29,7 +30,7 @@ def post_json(url: str, path: str, timeout_s: float, token: str | None = None) -
 
 
 def token_of(path: Path | None) -> str | None:
-    """From --token-file, else from PENSTOCK_TOKEN; None if neither is given."""
+    """Read the token from --token-file, else from PENSTOCK_TOKEN; None if neither is given."""
     if path is None:
         return _checked_token(os.environ.get("PENSTOCK_TOKEN", ""), "PENSTOCK_TOKEN") or None
     try:
@@ -105,7 +106,7 @@ def _unreachable(url: str, problem: Exception, timeout_s: float) -> str:
 
 
 def _sentence(content: Any) -> str | None:
-    """The words of the broker, as in docs/http.md."""
+    """Return the error message of the broker's reply, in the form of docs/http.md."""
     error = content.get("error") if isinstance(content, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
     return message if isinstance(message, str) else None

@@ -1,4 +1,4 @@
-"""`penstock log-dirs`: how much disk the partitions of each broker take, and what is left."""
+"""`penstock log-dirs`: shows the disk usage of each broker's partitions, and the free space."""
 
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -31,7 +31,7 @@ class LogDirectory(NamedTuple):
     broker: int
     path: str
     total_bytes: int | None
-    """Of the disk. None if the broker does not tell."""
+    """Size of the disk; None if the broker does not report it."""
     usable_bytes: int | None
     partitions: list[PartitionSize]
 
@@ -63,7 +63,7 @@ def log_dirs(
 
 
 def read_directories(broker: "BrokerConnector", topics: list[str] | None) -> list[LogDirectory]:
-    """Of every broker of the cluster: each knows only its own."""
+    """Read the directories of every broker in the cluster: a broker reports only its own."""
     from penstock.cli.topic_metadata import metadata_of
     from penstock.config.listeners import Address
 

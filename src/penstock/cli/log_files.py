@@ -1,8 +1,8 @@
-"""The files of a partition, read without a broker: what `penstock dump-log` shows.
+"""Readers for a partition's files, used by `penstock dump-log` without a broker.
 
-Each reader gives one row after another and raises CorruptData at the first damage, so that what
-precedes it is shown and the message says where it begins. Nothing is written or locked: the log of a
-running broker can be read too, though its last batch may be in the middle of being written.
+Each reader yields rows and raises CorruptData at the first damage, so that the rows before the damage are
+printed and the message names its position. The readers write and lock nothing. They can also read the log of
+a running broker, though its last batch may be incomplete.
 """
 
 import re
@@ -33,9 +33,9 @@ _NUMBER: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 class DumpOptions(NamedTuple):
     with_records: bool = False
-    """Give a row for each record after that of its batch."""
+    """Yield a row for each record after the row of its batch."""
     open_batches: bool = False
-    """Read every record, though none is given."""
+    """Decode every record, even if none is printed."""
 
 
 class LogFileBatch(NamedTuple):
@@ -49,7 +49,7 @@ def is_log_file(path: Path) -> bool:
 
 
 def rows_of(path: Path, options: DumpOptions) -> Iterator[Row]:
-    """CorruptData at damage; ValueError if this is no file of a log."""
+    """Yield the rows of a file; raises CorruptData at damage, ValueError if this is no log file."""
     reader = _reader_of(path)
     if reader is None:
         raise ValueError(f"{path.name} is no file of a log")
@@ -57,12 +57,13 @@ def rows_of(path: Path, options: DumpOptions) -> Iterator[Row]:
 
 
 def batches_of(path: Path) -> Iterator[LogFileBatch]:
-    """Whole batches, each held against its checksum and in order."""
+    """Yield complete batches, with their checksum and offset order verified."""
     size = path.stat().st_size
     with path.open("rb") as file:
         position, expected = 0, _offset_named(path)
         while position < size:
             batch = _batch_at(file, position, size)
+            # Gaps are valid (compaction); only offsets that go back are damage.
             if batch.header.base_offset < expected:
                 found = batch.header.base_offset
                 raise CorruptData(f"at position {position}: offset {found} where {expected} or more belongs")
@@ -210,11 +211,14 @@ def _offset_named(path: Path) -> int:
     return int(path.stem)
 
 
-# Files held against each other
+# Comparison of indexes with their log
 
 
 def index_problems(path: Path) -> Iterator[str]:
-    """Where the indexes beside a .log file say what it does not. Nothing if there are none."""
+    """Yield the entries of a segment's indexes that contradict the .log file.
+
+    A missing index is no problem: the broker rebuilds it.
+    """
     positions = {row["offset"]: row["position"] for row in _rows_beside(path, INDEX_SUFFIX)}
     times = {row["offset"]: row["timestamp"] for row in _rows_beside(path, TIME_INDEX_SUFFIX)}
     newest = NO_TIMESTAMP
@@ -224,6 +228,7 @@ def index_problems(path: Path) -> Iterator[str]:
             del positions[last_offset]
         if times.get(last_offset) == newest:
             del times[last_offset]
+    # Entries that matched a batch were deleted above; the remaining ones match none.
     for offset, position in positions.items():
         yield f"{path.stem}{INDEX_SUFFIX}: no batch at position {position} ends with offset {offset}"
     for offset, timestamp in times.items():

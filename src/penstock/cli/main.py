@@ -1,14 +1,14 @@
-"""The `penstock` command.
+"""Entry point of the `penstock` command.
 
-Strategy: `serve` and `check-config` read their few flags with argparse; every command that talks to a
-broker is built with typer, which is nicer to write and costs 0.15 s and 10 MB before it does
-anything. A broker carries neither (docs/adr/0014).
+`serve` and `check-config` parse their few flags with argparse. All commands that connect to a broker use
+typer, which is more convenient and costs 0.15 s and 10 MB at start. A broker process loads neither of the two
+(docs/adr/0014).
 
-Rule 1: what a person can act on is a sentence on stderr; only a defect of ours is a traceback.
-Rule 2: exit code 2 means that what was typed or a setting is wrong, which is found out before anything
-        is done; 1 that it could not be done; 130 that Ctrl-C came before the end.
-Rule 3: a reader that closes the pipe (`| head`) has what it wanted: that ends a command quietly.
-Rule 4: what a command needs is imported where Ctrl-C is already understood, which is to say below.
+Rule 1: an error that users can fix is a sentence on stderr; only a bug in Penstock prints a traceback.
+Rule 2: exit code 2 reports a wrong argument or setting, found before anything is done; 1 reports a failure;
+        130 reports Ctrl-C.
+Rule 3: if the reader closes the pipe (`| head`), the command ends without an error.
+Rule 4: the modules of a command are imported inside `main`, where Ctrl-C is already handled.
 """
 
 import sys
@@ -37,7 +37,7 @@ def _main() -> None:
     except OutputFailed as problem:
         sys.exit(0 if problem.reader_closed else f"penstock: {problem}")
     except ConfigError as problem:
-        with suppress(OSError):  # where nobody can be told, the code still says it
+        with suppress(OSError):  # without a stderr, the exit code still reports it
             print(f"penstock: {problem}", file=sys.stderr)
         sys.exit(EXIT_WRONG_USE)
     except (CommandFailed, CorruptData, StorageFailed, StorageFull) as problem:
@@ -54,7 +54,7 @@ def _run(arguments: list[str]) -> None:
         return
     before = signal.getsignal(signal.SIGTERM)
     if name == "serve":
-        # Until the broker takes over: nothing was made yet, so there is nothing to stop.
+        # Until the broker installs its own handler: nothing was created yet, so there is nothing to stop.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         import_module(BROKER_COMMANDS[name]).main(arguments[1:])
@@ -63,7 +63,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def with_full_stop(text: str) -> str:
-    """With a full stop, unless it ends as a sentence does already."""
+    """Append a full stop, unless the text already ends with punctuation."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 

@@ -1,7 +1,7 @@
-"""What commands print: aligned columns for people, JSON for scripts.
+"""Output of commands: aligned columns for users, JSON for scripts.
 
-Columns are not cut to the width of a terminal and have no frames, so that `grep` and `awk` work too.
-Numbers stand to the right. What is not the result itself goes to stderr.
+Columns are not truncated to the terminal's width and have no frames, so that `grep` and `awk` work. Numbers
+are aligned to the right. All output except the result goes to stderr.
 """
 
 import json
@@ -61,7 +61,7 @@ def bytes_text(count: int) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """UTC, to the millisecond; `-` for no time, and the bare number for what no calendar holds."""
+    """Format a time in UTC with milliseconds; `-` for no time, the number if no date can represent it."""
     if timestamp_ms < 0:
         return "-"
     try:
@@ -72,14 +72,17 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Returns if it may be done. Nobody is asked who cannot answer; Ctrl-C is no answer either."""
+    """Return if the user confirms; raise CommandFailed otherwise.
+
+    Without a terminal, no question is printed. Ctrl-C counts as no answer.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
         raise CommandFailed(f"{question} Nobody can be asked here: give --yes to do it.")
     typer.echo(f"{question} [y/N]: ", err=True, nl=False)
     answer = sys.stdin.readline()
-    if not answer:  # Ctrl-D leaves the cursor behind the question
+    if not answer:  # Ctrl-D leaves the cursor after the question
         note("")
     if answer.strip().lower() not in ("y", "yes"):
         raise CommandFailed("nothing was done.")

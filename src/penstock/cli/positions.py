@@ -1,9 +1,9 @@
-"""Places in a log, as people name them: earliest, an offset, a date, so long ago.
+"""Positions in a log as users write them: earliest, an offset, a date, a duration before now.
 
 earliest, latest, max-timestamp
 15m, 15m-ago, 1h30m, 7d         that long before now
 2026-03-01, 2026-03-01T12:00Z   that time; without a zone, the zone of this machine
-1250                            where offsets are meant, an offset; else milliseconds since 1970
+1250                            an offset, or milliseconds since 1970, depending on the option
 """
 
 import re
@@ -26,7 +26,7 @@ class PositionKind(Enum):
 class PositionSpec(NamedTuple):
     kind: PositionKind
     number: int = 0
-    """The offset, or milliseconds since 1970."""
+    """Offset, or milliseconds since 1970."""
 
 
 _UNITS_MS: Final = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
@@ -41,7 +41,7 @@ _WORDS: Final = {
 def parse_position(
     text: str, now_ms: int, *, number_is: PositionKind, words: Sequence[str] = tuple(_WORDS)
 ) -> PositionSpec:
-    """ValueError, with a sentence, if it is none of these."""
+    """Parse a position; raise ValueError with a readable sentence for other text."""
     text = text.strip()
     if text in words:
         return PositionSpec(_WORDS[text])
@@ -60,7 +60,7 @@ def parse_position(
 
 
 def parse_duration(text: str) -> int | None:
-    """Milliseconds of 15m, 1h30m, 7d, with or without -ago; None if it is no duration."""
+    """Return the milliseconds of 15m, 1h30m or 7d, with or without -ago; None for other text."""
     found = _DURATION.fullmatch(text)
     if found is None:
         return None

@@ -1,11 +1,12 @@
-"""The standard streams, as a command can rely on them.
+"""Standard streams with reliable error handling for commands.
 
-A failed write to stdout is told apart from every other OSError by being `OutputFailed`, wherever in a
-command or a library it happens. So one place (main.py) decides what it means.
+A failed write to stdout raises `OutputFailed` wherever it happens in a command or a library, which
+distinguishes it from other OSErrors. So one place (main.py) handles it.
 
-Rule 1: stdout fails once. After that it leads nowhere, and nothing that still flushes it fails again.
-Rule 2: a stream that was closed by whoever started us leads nowhere. Its descriptor must not be free:
-        the next file or socket would get it, and be written to as if it were stdout.
+Rule 1: stdout fails once. After that, stdout is redirected to /dev/null, so that later flushes do not fail
+        again.
+Rule 2: a stream that the parent process closed is opened on /dev/null. Otherwise the next file or socket
+        would get its descriptor, and output for stdout would be written to that file.
 """
 
 import io
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OutputFailed(Exception):
-    """Stdout takes nothing more."""
+    """Stdout accepts no more output."""
 
     def __init__(self, problem: OSError) -> None:
         self.reason = problem.strerror or str(problem)
@@ -30,7 +31,7 @@ class OutputFailed(Exception):
 
 @contextmanager
 def reliable_streams() -> Iterator[None]:
-    """Within the block stdout fails with OutputFailed, at the latest at the end of the block."""
+    """Make stdout raise OutputFailed within the block, at the latest at its end."""
     _open_what_is_closed()
     before = sys.stdout
     if not _is_of_the_system(before):
@@ -50,8 +51,11 @@ def reliable_streams() -> Iterator[None]:
 
 
 class _Stdout(io.BufferedWriter):
-    """Over a raw file of the system's own: were it ours, Ctrl-C between its write and its return would
-    leave the bytes in the buffer, and they would be written twice."""
+    """Buffered stdout on top of a raw file implemented in C.
+
+    With a raw file implemented in Python, Ctrl-C between its write and its return would leave the bytes in
+    the buffer, and they would be written twice.
+    """
 
     def write(self, data: "ReadableBuffer", /) -> int:
         try:
@@ -67,6 +71,7 @@ class _Stdout(io.BufferedWriter):
 
     def _failed(self, problem: OSError) -> OutputFailed:
         nowhere = os.open(os.devnull, os.O_WRONLY)
+        # dup2 replaces the descriptor itself: the interpreter's final flush must not fail again (rule 1).
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
         return OutputFailed(problem)
@@ -79,11 +84,11 @@ def _open_what_is_closed() -> None:
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - as long as we live
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - open until the process ends
 
 
 def _is_of_the_system(stream: TextIO) -> bool:
-    """Not one that a test put in its place."""
+    """Return whether the stream has a descriptor, unlike a stream that a test installed."""
     try:
         return stream.fileno() >= 0
     except OSError:

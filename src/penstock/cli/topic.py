@@ -1,6 +1,7 @@
-"""`penstock topic`: what topics there are, and changing them.
+"""`penstock topic`: lists and changes topics.
 
-Each command checks that its topics exist before it changes anything, and asks before it deletes.
+Each command checks that its topics exist before it changes anything, and asks for confirmation before it
+deletes.
 """
 
 import time
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from penstock.cli.topic_metadata import TopicDescription
 
 BROKER_DEFAULT = -1
-"""Kafka's way to leave a number to the broker."""
+"""Value in Kafka's protocol that requests the broker's default."""
 PARTITIONS_MAX = 100_000
 REPLICATION_FACTOR_MAX = 10_000
-"""What librdkafka asks for at most; the broker has bounds of its own."""
+"""Upper limit of librdkafka's requests; the broker has its own limits."""
 PENSTOCK_MAKES = f"; a Penstock broker allows {PARTITIONS_PER_TOPIC_MAX}"
 
 TopicNameArgument = Annotated[str, typer.Argument(metavar="NAME", callback=topic_names, help="The topic.")]
@@ -90,7 +91,7 @@ def create(
     from penstock.cli.topic_metadata import find_topic
 
     settings = parse_settings(set_ or (), "--set")
-    with broker.client():  # says what is wrong if there is no broker
+    with broker.client():  # reports connection problems at once
         created = Admin(broker).create(
             name, partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT, settings
         )
@@ -236,7 +237,7 @@ def offsets(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """On a compacted topic the counts are upper bounds: removed records leave gaps."""
+    """Show offsets. For a compacted topic, the counts are upper bounds: removed records leave gaps."""
     from penstock.cli.admin_client import Admin
     from penstock.cli.output import json_line, table
     from penstock.cli.positions import PositionKind
@@ -318,7 +319,7 @@ def alter(
     missing = _not_set(name, unset or (), admin.settings([name])[name] if unset else {})
     for key in missing:
         del changes[key]
-    # Both are tried before either is done, so that a refusal leaves the topic as it was.
+    # Both changes are validated before either is applied, so that a rejection leaves the topic unchanged.
     for validate_only in (True, False):
         if changes:
             admin.alter(name, changes, validate_only=validate_only)
@@ -331,7 +332,7 @@ def alter(
 
 
 def _not_set(name: str, keys: Sequence[str], settings: dict[str, "TopicSetting"]) -> list[str]:
-    """Those the topic has no value of its own for. CommandFailed if one is no setting at all."""
+    """Return the keys without an override; raise CommandFailed for an unknown setting."""
     from penstock.cli.admin_client import SETTINGS_ARE_LISTED
     from penstock.cli.main import with_full_stop
     from penstock.config.setting import unknown_setting_message

@@ -1,7 +1,7 @@
-"""What is asked over the wire client: the topics and their state, and why a partition is not served.
+"""Topic metadata over the wire client, and the reasons why a partition is unavailable.
 
-What must go to a leader or to the controller is in admin_client.py. The exception are questions whose answer
-librdkafka keeps to itself: it tries again when a broker reports an error, and says only that time is up.
+Requests that must reach a leader or the controller are in admin_client.py. Exceptions are the requests whose
+errors librdkafka hides: it retries them, and finally reports only a timeout.
 """
 
 import time
@@ -32,12 +32,12 @@ from penstock.protocol.messages.metadata import (
 )
 from penstock.types import NO_TOPIC_ID
 
-# What a broker says of a topic that it is just making.
+# Error of a topic that is being created.
 _RETRIABLE: Final = (ErrorCode.LEADER_NOT_AVAILABLE,)
 _RETRY_PAUSE_S: Final = 0.05
 _LATEST: Final = -1
 _LEADERLESS_SHOWN_MAX: Final = 5
-# Where a fetch goes on by itself: librdkafka finds the start of the log.
+# Errors that librdkafka handles during a fetch, for example by resetting to the log start.
 _HANDLED_BY_CLIENT: Final = (
     ErrorCode.NONE,
     ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -81,7 +81,7 @@ def metadata_of(client: BrokerClient, names: Sequence[str], *, create: bool = Fa
 def find_topics(
     broker: BrokerConnector, names: Sequence[str], *, advise_creation: bool = False
 ) -> list[TopicDescription]:
-    """All of them, or CommandFailed that names the missing ones."""
+    """Return the topics; raise CommandFailed with the names of missing ones."""
     with broker.client() as client:
         answer = metadata_of(client, names)
     missing = [topic for topic in answer.topics if topic.error_code]
@@ -102,7 +102,7 @@ def no_partition_text(topic: str, existing: Sequence[int], number: int) -> str:
 
 
 def chosen_partitions(topic: str, existing: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    """Those that were named, or all. CommandFailed if the topic has not one of them."""
+    """Return the requested partitions, or all; raise CommandFailed if the topic lacks one of them."""
     for number in wanted:
         if number not in existing:
             raise CommandFailed(no_partition_text(topic, existing, number))
@@ -110,7 +110,7 @@ def chosen_partitions(topic: str, existing: Sequence[int], wanted: Sequence[int]
 
 
 def find_or_create_topic(broker: BrokerConnector, name: str) -> TopicDescription:
-    """As a producer does: a broker that makes topics when they are asked for makes this one."""
+    """Look up a topic like a producer: a broker with auto topic creation creates it."""
     deadline = time.monotonic() + broker.timeout_s
     with broker.client() as client:
         while True:
@@ -135,13 +135,14 @@ def _topic_error_text(topic: MetadataResponseTopic, advise_creation: bool) -> st
     return f"topic {name} cannot be used: {error_name(code)}."
 
 
-# Why nothing comes or goes
+# Reasons why records cannot be read or written
 
 
 def read_failure_reason(broker: BrokerConnector, topic: str, offsets: Mapping[int, int]) -> str | None:
-    """What a leader says to a fetch at one of these offsets, by partition; None if nothing is wrong.
+    """Return the error that a leader reports for a fetch at one of these offsets; None without an error.
 
-    That nobody leads is not wrong to those who can wait: see `leaderless_reason`.
+    `offsets` is by partition. A partition without a leader is no error here, since consumers can wait: see
+    `leaderless_reason`.
     """
     led, _ = _by_leader(broker, topic, offsets)
     for leader, state, numbers in led:
@@ -153,6 +154,7 @@ def read_failure_reason(broker: BrokerConnector, topic: str, offsets: Mapping[in
                 for number in numbers
             ],
         )
+        # One byte, no wait and no fetch session: only the error code matters.
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, session_epoch=-1, topics=[wanted])
         with broker.client(leader) as client:
             answer = client.ask(FETCH, request)
@@ -163,9 +165,9 @@ def read_failure_reason(broker: BrokerConnector, topic: str, offsets: Mapping[in
 
 
 def write_failure_reason(broker: BrokerConnector, topic: str, partition: int) -> str | None:
-    """What keeps the leader from storing records, without a full stop; None if nothing can be seen.
+    """Return why the leader cannot store records, without a full stop; None if no reason is found.
 
-    A batch is not sent to find out: it might be stored.
+    No batch is sent as a test, since the leader might store it.
     """
     led, leaderless = _by_leader(broker, topic, [partition])
     if leaderless:
@@ -181,6 +183,7 @@ def write_failure_reason(broker: BrokerConnector, topic: str, partition: int) ->
         for directory in directories:
             if directory.error_code:
                 return "the broker's disk failed: see its log"
+            # Less than one batch of maximum size fits on the disk.
             if 0 <= directory.usable_bytes < BATCH_BYTES_MAX:
                 free, total = bytes_text(directory.usable_bytes), bytes_text(directory.total_bytes)
                 return f"the broker's disk is full ({free} of {total} are free)"
@@ -188,7 +191,7 @@ def write_failure_reason(broker: BrokerConnector, topic: str, partition: int) ->
 
 
 def reported_error(code: int, partition: str) -> str:
-    """An error that a broker reports for a partition, and where to look; without a full stop."""
+    """Return the text of a partition's error, and where to look for details; without a full stop."""
     if code == ErrorCode.KAFKA_STORAGE_ERROR:
         return (
             f"the broker reports a storage error for {partition}: see its log; "
@@ -198,13 +201,13 @@ def reported_error(code: int, partition: str) -> str:
 
 
 def leaderless_reason(broker: BrokerConnector, topic: str, partitions: Iterable[int]) -> str | None:
-    """Which of these partitions nobody leads, without a full stop; None if all are led."""
+    """Name the partitions without a leader, without a full stop; None if all have a leader."""
     _, leaderless = _by_leader(broker, topic, partitions)
     return leaderless_text(topic, leaderless) if leaderless else None
 
 
 def leaderless_text(topic: str, partitions: Sequence[int]) -> str:
-    """Without a full stop."""
+    """Return the error text, without a full stop."""
     shown = ", ".join(f"{topic}-{number}" for number in partitions[:_LEADERLESS_SHOWN_MAX])
     more = ", ..." if len(partitions) > _LEADERLESS_SHOWN_MAX else ""
     return f"nobody leads {shown}{more}: `penstock cluster status` shows which brokers are away"
@@ -212,7 +215,7 @@ def leaderless_text(topic: str, partitions: Sequence[int]) -> str:
 
 class LedPartitions(NamedTuple):
     address: Address
-    """Of the leader."""
+    """Address of the leader."""
     topic: MetadataResponseTopic
     partitions: list[int]
 
@@ -220,7 +223,7 @@ class LedPartitions(NamedTuple):
 def _by_leader(
     broker: BrokerConnector, topic: str, partitions: Iterable[int]
 ) -> tuple[list[LedPartitions], list[int]]:
-    """The leaders of these partitions with what each of them leads, and the partitions that nobody leads."""
+    """Group the partitions by leader; return these groups, and the partitions without a leader."""
     with broker.client() as client:
         metadata = metadata_of(client, [topic])
     addresses = {node.node_id: Address(node.host, node.port) for node in metadata.brokers}

@@ -1,1 +1,1 @@
-"""`penstock cluster`: starting, inspecting and operating several brokers."""
+"""`penstock cluster`: starts, inspects and operates several brokers."""

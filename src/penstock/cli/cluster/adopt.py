@@ -1,4 +1,4 @@
-"""`penstock cluster adopt`: a broker that was alone becomes the first of a cluster, with all it has."""
+"""`penstock cluster adopt`: makes a standalone broker the first broker of a cluster, with its data."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

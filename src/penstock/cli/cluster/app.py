@@ -1,7 +1,7 @@
-"""`penstock cluster`: several brokers that are one service.
+"""`penstock cluster`: commands for several brokers that form one cluster.
 
-Rule: a command that starts processes or changes a data directory finds out first whether it can, and
-      refuses with one sentence before anything is done.
+Rule: a command that starts processes or changes a data directory first checks whether it can succeed, and
+fails with one sentence before it changes anything.
 """
 
 from importlib import import_module
@@ -36,6 +36,6 @@ cluster_app = new_app(help="Run and look after a cluster of brokers.", epilog=EX
 
 
 def add_to(app: typer.Typer) -> None:
-    for name in COMMAND_FILES:  # each adds its command to `cluster_app`, the first time
+    for name in COMMAND_FILES:  # importing a module adds its command to `cluster_app` once
         import_module(name)
     app.add_typer(cluster_app, name="cluster")

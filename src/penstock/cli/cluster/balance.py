@@ -1,4 +1,4 @@
-"""`penstock cluster balance`: brokers hold and lead about the same, or one of them nothing."""
+"""`penstock cluster balance`: evens out replicas and leaders among brokers, or empties one broker."""
 
 import time
 from collections.abc import Sequence
@@ -41,7 +41,10 @@ def balance(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """One step moves at most 100 partitions. Brokers that join get theirs by themselves (auto.balance)."""
+    """Move replicas in steps. One step moves at most 100 partitions.
+
+    New brokers receive their share automatically (auto.balance).
+    """
     from penstock.cli.http_client import get_json, post_json, token_of
 
     if dry_run and wait:
@@ -68,7 +71,7 @@ def balance(
 
 
 def _remaining_replicas_text(broker: "BrokerConnector", url: str, broker_id: int | None) -> str:
-    """What a broker still holds that was to be emptied; empty if it holds nothing, or nobody was."""
+    """Return what a broker that should be emptied still holds; empty for none, or without such a broker."""
     from penstock.cli.http_client import get_json
 
     return (
@@ -82,7 +85,8 @@ def _wait(broker: "BrokerConnector", moves: Sequence[dict[str, Any]]) -> None:
     from penstock.types import TopicPartition
 
     wait_until_moved(broker, [TopicPartition(move["topic"], move["partition"]) for move in moves])
-    # What only changed who is preferred is done at once; the next plan sees it a moment later.
+    # A change of the preferred leader needs no copying and ends at once, but the next plan reads it only a
+    # moment later.
     time.sleep(0.1)
 
 
@@ -96,7 +100,7 @@ def _require_accepted(moves: Sequence[dict[str, Any]]) -> None:
 
 
 def remaining_replicas_text(document: Any, broker_id: int) -> str:
-    """What a broker still holds, and why; empty if it holds nothing."""
+    """Return what a broker still holds, and why; empty if it holds nothing."""
     from penstock.cli.output import counted
 
     holds = sum(broker["holds"] for broker in document["brokers"] if broker["id"] == broker_id)

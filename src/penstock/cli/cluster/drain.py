@@ -1,4 +1,4 @@
-"""`penstock cluster drain` and `undrain`: others lead what a broker led, and it is given nothing new."""
+"""`penstock cluster drain` and `undrain`: move leaderships off a broker, and give it no new replicas."""
 
 import time
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ def drain(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """It stays so until `undrain`, or until it starts anew."""
+    """Drain a broker. It stays drained until `undrain` or until its next start."""
     from penstock.cli.http_client import get_json, post_json, token_of
     from penstock.cli.output import counted, json_line
 
@@ -45,6 +45,7 @@ def drain(
         broker = _broker(get_json(url, "/v1/cluster", timeout), broker_id)
         if broker["is_drained"]:
             break
+        # A restart or an undrain during the wait: waiting on would never end.
         if broker["state"] != "draining":
             said = "it started anew, or was undrained"
             raise CommandFailed(f"broker {broker_id} is {broker['state']}: {said}.")
@@ -76,7 +77,7 @@ def undrain(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """It leads again when leaders are evened out, or after `penstock cluster elect --preferred --all`."""
+    """Undo a drain. The broker leads again after a leader balance or `cluster elect --preferred --all`."""
     from penstock.cli.http_client import post_json, token_of
     from penstock.cli.output import json_line
 

@@ -1,4 +1,4 @@
-"""`penstock cluster elect`: preferred leaders lead again; or anybody, where nobody has everything."""
+"""`penstock cluster elect`: elects preferred leaders, or unclean leaders for leaderless partitions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""`penstock cluster features`: which formats the cluster writes, and the last step of an upgrade."""
+"""`penstock cluster features`: shows the level of the cluster's formats, and raises it after an upgrade."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +27,10 @@ def features(
         bool, typer.Option("--upgrade", help="Raise it to the newest. There is no way back.")
     ] = False,
 ) -> None:
-    """Until it is raised, brokers of the release before can join, and a broker can go back to it."""
+    """Show or raise the level.
+
+    Until the level is raised, brokers of the previous release can join, and a broker can be downgraded to it.
+    """
     from penstock.metadata.levels import FEATURE
 
     with broker.client() as client:
@@ -40,7 +43,7 @@ def features(
 
 
 def _level(client: "BrokerClient") -> tuple[int, int]:
-    """Where the cluster is, and the newest that this broker knows."""
+    """Return the cluster's level, and the newest level that this broker supports."""
     from penstock.metadata.levels import FEATURE
     from penstock.protocol.messages.api_versions import API_VERSIONS, ApiVersionsRequest
 

@@ -1,4 +1,4 @@
-"""Options that commands of `penstock cluster` share."""
+"""Options that the commands of `penstock cluster` share."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -7,7 +7,7 @@ import typer
 
 URL_DEFAULT: Final = "http://127.0.0.1:8080"
 POLL_S: Final = 0.5
-"""How often a command that waits looks again."""
+"""Interval at which a waiting command checks again."""
 
 UrlOption = Annotated[
     str, typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="The HTTP address of any broker.")

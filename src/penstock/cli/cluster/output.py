@@ -1,4 +1,4 @@
-"""A cluster as `penstock cluster status` prints it."""
+"""Output of `penstock cluster status`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -68,7 +68,7 @@ def _partition_row(entry: JsonObject, *, has_progress: bool) -> tuple[Cell, ...]
 
 
 def _print_damage(found: JsonObject | None) -> None:
-    """None: the broker is of a release that does not tell."""
+    """Print damaged partitions; None comes from a broker whose release does not report them."""
     if found is None or not found["count"]:
         return
     typer.echo(f"damaged on the broker that was asked: {counted(found['count'], 'partition')}")

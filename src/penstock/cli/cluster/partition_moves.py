@@ -1,6 +1,6 @@
-"""Moves of replicas over the wire client: beginning and ending them, how far they are, what they wait for.
+"""Partition reassignments over the wire client: start, cancel, progress, and what blocks them.
 
-Any broker takes them. How many records a replica still lacks is told by the broker that is given it.
+Any broker accepts these requests. The broker that receives a replica reports how many records it still lacks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from penstock.protocol.messages.list_partition_reassignments import (
 from penstock.types import TopicPartition
 
 RecordsLeft = dict[int, int | None]
-"""Records that each broker still lacks; None: it cannot be known now."""
+"""Number of records that each broker still lacks; None if unknown."""
 
 
 class PartitionMove(NamedTuple):
@@ -38,14 +38,14 @@ class PartitionMove(NamedTuple):
 
 
 class BlockedMove(NamedTuple):
-    """Why a move does not go on by itself."""
+    """A move that cannot continue by itself, and why."""
 
     partition: TopicPartition
     is_led: bool
     holders: list[int]
-    """Brokers that have everything: if nobody leads, one of them has to come back."""
+    """In-sync replicas: a partition without a leader needs one of these brokers to return."""
     away: list[int]
-    """Those that are to hold it, and are not there."""
+    """Brokers of the target replicas that are unavailable."""
 
     @property
     def summary(self) -> str:
@@ -53,7 +53,7 @@ class BlockedMove(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What it is, and what to do; without a full stop."""
+        """Return the problem and the remedy, without a full stop."""
         if self.is_led:
             calling_off = f"penstock cluster reassign --topic {self.partition.topic} --cancel"
             return f"partition {self.partition} {self.summary}; `{calling_off}` calls the move off"
@@ -64,7 +64,7 @@ class BlockedMove(NamedTuple):
 def alter_reassignments(
     broker: BrokerConnector, targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> dict[TopicPartition, str]:
-    """What was refused, with the reason. A target of None ends the move under way."""
+    """Start moves; a target of None cancels one. Returns the rejected partitions with their errors."""
     topics: dict[str, ReassignableTopic] = {}
     for (name, index), replicas in targets.items():
         wanted = ReassignablePartition(index, None if replicas is None else list(replicas))
@@ -83,7 +83,7 @@ def alter_reassignments(
 
 
 def moves_under_way(broker: BrokerConnector) -> dict[TopicPartition, PartitionMove]:
-    """Everything that is being moved."""
+    """Return all partition reassignments in progress."""
     with broker.client() as client:
         answer = client.ask(LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest(topics=None))
     if answer.error_code:
@@ -100,7 +100,7 @@ def moves_under_way(broker: BrokerConnector) -> dict[TopicPartition, PartitionMo
 def blocked_moves(
     broker: BrokerConnector, moves: Iterable[PartitionMove]
 ) -> dict[TopicPartition, BlockedMove]:
-    """Of those moves that wait for somebody to come back."""
+    """Return the moves that wait for an unavailable broker."""
     by_name = {move.partition: move for move in moves}
     with broker.client() as client:
         answer = metadata_of(client, sorted({name.topic for name in by_name}))
@@ -112,6 +112,7 @@ def blocked_moves(
             if move is None:
                 continue
             is_led = state.leader_id in there
+            # Target replicas and added replicas must all be available; replicas being removed need not be.
             away = sorted({*state.replica_nodes, *move.adding}.difference(move.removing, there))
             if away or not is_led:
                 found[move.partition] = BlockedMove(move.partition, is_led, list(state.isr_nodes), away)
@@ -121,7 +122,7 @@ def blocked_moves(
 def records_left(
     broker: BrokerConnector, moves: Iterable[PartitionMove]
 ) -> dict[TopicPartition, RecordsLeft]:
-    """Of each partition, what the brokers lack that are given a replica."""
+    """Return, per partition, the number of records that each broker with a new replica still lacks."""
     asked: dict[int, list[TopicPartition]] = {}
     left: dict[TopicPartition, RecordsLeft] = {}
     for move in moves:
@@ -150,7 +151,7 @@ def _lags(
         with broker.client(address) as client:
             answer = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=list(topics.values())))
     except CommandFailed:
-        return {}  # it is away, which the status shows; what it lacks is not known then
+        return {}  # the broker is unavailable, as the status shows; its lag is unknown
     return {
         TopicPartition(topic.name, entry.partition_index): entry.offset_lag
         for directory in answer.results
@@ -162,7 +163,7 @@ def _lags(
 
 
 def left_text(left: RecordsLeft) -> str:
-    """`1200 on broker 3, 0 on broker 4`; what is not known is a dash."""
+    """Format as `1200 on broker 3, 0 on broker 4`; unknown numbers are a dash."""
     texts = [f"{'-' if count is None else count} on broker {node}" for node, count in left.items()]
     return ", ".join(texts) or "nothing to copy"
 

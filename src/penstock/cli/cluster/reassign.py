@@ -1,4 +1,4 @@
-"""`penstock cluster reassign`: partitions move to other brokers, while they are written and read."""
+"""`penstock cluster reassign`: moves partitions to other brokers while they are produced to and consumed."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -56,8 +56,10 @@ def reassign(
     wait: Annotated[bool, typer.Option("--wait", help="Until everything is copied.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Nothing is taken away before the new replicas are in sync. How fast they are copied can be bounded:
-    follower.replication.throttled.rate, in bytes per second, for one broker or for all."""
+    """Reassign partitions. Old replicas are removed only when the new replicas are in sync.
+
+    follower.replication.throttled.rate limits the copying, in bytes per second, for one broker or for all.
+    """
     _validate_options(topic, partition, to, file, cancel=cancel, wait=wait)
     before, targets = _current_and_target_replicas(broker, topic, partition or [], to, file)
     if cancel:
@@ -69,7 +71,7 @@ def reassign(
     started = [name for name in before if name not in rejected]
     if wait:
         wait_until_moved(broker, started)
-    # A move that only changes who is preferred to lead is over at once.
+    # A move that only changes the preferred leader ends at once.
     under_way = [] if wait else [move for name, move in moves_under_way(broker).items() if name in started]
     _print(before, targets, rejected, is_done=bool(started) and not under_way, as_json=as_json)
     if under_way and not as_json:
@@ -99,7 +101,7 @@ def _validate_options(
 def _current_and_target_replicas(
     broker: "BrokerConnector", topic: str | None, numbers: Sequence[int], to: str | None, file: Path | None
 ) -> "tuple[dict[TopicPartition, list[int]], Targets]":
-    """The replicas of now, and those to be; none to be if nothing is to be moved."""
+    """Return the current replicas, and the target replicas; no targets if nothing is to be moved."""
     from penstock.cli.cluster.reassign_plan import parse_brokers, spread
     from penstock.cli.topic_metadata import find_topics, no_partition_text
     from penstock.types import TopicPartition
@@ -162,14 +164,15 @@ def _cancel(broker: "BrokerConnector", names: "Sequence[TopicPartition]", *, as_
 
 
 class NoLeaderToCopyFrom(CommandFailed):
-    """Partitions that are being moved, and that nobody leads."""
+    """Partitions that are being moved have no leader."""
 
 
 def wait_until_moved(broker: "BrokerConnector", names: "Sequence[TopicPartition]") -> None:
-    """Tells on stderr how far it is, whenever that has changed.
+    """Wait for the moves, and print the progress on stderr whenever it changes.
 
-    NothingToCopyFrom if nobody leads what is left, for longer than it takes to elect somebody. A broker
-    that is away is waited for: it may be on its way.
+    Raises NoLeaderToCopyFrom if all remaining partitions lack a leader for longer than --timeout, which is
+    longer than an election takes. The wait for an unavailable broker has no limit: the broker may be
+    restarting.
     """
     from penstock.cli.cluster.partition_moves import blocked_moves, moves_under_way, records_left
     from penstock.cli.output import counted, note

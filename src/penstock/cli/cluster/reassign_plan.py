@@ -1,6 +1,6 @@
-"""Which replicas are wanted, from what was typed or from a file. Nothing is asked here.
+"""Target replicas, parsed from options or from a file. Sends no requests.
 
-A file is as Kafka's own tool writes it:
+The file has the form of Kafka's reassignment tool:
 
     {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}]}
 """
@@ -18,7 +18,7 @@ Targets = dict[TopicPartition, list[int]]
 
 
 def parse_brokers(text: str) -> list[int]:
-    """From 1,2,3. ValueError says what is wrong."""
+    """Parse broker ids such as 1,2,3; raise ValueError with the problem."""
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if not (part.isascii() and part.isdigit()) or int(part[:12]) > INT_MAX:
@@ -30,7 +30,7 @@ def parse_brokers(text: str) -> list[int]:
 
 
 def spread(topic: str, partitions: Sequence[int], brokers: Sequence[int]) -> Targets:
-    """A replica of each on all of these; who is preferred to lead goes round."""
+    """Assign a replica of each partition to all brokers, with the preferred leader rotating."""
     return {
         TopicPartition(topic, number): [*brokers[place:], *brokers[:place]]
         for number in partitions
@@ -39,7 +39,7 @@ def spread(topic: str, partitions: Sequence[int], brokers: Sequence[int]) -> Tar
 
 
 def read_plan(text: str) -> Targets:
-    """ValueError says what is wrong."""
+    """Parse a plan; raise ValueError with the problem."""
     try:
         content = json.loads(text)
     except ValueError as problem:

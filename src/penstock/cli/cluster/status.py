@@ -1,4 +1,4 @@
-"""`penstock cluster status`: how the cluster is, from one broker's point of view."""
+"""`penstock cluster status`: state of the cluster, as one broker reports it."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ STATUS_EXAMPLES = examples(
                      epilog=STATUS_EXAMPLES)  # fmt: skip
 @client_command
 def status(broker: "BrokerConnector", url: UrlOption = URL_DEFAULT, as_json: JsonOption = False) -> None:
-    """Over HTTP; a broker of --bootstrap is asked only how far replicas are that are being moved."""
+    """Show the status over HTTP; the progress of moved replicas comes from a --bootstrap broker."""
     from penstock.cli.cluster.output import print_status
     from penstock.cli.http_client import get_json
     from penstock.cli.output import json_line

@@ -1,4 +1,4 @@
-"""`penstock cluster unregister`: the cluster forgets a broker that will not come back."""
+"""`penstock cluster unregister`: removes the registration of a broker that will not return."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +23,10 @@ def unregister(
     broker: "BrokerConnector",
     broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, max=INT_MAX, help="The broker.")],
 ) -> None:
-    """Refused while it is there or holds replicas: `penstock cluster balance --away-from ID` moves them."""
+    """Unregister a broker. The cluster rejects this while the broker is available or holds replicas.
+
+    `penstock cluster balance --away-from ID` moves its replicas.
+    """
     from penstock.cli.topic_metadata import error_name
     from penstock.protocol.messages.unregister_broker import UNREGISTER_BROKER, UnregisterBrokerRequest
 

@@ -1,4 +1,4 @@
-"""`penstock cluster up`: etcd and some brokers as processes of this machine, to develop with."""
+"""`penstock cluster up`: runs etcd and several brokers as local processes, for development."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,1 +1,1 @@
-"""`penstock group`: listing, describing and moving consumer groups."""
+"""`penstock group`: lists, describes and resets consumer groups."""

@@ -1,8 +1,8 @@
-"""`penstock group`: which consumer groups there are, how far they are, and moving them.
+"""`penstock group`: lists consumer groups, shows their lag, resets their offsets.
 
-Listing, deleting and resetting go over Kafka's protocol and work with any broker that speaks it. How
-old the records are that wait, how fast a group reads and why it rebalanced is no part of that
-protocol: `describe` asks over HTTP.
+Listing, deleting and resetting use Kafka's protocol and work with any Kafka broker. That protocol does not
+have the age of waiting records, the consume rate of a group and the reasons of rebalances, so `describe` uses
+HTTP.
 """
 
 import time
@@ -59,7 +59,7 @@ LIST_EXAMPLES = examples(
 
 
 def _validated_selections(given: list[str] | None) -> list[str] | None:
-    """TOPIC or TOPIC:PARTITIONS: what stands before the colon must be a possible name."""
+    """Validate TOPIC or TOPIC:PARTITIONS; the part before the colon must be a valid topic name."""
     topic_names([position.partition(":")[0] for position in given or ()])
     return given
 
@@ -271,7 +271,7 @@ def _commit_moves(
     *,
     force: bool,
 ) -> "list[GroupMember]":
-    """Commit everything at once. Who was removed for it may be back already, and is removed again."""
+    """Commit all offsets in one request. Removed members may have rejoined, and are then removed again."""
     offsets = {move.partition: move.after for move in moves}
     removed: dict[str, GroupMember] = {}
     deadline = time.monotonic() + broker.timeout_s
@@ -279,6 +279,8 @@ def _commit_moves(
         if state is not None and state.members:
             if not force:
                 raise CommandFailed("nothing was changed: a consumer has just joined the group.")
+            # Members must be gone before the commit: the coordinator accepts such a commit only for an empty
+            # group.
             coordinator.remove(state.type, state.members)
             removed |= {member.member_id: member for member in state.members}
         if coordinator.commit(offsets):

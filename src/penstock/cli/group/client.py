@@ -1,7 +1,7 @@
-"""Consumer groups over the wire client: each is asked of the broker that coordinates it.
+"""Consumer group requests over the wire client, sent to each group's coordinator.
 
-Rule: a coordinator that is still loading is asked again until --timeout; every other refusal becomes
-      CommandFailed with a sentence.
+Rule: requests to a coordinator that is still loading are retried until --timeout; every other error becomes
+CommandFailed with a readable sentence.
 """
 
 import time
@@ -46,7 +46,7 @@ from penstock.types import TopicId, TopicPartition
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 _LEAVE_EPOCH: Final = -1
-"""The epoch that says so in the new protocol."""
+"""Member epoch that leaves the group in the protocol of KIP-848."""
 _REASON: Final = "penstock group reset --force"
 _RETRIABLE: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -75,7 +75,7 @@ class GroupState(NamedTuple):
 
 
 def list_groups(broker: BrokerConnector) -> list[ListedGroup]:
-    """Of every broker of the cluster: each knows only its own."""
+    """List the groups of every broker in the cluster: a coordinator lists only its own groups."""
     with broker.client() as client:
         brokers = metadata_of(client, []).brokers
     groups: list[ListedGroup] = []
@@ -92,7 +92,7 @@ def _listed(client: BrokerClient) -> tuple[int, list[ListedGroup]]:
 
 @contextmanager
 def coordinator_of(broker: BrokerConnector, group_id: str) -> Iterator["Coordinator"]:
-    """A connection to the broker that keeps the group, whether or not it exists yet."""
+    """Connect to the group's coordinator, whether or not the group exists yet."""
     with broker.client() as client:
         address = _until_ready(
             broker, f"no coordinator of {group_id} can be found", lambda: _found(client, group_id)
@@ -113,17 +113,17 @@ def _found(client: BrokerClient, group_id: str) -> tuple[int, Address]:
 
 
 class Coordinator:
-    """The broker that keeps one group."""
+    """Coordinator of one group."""
 
     def __init__(self, broker: BrokerConnector, client: BrokerClient, group_id: str) -> None:
         self._broker = broker
         self._client = client
         self._group_id = group_id
 
-    # Asking
+    # Reading
 
     def state(self) -> GroupState | None:
-        """None if there is no such group."""
+        """Return the group's state; None if the group does not exist."""
         (described,) = self._client.ask(
             DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[self._group_id])
         ).groups
@@ -155,7 +155,7 @@ class Coordinator:
         return GroupState(CONSUMER, members)
 
     def committed(self) -> dict[TopicPartition, int]:
-        """What the group has committed, in topics that exist."""
+        """Return the group's committed offsets for topics that exist."""
         group = OffsetFetchRequestGroup(group_id=self._group_id, topics=None)
         request = OffsetFetchRequest(group_id=self._group_id, topics=None, groups=[group])
 
@@ -163,6 +163,7 @@ class Coordinator:
             return _offsets_in(self._client.ask(OFFSET_FETCH, request))
 
         topics = self._ready(f"the offsets of {self._group_id} cannot be read", ask)
+        # From version 10 on, replies have topic ids instead of names.
         names = self._names() if any(not topic.name for topic in topics) else {}
         return {
             TopicPartition(name, partition.partition_index): partition.committed_offset
@@ -179,7 +180,10 @@ class Coordinator:
     # Changing
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """All in one commit, in the name of nobody. False if the group has members, who alone may."""
+        """Commit all offsets in one request without a member id; False if the group has members.
+
+        A coordinator accepts commits without a member id only for an empty group.
+        """
         answer = metadata_of(self._client, sorted({topic for topic, _ in offsets}))
         ids = {topic.name: topic.topic_id for topic in answer.topics}
         topics: dict[str, OffsetCommitRequestTopic] = {}
@@ -193,6 +197,7 @@ class Coordinator:
             codes = {partition.error_code for topic in reply.topics for partition in topic.partitions}
             return next((code for code in codes if code in _RETRIABLE), ErrorCode.NONE), codes
 
+        # UNKNOWN_MEMBER_ID means that members have joined: the caller removes them and retries.
         codes = self._ready(f"the offsets of {self._group_id} were not changed", ask) - {ErrorCode.NONE}
         if ErrorCode.UNKNOWN_MEMBER_ID in codes:
             return False
@@ -202,7 +207,7 @@ class Coordinator:
         return True
 
     def remove(self, group_type: str, members: Sequence[GroupMember]) -> None:
-        """As if they had left. They notice at their next heartbeat."""
+        """Remove members as if they had left. They notice it at their next heartbeat."""
         if group_type == CONSUMER:
             codes = [self._remove_consumer(member) for member in members]
         else:
@@ -235,7 +240,7 @@ class Coordinator:
 
         self._ready(f"group {self._group_id} was not deleted", ask)
 
-    # Refusals
+    # Errors
 
     def _ready(self, failure: str, ask: Callable[[], tuple[int, T]]) -> T:
         return _until_ready(self._broker, failure, ask)
@@ -251,7 +256,7 @@ class Coordinator:
 
 
 def _offsets_in(answer: OffsetFetchResponse) -> tuple[int, list[OffsetFetchResponseTopic]]:
-    """A group that does not exist has no offsets."""
+    """Return the offsets; a group that does not exist has none."""
     code, topics = answer.error_code, answer.topics
     for group in answer.groups:
         code, topics = group.error_code, group.topics
@@ -264,6 +269,7 @@ def _until_ready(broker: BrokerConnector, failure: str, ask: Callable[[], tuple[
         code, answer = ask()
         if code == ErrorCode.NONE:
             return answer
+        # These errors are transient, for example while the coordinator loads its groups.
         if code not in _RETRIABLE or time.monotonic() > deadline:
             raise CommandFailed(f"{failure}: {error_name(code)}.")
         time.sleep(_RETRY_PAUSE_S)

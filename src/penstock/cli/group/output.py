@@ -1,4 +1,4 @@
-"""A group as `penstock group describe` prints it."""
+"""Output of `penstock group describe`."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -98,7 +98,7 @@ def _member_row(member: JsonObject) -> tuple[Cell, ...]:
 
 
 def duration_text(milliseconds: int | None) -> str:
-    """Its two largest units: 850ms, 4.3s, 12m30s, 3d4h; - for what is not known."""
+    """Format the two largest units: 850ms, 4.3s, 12m30s, 3d4h; - for unknown durations."""
     if milliseconds is None:
         return "-"
     if milliseconds < SECOND_MS:

@@ -1,9 +1,9 @@
-"""Where `penstock group reset` moves a group: what was asked for, as offsets. Decides, and asks nobody.
+"""Planning of `penstock group reset`: parses the target and computes offsets. Sends no requests.
 
 earliest, latest
 offset:1234, or 1234
-datetime:2026-11-15T10:00, or without the word; without a zone it is the zone of this machine
-duration:1h30m, duration:PT1H30M, or without the word: that long ago
+datetime:2026-11-15T10:00, or without the word; without a zone, the zone of this machine
+duration:1h30m, duration:PT1H30M, or without the word: that long before now
 """
 
 import re
@@ -30,7 +30,7 @@ _DURATION: Final = re.compile(r"[0-9]+[a-z].*", re.ASCII)
 class TopicSelection(NamedTuple):
     topic: str
     partitions: Sequence[int] | None
-    """None: all of them."""
+    """None: all partitions."""
 
 
 class OffsetMove(NamedTuple):
@@ -42,7 +42,7 @@ class OffsetMove(NamedTuple):
 
 
 def parse_target(text: str, now_ms: int) -> PositionSpec:
-    """ValueError, with a sentence, if it is none."""
+    """Parse a reset target; raise ValueError with a readable sentence for other text."""
     word, colon, rest = text.partition(":")
     if not colon or word not in _KINDS:
         return parse_position(_without_iso(text), now_ms, number_is=PositionKind.OFFSET, words=_WORDS)
@@ -65,7 +65,7 @@ _EXAMPLES: Final = {
 
 
 def _without_iso(text: str) -> str:
-    """An ISO 8601 duration in the spelling of the other commands; anything else as it is."""
+    """Convert an ISO 8601 duration to the spelling of other commands; return other text unchanged."""
     found = _ISO_DURATION.fullmatch(text)
     if found is None:
         return text
@@ -74,7 +74,7 @@ def _without_iso(text: str) -> str:
 
 
 def parse_selection(text: str) -> TopicSelection:
-    """T, or T:0,2 for some of its partitions. ValueError, with a sentence, if it is neither."""
+    """Parse T, or T:0,2 for some of its partitions; raise ValueError with a readable sentence otherwise."""
     topic, colon, numbers = text.partition(":")
     if not topic:
         raise ValueError(f"{text!r} names no topic")
@@ -92,7 +92,10 @@ def plan_moves(
     found: Mapping[TopicPartition, int | None],
     committed: Mapping[TopicPartition, int],
 ) -> list[OffsetMove]:
-    """One for each partition of `spans`; `found` is where a time is, as far as there is a record so new."""
+    """Plan a move for each partition of `spans`.
+
+    `found` has the offset of the target time, or None without a record that new.
+    """
     moves = []
     for partition, (start, end) in sorted(spans.items()):
         after, note = _target(position, start, end, found.get(partition))
@@ -107,6 +110,7 @@ def _target(position: PositionSpec, start: int, end: int, found: int | None) -> 
         return end, ""
     if position.kind is PositionKind.TIMESTAMP:
         return (end, "no record is that new: the end") if found is None else (found, "")
+    # The target is clamped to the log, so that a consumer does not start with OFFSET_OUT_OF_RANGE.
     if position.number < start:
         return start, f"{position.number} is gone: the start"
     if position.number > end:

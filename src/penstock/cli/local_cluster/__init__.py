@@ -1,1 +1,1 @@
-"""A cluster on one machine, for development: its plan, its checks, its processes."""
+"""Local development cluster on one machine: plan, checks, processes."""

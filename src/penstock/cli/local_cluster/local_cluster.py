@@ -1,12 +1,13 @@
-"""A cluster on one machine, from its first process to its last.
+"""Local cluster: starts its processes, supervises them, and stops them.
 
     etcd ──→ all brokers at once ──→ ... ──→ stop: all brokers at once ──→ etcd
 
-Rule 1: when a stop is asked for, by Ctrl-C or SIGTERM, brokers are let end cleanly, and etcd after them,
-        since they say goodbye to each other through it. Asked a second time, everything is killed.
-Rule 2: if something does not start, everything that was started is stopped, and the reason told.
-Rule 3: what dies later stays dead, so that it can be seen what that does, unless restarts are wished.
-Rule 4: a line on stdout for each node that is ready; everything else goes to stderr.
+Rule 1: a stop request (Ctrl-C or SIGTERM) first ends the brokers cleanly and then etcd, since brokers need
+        etcd for a controlled shutdown. A second request kills all processes.
+Rule 2: if a process fails to start, all started processes are stopped, and the reason is reported.
+Rule 3: a process that dies later is not restarted, so that users can observe the effect, unless `restarts` is
+        set.
+Rule 4: stdout gets one line for each node that is ready; all other output goes to stderr.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from penstock.host.tasks import Tasks
 ETCD_READY_S_MAX: Final = 60.0
 ETCD_LOOK_S: Final = 0.1
 STOP_S_MAX: Final = 45.0
-"""Longer than a broker takes that has to give up waiting for others."""
+"""Longer than a broker takes to stop if it must give up waiting for other brokers."""
 RESTART_PAUSE_S_MAX: Final = 30.0
 GOES_ON: Final = "the same command goes on with what they keep"
 START_AGAIN: Final = "Ctrl-C and the same command start all of it again"
@@ -36,7 +37,7 @@ class DidNotStart(CommandFailed):
 
 
 def print_stderr(text: str) -> None:
-    """A terminal that was closed, which is one way to ask for a stop, must not keep us from stopping."""
+    """Print a line; ignore a closed terminal, since closing it is one way to request a stop."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
@@ -57,10 +58,10 @@ class LocalCluster:
         }
         self._not_ready_yet = set(plan.nodes)
         self.was_killed = False
-        """At the second Ctrl-C."""
+        """Whether a second Ctrl-C killed the processes."""
 
     async def run(self) -> None:
-        """Until a stop is asked for. Raises what kept it from starting."""
+        """Run until a stop is requested; raise the error that prevented the start."""
         self._install_signal_handlers()
         self._tasks.start(self._start(), "start")
         try:
@@ -74,7 +75,7 @@ class LocalCluster:
     def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Under nohup the end of the terminal is nothing to us.
+            # Under nohup, the end of the terminal is ignored.
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._on_stop_signal)
 
@@ -128,7 +129,7 @@ class LocalCluster:
 
     async def _start_broker(self, node: LocalBroker, broker: ManagedProcess) -> None:
         await broker.start()
-        if not await broker.line():  # it says that it is ready, or ends
+        if not await broker.line():  # the broker prints its ready line, or ends
             raise self._did_not_start(broker, exit_text(await broker.end()))
         print(f"{node.name} ready kafka={node.kafka} http={node.http} pid={broker.pid}", flush=True)
         if self._not_ready_yet == {node}:
@@ -166,7 +167,7 @@ class LocalCluster:
         return f"brokers serve on, and nothing can be changed; {START_AGAIN}"
 
     async def _wait_for_exit(self, child: ManagedProcess, meanwhile: Callable[[], str]) -> bool:
-        """When it has ended, which is told."""
+        """Wait for the end of the process and report it; return whether to restart the process."""
         how = exit_text(await child.end())
         if self._restarts:
             print_stderr(f"{child.name} ended ({how}): starting it again; {child.log_path} says more")
@@ -184,12 +185,13 @@ class LocalCluster:
             except DidNotStart as problem:
                 pause_s = min(2.0**attempt, RESTART_PAUSE_S_MAX)
                 print_stderr(f"{problem}\n{child.name} is started again in {pause_s:.0f} s")
-                child.signal(signal.SIGKILL)  # an etcd that runs and does not answer
+                child.signal(signal.SIGKILL)  # for an etcd that runs but does not respond
                 await child.end()
                 await asyncio.sleep(pause_s)
 
     # Stopping
 
+    # Only processes that were started have an exit code to wait for.
     async def _stop(self) -> None:
         started = {node: broker for node, broker in self._brokers.items() if broker.was_started}
         if any(broker.is_running for broker in started.values()):
@@ -206,13 +208,15 @@ class LocalCluster:
                 print_stderr(f"all {'killed' if self.was_killed else 'stopped'}; {GOES_ON}")
 
     async def _stop_process(self, child: ManagedProcess, *, reports_failure: bool = True) -> None:
-        """What has ended before is not stopped any more. `reports_failure`: it can be expected to end
-        well.
+        """Stop a process, unless it has already ended.
+
+        `reports_failure`: whether an unclean exit is reported; a broker that was not ready yet may exit
+        uncleanly.
         """
         reports_failure = reports_failure and child.is_running
         if self.was_killed:
             child.signal(signal.SIGKILL)
-        child.signal(signal.SIGTERM, signal.SIGCONT)  # one that is paused could not heed the first
+        child.signal(signal.SIGTERM, signal.SIGCONT)  # a paused process handles SIGTERM only after SIGCONT
         try:
             async with asyncio.timeout(STOP_S_MAX):
                 code = await child.end()
@@ -220,6 +224,6 @@ class LocalCluster:
             print_stderr(f"{child.name} did not stop within {STOP_S_MAX:.0f} s, and is killed")
             child.signal(signal.SIGKILL)
             code = await child.end()
-        # etcd, when it is done, ends as if by the signal.
+        # etcd stops cleanly and then exits with the signal's status.
         if reports_failure and code not in (0, -signal.SIGTERM) and not self.was_killed:
             print_stderr(f"{child.name} did not stop cleanly ({exit_text(code)}); {child.log_path} says more")

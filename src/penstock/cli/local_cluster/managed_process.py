@@ -1,8 +1,9 @@
-"""A process of a cluster on this machine: started, watched, stopped.
+"""Child process of a local cluster: start, supervision, stop.
 
-Rule 1: its id is in its pid file for as long as it runs.
-Rule 2: what it says goes to its log, which is never cut: what it said before it died is still there.
-Rule 3: a session of its own. Ctrl-C in the terminal is for us, and we end the others in order.
+Rule 1: the pid file holds the process id for as long as the process runs.
+Rule 2: the output goes to a log file that is never truncated, so the last output before a crash is kept.
+Rule 3: each process has its own session. Ctrl-C in the terminal reaches only this command, which stops the
+        other processes in order.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ class ManagedProcess:
         *,
         captures_stdout: bool = False,
     ) -> None:
-        """`captures_stdout`: what it writes to its stdout is for us (`line`), and not for its log."""
+        """Create the process; with `captures_stdout`, its stdout is read by `line` instead of logged."""
         self.name = name
         self._speaks = captures_stdout
         self.log_path = log_path
@@ -69,35 +70,36 @@ class ManagedProcess:
         return open(self.log_path, "ab")
 
     def _keep_pid(self) -> None:
+        # Renamed into place, so that a reader never finds a partial pid file.
         with open(f"{self._pid_path}.tmp", "w") as file:
             file.write(f"{self.pid}\n")
         os.replace(f"{self._pid_path}.tmp", self._pid_path)
 
     async def line(self) -> str:
-        """The next that it writes to its stdout; empty at the end."""
+        """Return the next line of the process's stdout; empty at its end."""
         assert self._process is not None
         assert self._process.stdout is not None
         return (await self._process.stdout.readline()).decode(errors="replace").strip()
 
     async def end(self) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for the end of the process, and return its exit code."""
         assert self._process is not None
         code = await self._process.wait()
-        with suppress(FileNotFoundError):  # its folder may be gone as well
+        with suppress(FileNotFoundError):  # the folder may be deleted as well
             os.remove(self._pid_path)
         return code
 
     def signal(self, *numbers: signal.Signals) -> None:
-        """Nothing if it has ended."""
+        """Send the signals; does nothing if the process has ended."""
         for number in numbers:
             if self.is_running:
-                # Not `send_signal`: it looks whether the process has ended, and may take the exit code
-                # from whoever waits for it.
+                # Not `send_signal`, which polls the process and could take the exit code from the task that
+                # waits for it.
                 with suppress(ProcessLookupError):
                     os.kill(self.pid, number)
 
     def log_tail(self) -> str:
-        """Of this start, indented; empty if there were none."""
+        """Return the last log lines since this start, indented; empty without lines."""
         with suppress(FileNotFoundError), open(self.log_path, "rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - LOG_BYTES_SHOWN_MAX))

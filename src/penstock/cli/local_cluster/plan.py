@@ -1,11 +1,11 @@
-"""A cluster on one machine, decided before anything is started: who listens where and keeps what.
+"""Plan of a local cluster: addresses and folders, computed before any process starts.
 
-    DIR/cluster.json              that DIR is ours, how many brokers, where etcd listened
+    DIR/cluster.json              record: DIR is a cluster, its number of brokers, etcd's ports
     DIR/etcd/, etcd.log, etcd.pid
     DIR/broker-N/                 the data directory of node N, with penstock.log and penstock.pid
 
-Rule 1: node N, from 0, listens on the given ports plus N. etcd listens where it did, if that is free.
-Rule 2: a cluster that is there goes on: brokers may be added to it, and none is left out by mistake.
+Rule 1: node N, from 0, listens on the given ports plus N. etcd keeps its previous ports if they are free.
+Rule 2: an existing cluster continues: brokers may be added to it, and none can be left out by mistake.
 """
 
 import sys
@@ -24,17 +24,17 @@ PORT_MAX: Final = 65_535
 
 
 class ClusterOptions(NamedTuple):
-    """What was typed."""
+    """Options of `cluster up`."""
 
     folder: str
     brokers: int | None
-    """None: those there are, or three."""
+    """None: the existing brokers, or three."""
     kafka_port: int
     http_port: int
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a folder remembers of its cluster."""
+    """Contents of cluster.json."""
 
     format: int = RECORD_FORMAT
     brokers: int
@@ -78,13 +78,13 @@ class LocalBroker(NamedTuple):
 class LocalEtcd(NamedTuple):
     program: str
     folder: str
-    """Of the cluster."""
+    """Folder of the cluster."""
     client_port: int
     peer_port: int
 
     @property
     def address(self) -> str:
-        """As `--metadata` takes it."""
+        """Return the address in the form of `--metadata`."""
         return f"etcd://{HOST}:{self.client_port}"
 
     @property
@@ -127,7 +127,7 @@ class LocalClusterPlan(NamedTuple):
 
 
 def nodes_of(options: ClusterOptions, known: ClusterRecord | None) -> tuple[LocalBroker, ...]:
-    """ConfigError if they cannot be as they are wished."""
+    """Return the brokers; raise ConfigError if the options cannot be met."""
     count = _count(options, known)
     _require_ports(options, count)
     return tuple(

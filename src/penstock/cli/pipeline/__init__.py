@@ -1,1 +1,1 @@
-"""`penstock pipeline`: data pipelines on Spark."""
+"""`penstock pipeline`: runs data pipelines on Spark."""

@@ -1,9 +1,9 @@
-"""`penstock pipeline`: what teams build around a queue, on Spark.
+"""`penstock pipeline`: data pipelines on Spark, and the options that they share.
 
-Needs `pip install 'penstock[spark]'`. Nothing of Spark is imported before a pipeline is run.
+Needs `pip install 'penstock[spark]'`. Spark is only imported when a pipeline runs.
 
-Rule: progress goes to stderr, the report to stdout. A stop by Ctrl-C or SIGTERM is a success, unless all was
-      asked for (`--once`) and something is left.
+Rule: progress goes to stderr, the report to stdout. A stop by Ctrl-C or SIGTERM is a success, except with
+`--once` if records are left.
 """
 
 from collections.abc import Iterator
@@ -41,13 +41,13 @@ pipeline_app = new_app(help="Run data pipelines on Spark.", epilog=EXAMPLES)
 
 
 def add_to(app: typer.Typer) -> None:
-    for name in COMMAND_FILES:  # each adds its command to `pipeline_app`, the first time
+    for name in COMMAND_FILES:  # importing a module adds its command to `pipeline_app` once
         import_module(name)
     app.add_typer(pipeline_app, name="pipeline")
 
 
 def _query_name(given: str | None) -> str | None:
-    """It is the name of a group and of a folder."""
+    """Validate the name: it also names a group and a folder."""
     if given is not None and (
         not given.strip() or "/" in given or given in (".", "..") or not is_utf8(given)
     ):
@@ -91,7 +91,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JS
 
 @contextmanager
 def session(name: str, master: str, settings: dict[str, str]) -> Iterator[tuple[Any, Any, Any]]:
-    """Spark, whether a stop was asked for, and how to tell of progress."""
+    """Start Spark; yield the session, the stop requests, and the function that shows progress."""
     from penstock.cli.output import note
     from penstock.spark.pipelines.common.query_run import SparkEnded, stop_on_signals
     from penstock.spark.session import spark_session
@@ -104,7 +104,7 @@ def session(name: str, master: str, settings: dict[str, str]) -> Iterator[tuple[
         ):
             note(f"{name}: Spark {spark.version} has started; the first batch takes longer than others")
             yield spark, stop, note
-    except ConnectionError as problem:  # it cannot be stopped, because it is gone
+    except ConnectionError as problem:  # the session cannot be stopped: its JVM has ended
         raise SparkEnded from problem
 
 
@@ -117,7 +117,7 @@ def kafka_options_of(broker: "BrokerConnector") -> dict[str, str]:
         return options
     options["kafka.security.protocol"] = "SSL"
     names = ("kafka.ssl.ca.location", "kafka.ssl.certificate.location", "kafka.ssl.key.location")
-    # Tasks run elsewhere in the file system: names of files are given as they are from everywhere.
+    # Tasks can run in another working directory: file names must be absolute.
     files = {name: str(Path(path).absolute()) for name, path in zip(names, broker.tls, strict=True) if path}
     return options | files
 
@@ -142,7 +142,7 @@ def print_report(report: Any, *, as_json: bool) -> None:
 
 
 def exit_if_interrupted(stop: Any, *, once: bool) -> None:
-    """Who asked for all of it and did not get it learns so by the exit code."""
+    """Exit with an error code if `--once` was interrupted before the end."""
     from penstock.cli.main import EXIT_INTERRUPTED
     from penstock.cli.output import note
 

@@ -1,4 +1,4 @@
-"""`penstock pipeline archive`: topics to a lake, each record exactly once."""
+"""`penstock pipeline archive`: writes topics to a lake, each record exactly once."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -114,7 +114,7 @@ def archive(
         isolation=isolation.value,
     )
     with broker.client():
-        pass  # an address at which nobody answers is told at once, and why
+        pass  # report an unreachable address at once, with the reason
     check(wanted)
     with session(wanted.query_name, master, spark_settings) as (spark, stop, tell):
         report = run_archive(spark, wanted, stop, tell)

@@ -1,7 +1,7 @@
-"""`penstock pipeline audit`: are records lost, doubled, changed or out of order?
+"""`penstock pipeline audit`: finds lost, duplicated, changed and out-of-order records.
 
-Rule: exit code 0 says that the audit was made and found nothing, VIOLATED that it was made and found
-      something, and any other that there is no verdict.
+Rule: exit code 0 means that the audit ran and found no violation, VIOLATED that it ran and found violations.
+Any other code means that there is no verdict.
 """
 
 from enum import StrEnum
@@ -117,7 +117,7 @@ def audit(
         isolation=isolation.value,
     )
     with broker.client():
-        pass  # an address at which nobody answers is told at once, and why
+        pass  # report an unreachable address at once, with the reason
     check(wanted)
     report = _audited(wanted, master, spark_settings)
     print_report(report, as_json=as_json)
@@ -126,7 +126,7 @@ def audit(
 
 
 def _audited(wanted: "AuditSettings", master: str, spark_settings: dict[str, str]) -> "AuditReport":
-    """A stop leaves no verdict, so it is no success here."""
+    """Run the audit. A stop leaves no verdict, so it counts as an interruption."""
     from penstock.cli.output import note
     from penstock.spark.pipelines.audit.audit import audit as run_audit
     from penstock.spark.pipelines.common.query_run import SparkEnded
@@ -143,5 +143,5 @@ def _audited(wanted: "AuditSettings", master: str, spark_settings: dict[str, str
     except RunInterrupted:
         note("audit: stopped, there is no verdict")
         raise KeyboardInterrupt from None
-    except ConnectionError as problem:  # it cannot be stopped, because it is gone
+    except ConnectionError as problem:  # the session cannot be stopped: its JVM has ended
         raise SparkEnded from problem

@@ -1,4 +1,4 @@
-"""`penstock pipeline detect`: rules over a stream; what they find goes to a topic."""
+"""`penstock pipeline detect`: evaluates rules over a stream; alerts go to a topic."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,7 +93,7 @@ def detect(
         isolation=None if isolation is None else isolation.value,
     )
     with broker.client():
-        pass  # an address at which nobody answers is told at once, and why
+        pass  # report an unreachable address at once, with the reason
     check(wanted)
     with session(wanted.query_name, master, spark_settings) as (spark, stop, tell):
         report = run_detect(spark, wanted, stop, tell)

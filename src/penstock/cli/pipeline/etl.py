@@ -1,4 +1,4 @@
-"""`penstock pipeline etl`: extract, transform, enrich, load, as one file says."""
+"""`penstock pipeline etl`: extracts, transforms, enriches and loads, as one file defines."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +31,7 @@ EXAMPLES = examples(
 ROWS_PER_BATCH = 500_000
 EVERY_S = 5.0
 FAIR = {"spark.scheduler.mode": "FAIR"}
-"""Stages of one process share its cores."""
+"""Fair scheduling: the stages of one process share its cores."""
 
 
 @pipeline_app.command("etl", help="Extract, transform, enrich and load, in stages.", epilog=EXAMPLES)
@@ -89,7 +89,7 @@ def etl(
         isolation=None if isolation is None else isolation.value,
     )
     with broker.client():
-        pass  # an address at which nobody answers is told at once, and why
+        pass  # report an unreachable address at once, with the reason
     check(wanted)
     name = found.name if len(wanted.stages) > 1 else found.query_name(wanted.stages[0])
     with session(name, master, spark_settings) as (spark, stop, tell):

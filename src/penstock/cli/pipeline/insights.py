@@ -1,4 +1,4 @@
-"""`penstock pipeline insights`: where the load of a topic lies, and what to do about it."""
+"""`penstock pipeline insights`: reports how the load of a topic is distributed, with advice."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -90,7 +90,7 @@ def insights(
         isolation=isolation.value,
     )
     with broker.client():
-        pass  # an address at which nobody answers is told at once, and why
+        pass  # report an unreachable address at once, with the reason
     plan = check(wanted)
     note(f"insights: starting Spark on {master}")
     try:
@@ -102,6 +102,6 @@ def insights(
     except RunInterrupted:
         note("insights: stopped, there is no report")
         raise KeyboardInterrupt from None
-    except ConnectionError as problem:  # it cannot be stopped, because it is gone
+    except ConnectionError as problem:  # the session cannot be stopped: its JVM has ended
         raise SparkEnded from problem
     print_report(report, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`penstock pipeline replay`: rows of a lake become records of a topic again."""
+"""`penstock pipeline replay`: writes rows of a lake back to a topic."""
 
 import time
 from enum import StrEnum
@@ -37,7 +37,7 @@ EXAMPLES = examples(
 )  # fmt: skip
 ROWS_PER_BATCH = 500_000
 RECORD_BYTES_MAX = 1_048_588
-"""What topics take, unless their `max.message.bytes` says otherwise."""
+"""Limit of topics, unless their `max.message.bytes` sets another one."""
 
 
 class PartitionsBy(StrEnum):
@@ -112,7 +112,7 @@ def replay(
         row_bytes_max=max_record_bytes,
     )
     with broker.client():
-        pass  # an address at which nobody answers is told at once, and why
+        pass  # report an unreachable address at once, with the reason
     check(wanted)
     with session(wanted.replay_name, master, spark_settings) as (spark, stop, tell):
         if only_count:

@@ -1,1 +1,1 @@
-"""`penstock produce` and `penstock consume`: records in and out."""
+"""`penstock produce` and `penstock consume`: write records to a topic, and print them."""

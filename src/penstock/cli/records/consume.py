@@ -1,8 +1,8 @@
-"""`penstock consume`: the records of a topic, printed.
+"""`penstock consume`: prints the records of a topic.
 
-It reads partitions by assignment, without a consumer group: nothing is committed, and nobody else is
-disturbed. Unless it follows, it prints what was there when it began, and ends. With --group it is a
-member of one: consume_group.py.
+The command assigns partitions directly, without a consumer group: it commits nothing and triggers no
+rebalance. Without --follow, it prints the records that exist when it begins, and ends. With --group, it is a
+member of the group (consume_group.py).
 """
 
 import signal
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RECORDS_AT_ONCE: Final = 1_000
 WAIT_S: Final = 0.1
-"""How long Ctrl-C, or a record that came alone, may wait at most."""
+"""Longest delay for Ctrl-C, and for a single record."""
 
 EXAMPLES = examples(
     ("Everything that is there", "penstock consume orders"),
@@ -50,7 +50,7 @@ class GroupProtocol(Enum):
 
 
 class PartitionRange(NamedTuple):
-    """What is read of a partition: from `start`, up to but not including `end`; None goes on for ever."""
+    """Offsets to read of a partition, from `start` to before `end`; without an `end`, all that follow."""
 
     start: int
     end: int | None
@@ -170,7 +170,7 @@ def plan_ranges(
     *,
     follows: bool,
 ) -> dict[int, PartitionRange]:
-    """What to read of each partition. An offset that a partition has no more begins at its start."""
+    """Return the range of each partition. An offset below the log start begins at the log start."""
     from penstock.cli.positions import PositionKind
 
     if position.kind is PositionKind.OFFSET and all(position.number > end for _, end in spans.values()):
@@ -184,7 +184,7 @@ def plan_ranges(
             begin: int | None = first
         elif position.kind is PositionKind.OFFSET:
             begin = position.number
-        else:  # the end, or where a time is; no record that new yet: the next one will be
+        else:  # latest, or a time; without a record that new, the next record will be it
             begin = found[number] if found is not None else end
         begin = end if begin is None else min(max(begin, first), end)
         plan[number] = PartitionRange(begin, None if follows else end)
@@ -192,7 +192,7 @@ def plan_ranges(
 
 
 class AssignedReader:
-    """librdkafka's consumer over a plan. `next_records` is empty while nothing comes."""
+    """Reader of assigned partitions with librdkafka. `next_records` is empty while no record arrives."""
 
     def __init__(
         self, broker: "BrokerConnector", topic: str, plan: Mapping[int, PartitionRange], maximum: int | None
@@ -205,7 +205,7 @@ class AssignedReader:
         }
         self._broker = broker
         self._next = {number: span.start for number, span in self._open.items()}
-        """Where each partition goes on."""
+        """Next offset of each partition."""
         self._at_end: set[int] = set()
         self._last_received_at = time.monotonic()
         self._consumer: Any = self._new_consumer(broker) if self._open else None
@@ -221,7 +221,7 @@ class AssignedReader:
         return records
 
     def mark_printed(self, records: Sequence[IncomingRecord]) -> None:
-        """Nobody's place is kept here."""
+        """Do nothing: without a group, no position is stored."""
 
     def close(self) -> None:
         if self._consumer is not None:
@@ -233,7 +233,7 @@ class AssignedReader:
         consumer = Consumer(
             broker.settings(
                 **{
-                    "group.id": "penstock-cli",  # asked for by librdkafka; no group is joined
+                    "group.id": "penstock-cli",  # librdkafka requires it; no group is joined
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
                     "auto.offset.reset": "earliest",
@@ -251,6 +251,7 @@ class AssignedReader:
         if message.error() is not None:
             self._event(number, message.error())
             return None
+        # Fetched before the end or the limit was reached.
         if number not in self._open or self._left == 0:
             return None
         self._next[number] = message.offset() + 1
@@ -259,7 +260,7 @@ class AssignedReader:
         if end is not None and message.offset() >= end - 1:
             del self._open[number]
             if message.offset() >= end:
-                return None  # came after we began
+                return None  # appended after the command began
         if self._left is not None:
             self._left -= 1
         return incoming_record(message)
@@ -270,12 +271,12 @@ class AssignedReader:
         if error.code() != KafkaError._PARTITION_EOF:
             raise CommandFailed(f"partition {number} of topic {self._topic} cannot be read: {error.str()}.")
         self._at_end.add(number)
-        # The last offsets of a partition may belong to no record (compaction, transactions).
+        # The last offsets of a partition may have no record (compaction, transaction markers).
         if number in self._open and self._open[number].end is not None:
             del self._open[number]
 
     def _check_progress(self, has_received: bool) -> None:
-        """CommandFailed if records are there and none come; who follows is told only what the broker says."""
+        """Raise CommandFailed if existing records do not arrive; with --follow, only for a broker's error."""
         now = time.monotonic()
         waiting = {number: self._next[number] for number in self._open if number not in self._at_end}
         if has_received or not waiting:
@@ -292,7 +293,7 @@ class AssignedReader:
             reason = read_failure_reason(self._broker, self._topic, waiting)
             if reason is None and not follows:
                 reason = leaderless_reason(self._broker, self._topic, waiting)
-        except CommandFailed:  # no broker can be reached; it may come back
+        except CommandFailed:  # no broker is reachable; with --follow, one may return
             if follows:
                 return
             raise
@@ -335,7 +336,7 @@ def _read(
                 output.flush()
                 reader.mark_printed(records)
     except KeyboardInterrupt:
-        if not follows:  # somebody did not want to wait for the end
+        if not follows:  # the user interrupted before the end
             raise
     finally:
         reader.close()
@@ -343,10 +344,10 @@ def _read(
 
 @contextmanager
 def _ctrl_c_deferred() -> Iterator[None]:
-    """Raised at once, it could come out of the middle of librdkafka's calls."""
+    """Defer Ctrl-C to the end of the block: it must not interrupt a call into librdkafka."""
     came: list[int] = []
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:  # started in the background of a script, which Ctrl-C is not to reach
+    if before is signal.SIG_IGN:  # a background job of a script, which ignores Ctrl-C
         yield
         return
     signal.signal(signal.SIGINT, lambda number, _: came.append(number))

@@ -1,7 +1,7 @@
-"""`penstock consume --group`: read as a member of a consumer group, and keep its place.
+"""`penstock consume --group`: reads as a member of a consumer group, and commits its position.
 
-A record is committed after it was printed: whoever is interrupted sees a record twice rather than not
-at all. Unless it follows, it ends when it has read to the end every partition that it was given.
+A record is committed after it was printed: after an interruption, a record is printed twice rather than lost.
+Without --follow, the command ends when all its assigned partitions are read to their end.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ class GroupMembership(NamedTuple):
     protocol: str
     """classic, or consumer for the protocol of KIP-848."""
     auto_offset_reset: str
-    """earliest or latest: where nothing is committed."""
+    """earliest or latest: where to begin without a committed offset."""
 
 
 class GroupReader:
-    """librdkafka's consumer as a member. `next_records` is empty while nothing comes."""
+    """Reader as a member of a group with librdkafka. `next_records` is empty while no record arrives."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class GroupReader:
         self._left = maximum
         self._follows = follows
         self._owned: set[int] | None = None
-        """Partitions that are ours; None before the group has decided for the first time."""
+        """Assigned partitions; None before the first assignment."""
         self._open: set[int] = set()
-        """Those that are not yet read to their end."""
+        """Assigned partitions that are not read to their end yet."""
         self._uncommitted: dict[int, int] = {}
         self._consumer = self._new_consumer(broker, membership)
 
@@ -74,7 +74,7 @@ class GroupReader:
         return records
 
     def mark_printed(self, records: Sequence[IncomingRecord]) -> None:
-        """Commit them, but for partitions that were taken from us meanwhile: they are another's to commit."""
+        """Commit printed records, except of revoked partitions, which another member commits."""
         for record in records:
             if record.partition in (self._owned or ()):
                 self._uncommitted[record.partition] = record.offset + 1
@@ -111,6 +111,7 @@ class GroupReader:
         for partition in partitions:
             self._owned = (self._owned or set()) - {partition.partition}
             self._open.discard(partition.partition)
+            # Another member owns the partition now; a later commit would overwrite its offset.
             self._uncommitted.pop(partition.partition, None)
 
     def _is_event(self, message: Any) -> bool:
@@ -136,7 +137,7 @@ class GroupReader:
             self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as refusal:
             if refusal.args[0].code() in _REBALANCE_ERRORS:
-                return  # it goes with the next one, if the partitions are still ours then
+                return  # the next commit includes them, if the partitions are still assigned
             raise CommandFailed(
                 f"what was printed last was not committed, and will be read again: {refusal.args[0].str()}."
             ) from refusal

@@ -1,8 +1,8 @@
-"""`penstock produce`: records from lines, a file or the command line to a topic.
+"""`penstock produce`: writes records from stdin, a file or the command line to a topic.
 
-librdkafka batches and sends. It places keys as Java's clients do (murmur2), so that records with one
-key meet in one partition whoever wrote them. What the shell passed is sent byte for byte, whether or
-not it is UTF-8.
+librdkafka batches and sends the records. It partitions keys like Java clients (murmur2), so that records with
+one key go to one partition, whichever client wrote them. Arguments of the shell are sent byte for byte,
+whether or not they are UTF-8.
 """
 
 import os
@@ -28,11 +28,11 @@ FAILURES_SHOWN_MAX: Final = 3
 BATCH_BYTES_MAX: Final = 1_000_000
 QUEUED_KIB_MAX: Final = 64 * 1024
 RECORD_BYTES_MAX: Final = 100_000_000
-"""The broker knows what is too large for the topic; librdkafka is not to judge before it."""
+"""The broker enforces the topic's limit; librdkafka should not reject a record first."""
 PROGRESS_EVERY_RECORDS: Final = 1_000
 FLUSH_WAIT_S: Final = 0.1
 STANDSTILL_S_MAX: Final = 1.0
-"""How long nothing may be stored, once records were given up, until the rest is given up as well."""
+"""Longest time without progress after a delivery failure, before the queued records are given up."""
 
 
 class RecordCompression(StrEnum):
@@ -109,7 +109,7 @@ def produce(
     number = ANY_PARTITION if partition is None else partition
     pattern = OutgoingRecord(None, None if key is None else os.fsencode(key), headers, number)
     separator = None if key_separator is None else os.fsencode(key_separator)
-    # Before the topic is made: a file that is not there should leave nothing behind.
+    # The file is opened before the topic is created: a missing file should have no effect.
     with _opened(file) as source:
         state = find_or_create_topic(broker, topic)
         if number not in (ANY_PARTITION, *state.numbers):
@@ -132,7 +132,7 @@ def produce(
 def with_existing_partitions(
     records: Iterator["OutgoingRecord"], topic: str, partitions: int
 ) -> Iterator["OutgoingRecord"]:
-    """The records, up to one for a partition that the topic has not: then the rest has no place either."""
+    """Yield the records until one is for a partition that the topic does not have, which is an error."""
     from penstock.cli.output import counted
 
     for record in records:
@@ -159,7 +159,7 @@ def _validate_options(
 
 
 class Sender:
-    """Hands records to librdkafka, counts what arrived and remembers what did not."""
+    """Sender of records through librdkafka; counts delivered records and collects errors."""
 
     def __init__(
         self, broker: "BrokerConnector", topic: str, compression: RecordCompression, acks: Acks
@@ -179,11 +179,11 @@ class Sender:
                     "partitioner": "murmur2_random",
                     "compression.type": compression.value,
                     "acks": acks.value,
-                    # A repeated attempt is then recognised and not stored twice.
+                    # With idempotence, the broker detects a retried batch and does not store it twice.
                     "enable.idempotence": acks is Acks.ALL,
                     "message.timeout.ms": int(broker.timeout_s * 1000),
                     "message.max.bytes": RECORD_BYTES_MAX,
-                    # A batch over the topic's limit would be refused with all its records.
+                    # The broker would reject a batch above the topic's limit with all its records.
                     "batch.size": min(BATCH_BYTES_MAX, int(largest or BATCH_BYTES_MAX)),
                     "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
                 }
@@ -192,12 +192,14 @@ class Sender:
         self.records = self.bytes = 0
         self._reasons: dict[str, int] = {}
         self._timed_out: dict[int, int] = {}
-        """Records that nobody would take in time, by partition."""
+        """Number of records that timed out, by partition."""
 
     def send(self, records: Iterator["OutgoingRecord"], shown: Callable[[int], None] | None = None) -> None:
-        """Returns when all were stored. CommandFailed names what was not; the rest is stored even so.
+        """Send the records, and return when all are stored.
 
-        The first records that nobody took in time end it: each one after them would be given as long again.
+        Raises CommandFailed with the records that were not stored; the other records are stored all the same.
+        The first records that time out end the sending, since each later record would wait for a timeout
+        again.
         """
         from penstock.cli.output import counted, note
 
@@ -211,7 +213,7 @@ class Sender:
                 if shown is not None and count % PROGRESS_EVERY_RECORDS == 0:
                     shown(self.records)
         finally:
-            # Also when a line was refused or Ctrl-C came: what was handed over is on its way.
+            # Also after an invalid line or Ctrl-C: librdkafka is already sending the queued records.
             left = self._flush(self._timeout_s * 2)
             seconds = time.monotonic() - started
             sizes = f"{counted(self.records, 'record')}, {counted(self.bytes, 'byte')}"
@@ -226,7 +228,7 @@ class Sender:
             raise CommandFailed("\n".join(lines))
 
     def _all_reasons(self) -> dict[str, int]:
-        """With why records were not taken in time, where the broker tells."""
+        """Return all errors, with the broker's reason for timeouts where it reports one."""
         reasons = Counter(self._reasons)
         for index, (partition, count) in enumerate(self._timed_out.items()):
             told = self._why_timed_out(partition) if index < FAILURES_SHOWN_MAX else None
@@ -242,7 +244,7 @@ class Sender:
             return str(unreachable).rstrip(".")
 
     def _flush(self, seconds_max: float) -> int:
-        """How many are still on their way. In short waits: Ctrl-C is only heard between them."""
+        """Return the number of undelivered records. Waits are short: Ctrl-C is only handled between them."""
         deadline = time.monotonic() + seconds_max
         stored, stored_at = self.records, time.monotonic()
         while left := int(self._producer.flush(FLUSH_WAIT_S)):
@@ -250,14 +252,14 @@ class Sender:
             if self.records > stored:
                 stored, stored_at = self.records, now
             elif self._timed_out and now - stored_at > STANDSTILL_S_MAX:
-                # What is on its way to a broker is not given up: its answer counts, if it comes.
+                # In-flight batches are not purged: their acknowledgement still counts if it arrives.
                 self._producer.purge(in_queue=True, in_flight=False)
             if now > deadline:
                 break
         return left
 
     def _send_one(self, record: "OutgoingRecord") -> bool:
-        """Whether it was handed over. Not when others before it were given up."""
+        """Queue a record; False if earlier records timed out."""
         from confluent_kafka import KafkaException
 
         while not self._timed_out:
@@ -272,8 +274,8 @@ class Sender:
                     on_delivery=self._delivered,
                 )
             except BufferError:
-                self._producer.poll(0.1)  # the queue is full: wait until something of it was sent
-            except KafkaException as refusal:  # known at once, such as a partition that is not there
+                self._producer.poll(0.1)  # the queue is full: wait until records were sent
+            except KafkaException as refusal:  # immediate errors, such as an unknown partition
                 self._count_failure(refusal.args[0], record.partition)
                 return True
             else:
@@ -329,7 +331,7 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _progress(source: BinaryIO) -> Iterator[Callable[[int], None] | None]:
-    """A line that counts, for a person who waits; nothing if nobody watches or somebody types."""
+    """Show a counter on a terminal; nothing without a terminal, or if the user types the records."""
     if not sys.stderr.isatty() or source.isatty():
         yield None
         return

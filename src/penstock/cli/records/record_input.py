@@ -1,17 +1,17 @@
-"""From lines to records: what `penstock produce` sends.
+"""Parser of input lines into the records that `penstock produce` sends.
 
-A line is a record: the value alone, key and value around a separator, or a JSON object. JSON is what
-`penstock consume --format json` prints, so that records can be copied from one topic to another:
+A line is a record: the value alone, key and value around a separator, or a JSON object. The JSON form is that
+of `penstock consume --format json`, so that records can be copied from one topic to another:
 
     key, value                  text or null
-    key_base64, value_base64    the same for bytes that are no text
+    key_base64, value_base64    the same for bytes that are not text
     key_hex, value_hex          likewise
     headers                     {"name": "text"} or [["name", "text"], ...]; a value may also be null
                                 or {"base64": "..."}
     partition, timestamp        numbers; milliseconds since 1970
     topic, offset               allowed and ignored
 
-Rule: what cannot be understood is refused with the number of its line, never guessed at.
+Rule: a line that cannot be parsed is rejected with its line number; the parser never guesses.
 """
 
 import json
@@ -25,11 +25,11 @@ from penstock.limits import INT_MAX, LONG_MAX, REQUEST_BYTES_MAX
 RecordHeaders = tuple[tuple[str, bytes | None], ...]
 
 LINE_BYTES_MAX: Final = REQUEST_BYTES_MAX
-"""A longer one could not be sent in any form."""
+"""Longest line: a longer one would not fit into a request."""
 INTEGER_DIGITS_MAX: Final = 20
 ANY_PARTITION: Final = -1
 NO_TIME: Final = 0
-"""librdkafka's way to say: the time of sending."""
+"""Value with which librdkafka uses the time of sending."""
 
 
 class OutgoingRecord(NamedTuple):
@@ -41,7 +41,7 @@ class OutgoingRecord(NamedTuple):
 
 
 def numbered_lines(source: BinaryIO, bytes_max: int = LINE_BYTES_MAX) -> Iterator[tuple[int, bytes]]:
-    """Lines without their end, counted from 1."""
+    """Yield lines without their newline, numbered from 1."""
     number = 0
     while line := _line_of(source, bytes_max):
         number += 1
@@ -52,6 +52,7 @@ def numbered_lines(source: BinaryIO, bytes_max: int = LINE_BYTES_MAX) -> Iterato
 
 def _line_of(source: BinaryIO, bytes_max: int) -> bytes:
     try:
+        # One byte more than allowed shows that the line is too long.
         return source.readline(bytes_max + 1)
     except OSError as problem:
         raise CommandFailed(f"cannot read the input: {problem.strerror}.") from problem
@@ -60,7 +61,7 @@ def _line_of(source: BinaryIO, bytes_max: int) -> bytes:
 def plain_records(
     source: BinaryIO, pattern: OutgoingRecord, separator: bytes | None
 ) -> Iterator[OutgoingRecord]:
-    """`pattern` holds what all records share."""
+    """Yield a record for each line; `pattern` holds the fields that all records share."""
     for number, line in numbered_lines(source):
         if separator is None:
             yield pattern._replace(value=line)
@@ -86,7 +87,7 @@ def json_records(
 
 
 def fields_of(line: bytes) -> Any:
-    """ValueError in words for those who wrote the line, not for those who wrote the parser."""
+    """Parse a JSON line; raise ValueError in terms of the line, not of the parser."""
     try:
         return json.loads(line.decode(), object_pairs_hook=_unrepeated, parse_int=_integer)
     except UnicodeDecodeError as problem:
@@ -113,7 +114,7 @@ def _integer(digits: str) -> int:
 
 
 def record_of_json(fields: Any, pattern: OutgoingRecord) -> OutgoingRecord:
-    """ValueError says what is wrong. What the object does not say is taken from `pattern`."""
+    """Convert a JSON object; raise ValueError with the problem. Missing fields come from `pattern`."""
     if not isinstance(fields, dict):
         raise ValueError("a JSON object is needed")
     if unknown := sorted(fields.keys() - _FIELDS):
@@ -154,7 +155,7 @@ def _header_value(given: Any) -> bytes | None:
 
 
 def _content(fields: dict[str, Any], name: str) -> tuple[bool, bytes | None]:
-    """Whether it is given at all, and what it is."""
+    """Return whether the field is present, and its content."""
     given = [suffix for suffix in _FORMS if name + suffix in fields]
     if not given:
         return False, None
@@ -188,7 +189,7 @@ def _text(given: Any) -> bytes:
 
 
 class _Malformed(ValueError):
-    """Named by what it should be."""
+    """Encoding error; the message is the name of the expected encoding."""
 
 
 def _from_base64(given: Any) -> bytes:

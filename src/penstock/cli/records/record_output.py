@@ -1,11 +1,11 @@
-"""From records to bytes: what `penstock consume` prints.
+"""Formatter of the records that `penstock consume` prints.
 
     raw    the value and a newline, byte for byte
-    json   an object a line; bytes that are no text appear as key_base64 or value_base64
+    json   an object a line; bytes that are not text appear as key_base64 or value_base64
     TEXT   with %t topic, %p partition, %o offset, %k key, %v value, %h headers, %T milliseconds since
-           1970, %% a percent sign; \\n and \\t mean what they usually do
+           1970, %% a percent sign; \\n and \\t have their usual meaning
 
-A null key or value is nothing in raw and TEXT, and null in JSON.
+A null key or value is empty in raw and TEXT, and null in JSON.
 """
 
 import json
@@ -19,7 +19,7 @@ from penstock.cli.records.record_input import RecordHeaders
 
 
 class BytesFormat(StrEnum):
-    """How bytes are written."""
+    """Encoding of printed bytes."""
 
     TEXT = "text"
     HEX = "hex"
@@ -53,7 +53,7 @@ _DIRECTIVE: Final = re.compile(r"%(.?)", re.DOTALL)
 
 
 def formatter(name: str, forms: BytesFormats) -> Formatter:
-    """ValueError if TEXT asks for what a record has not."""
+    """Return a formatter; raise ValueError if TEXT has an unknown field."""
     if name == RAW:
         return lambda record: _written(record.value, forms.value) + b"\n"
     if name == JSON:

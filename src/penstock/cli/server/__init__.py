@@ -1,1 +1,1 @@
-"""`penstock serve` and `penstock check-config`: starting a broker, and checking its settings."""
+"""`penstock serve` and `penstock check-config`: start a broker, and check its settings."""

@@ -1,6 +1,6 @@
-"""`penstock check-config`: would a broker start with these settings?
+"""`penstock check-config`: checks whether a broker would start with given settings.
 
-It takes exactly what `penstock serve` takes, reads it the same way and starts nothing.
+The command accepts the options of `penstock serve`, parses them in the same way and starts nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def changed_settings(static: Mapping[str, str]) -> dict[str, str]:
-    """Those that were given and are not what they would be anyway. Secrets are not shown."""
+    """Return the given settings that differ from their defaults; secrets are hidden."""
     changed = {}
     for key, text in sorted(static.items()):
         setting = find_setting(key)

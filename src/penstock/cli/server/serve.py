@@ -1,4 +1,4 @@
-"""`penstock serve`: one broker, until Ctrl-C or SIGTERM."""
+"""`penstock serve`: runs one broker until Ctrl-C or SIGTERM."""
 
 import asyncio
 import errno
@@ -48,17 +48,17 @@ def run(config: BrokerConfig) -> None:
 
     if problems := list(taken_addresses(config)):
         raise CommandFailed("\n".join(map(with_full_stop, problems)))
-    # What SQLite makes is open to everybody who may read the folder, unlike our own files.
+    # SQLite creates files that all users who can read the folder may open, unlike Penstock's own files.
     os.umask(os.umask(0o077) | 0o027)
-    # A worker thread that holds the interpreter delays every client; it must let go soon.
+    # A worker thread that holds the interpreter lock delays every client, so the switch interval is short.
     sys.setswitchinterval(0.0005)
     _allow_many_files()
     try:
         with suppress(KeyboardInterrupt), remove_unused_new_folder(config.node.data_dir):
             uvloop.run(_serve(config))
     except (ConfigError, CorruptData, StorageFailed, StorageFull) as problem:
-        # The settings were found to be right before: what is wrong is the world they met, as a port
-        # that somebody else has.
+        # The settings were validated before. The remaining problems are in the environment, such as a port
+        # that another process uses.
         raise CommandFailed(with_full_stop(str(problem)) + advice(str(problem))) from problem
     except OSError as problem:
         if problem.errno != errno.ENOSPC:
@@ -82,6 +82,7 @@ async def _serve(config: BrokerConfig) -> None:
     world = Environment(log=StreamLog(SystemClock()))
     async with running_broker(config, world) as broker:
         broker.on_membership_ended = stop.set
+        # The membership may have ended before the callback was set.
         if broker.has_ended_membership:
             stop.set()
         sources = Sources(
@@ -106,7 +107,8 @@ async def _serve(config: BrokerConfig) -> None:
 
         tasks = Tasks(serve_fallback)
         try:
-            # What was made until now lives as long as the process: the collector need not look again.
+            # Objects that exist now live as long as the process: the garbage collector need not scan them
+            # again.
             gc.collect()
             gc.freeze()
             if not stop.is_set():
@@ -129,12 +131,12 @@ def _print_ready_line(listeners: Sequence[Listener], http: Address) -> None:
     addresses = ",".join(str(Address(listener.host, listener.port)) for listener in listeners)
     try:
         print(f"penstock ready kafka={addresses} http={http}", flush=True)
-    except OutputFailed as problem:  # somebody waits for this line, and would wait for ever
+    except OutputFailed as problem:  # the parent process waits for this line, possibly forever
         raise CommandFailed(f"cannot write the ready line to stdout: {problem.reason}.") from problem
 
 
 def _allow_many_files() -> None:
-    """As many open files as this process may have: one for every partition that is written."""
+    """Raise the limit of open files to its maximum: every partition that is written has an open file."""
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

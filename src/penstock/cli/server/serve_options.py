@@ -1,4 +1,4 @@
-"""What `serve` and `check-config` take: the flags, and how they become a configuration."""
+"""Options of `serve` and `check-config`, and their conversion to a configuration."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ FLAGS = ("data_dir", "kafka", "http", "advertised", "node_id", "rack", "metadata
 
 class _ServeParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One sentence, as for every other mistake."""
+        """Raise ConfigError with one sentence, in the form of all other errors."""
         said = message.removeprefix("argument ").replace("unrecognized arguments:", "there is no option")
         raise ConfigError(f"{said}; `{self.prog} --help` lists what there is")
 
@@ -49,7 +49,7 @@ def parser(command: str, description: str, examples: Sequence[tuple[str, str]]) 
 
 
 def configuration(given: argparse.Namespace) -> BrokerConfig:
-    """ConfigError with every problem there is, also with the files that settings name."""
+    """Load the configuration; raise ConfigError with all problems, including unusable files."""
     flags = {name: getattr(given, name) for name in FLAGS}
     config = load(flags, given.set or (), _read(given.config))
     if problems := file_problems(config):

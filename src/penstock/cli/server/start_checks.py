@@ -1,12 +1,12 @@
-"""Whether the files and folders that a broker's settings name can be used as they are meant to be.
+"""Checks of the files and folders that a broker's settings name.
 
-`serve` and `check-config` ask this before anything is made or changed, so that both say the same. What
-happens to a file between this and its use is told by the broker, in its own words.
+`serve` and `check-config` run these checks before anything is created or changed, so that both report the
+same problems. If a file changes between the check and its use, the broker reports that itself.
 
-`taken_addresses` and `advice` are for `serve` alone: what they speak of may be right although another
-broker runs.
+Only `serve` uses `taken_addresses` and `advice`: the settings may be correct although another broker uses the
+address.
 
-Rule: each problem names the setting, the file and what to do about it.
+Rule: each problem names the setting, the file and the remedy.
 """
 
 import os
@@ -77,7 +77,7 @@ def _metadata_problems(path: str) -> Iterator[str]:
 
 
 def _identity_problems(path: str, node: NodeConfig) -> Iterator[str]:
-    """Whether it is this broker's. Its own words where it has some, found without making anything."""
+    """Check that the data directory belongs to this broker, with the broker's messages, but read-only."""
     import msgspec
 
     from penstock.host.os_disk import OsDisk
@@ -108,17 +108,17 @@ def _identity_problems(path: str, node: NodeConfig) -> Iterator[str]:
 
 
 def _nearest_existing(path: str) -> str:
-    """The folder itself, or that of its parents in which the broker would begin to make folders."""
+    """Return the path, or the nearest parent that exists, below which the broker would create folders."""
     while not os.path.lexists(path):
         path = os.path.dirname(path.rstrip("/")) or "."
     return path
 
 
-# Of `serve` alone
+# Only for `serve`
 
 
 def taken_addresses(config: BrokerConfig) -> Iterator[str]:
-    """Where this broker cannot listen; asked before it makes its data directory."""
+    """Yield addresses that the broker cannot bind, before it creates its data directory."""
     for listener in config.listeners:
         where = f"listener {listener.name}", "--kafka or `listeners`"
         yield from _taken(Address(listener.host, listener.port), *where)
@@ -132,6 +132,8 @@ def _taken(address: Address, purpose: str, option: str) -> Iterator[str]:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
+                    # asyncio sets this for the broker's socket, too: an IPv4 socket on the same port is no
+                    # conflict.
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind(place)
     except socket.gaierror:
@@ -155,7 +157,7 @@ _ADVICE = (
 
 
 def advice(problem: str) -> str:
-    """What to do about a start that failed, as a sentence of its own; empty where nothing helps."""
+    """Return a sentence with a remedy for a failed start; empty if none is known."""
     return next((f" {remedy}." for words, remedy in _ADVICE if words in problem), "")
 
 

@@ -1,6 +1,6 @@
-"""The folder of a broker that never was one: a start that is refused takes away what it made.
+"""Cleanup of a new data directory after a failed start.
 
-Rule: nothing is taken away that was there before, or that holds a partition.
+Rule: a folder that existed before, or that holds a partition, is never removed.
 """
 
 import os
@@ -15,7 +15,7 @@ from penstock.log.data_directory import IDENTITY_FILE, DataDirectory, identity_i
 
 @contextmanager
 def remove_unused_new_folder(path: str) -> Iterator[None]:
-    """A broker that was refused, as by a cluster that has its id, leaves no folder behind that it made."""
+    """Remove the data directory that a rejected start created, for example one with a used node id."""
     was_there = os.path.lexists(path)
     try:
         yield
@@ -26,11 +26,12 @@ def remove_unused_new_folder(path: str) -> Iterator[None]:
 
 
 def _remove_unused(path: str) -> None:
-    """Unless there are records in it, or somebody else has begun to use it."""
+    """Remove the folder, unless it holds partitions or another process has begun to use it."""
     disk = OsDisk()
     with suppress(StorageFailed), ExitStack() as stack:
         if not disk.exists(f"{path}/{IDENTITY_FILE}"):
             return
+        # The lock fails if another process uses the folder; then nothing is removed.
         stack.callback(FolderLock(path).release)
         if not DataDirectory(disk, path, identity_in(disk, path)).partitions_on_disk():
             disk.remove_folder(path)

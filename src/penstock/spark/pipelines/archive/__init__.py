@@ -1,1 +1,1 @@
-"""`archive`: topics written to a lake, each record exactly once."""
+"""`archive`: writes topics to a lake table, each record exactly once."""

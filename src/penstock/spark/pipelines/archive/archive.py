@@ -1,19 +1,21 @@
-"""`archive`: the records of topics as a table of files, each record exactly once.
+"""`archive`: writes the records of topics to a table of files, each record exactly once.
 
     topics ── ranges of offsets ──▶ micro-batches ── tasks fetch and write ──▶ Parquet, Delta, Iceberg
 
-Strategy: a plain streaming query with a checkpoint. Spark's checkpoint says which offsets a batch has; the
-table says which batches it holds (`lake/`). A run that dies is started again with the same words. What Spark
-hands from task to task are offsets; records go from the broker to the files (`archive_tasks.py`).
+The pipeline is a plain streaming query with a checkpoint. Spark's checkpoint records which offsets a batch
+has; the table records which batches it holds (`lake/`). A run that crashed is restarted with the same
+arguments. Spark passes only offsets from task to task; tasks copy records from the broker to the files
+(`archive_tasks.py`).
 
-Rule 1: what is wrong is found before Spark is started where that is possible: it takes seconds.
-Rule 2: a table that holds records of a topic goes on with the checkpoint that wrote them, or not at all:
-        another one would begin at the start of the topic.
-Rule 3: records that retention removed before they were archived stop the pipeline. Who goes on without them
-        (`allow_loss`) is told how many, and so is the table. They count from where the topics began when the
-        archive was first started.
-Rule 4: one run at a time. Two of one checkpoint could not both commit, but both would read everything, and
-        the second would note its own start as the first. So the lock is taken before anything is noted.
+Rule 1: errors are found before Spark starts where possible, since starting Spark takes seconds.
+Rule 2: a table that holds records of a topic continues with the checkpoint that wrote these records, or the
+        pipeline fails: another checkpoint would begin at the start of the topic.
+Rule 3: records that retention removed before they were archived stop the pipeline. With `allow_loss`, the
+        pipeline continues, and both the report and the table record how many offsets were lost. Loss is
+        counted from where the topics began when the archive was first started.
+Rule 4: one run at a time per checkpoint. Two runs could not both commit, but both would read everything, and
+        the second run would record its own start as the first. So the lock is taken before any note is
+        written.
 """
 
 import json
@@ -62,7 +64,7 @@ ROWS_PER_TASK_MIN: Final = 100_000
 EVERY_S: Final = 10.0
 COMPACT_EVERY_S: Final = 600.0
 ORPHAN_FILE_AGE_MS: Final = DAY_MS
-"""Files that no commit names are removed when they are older. No batch takes as long."""
+"""Age after which files that no commit lists are removed. No batch takes that long."""
 
 ShowLine = Callable[[str], None]
 
@@ -70,21 +72,21 @@ ShowLine = Callable[[str], None]
 class ArchiveSettings(NamedTuple):
     topics: tuple[str, ...]
     folder: Path
-    """Of the table, absolute."""
+    """Table folder, absolute."""
     access: Mapping[str, str]
-    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    """Connection options for the brokers, as `format("penstock")` accepts them."""
     format: str = "parquet"
     partition_by: PartitionBy = PartitionBy.DAY
     compression: str = "snappy"
     checkpoint: Path | None = None
     name: str | None = None
-    """Of the query, and of the group that shows its lag."""
+    """Name of the query, and of the group that reports its lag."""
     once: bool = False
     every_s: float = EVERY_S
     rows_per_batch: int = ROWS_PER_BATCH
     compact: bool = False
     allow_loss: bool = False
-    """Go on where the topic begins now, if it no longer has what was to be archived next."""
+    """Whether to continue at the topic's start if retention removed the offsets that were next."""
     isolation: str = READ_COMMITTED
 
     @property
@@ -124,9 +126,9 @@ class ArchiveReport(NamedTuple):
     seconds: float
     lag: int
     ends: dict[str, dict[str, int]]
-    """One past the last offset that the table holds of each partition."""
+    """One past the last offset that the table holds, per partition."""
     lost: int
-    """Offsets that the topics no longer had when they were to be archived."""
+    """Offsets that retention removed before they were archived."""
     compacted: Compacted
     removed: int
     checkpoint: str
@@ -161,9 +163,9 @@ class ArchiveReport(NamedTuple):
 
 
 def check(settings: ArchiveSettings) -> PartitionOffsets:
-    """All that can be found wrong without Spark. Makes the table and the checkpoint, if they are new.
+    """Run all checks that need no Spark, and create the table and the checkpoint if they are new.
 
-    Where the topics began when the archive was first started.
+    Returns where the topics began when the archive was first started.
     """
     with _locked_checkpoint(settings) as starts:
         return starts
@@ -171,7 +173,7 @@ def check(settings: ArchiveSettings) -> PartitionOffsets:
 
 @contextmanager
 def _locked_checkpoint(settings: ArchiveSettings) -> Iterator[PartitionOffsets]:
-    """Where the topics began when the archive was first started. No other run has the checkpoint by then."""
+    """Hold the lock of the checkpoint; yield where the topics began when the archive was first started."""
     with cluster(settings.access) as client:
         partitions = partitions_of(client, settings.topics)
         ids = ids_of(client, settings.topics)
@@ -185,6 +187,7 @@ def _locked_checkpoint(settings: ArchiveSettings) -> Iterator[PartitionOffsets]:
             "--checkpoint"
         )
     make_folder(folder)
+    # Lock first: a second run must not overwrite the recorded starts of the first (rule 4).
     with run_lock(folder, "archive", "Wait for it, or end it"):
         _bind_checkpoint(settings, partitions, ids)
         yield recorded_starts(folder, {partition: offset for partition, (offset, _) in firsts.items()})
@@ -197,6 +200,7 @@ def _bind_checkpoint(
     make_table(settings.folder, settings.description)
     with open_table(settings.folder) as table:
         ends = table.ends(partitions)
+    # A new checkpoint starts at the beginning of the topic, so it would write these rows twice (rule 2).
     if ends and is_new(folder):
         partition, end = next(iter(ends.items()))
         raise CommandFailed(
@@ -211,7 +215,7 @@ def _bind_checkpoint(
 def archive(
     spark: "SparkSession", settings: ArchiveSettings, stop: StopRequest, show_line: ShowLine
 ) -> ArchiveReport:
-    """Until all is archived that was there at the start (`once`), or until a stop is asked for."""
+    """Archive until all records present at the start are archived (`once`), or until a stop is requested."""
     with _locked_checkpoint(settings) as starts:
         return _run_archive(spark, settings, starts, stop, show_line)
 
@@ -233,6 +237,7 @@ def _run_archive(
         maintenance = _TableMaintenance(settings)
         progress = _Progress(settings.query_name, _starts(settings, table))
         with reporting_data_loss():
+            # With `once`, compaction runs only after the query.
             run(query, progress, stop, show_line, None if settings.once else maintenance.run_if_due)
         seconds = time.monotonic() - began
         after = table.recorded(app)
@@ -242,8 +247,8 @@ def _run_archive(
 
 
 def _start(spark: "SparkSession", settings: ArchiveSettings, starts: PartitionOffsets) -> "StreamingQuery":
-    # One partition of a large batch is read by several tasks, so that few partitions keep all cores busy.
-    # A small batch is not cut: it would be as many small files.
+    # Several tasks read one partition of a large batch, so that few partitions keep all cores busy. A small
+    # batch is not split: each task would write one small file.
     share = max(settings.rows_per_batch // spark.sparkContext.defaultParallelism, ROWS_PER_TASK_MIN)
     stream = (
         spark.readStream.format(archive_tasks.SOURCE)
@@ -271,7 +276,7 @@ def _start(spark: "SparkSession", settings: ArchiveSettings, starts: PartitionOf
 
 
 class _Progress(Progress):
-    """Counts records by their offsets: to Spark, a range of them is one row."""
+    """Progress that counts records by their offsets: for Spark, a range of records is one row."""
 
     def __init__(self, name: str, starts: PartitionOffsets) -> None:
         super().__init__(name)
@@ -286,7 +291,7 @@ class _Progress(Progress):
 
 
 def _starts(settings: ArchiveSettings, table: LakeTable) -> PartitionOffsets:
-    """Where the run begins, for all that one can tell before Spark has said so."""
+    """Return the offsets where the run begins, as far as known before Spark reports them."""
     with cluster(settings.access) as client:
         partitions = partitions_of(client, settings.topics, existed=True)
         found = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
@@ -295,7 +300,7 @@ def _starts(settings: ArchiveSettings, table: LakeTable) -> PartitionOffsets:
 
 
 class _TableMaintenance:
-    """Small files put together, and files of failed attempts removed."""
+    """Compaction of small files, and removal of files that failed attempts left."""
 
     def __init__(self, settings: ArchiveSettings) -> None:
         self._settings = settings
@@ -311,6 +316,7 @@ class _TableMaintenance:
     def do(self) -> None:
         with open_table(self._settings.folder) as table:
             before, after = table.compact(TARGET_BYTES)
+            # Only old files: young ones may belong to a batch that is being written.
             self.removed += len(table.vacuum(older_than_ms=time.time_ns() // 1_000_000 - ORPHAN_FILE_AGE_MS))
         done = self.compacted
         self.compacted = Compacted(done.files_before + before, done.files_after + after)
@@ -330,7 +336,7 @@ def _report(
             dict.fromkeys(partitions, LATEST), read_committed=ISOLATION_LEVELS[settings.isolation]
         )
         ends = dict(table.ends(partitions))
-    # The source may be further than the table: marks of transactions have offsets and are no rows.
+    # The source may be further than the table: transaction markers have offsets but are no rows.
     read = progress.last.ends if progress.last is not None else {}
     reached = {each: max(ends.get(each, 0), read.get(each, 0)) for each in partitions}
     return ArchiveReport(

@@ -1,20 +1,21 @@
-"""What moves through Spark while topics are archived: which records, and not the records.
+"""Spark source and sink of `archive`: offset ranges pass through Spark, records do not.
 
     format("penstock-ranges") ── topic, id, partition, start, end ──▶ format("penstock-archive") ──▶ files
 
-Strategy: a source and a sink that belong together. The source gives one row for each task, which says what
-the task has to read. The sink's part of the same task fetches those records, decodes them and writes the
-files. Records that went through Spark would be handed to Java, taken apart into rows, put together again
-and handed back, which costs more than all the rest.
+The source and the sink belong together. The source returns one row per task with the range that the task
+reads. The sink, in the same task, fetches those records, decodes them and writes the files. Records that
+passed through Spark would be copied to Java, split into rows, reassembled and copied back, which costs more
+than all other steps.
 
-Rule 1: Spark's checkpoint and the table's commits are the same as if records were rows: a range is read
-        again as often as its task, and always in whole.
-Rule 2: the table is told which offsets were read, not only which have rows: marks of transactions have
-        offsets and are no rows, and what the topic no longer had is counted as lost.
-Rule 3: a table that is older than the checkpoint is refused. Of a partition that it holds nothing of, it
-        should hold all from where the topic began when the archive was first started (STARTS); of one that
-        came later, all that is still there.
-Rule 4: how the cluster is reached are options of both, those of the sink with READ in front of their names.
+Rule 1: Spark's checkpoint and the table's commits are the same as if records were rows: a range is read again
+        whenever its task is retried, and always as a whole.
+Rule 2: the table records which offsets were read, not only which offsets have rows. Transaction markers have
+        offsets but no rows, and offsets that the topic no longer had are counted as lost.
+Rule 3: a table that is older than the checkpoint is rejected. A partition without rows in the table should be
+        complete from where the topic began when the archive was first started (STARTS_OPTION). A partition
+        that was added later should be complete from its current start.
+Rule 4: the source and the sink both take the connection options; those of the sink are prefixed with
+        READ_PREFIX.
 """
 
 import json
@@ -46,7 +47,7 @@ SOURCE: Final = "penstock-ranges"
 SINK: Final = "penstock-archive"
 READ_PREFIX: Final = "read."
 STARTS_OPTION: Final = "archiveStarts"
-"""The option with the offsets at which the topics began when the archive was first started."""
+"""Option with the offsets at which the topics began when the archive was first started."""
 COLUMNS: Final = (
     "topic",
     "partition",
@@ -121,20 +122,26 @@ class ArchiveWriter(LakeWriter):
 
         for offset_range, count in _ranges(given):
             span = OffsetSpan(offset_range.start, offset_range.end)
+            # The whole range counts as read, even where it has no rows (rule 2).
             add_spans(files.spans, {offset_range.partition: span})
             files.pieces.append(PlannedRange(offset_range.partition, span, count))
             yield from read_range(self._settings, self._table, offset_range, lost)
 
     def spans(self, given: Iterator[pa.RecordBatch]) -> dict[TopicPartition, OffsetSpan]:
-        """Without reading them: they may be gone by now."""
+        """Return the ranges without reading them: retention may have removed their records by now."""
         found: dict[TopicPartition, OffsetSpan] = {}
         for offset_range, _ in _ranges(given):
             add_spans(found, {offset_range.partition: OffsetSpan(offset_range.start, offset_range.end)})
         return found
 
     def validated(self, batch: LakeBatch, table: LakeTable) -> LakeBatch:
-        """Ranges follow one another, so a gap is what the table has lost, such as one from a backup."""
+        """Count gaps before the batch as lost.
+
+        Ranges are contiguous, so a gap means that the table lost rows, for example because it was restored
+        from a backup.
+        """
         held = dict(table.ends(batch.spans))
+        # A span that starts at 0 cannot follow a gap.
         new = [each for each, span in batch.spans.items() if each not in held and span.start > 0]
         gaps = {
             each: batch.spans[each].start - end
@@ -153,7 +160,7 @@ class ArchiveWriter(LakeWriter):
         return batch._replace(lost=batch.lost + sum(gaps.values()))
 
     def _start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the archive of them began. If nobody noted it, where the topic begins now: no later."""
+        """Return where the archive of these partitions began; without a note, where the topic begins now."""
         noted = {each: self._starts[each] for each in partitions if each in self._starts}
         if not (unknown := [each for each in partitions if each not in noted]):
             return noted
@@ -162,7 +169,7 @@ class ArchiveWriter(LakeWriter):
 
 
 def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[tuple[OffsetRange, int]]:
-    """Each with how many the batch was planned with."""
+    """Yield each range with the number of tasks that the batch planned."""
     return ((_range(row), row["count"]) for ranges in given for row in ranges.to_pylist())
 
 

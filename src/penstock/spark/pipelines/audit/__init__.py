@@ -1,1 +1,1 @@
-"""`audit`: what is lost, doubled, changed or out of order, between topics and against a lake."""
+"""`audit`: finds lost, duplicated, changed and out-of-order records, between topics and against a lake."""

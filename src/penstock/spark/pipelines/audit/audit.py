@@ -1,7 +1,7 @@
-"""`audit`: are records lost, doubled, changed or out of order, in the lake and from topic to topic?
+"""`audit`: checks for lost, duplicated, changed and out-of-order records, in the lake and between topics.
 
-Strategy: what is compared is settled before Spark is started (`lake.py`, `topics.py`): from which
-offset to which, and which files. Spark counts; the driver judges the counts (`report.py`).
+Before Spark starts, the driver fixes what is compared: offset ranges and files (`lake.py`, `topics.py`).
+Spark counts; the driver evaluates the counts (`report.py`).
 
 Rule 1: an audit changes nothing.
 Rule 2: a run that was stopped has no verdict.
@@ -38,7 +38,7 @@ ShowLine = Callable[[str], None]
 class AuditSettings(NamedTuple):
     topics: tuple[str, ...]
     access: Mapping[str, str]
-    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    """Connection options for the brokers, as `format("penstock")` accepts them."""
     lake: Path | None = None
     against: tuple[str, ...] = ()
     ids: tuple[IdPart, ...] = ()
@@ -48,8 +48,10 @@ class AuditSettings(NamedTuple):
     complete: bool = False
     ignored: tuple[str, ...] = ()
     isolation: str = READ_COMMITTED
-    """By default, what a transaction took back was never sent. A table that was archived with another level
-    is audited with that one."""
+    """Isolation level of all reads. By default, records of aborted transactions do not count as sent.
+
+    A table that was archived with another level must be audited with that level.
+    """
 
 
 class AuditPlans(NamedTuple):
@@ -58,7 +60,7 @@ class AuditPlans(NamedTuple):
 
 
 def check(settings: AuditSettings) -> AuditPlans:
-    """All that can be found wrong without Spark, and what is to be compared."""
+    """Run all checks that need no Spark, and return what is to be compared."""
     if settings.lake is None and not settings.ids and not settings.against:
         raise ConfigError(
             "there is nothing to audit: give --lake DIR, or --id to say by what records are known, "
@@ -76,6 +78,8 @@ def check(settings: AuditSettings) -> AuditPlans:
         lake = None
         if settings.lake is not None:
             lake = audit_lake.plan_lake(settings.lake, client, partitions, read_committed=committed)
+        # Targets are read before the sources: a record that arrives in between must not appear in a target
+        # without its source record.
         of_targets = {
             target: audit_topics.ranges_of(client, partitions_of(client, [target]), read_committed=committed)
             for target in settings.against
@@ -93,7 +97,7 @@ def check(settings: AuditSettings) -> AuditPlans:
 def audit(
     spark: "SparkSession", settings: AuditSettings, stop: StopRequest, show_line: ShowLine
 ) -> AuditReport:
-    """GivenUp if a stop is asked for."""
+    """Run the audit; raise RunInterrupted if a stop is requested."""
     began = time.monotonic()
     plans = check(settings)
     run = _AuditRun(spark, settings, stop)
@@ -143,6 +147,7 @@ class _AuditRun:
             raise CommandFailed(
                 f"--where {plan.where!r} is no condition on the records of a topic: {reason(problem)}"
             ) from problem
+        # Several queries use these rows, and computing them is a shuffle of both topics.
         ids = audit_topics.by_id(rows).persist(StorageLevel.DISK_ONLY)
         try:
             comparison = audit_topics.comparison(plan, ids, self._collected)

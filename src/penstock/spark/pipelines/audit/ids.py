@@ -1,13 +1,14 @@
-"""By what a record in one topic is known again in another.
+"""Record ids: the parts of a record by which a record of one topic is found again in another topic.
 
-    header:NAME     the value of its header NAME
-    key             its key
-    json:FIELD      a field of its value, which is JSON; a.b is a field within a field
-    replay          where `penstock pipeline replay` took it from; for others, where they are
+    header:NAME     the value of the record's header NAME
+    key             the record's key
+    json:FIELD      a field of the record's value, which is JSON; a.b is a nested field
+    replay          the source position from the headers that `penstock pipeline replay` writes; for other
+                    records, their own position
 
-Several make one: key and json:sequence is the number of a record among those of its key.
+Several parts form one id: key and json:sequence together identify a record by its number within its key.
 
-Rule: a record in which one of them is missing has none, and is counted as such.
+Rule: a record that lacks one of the parts has no id, and is counted as a record without an id.
 """
 
 import re
@@ -43,7 +44,7 @@ class IdPart(NamedTuple):
 
 
 def parse_ids(texts: Sequence[str]) -> tuple[IdPart, ...]:
-    """ConfigError, with a sentence, for what is no part of an id."""
+    """Parse the parts of an id; raise ConfigError with a readable sentence for invalid parts."""
     parts = tuple(_parse(text) for text in texts)
     if len(parts) > 1 and IdPart(IdKind.REPLAY) in parts:
         raise ConfigError("--id replay stands alone: it is the topic, the partition and the offset")
@@ -70,7 +71,7 @@ def needs_value(parts: Sequence[IdPart]) -> bool:
 
 
 def id_column(parts: Sequence[IdPart]) -> "Column":
-    """An array of byte strings; null if one is missing."""
+    """Return an array of byte strings, or null if a part is missing."""
     from pyspark.sql import functions as F
 
     columns = [column for part in parts for column in _columns(part)]
@@ -97,7 +98,7 @@ def _columns(part: IdPart) -> "list[Column]":
 
 
 def _header(name: str) -> "Column":
-    """The last of that name counts, as with other readers."""
+    """Return the value of the last header with this name: other readers use the last one, too."""
     from pyspark.sql import functions as F
 
     found = F.filter("headers", lambda header: header["key"] == name)

@@ -1,16 +1,19 @@
-"""Topics against the lake: is every record there, once, as it was?
+"""Audit of topics against the lake: every record must be in the table, once and unchanged.
 
-Strategy: the records of the topic and the rows of the table are put together and grouped by topic, partition
-and offset. A group says by itself what is wrong with it: only from the topic is lost, two from the table is
-doubled, two contents are different. So the work is one shuffle of small rows, and only counts come back; the
-offsets of what was lost come back as ranges, in a second pass that is made only when there are any.
+Spark unions the records of the topic with the rows of the table and groups them by topic, partition and
+offset. Each group shows its own errors: a group with only a topic record is a lost record, two table rows are
+a duplicate, two different contents are a changed record. So the work is one shuffle of small rows, and only
+counts return to the driver. The offsets of lost records return as ranges, in a second pass that runs only if
+records are lost.
 
-How a gap is told from a loss: only records count that the topic has now, in the range that the table says it
-holds. Marks of transactions and what compaction removed are no records when the topic is read, so their
-offsets are asked of nobody. Rows of records that retention removed since are the lake's purpose. Of offsets
-before the topic's start that the table does not have, nobody can say what they were: they are `unknown`.
+How a gap differs from a loss: only records count that the topic has now, within the range that the table
+claims to hold. Transaction markers and compacted records are not returned when the topic is read, so their
+offsets are not checked. Rows whose records retention has removed since are expected: keeping them is the
+purpose of the lake. For offsets before the topic's start that the table does not have, no check can tell what
+they were: they are `unknown`.
 
-Rule: the table's end is asked first, then that of the topic, so that what comes meanwhile is not lost.
+Rule: the table's end is read first, then the topic's end, so that records that arrive meanwhile do not count
+as lost.
 """
 
 from collections.abc import Sequence
@@ -33,25 +36,25 @@ if TYPE_CHECKING:
 
 OFFSET_COLUMNS: Final = ("topic", "partition", "offset")
 SPAN_OFFSETS: Final = 1_000_000
-"""Ranges of lost offsets are found in pieces of so many, and joined afterwards."""
+"""Ranges of lost offsets are computed in chunks of this many offsets, and joined afterwards."""
 SPANS_MAX: Final = 1_000
 
 
 class LakePlan(NamedTuple):
-    """What is compared with what. Made before Spark is started."""
+    """Inputs of the comparison, fixed before Spark starts."""
 
     folder: Path
     files: TableFiles
     unlisted_files: tuple[str, ...]
     ends: dict[TopicPartition, int]
-    """One past what the table says it holds."""
+    """One past the last offset that the table holds, per partition."""
     earliest: dict[TopicPartition, int]
     latest: dict[TopicPartition, int]
     keeps_order: bool
 
     @property
     def ranges(self) -> list[OffsetRange]:
-        """Where the topic and the table must agree."""
+        """Return the ranges in which the topic and the table must agree."""
         found = [
             OffsetRange(partition, Offset(self.earliest[partition]), Offset(min(end, self.latest[partition])))
             for partition, end in sorted(self.ends.items())
@@ -64,7 +67,8 @@ def plan_lake(
 ) -> LakePlan:
     form = format_of(folder)
     ends = ends_of(folder, partitions)
-    # Listed before the log is read: a file is named before it lies where others see it.
+    # Files are listed before the log is read: a commit names a file in the log before the file becomes
+    # visible in the folder.
     seen = _visible(folder) if form == "parquet" else set[str]()
     files = table_files(folder)
     unlisted_files = [
@@ -85,7 +89,7 @@ def plan_lake(
 
 
 def _visible(folder: Path) -> set[str]:
-    """What programs that read the folder without the log take for the table."""
+    """Return the files that a reader of the folder would see if it ignored the log."""
     found = folder.rglob("*.parquet")
     return {str(path) for path in found if METADATA_FOLDER not in path.relative_to(folder).parts}
 
@@ -123,7 +127,7 @@ def plan_findings(plan: LakePlan) -> list[Finding]:
 def offset_comparison(
     spark: "SparkSession", plan: LakePlan, access: dict[str, str], *, contents: bool
 ) -> "DataFrame":
-    """One row for each offset that the topic or the table has."""
+    """Return one row for each offset that the topic or the table has."""
     hashed = ("key", "value", "headers", "timestamp") if contents else ()
     topic = records_in(spark, access, plan.ranges, (*OFFSET_COLUMNS, *hashed))
     topics = sorted({partition.topic for partition in plan.latest})
@@ -146,14 +150,14 @@ def _content(hashed: Sequence[str]) -> "Column":
         return F.lit(0)
     none = F.array().cast("array<struct<key:string,value:binary>>")
     columns = [F.coalesce(F.col(name), none) if name == "headers" else F.col(name) for name in hashed]
-    # Null and an empty string hash alike, and a value must not be taken for a key.
+    # Null and an empty string hash alike, and a value must not match a key: so each null flag is hashed, too.
     return F.xxhash64(*(part for column in columns for part in (column, column.isNull())))
 
 
 def counts(places: "DataFrame", plan: LakePlan) -> "DataFrame":
-    """One row for each partition."""
+    """Return one row of counts for each partition."""
     start = _partition_value({partition: int(offset) for partition, offset in plan.earliest.items()})
-    # Where the topic no longer begins, the table is all that is known.
+    # Before the topic's current start, only the table has records.
     is_before = F.col("offset") < start
     in_topic, in_table = F.col("in_topic") > 0, F.col("in_table") > 0
 
@@ -173,17 +177,18 @@ def counts(places: "DataFrame", plan: LakePlan) -> "DataFrame":
 
 
 def _partition_value(numbers: dict[TopicPartition, int]) -> "Column":
-    """The number of the row's partition."""
+    """Return a column with the number that belongs to the row's partition."""
     pairs = [F.lit(item) for (topic, each), number in numbers.items() for item in (f"{topic}/{each}", number)]
     name = F.concat_ws("/", F.col("topic"), F.col("partition").cast("string"))
     return F.try_element_at(F.create_map(*pairs), name) if pairs else F.lit(0)
 
 
 def spans(places: "DataFrame", condition: "Column") -> "DataFrame":
-    """Ranges of offsets of which the condition holds, cut at multiples of SPAN_OFFSETS."""
+    """Return ranges of offsets that meet the condition, split at multiples of SPAN_OFFSETS."""
     piece = F.floor(F.col("offset") / SPAN_OFFSETS)
     in_order = Window.partitionBy("topic", "partition", "piece").orderBy("offset")
     found = places.where(condition).select(*OFFSET_COLUMNS, piece.alias("piece"))
+    # Offset minus row number is constant within a run of consecutive offsets.
     found = found.withColumn("run", F.col("offset") - F.row_number().over(in_order))
     return (
         found.groupBy("topic", "partition", "piece", "run")
@@ -194,7 +199,7 @@ def spans(places: "DataFrame", condition: "Column") -> "DataFrame":
 
 
 def out_of_order_rows(spark: "SparkSession", plan: LakePlan) -> "DataFrame":
-    """Rows that lie in a file behind one of the same partition with a higher offset."""
+    """Return rows that come after a row of the same partition with a higher offset in the same file."""
     rows = rows_in(spark, plan.files.present)
     if not plan.files.present:
         return rows.groupBy("topic", "partition").agg(F.lit(0).alias("late"), F.lit("").alias("file"))
@@ -228,7 +233,7 @@ def count_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
 
 
 def _unknown(plan: LakePlan, partition: TopicPartition, row: Any) -> int:
-    """Offsets that neither has, from the first that the table has to where the topic begins."""
+    """Count offsets that neither side has, between the table's first offset and the topic's start."""
     if row.old_first is None:
         return 0
     end = min(plan.earliest[partition], plan.ends.get(partition, plan.earliest[partition]))
@@ -236,7 +241,7 @@ def _unknown(plan: LakePlan, partition: TopicPartition, row: Any) -> int:
 
 
 def lost_findings(rows: Sequence[Any], found: Sequence[Any]) -> list[Finding]:
-    """`found` are the ranges, `rows` the counts."""
+    """Combine the counts of `rows` with the ranges of `found`."""
     spans_of: dict[TopicPartition, list[OffsetSpan]] = {}
     for row in found:
         place = TopicPartition(row.topic, row.partition)
@@ -252,7 +257,7 @@ def lost_findings(rows: Sequence[Any], found: Sequence[Any]) -> list[Finding]:
 
 
 def order_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
-    # Delta puts files together as it likes. Offsets are in the rows, so nothing is lost by it.
+    # Delta compaction reorders rows. Offsets are stored in the rows, so this loses nothing.
     kind = "order" if plan.keeps_order else "sorted"
     return [
         Finding(

@@ -1,14 +1,14 @@
-"""What an audit found, what of it is a violation, and how it is told. Pure.
+"""Report of an audit: the findings, which of them are violations, and their text. Pure.
 
 Kinds of violations:
 
-    lost         a record of the topic is not where it must be by now
-    duplicated   it is there more than once
-    different    it is there with another key, value, time or other headers
-    order        records of a key are in another order, or rows of a file are
-    files        files of the table are missing, or lie beside it where readers of the folder see them
-    unknown      nobody can say: the topic no longer has it, or a record has no id      (with --strict)
-    behind       the last records of the topic are not there yet                        (with --complete)
+    lost         a record of the topic is missing where it must be by now
+    duplicated   a record is there more than once
+    different    a record is there with another key, value, time or other headers
+    order        records of a key, or rows of a file, are in another order
+    files        files of the table are missing, or foreign files lie where readers of the folder see them
+    unknown      cannot be decided: the topic no longer has the record, or it has no id (with --strict)
+    behind       the last records of the topic have not arrived yet                     (with --complete)
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,13 +23,13 @@ EXAMPLES_MAX: Final = 5
 
 
 class Finding(NamedTuple):
-    """Of one kind, in one place."""
+    """Finding of one kind at one location."""
 
     kind: str
     where: str
     number: int
     what: str
-    """In words, after the number."""
+    """Description, printed after the number."""
     examples: tuple[str, ...] = ()
 
     def line(self) -> str:
@@ -41,10 +41,10 @@ class Finding(NamedTuple):
 
 class AuditReport(NamedTuple):
     checked: dict[str, int]
-    """What was looked at, in rows or records."""
+    """Numbers of rows or records that were checked."""
     findings: tuple[Finding, ...]
     violation_kinds: frozenset[str]
-    """Kinds that are violations in this audit."""
+    """Kinds that count as violations in this audit."""
     seconds: float
 
     @property
@@ -98,7 +98,7 @@ def violation_kinds(*, strict: bool, complete: bool, ignored: Iterable[str]) -> 
 
 
 def spans_text(spans: Sequence[OffsetSpan], *, is_all: bool) -> tuple[str, ...]:
-    """Offsets that go on from one another as one range, the first few of them."""
+    """Return the first few ranges as text, with adjacent ranges joined."""
     joined: list[OffsetSpan] = []
     for span in sorted(spans):
         if joined and joined[-1].end >= span.start:
@@ -117,7 +117,7 @@ def _span_text(span: OffsetSpan) -> str:
 
 
 def id_text(parts: Sequence[bytes]) -> str:
-    """For people: text where it is text."""
+    """Return the id for users: printable text where possible, else hexadecimal digits."""
     return " ".join(_text(part) for part in parts)
 
 

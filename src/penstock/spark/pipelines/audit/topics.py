@@ -1,17 +1,19 @@
-"""One topic against another that was made from it: is every record there, once, and in order?
+"""Audit of a topic against a topic that was made from it: every record must arrive, once and in order.
 
     orders ── a program ──▶ orders-enriched
 
-Strategy: the records of both are put together and grouped by id. A group says by itself what is wrong with
-it: none in the second topic is lost, more than in the first is doubled. For order, what is in both is looked
-at key by key in the order of the second topic, and each record that comes behind one that it was before is
-late. Only counts and a few examples come back to the driver.
+Spark unions the records of both topics and groups them by id. Each group shows its own errors: a group
+without a record of the second topic is lost, a group with more records than in the first topic is duplicated.
+For order, the records that both topics have are compared key by key in the order of the second topic: a
+record is late if a record that was sent after it comes before it. Only counts and a few examples return to
+the driver.
 
-Rule 1: records of the first topic behind the last one that was found again are not lost but `behind`: the
-        program may still be at work.
-Rule 2: order is asked of the first copy of a record. Those that come again are counted as duplicates, and
-        that they come late is what makes them so.
-Rule 3: the second topic's end is settled first, then the first's, so that nothing lacks its origin.
+Rule 1: records of the first topic after the last record that arrived are not lost but `behind`: the program
+        may still be processing them.
+Rule 2: order is checked for the first copy of a record only. Further copies count as duplicates, which always
+        come late.
+Rule 3: the second topic's end is read first, then the first topic's end, so that no arrived record lacks its
+        source record.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,13 +34,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Collect = Callable[["DataFrame"], list[Any]]
-"""Runs a query, unless a stop is asked for."""
+"""Runs a query and returns its rows, unless a stop is requested."""
 
 
 class TopicsPlan(NamedTuple):
     source: tuple[str, ...]
     target: str | None
-    """None: the source is looked at by itself."""
+    """None: the source is audited by itself."""
     source_ranges: list[OffsetRange]
     target_ranges: list[OffsetRange]
     ids: tuple[IdPart, ...]
@@ -53,7 +55,7 @@ class TopicsPlan(NamedTuple):
 def ranges_of(
     client: ClusterClient, partitions: Sequence[TopicPartition], *, read_committed: bool
 ) -> list[OffsetRange]:
-    """All there is now."""
+    """Return the offset ranges of all records that the partitions have now."""
     starts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=read_committed)
     ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
     found = [OffsetRange(each, starts[each][0], Offset(ends[each][0])) for each in sorted(partitions)]
@@ -61,7 +63,7 @@ def ranges_of(
 
 
 def records(spark: "SparkSession", plan: TopicsPlan, access: dict[str, str]) -> "DataFrame":
-    """Those of both topics: id, key, place, and whose they are."""
+    """Return the records of both topics with id, key, position and source flag."""
     parts = [_records_with_ids(spark, plan, access, plan.source_ranges, is_source=True)]
     if plan.target is not None:
         parts.append(_records_with_ids(spark, plan, access, plan.target_ranges, is_source=False))
@@ -91,8 +93,10 @@ def _records_with_ids(
 
 
 def by_id(rows: "DataFrame") -> "DataFrame":
-    """One row for each id: how often it is in either topic, and where it is first. Those without an id are
-    one row too."""
+    """Return one row per id: its count in each topic, and its first position in each.
+
+    All records without an id form one row, too.
+    """
     is_source = F.col("is_source")
     return rows.groupBy("id").agg(
         F.sum(F.when(is_source, 1).otherwise(0)).alias("of_source"),
@@ -108,7 +112,7 @@ class ComparisonResult(NamedTuple):
 
 
 def comparison(plan: TopicsPlan, everything: "DataFrame", collect: Collect) -> ComparisonResult:
-    """Of what `by_id` makes, kept by Spark for the several questions asked of it."""
+    """Compare both topics from the result of `by_id`, which the caller caches for several queries."""
     ids = everything.where("id is not null")
     lanes = [_PartitionCounts(*row) for row in collect(_by_lane(plan, everything))]
     found = [_records_without_id(plan, lanes), *_duplicated(plan, ids, lanes, collect)]
@@ -119,7 +123,7 @@ def comparison(plan: TopicsPlan, everything: "DataFrame", collect: Collect) -> C
 
 
 class _PartitionCounts(NamedTuple):
-    """Sums over the ids that are first in one partition of the source; None: over those in the target."""
+    """Sums over the ids whose first source record is in one partition; None: ids only the target has."""
 
     lane: str | None
     without_id: int
@@ -129,14 +133,15 @@ class _PartitionCounts(NamedTuple):
     repeated: int
     new: int
     last: int | None
-    """Offset of the last record that arrived."""
+    """Source offset of the last record that arrived."""
 
 
 def _by_lane(plan: TopicsPlan, everything: "DataFrame") -> "DataFrame":
     of_source, of_target = F.col("of_source"), F.col("of_target")
     has_id = F.col("id").isNotNull()
-    # Records that a condition leaves out at their origin are not asked about where they arrived.
+    # With a condition, ids without a source record are excluded: the condition was not applied to the target.
     counts = has_id if plan.where is None else has_id & (of_source > 0)
+    # An id that occurs n times in the source may occur n times in the target.
     more = of_target - F.greatest(of_source, F.lit(1))
     return everything.groupBy("source.lane").agg(
         F.sum(F.when(has_id, 0).otherwise(of_source + of_target)),
@@ -179,6 +184,7 @@ def _missing(
         return []
     pairs = [F.lit(item) for lane in lanes if lane.last is not None for item in (lane.lane, lane.last)]
     last = F.try_element_at(F.create_map(*pairs), F.col("source.lane")) if pairs else F.lit(None)
+    # A record before the last arrived record of its partition should have arrived, too (rule 1).
     is_lost = F.col("source.offset") < F.coalesce(last, F.lit(-1))
     absent = ids.where("of_target = 0")
     [row] = collect(absent.agg(_how_many(is_lost).alias("lost"), _how_many(~is_lost).alias("behind")))
@@ -190,6 +196,7 @@ def _missing(
 
 def _disordered(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Finding]:
     both = ids.where("of_source > 0 and of_target > 0 and source.key is not null")
+    # Order is only defined within one key and one partition on both sides.
     lane = Window.partitionBy("source.key", "source.lane", "target.lane").orderBy("target.offset")
     highest = F.max("source.offset").over(lane.rowsBetween(Window.unboundedPreceding, -1))
     followed = both.withColumn("is_late", F.coalesce(F.col("source.offset") < highest, F.lit(False)))
@@ -208,7 +215,7 @@ def _disordered(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Fi
 
 
 def _total(number: "Column") -> "Column":
-    """Of those that are more than nothing."""
+    """Sum the numbers that are above 0."""
     return F.coalesce(F.sum(F.greatest(number, F.lit(0))), F.lit(0))
 
 

@@ -1,1 +1,1 @@
-"""What all pipelines share: checkpoints, locks, running a query, reports."""
+"""Parts that all pipelines share: checkpoints, locks, running a query, reports."""

@@ -1,12 +1,13 @@
-"""A checkpoint belongs to one pipeline with one input and one output; a note in it says which.
+"""Checkpoint notes: a checkpoint belongs to one pipeline with one input and one output.
 
-Spark would go on from the checkpoint of another topic, and fail in the middle or leave records out. So
-before it is started, the note is compared with what is asked for now. A topic that was deleted and made anew
-is another one too, by the same name: the note has the ids of topics, from when brokers know them.
+Spark would continue from the checkpoint of another topic, and then fail midway or skip records. So a note
+file in the checkpoint names the pipeline, its input and its output, and the pipeline compares the note with
+the current settings before it starts Spark. A topic that was deleted and recreated under the same name counts
+as another topic: the note records topic ids, as soon as the brokers report ids.
 
-A second note says where topics began when the pipeline was first started. Spark writes down where its first
-batch ends and not where it starts, so without the note nobody could tell what retention removed before a
-first batch that is run again after a crash.
+A second note records the offsets at which the topics began when the pipeline was first started. Spark records
+where its first batch ends but not where the batch starts. Without the note, a first batch that is run again
+after a crash could not be checked for records that retention removed in between.
 """
 
 import json
@@ -29,12 +30,12 @@ NO_IDS: Final[Mapping[str, TopicId]] = {}
 
 
 def is_new(folder: Path) -> bool:
-    """Whether no query was started from it."""
+    """Return whether no query was started from this checkpoint yet."""
     return not (folder / "metadata").exists()
 
 
 def make_folder(folder: Path) -> None:
-    """Unless it is there. Refuses what cannot be a checkpoint of ours."""
+    """Create the checkpoint folder if needed; reject a path that cannot be a pipeline checkpoint."""
     if folder.exists() and not folder.is_dir():
         raise CommandFailed(f"the checkpoint {folder} is a file: name a folder")
     if not (folder / NOTE_FILE).exists():
@@ -50,12 +51,14 @@ def bind_checkpoint(
     *,
     remedy: str = "another checkpoint",
 ) -> None:
-    """Refuses a checkpoint that was made for something else. One that is new is ours from now on.
+    """Reject a checkpoint that was made for other settings; bind a new one to these settings.
 
-    `ids` are those of the topics that are read; `remedy` is what to give for a topic that was made anew.
+    `ids` are the ids of the topics that are read. `remedy` is the option that the error suggests for a
+    recreated topic.
     """
     note, known = folder / NOTE_FILE, _known({topic: each.hex() for topic, each in ids.items()})
     make_folder(folder)
+    # create_once: if two runs start together, the first note wins and the second run is compared with it.
     if not note.exists():
         with _reporting_write_errors(folder):
             disk.create_once(note, _document(identity, known))
@@ -68,21 +71,26 @@ def bind_checkpoint(
             f"topic {changed[0]} was deleted and made anew since the checkpoint {folder} was made: its "
             f"offsets are those of other records now. To go on with the new topic, give {remedy}"
         )
-    if noted | known != noted:  # the brokers know ids only now, or nothing was read yet
+    if noted | known != noted:  # the brokers report ids only now, or nothing was read yet
         with _reporting_write_errors(folder):
+            # The starts are removed before the note changes: a crash in between repeats this step, and no
+            # start of the deleted topic survives under the new id.
             _remove_starts(folder, changed)
             disk.replace(note, _document(identity, noted | known))
 
 
 def recorded_starts(folder: Path, now: PartitionOffsets) -> PartitionOffsets:
-    """Where topics began when a query was first started from this checkpoint; `now` is where they begin.
+    """Return where the topics began when a query was first started from this checkpoint.
 
-    A start that came to nothing counts: it may have been the first that somebody relied on. Empty for a
-    checkpoint that was used before there was such a note.
+    `now` is where the topics begin now.
+
+    A start that wrote nothing also counts: it may be the first start on which a user relied. The result is
+    empty for a checkpoint that was used before this note existed.
     """
     noted = _starts(folder)
     if not is_new(folder):
         return noted
+    # No batch exists yet, so the lowest start of all attempts is kept: no record may be lost unnoticed.
     first = dict(now) | {each: min(offset, now.get(each, offset)) for each, offset in noted.items()}
     with _reporting_write_errors(folder):
         disk.replace(folder / STARTS_FILE, json.dumps(to_document(first)).encode())
@@ -95,7 +103,7 @@ def _starts(folder: Path) -> PartitionOffsets:
 
 
 def _remove_starts(folder: Path, topics: Sequence[str]) -> None:
-    """Of topics that were made anew, before anything of them was read."""
+    """Remove the starts of recreated topics, before any of their records was read."""
     noted = _starts(folder)
     kept = {each: offset for each, offset in noted.items() if each.topic not in topics}
     if kept != noted:
@@ -103,11 +111,11 @@ def _remove_starts(folder: Path, topics: Sequence[str]) -> None:
 
 
 def last_offset(folder: Path) -> dict[str, Any] | None:
-    """How far the first source of the query was planned to be read. None if there was no batch."""
+    """Return the planned end of the latest batch for the query's first source; None without a batch."""
     batches = [int(path.name) for path in (folder / "offsets").glob("*") if path.name.isdecimal()]
     if not batches:
         return None
-    # A line with the version of the file, one with settings of the query, then one for each source.
+    # The file has a line with its version, a line with the query's settings, then one line per source.
     lines = (folder / "offsets" / str(max(batches))).read_text(encoding="utf-8").splitlines()
     found: dict[str, Any] = json.loads(lines[2])
     return found
@@ -122,7 +130,7 @@ def _reporting_write_errors(folder: Path) -> Iterator[None]:
 
 
 def _known(ids: Mapping[str, str]) -> dict[str, str]:
-    """Without those of brokers that have none."""
+    """Drop topics of brokers that have no topic ids."""
     return {topic: each for topic, each in ids.items() if each != NO_TOPIC_ID.hex()}
 
 
@@ -160,5 +168,5 @@ def _compare(folder: Path, found: Mapping[str, Any], identity: Mapping[str, str]
 
 
 def _in_any_order(name: str, value: str | None) -> object:
-    """It does not matter which topic was named first."""
+    """Normalize the value for comparison: the order of topics does not matter."""
     return sorted(value.split(",")) if name == TOPICS and value is not None else value

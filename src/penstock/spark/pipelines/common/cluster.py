@@ -1,4 +1,4 @@
-"""What pipelines ask the cluster before they start Spark, with refusals as sentences."""
+"""Requests that pipelines send to the cluster before Spark starts, with errors as readable sentences."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +14,7 @@ from penstock.wire.errors import TopicUnknown, WireError
 
 @contextmanager
 def cluster(access: Mapping[str, str]) -> Iterator[ClusterClient]:
-    """A client by the options that say how brokers are reached."""
+    """Open a client from the connection options."""
     try:
         with borrowed_client(client_settings(write_settings(access).access)) as client:
             yield client
@@ -25,10 +25,10 @@ def cluster(access: Mapping[str, str]) -> Iterator[ClusterClient]:
 def partitions_of(
     client: ClusterClient, topics: Sequence[str], *, existed: bool = False
 ) -> list[TopicPartition]:
-    """CommandFailed for a topic that is not there.
+    """Return all partitions of the topics; raise CommandFailed for a topic that does not exist.
 
-    One that `existed` when the pipeline began is looked for again for some seconds: a broker that has just
-    started may not know it yet, and that must not end a pipeline.
+    A topic that `existed` when the pipeline began is retried for some seconds: a broker that has just started
+    may not have its metadata yet, and that must not end a pipeline.
     """
     found = client.topics(topics)
     for topic in [each for each in topics if existed and each not in found]:
@@ -43,5 +43,5 @@ def partitions_of(
 
 
 def ids_of(client: ClusterClient, topics: Sequence[str]) -> dict[str, TopicId]:
-    """Of those that are there. A topic that is made anew has another one."""
+    """Return the ids of the topics that exist. A recreated topic has another id."""
     return {topic: facts.id for topic, facts in client.topics(topics).items()}

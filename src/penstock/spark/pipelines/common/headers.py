@@ -1,4 +1,4 @@
-"""Headers of records as columns: names, and texts that rows say."""
+"""Record headers as columns: fixed names with text values taken from rows."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def headers_of(header_texts: "Mapping[str, Column]") -> "Column":
-    """As `format("penstock")` writes them, in this order."""
+    """Return headers in the form that `format("penstock")` writes, in this order."""
     from pyspark.sql import functions as f
 
     return f.array(
@@ -22,7 +22,7 @@ def headers_of(header_texts: "Mapping[str, Column]") -> "Column":
 
 
 def source_headers(topic: "Column") -> "dict[str, Column]":
-    """Which record a row was; columns `partition` and `offset` say it."""
+    """Return headers that identify the source record of a row, from the columns `partition` and `offset`."""
     from pyspark.sql import functions as f
 
     return {TOPIC_HEADER: topic, PARTITION_HEADER: f.col("partition"), OFFSET_HEADER: f.col("offset")}

@@ -1,10 +1,10 @@
-"""A table of the lake as a DataFrame: the rows that `archive` wrote, whatever the format.
+"""A lake table as a DataFrame: the rows that `archive` wrote, in any of the formats.
 
-Strategy: all three formats are Parquet files and a log that says which of them count. The log is read on
-the driver (`lake/`), the files by Spark itself, which splits them over tasks and skips what a filter on
-offsets rules out.
+All three formats are Parquet files plus a log that lists which files are part of the table. The driver reads
+the log (`lake/`). Spark reads the files: it splits them over tasks and skips files that a filter on offsets
+excludes.
 
-Rule: files that are named and not there are for the caller to judge, so they are told apart here.
+Rule: the caller decides what missing files mean, so this module returns present and missing files separately.
 """
 
 import re
@@ -37,7 +37,7 @@ class TableFiles(NamedTuple):
 
 
 def format_of(folder: Path) -> str:
-    """CommandFailed if no table is there."""
+    """Return the table's format; raise CommandFailed if the folder has no table."""
     description = read_description(folder)
     if description is None:
         raise CommandFailed(
@@ -47,7 +47,7 @@ def format_of(folder: Path) -> str:
 
 
 def table_files(folder: Path) -> TableFiles:
-    """The files of the table, oldest first."""
+    """Return the files of the table, oldest first."""
     with open_table(folder) as table:
         files = table.files()
     present = {path: Path(path).is_file() for path in files}
@@ -57,13 +57,13 @@ def table_files(folder: Path) -> TableFiles:
 
 
 def ends_of(folder: Path, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """One past the last offset that was committed to the table."""
+    """Return one past the last offset that was committed to the table, per partition."""
     with open_table(folder) as table:
         return dict(table.ends(partitions))
 
 
 def rows_in(spark: "SparkSession", files: Sequence[str]) -> "DataFrame":
-    """Where files are of different ages, those that are older have null in newer columns."""
+    """Return the rows of the files. Older files have null in columns that were added later."""
     if not files:
         return spark.createDataFrame([], SCHEMA)
     rows = spark.read.option("mergeSchema", "true").parquet(*map(address_of, files))
@@ -72,11 +72,11 @@ def rows_in(spark: "SparkSession", files: Sequence[str]) -> "DataFrame":
             f"the table has no column {missing[0]}, so its rows are no records of topics: "
             "name one that `penstock pipeline archive` wrote"
         )
-    if BEYOND not in rows.columns:  # written before there was such a column
+    if BEYOND not in rows.columns:  # the table was written before this column existed
         return rows.withColumn(BEYOND, F.lit(None).cast("bigint"))
     return rows
 
 
 def address_of(path: str) -> str:
-    """As Spark takes it: signs that would stand for many names stand for themselves."""
+    """Return the path as a URI for Spark, with glob characters escaped so that they match literally."""
     return FILE_URI + GLOB.sub(r"\\\1", path)

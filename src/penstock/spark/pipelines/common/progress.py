@@ -1,6 +1,6 @@
-"""What a running query says of itself, in numbers and as a line for people.
+"""Progress of a running query, as numbers and as a line for users.
 
-Pure: Spark's progress reports are JSON documents, and come in as such.
+Pure: Spark's progress reports are passed in as parsed JSON documents.
 """
 
 import json
@@ -12,15 +12,15 @@ from penstock.types import TopicPartition
 
 
 class BatchProgress(NamedTuple):
-    """One finished micro-batch."""
+    """Numbers of one finished micro-batch."""
 
     batch: int
     rows: int
     seconds: float
     ends: dict[TopicPartition, int]
-    """How far its source is read."""
+    """End offsets up to which the source was read."""
     latest: dict[TopicPartition, int]
-    """How far there is something to read."""
+    """Latest offsets available in the source."""
 
     @property
     def lag(self) -> int:
@@ -32,7 +32,7 @@ def lag(latest: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 
 
 def parse_batch_progress(report: Mapping[str, Any]) -> BatchProgress:
-    """From a progress report, parsed. Only sources that read topics have positions."""
+    """Parse one progress report. Only sources that read topics have positions."""
     sources = report.get("sources") or [{}]
     return BatchProgress(
         batch=int(report["batchId"]),
@@ -52,7 +52,7 @@ def _position(given: Any) -> dict[TopicPartition, int]:
 
 
 class Progress:
-    """Of one run, summed up."""
+    """Sum of the progress of one run."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -61,7 +61,7 @@ class Progress:
         self.last: BatchProgress | None = None
 
     def add(self, step: BatchProgress) -> bool:
-        """False for a report of a step that is known or that did nothing."""
+        """Add a batch; return False for a batch that was already counted or had no rows."""
         if step.rows == 0 or (self.last is not None and step.batch <= self.last.batch):
             return False
         self.rows += step.rows

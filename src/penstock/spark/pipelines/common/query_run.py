@@ -1,10 +1,10 @@
-"""A query from its start to its end: progress told, signals heard, failures put into a sentence.
+"""Runs a streaming query from start to end: shows progress, handles signals, formats failures.
 
-Strategy: the main thread waits for the query in short turns. The first SIGINT or SIGTERM asks for a stop:
-the batch that runs is finished, since its work is nearly done. The second stops it there: its rows come
-again in the next run, and are not there twice.
+The main thread polls the query at short intervals. The first SIGINT or SIGTERM requests a stop: the current
+batch is finished, since its work is nearly done. The second signal stops the query within the batch: the next
+run processes the rows of that batch again, and the sink does not write them twice.
 
-Rule: a stop is a success. What was done is done, and the next run goes on from there.
+Rule: a stop is a success. Finished batches stay committed, and the next run continues after them.
 """
 
 import json
@@ -38,12 +38,12 @@ class SparkEnded(CommandFailed):
 
 
 class StopRequest:
-    """Whether somebody asked for an end, and how often."""
+    """Counter of stop requests from the user."""
 
     def __init__(self) -> None:
         self.requested = 0
         self.cut_short = False
-        """Whether something was left undone because of it."""
+        """Whether the stop left work undone."""
 
     def request(self) -> None:
         self.requested += 1
@@ -51,7 +51,7 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(show_line: Callable[[str], None]) -> Iterator[StopRequest]:
-    """To be entered after Spark has started, which sets a handler of its own."""
+    """Count SIGINT and SIGTERM as stop requests. Enter after Spark set its own handler at its start."""
     stop = StopRequest()
 
     def requested(number: int) -> None:
@@ -68,7 +68,7 @@ def stop_on_signals(show_line: Callable[[str], None]) -> Iterator[StopRequest]:
 
 @contextmanager
 def handling_signals(requested: Callable[[int], None]) -> Iterator[None]:
-    """Calls `requested` for each that asks for an end, in place of what was done about them before."""
+    """Call `requested` for each SIGINT and SIGTERM; restore the previous handlers at the end."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         requested(number)
@@ -88,9 +88,9 @@ def run(
     show_line: Callable[[str], None],
     meanwhile: Callable[[], None] | None = None,
 ) -> None:
-    """Until the query ends by itself or a stop is asked for. CommandFailed if it fails.
+    """Run until the query ends by itself or a stop is requested; raise CommandFailed if the query fails.
 
-    `meanwhile` is called between turns, for what a pipeline does beside its query.
+    `meanwhile` is called between polls, for other work of a pipeline.
     """
     with reporting_spark_errors():
         while not query.awaitTermination(POLL_INTERVAL_S):  # type: ignore[arg-type]
@@ -100,13 +100,14 @@ def run(
                 break
             if meanwhile is not None:
                 meanwhile()
+        # The last batch may have finished between the last poll and the end of the query.
         _show_progress(query, progress, show_line)
         _end(query)
 
 
 @contextmanager
 def reporting_spark_errors() -> Iterator[None]:
-    """What Spark raises, as one sentence."""
+    """Convert Spark's exceptions to CommandFailed with one sentence."""
     try:
         yield
     except StreamingQueryException as problem:
@@ -115,13 +116,14 @@ def reporting_spark_errors() -> Iterator[None]:
         raise CommandFailed(f"Spark failed: {reason(problem)}") from problem
     except Py4JJavaError as problem:
         raise CommandFailed(f"Spark failed: {reason(problem)}") from problem
+    # The connection to the JVM is gone, so the JVM's own error cannot be read.
     except (Py4JError, ConnectionError) as problem:
         raise SparkEnded from problem
 
 
 @contextmanager
 def reporting_data_loss() -> Iterator[None]:
-    """Records that retention removed: with the word that commands have for going on."""
+    """Name the command's option, `--allow-loss`, in errors about records that retention removed."""
     try:
         yield
     except CommandFailed as problem:
@@ -136,11 +138,12 @@ def _end(query: "StreamingQuery") -> None:
 def _finish(
     query: "StreamingQuery", progress: Progress, stop: StopRequest, show_line: Callable[[str], None]
 ) -> None:
-    """Wait for the batch that runs now, but not for the one after it."""
+    """Wait for the current batch, but not for the batch after it."""
     stop.cut_short = True
     batches = progress.batches
     while query.isActive and query.status["isTriggerActive"] and stop.requested == 1:
         _show_progress(query, progress, show_line)
+        # The trigger may start the next batch at once, so the count shows that this batch ended.
         if progress.batches > batches:
             break
         time.sleep(POLL_INTERVAL_S / 4)
@@ -154,17 +157,18 @@ def _show_progress(query: "StreamingQuery", progress: Progress, show_line: Calla
 
 
 def reason(problem: Exception) -> str:
-    """The sentence that matters, out of the traces of Java and of several Pythons."""
+    """Return the relevant sentence from the stack traces of Java and of several Python processes."""
     texts = [str(problem), *_causes(problem)]
     for pattern in (PENSTOCK_ERROR, PYTHON_ERROR):
         if found := [sentence for text in texts for sentence in pattern.findall(text)]:
+            # The last match is the cause nearest to the failed code.
             return str(found[-1])
     first = next((line for line in texts[-1].splitlines() if line.strip()), type(problem).__name__)
     return first[:500]
 
 
 def _causes(problem: Exception) -> list[str]:
-    """What Java's exceptions behind this one say, the deepest last."""
+    """Return the messages of the Java exceptions behind `problem`, deepest last."""
     cause = getattr(problem, "_origin", None) or getattr(problem, "java_exception", None)
     texts: list[str] = []
     while cause is not None and len(texts) < CAUSES_MAX:

@@ -1,4 +1,4 @@
-"""What a pipeline tells at its end: lines for people, a document for scripts."""
+"""Formatting of the report at the end of a pipeline: lines for users, a document for scripts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,12 @@ ReportValue = str | int | float | None
 
 
 def document(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers stay numbers, with as many digits as mean something."""
+    """Return the values for JSON, with floats rounded to three decimals."""
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def lines(rows: Mapping[str, ReportValue]) -> list[str]:
-    """Names to the left, values behind them; what is None is left out."""
+    """Return aligned lines of name and value. Values that are None are omitted."""
     shown = {name: value for name, value in rows.items() if value is not None}
     width = max(map(len, shown), default=0)
     return [f"{name.ljust(width)}  {text(value)}" for name, value in shown.items()]

@@ -1,7 +1,7 @@
-"""One run at a time of whatever keeps its position in a folder.
+"""Lock that allows one run at a time for a folder that holds a position.
 
-Two would both send what comes next. The lock is the kernel's: a process that dies lets go of it, in whatever
-way it died.
+Two concurrent runs would both send the same next records. The kernel holds the lock (flock), so the lock is
+released when its process ends, however the process ends.
 """
 
 import fcntl
@@ -17,9 +17,10 @@ LOCK: Final = "lock"
 
 @contextmanager
 def run_lock(folder: Path, what: str, remedy: str) -> Iterator[None]:
-    """Held until the process ends or the block does. `remedy` is what to do if somebody else holds it."""
+    """Hold the lock until the block or the process ends. `remedy`: advice if another run holds the lock."""
     with (folder / LOCK).open("a") as lock:
         try:
+            # Non-blocking: a second run must fail at once instead of waiting unnoticed.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
             raise CommandFailed(

@@ -1,7 +1,8 @@
-"""A Spark action that can be given up: it runs in a thread while the main thread hears signals.
+"""Interruptible Spark action: the action runs in a thread while the main thread handles signals.
 
-Spark's calls do not return before the work is done, and a signal is handled between two steps of Python.
-So the main thread only waits, in short turns, and asks Spark to give up the work when it is told to.
+A Spark call does not return before its work is done, and Python handles a signal only between two bytecode
+steps of the main thread. So the main thread only waits, at short intervals, and interrupts the Spark action
+after a stop request.
 """
 
 import uuid
@@ -24,16 +25,20 @@ Result = TypeVar("Result")
 
 
 class RunInterrupted(Exception):
-    """A stop was asked for, and the work was not finished."""
+    """Raised when a stop was requested and the action was not finished."""
 
 
 def run_spark_action(
     spark: "SparkSession", act: Callable[[], Result], stop: StopRequest, *, stops_to_interrupt: int
 ) -> Result:
-    """What `act` returns. CommandFailed if Spark fails, GivenUp once a stop was asked for so many times."""
+    """Return what `act` returns.
+
+    Raises CommandFailed if Spark fails, and RunInterrupted after `stops_to_interrupt` stop requests.
+    """
     tag = f"penstock-{uuid.uuid4().hex}"
 
     def tagged() -> Result:
+        # The tag belongs to the thread that adds it, so `act` must run in this thread.
         spark.addTag(tag)
         with reporting_spark_errors():
             return act()
@@ -43,6 +48,7 @@ def run_spark_action(
         while not wait([work], POLL_INTERVAL_S).done:
             if stop.requested >= stops_to_interrupt:
                 spark.interruptTag(tag)
+                # Spark must have ended the jobs before the session is used or stopped.
                 wait([work])
                 raise RunInterrupted
         return work.result()
@@ -50,9 +56,9 @@ def run_spark_action(
 
 @contextmanager
 def stop_at_once_on_signals() -> Iterator[StopRequest]:
-    """For work whose parts are worth nothing: the first signal ends it.
+    """Request a stop at the first signal, for actions whose partial results are useless.
 
-    To be entered after Spark has started, which sets a handler of its own.
+    Enter it after Spark has started, since Spark sets its own handler.
     """
     stop = StopRequest()
     with handling_signals(lambda number: stop.request()):

@@ -1,4 +1,4 @@
-"""Ranges of topics as a DataFrame, with offsets that were settled before Spark was started."""
+"""Offset ranges of topics as a DataFrame; the offsets are fixed before Spark starts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def records_in(
     spark: "SparkSession", access: Mapping[str, str], ranges: Sequence[OffsetRange], columns: Sequence[str]
 ) -> "DataFrame":
-    """Only these columns are cut out of the batches. What retention removes meanwhile is passed over."""
+    """Read the ranges, decoding only these columns. Records that retention removes meanwhile are skipped."""
     from pyspark.sql.types import StructType
 
     full = full_schema(include_headers=True, include_beyond=True)
@@ -29,6 +29,7 @@ def records_in(
         "startingOffsets": json.dumps(to_document({each.partition: each.start for each in ranges})),
         "endingOffsets": json.dumps(to_document({each.partition: each.end for each in ranges})),
         "includeHeaders": "true",
+        # The ranges are fixed; retention may pass their start while the query runs.
         "failOnDataLoss": "false",
     }
     return spark.read.format("penstock").options(**access, **options).schema(schema).load()

@@ -1,10 +1,10 @@
-"""Rows that are too large for a topic are cut, and written as dead letters.
+"""Truncates rows that are too large for a topic, and writes them as dead letters.
 
-A batch that cannot be written is run again, with the same rows: it would fail for ever. So of a row that no
-record can hold, its beginning is kept, and headers say how large it was and why it was cut. Where the record
-that it is from is known, other headers say where the whole of it is.
+A batch that cannot be written is retried with the same rows, so it would fail forever. So a row that no
+record can hold is truncated: the record keeps the beginning of the row, and headers give the original size
+and the reason. If the source record of the row is known, other headers give its topic, partition and offset.
 
-Rule: what comes out fits a batch of `bytes_max`, whatever came in.
+Rule: every output row fits a batch of `bytes_max`, whatever the input was.
 """
 
 from collections.abc import Iterator
@@ -19,29 +19,29 @@ from numpy.typing import NDArray
 from penstock.spark.payload.dead_letters import ERROR_HEADER
 
 TOPIC_BYTES_MAX: Final = 1_048_588
-"""The largest batch that topics take, unless their `max.message.bytes` says otherwise."""
+"""Largest batch that topics accept, unless their `max.message.bytes` sets another limit."""
 BATCH_BYTES_MAX: Final = 1_000_000
-"""That of `format("penstock")`, unless `kafka.max.request.size` says otherwise."""
+"""Largest batch of `format("penstock")`, unless `kafka.max.request.size` sets another limit."""
 TRUNCATED_HEADER: Final = "penstock-cut"
 TRUNCATED_BYTES: Final = 64 * 1024
-"""Of a value; and of a key and of headers, which are left out if they are larger."""
+"""Limit for the value after truncation. A key or headers larger than this are dropped."""
 _HEADER_PREFIX: Final = "penstock-"
 _PENSTOCK_HEADERS_MAX: Final = 20
 _NAME_LENGTH_MAX: Final = 100
 _HEADER_VALUE_BYTES_MAX: Final = 2_000
 _RECORD_BYTES: Final = 100
-"""What a batch and a record take beside keys, values and headers, at most."""
+"""Upper bound of the overhead of a batch and a record, without keys, values and headers."""
 _HEADER_BYTES: Final = 10
 
 
 @dataclass(frozen=True)
 class OversizedRowTruncator:
-    """What a task does with rows: topic, key, value, headers. Plain values: sent to executors."""
+    """Function that tasks apply to rows (topic, key, value, headers). Plain values: sent to executors."""
 
     dead_topic: str | None
-    """Where rows go that were cut; None: where they were to go, since they are dead letters already."""
+    """Topic for truncated rows. None: the row's own topic, since the rows are dead letters already."""
     stage: tuple[tuple[str, str], ...] = ()
-    """Headers of rows that were cut and were no dead letters."""
+    """Headers added to truncated rows that were not dead letters before."""
     bytes_max: int = TOPIC_BYTES_MAX
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -58,6 +58,7 @@ class OversizedRowTruncator:
     def _truncate(self, row: dict[str, Any]) -> dict[str, Any]:
         key, value = row["key"], row["value"]
         headers = row["headers"] or []
+        # Foreign headers are dropped first; Penstock's own headers identify the source record.
         if sum(map(_header_bytes, headers)) > TRUNCATED_BYTES:
             headers = [_truncated_header(each) for each in headers if _is_penstock_header(each)][
                 -_PENSTOCK_HEADERS_MAX:
@@ -95,7 +96,7 @@ def _header_bytes(header: dict[str, Any]) -> int:
 
 
 def _sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """What each row takes at most, as the only record of a batch."""
+    """Return the maximum encoded size of each row, as the only record of a batch."""
     sizes = _lengths(batch.column("key")) + _lengths(batch.column("value")) + _RECORD_BYTES
     headers = batch.column("headers")
     pairs = headers.flatten()

@@ -1,1 +1,1 @@
-"""`detect`: rules with memory over a stream, which make alerts."""
+"""`detect`: evaluates stateful rules over a stream and writes alerts."""

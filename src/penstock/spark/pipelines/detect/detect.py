@@ -1,16 +1,15 @@
-"""`detect`: rules over a stream, with a memory; what they find goes to a topic.
+"""`detect`: evaluates stateful rules over a stream; alerts go to a topic.
 
     payments ── columns ──▶ state of each rule and key ──▶ alerts
                                         └── late, unreadable ──▶ payments.rejected
 
-Rules are in a file (rules.py). What is found is decided without Spark (memory.py,
-state.py); Spark brings the rows of a key together, keeps what is remembered, and moves the watermark
-(query.py).
+Rules come from a file (rules.py). The evaluation does not depend on Spark (memory.py, state.py). Spark groups
+the rows of a key, stores the state and moves the watermark (query.py).
 
-Rule 1: what is remembered is in the checkpoint with the position. A run that dies is started again with the
-        same words, and goes on.
-Rule 2: alerts are written at least once. Those of a batch that ran twice have the same ids.
-Rule 3: no row is dropped in silence: all are looked at, or written to another topic with the reason.
+Rule 1: the state is in the checkpoint together with the position. A run that crashed is restarted with the
+        same arguments and continues.
+Rule 2: alerts are written at least once. Alerts of a batch that ran twice have the same ids.
+Rule 3: no row is dropped silently: each row is evaluated, or written to another topic with the reason.
 """
 
 import json
@@ -59,10 +58,10 @@ ShowLine = Callable[[str], None]
 class DetectSettings(NamedTuple):
     topic: str
     alerts: str
-    """The topic that alerts go to."""
+    """Topic that alerts are written to."""
     rules: DetectRules
     access: Mapping[str, str]
-    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    """Connection options for the brokers, as `format("penstock")` accepts them."""
     checkpoint: Path
     rejected: str | None = None
     name: str | None = None
@@ -70,9 +69,9 @@ class DetectSettings(NamedTuple):
     every_s: float = EVERY_S
     rows_per_batch: int = ROWS_PER_BATCH
     allow_loss: bool = False
-    """Go on if retention removed records that no rule has looked at yet."""
+    """Whether to continue if retention removed records that no rule has evaluated yet."""
     isolation: str | None = None
-    """None: as the rules say."""
+    """Isolation level; None: as the rules file sets it."""
 
     @property
     def query_name(self) -> str:
@@ -105,11 +104,11 @@ class DetectReport(NamedTuple):
     rejected_topic: str
     rows: int
     alerts: dict[str, int]
-    """How many each rule gave in this run."""
+    """Number of alerts per rule in this run."""
     rejected: dict[str, int]
-    """How many rows no rule could look at, by the reason."""
+    """Number of rows that no rule could evaluate, per reason."""
     forgotten: int
-    """Events that had to be forgotten early, because one key had too many."""
+    """Events removed from the state early, because one key had too many."""
     watermark: str | None
     batches: int
     seconds: float
@@ -140,9 +139,9 @@ class DetectReport(NamedTuple):
 
 
 def check(settings: DetectSettings) -> TopicId:
-    """All that can be found wrong without Spark. Makes what is written to, if it is new.
+    """Run all checks that need no Spark, and create the output topics and the checkpoint if they are new.
 
-    The id of the topic that is looked at.
+    Returns the id of the topic that is read.
     """
     topics = (settings.topic, settings.alerts, settings.rejected_topic)
     if len(set(topics)) < len(topics):
@@ -152,7 +151,7 @@ def check(settings: DetectSettings) -> TopicId:
         )
     check_columns(settings.rules)
     with cluster(settings.access) as client:
-        # Says what to do about a topic that is not there. One that was read before is looked for again.
+        # Raises with advice if the topic is missing. A topic that was read before is retried for a while.
         partitions_of(client, [settings.topic], existed=not is_new(settings.checkpoint))
         topic_id = client.topic(settings.topic).id
         for topic in (settings.alerts, settings.rejected_topic):
@@ -171,7 +170,7 @@ def check(settings: DetectSettings) -> TopicId:
 
 
 def check_columns(rules: DetectRules) -> None:
-    """CommandFailed if a rule is about a column that the values do not have, or sums what is no number."""
+    """Raise CommandFailed if a rule uses a missing column, or sums a column that is not numeric."""
     try:
         schema = detect_query.columns_of(rules.stream)
     except ConfigError as problem:
@@ -194,7 +193,7 @@ def check_columns(rules: DetectRules) -> None:
 def detect(
     spark: "SparkSession", settings: DetectSettings, stop: StopRequest, show_line: ShowLine
 ) -> DetectReport:
-    """Until all is looked at that was there at the start (`once`), or until a stop is asked for."""
+    """Run until all rows present at the start are evaluated (`once`), or until a stop is requested."""
     topic_id = check(settings)
     began = time.monotonic()
     progress, counts = Progress(settings.query_name), AlertCounts(settings.rules)
@@ -228,7 +227,7 @@ def _start(spark: "SparkSession", settings: DetectSettings, topic_id: TopicId) -
 
 
 class AlertCounts:
-    """What passed through the query in this run, from its progress."""
+    """Counts of alerts and rejected rows in this run, from the query's progress reports."""
 
     def __init__(self, rules: DetectRules) -> None:
         self._names = [rule.name for rule in rules.rules]
@@ -241,7 +240,7 @@ class AlertCounts:
             self.add(json.loads(each.json), show_line)
 
     def add(self, progress: Mapping[str, Any], show_line: ShowLine) -> None:
-        """Of one batch, also of one without rows: there sessions end."""
+        """Add one batch. Batches without rows count, too: sessions can end there."""
         found = (progress.get("observedMetrics") or {}).get(METRICS)
         if found is None or progress["batchId"] <= self._last_batch:
             return
@@ -273,7 +272,7 @@ def _report(
         is_committed = ISOLATION_LEVELS[settings.isolation_level]
         found = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=is_committed)
         committed = client.committed(settings.query_name, partitions)
-    # A run that found nothing new has read nothing; its group says how far the runs before it came.
+    # A run without new rows has read nothing; the group's offsets give how far earlier runs came.
     read = progress.last.ends if progress.last is not None else {}
     reached = {each: max(read.get(each, 0), committed.get(each) or 0) for each in partitions}
     return DetectReport(

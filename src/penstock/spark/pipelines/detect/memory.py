@@ -1,11 +1,11 @@
-"""What all rules remember of many keys, as one text that Spark keeps. Pure.
+"""State of all rules for many keys, serialized as one text that Spark stores. Pure.
 
-Keys are put into BUCKETS by their hash, and Spark's state is that of a bucket. Spark spends milliseconds of
-Python on every group that has rows; a batch of ten thousand cards would take a minute if each were one.
-With buckets the price of a batch is that of its rows and of reading and writing what is remembered.
+Keys are assigned to BUCKETS by their hash, and Spark keeps one state per bucket. Spark spends milliseconds of
+Python on every group that has rows, so a batch of ten thousand cards would take a minute with one group per
+card. With buckets, the cost of a batch is the cost of its rows and of reading and writing the state.
 
-Rule 1: what a rule does with a key does not depend on what else is in the bucket.
-Rule 2: a rule that is no more is forgotten; one whose kind has changed begins anew.
+Rule 1: the result of a rule for a key does not depend on the other keys in the bucket.
+Rule 2: the state of a removed rule is dropped; a rule whose kind has changed starts with empty state.
 """
 
 import json
@@ -17,11 +17,11 @@ from penstock.spark.pipelines.detect.state import Alert, RuleMemory, apply_event
 from penstock.spark.pipelines.detect.windows import RuleEvent
 
 BUCKETS: Final = 256
-"""Part of every checkpoint: another number would look for keys where they are not."""
+"""Number of buckets. Part of every checkpoint: with another number, keys would be in other buckets."""
 
 
 class MemoryKey(NamedTuple):
-    """Whose memory is meant."""
+    """Rule and key that a state belongs to."""
 
     rule: str
     key: str
@@ -30,7 +30,7 @@ class MemoryKey(NamedTuple):
 class EvaluationResult(NamedTuple):
     alerts: list[Alert]
     late: list[tuple[str, RuleEvent]]
-    """With the rule that could not look at it."""
+    """Late events, each with the rule that could not evaluate it."""
     forgotten: dict[str, int]
 
 
@@ -39,13 +39,15 @@ class BucketMemory:
         self._rules = rules
         self._held: dict[MemoryKey, tuple[int, RuleMemory]] = {}
         for name, kind, keys in [] if text is None else json.loads(text):
+            # Removed rules, and rules of another kind than before, lose their state (rule 2).
             if name in rules and rules[name].kind.value == kind:
                 self._held |= {MemoryKey(name, key): (wake_ms, held) for key, (wake_ms, held) in keys.items()}
 
     def look(self, events: Mapping[MemoryKey, Sequence[RuleEvent]], watermark_ms: int) -> EvaluationResult:
-        """At new events; and at what the watermark has passed."""
+        """Evaluate new events, and keys whose wake time the watermark has passed."""
         found = EvaluationResult([], [], {})
         due = [look for look, (wake_ms, _) in self._held.items() if wake_ms <= watermark_ms]
+        # Sorted, so that a batch that is run again produces its alerts in the same order.
         for look in sorted({*events, *due}):
             held = self._held.pop(look, (0, ()))[1]
             outcome = apply_events(self._rules[look.rule], look.key, held, events.get(look, ()), watermark_ms)
@@ -59,11 +61,11 @@ class BucketMemory:
 
     @property
     def wake_ms(self) -> int:
-        """When the watermark is here, there is something to do without new events."""
+        """Return the watermark at which the bucket must be evaluated again without new events."""
         return min((wake_ms for wake_ms, _ in self._held.values()), default=0)
 
     def text(self) -> str | None:
-        """None if nothing is remembered."""
+        """Serialize the state; None if there is none."""
         if not self._held:
             return None
         keys: dict[str, dict[str, Any]] = {}

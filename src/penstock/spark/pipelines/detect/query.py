@@ -1,19 +1,19 @@
-"""The streaming query of `detect`: from records to rows for rules, through the state, to records again.
+"""Streaming query of `detect`: records to rows for rules, through the state, and back to records.
 
     topic ──▶ columns ──▶ one row for each rule ──▶ state of many keys ──▶ alerts, rejected rows
 
-All rules are one stateful operator, so there is one watermark and one read of the topic, and the operator
-itself tells late rows from others.
+All rules run in one stateful operator, so there is one watermark and one read of the topic, and the operator
+itself separates late rows from others.
 
-Why the column `never_late`: where an operator has timers in event time, Spark removes rows behind the
-watermark before the operator sees them, and tells only how many. It knows the column of the time by a mark
-in its metadata. The mark is put on a column whose time is far away; so every row comes through, and
-`detect_memory` hands back those that are late. The watermark itself is made of the real time.
-`tests/spark/test_detect.py` fails if a Spark should do this in another way.
+Why the column `never_late` exists: before an operator with event-time timers, Spark removes rows behind the
+watermark and reports only their number. Spark identifies the time column by a mark in its metadata. So the
+mark is put on a column whose time is far in the future: every row reaches the operator, and `state.py`
+returns the late rows. The watermark itself is computed from the real time. `tests/spark/test_detect.py` fails
+if a Spark version behaves otherwise.
 
-Rule: a row that a rule should have looked at and could not is rejected with a reason: it is late, its value
-      cannot be read, its time is missing or not believed, its number is too large to be summed.
-      Nothing that a row can hold makes a task fail: its batch would be run again for ever.
+Rule: a row that a rule should have evaluated and could not is rejected with a reason: the row is late, its
+value cannot be read, its time is missing or implausible, or its number is too large to be summed. No content
+of a row makes a task fail: Spark would run the batch again forever.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,7 +54,7 @@ REASONS: Final = (LATE, UNREADABLE, NO_TIME, AHEAD, TOO_LARGE)
 _WATERMARK_MARK: Final = {"spark.watermarkDelayMs": 0}
 _NEVER_LATE_TIME: Final = "2200-01-01"
 _MS_END: Final = ((1 << 63) - 1) // 1000
-"""Spark counts microseconds in 64 bits."""
+"""Largest time in milliseconds: Spark counts microseconds in 64 bits."""
 _FOUND: Final = (
     "kind string, rule string, id string, reason string, "
     "partition int, offset bigint, key binary, value binary"
@@ -63,7 +63,7 @@ _STATE: Final = "held string"
 
 
 def payload_options(stream: StreamSpec) -> dict[str, str]:
-    """For `format("penstock")`: how values become columns."""
+    """Options of `format("penstock")` that parse values into columns."""
     if stream.schema is None or stream.format is None:
         return {}
     options = {"valueFormat": stream.format, "valueSchema": stream.schema, "badRows": "deadletter"}
@@ -71,7 +71,7 @@ def payload_options(stream: StreamSpec) -> dict[str, str]:
 
 
 def columns_of(stream: StreamSpec) -> "StructType":
-    """Of the record, and of its value, which stays there as well. ConfigError if the schema is none."""
+    """Return the columns of the record and of its parsed value; raise ConfigError for an invalid schema."""
     from pyspark.sql.types import StructType
 
     payload = Payload.from_options(payload_options(stream))
@@ -85,7 +85,7 @@ def rows_of(spark: "SparkSession", read_options: Mapping[str, str], stream: Stre
 
 
 def rule_findings(rows: "DataFrame", rules: DetectRules, topic: str, topic_id: TopicId) -> "DataFrame":
-    """All that rules find, and all that they could not look at: columns as `_FOUND` says."""
+    """Return the rules' results and the rows that no rule could evaluate, in the columns of `_FOUND`."""
     from pyspark.sql import functions as f
     from pyspark.sql.streaming.state import GroupStateTimeout
 
@@ -101,7 +101,7 @@ def rule_findings(rows: "DataFrame", rules: DetectRules, topic: str, topic_id: T
         f.lit(_NEVER_LATE_TIME).cast("timestamp").alias("never_late", metadata=_WATERMARK_MARK),
         f.posexplode(_rows_by_rule(timed, rules.rules)).alias("place", "look"),
     )
-    is_first = each["place"] == 0  # what is late for several rules is handed back once
+    is_first = each["place"] == 0  # a row that is late for several rules is rejected only once
     looks = each.select(
         "look.rule",
         f.col("look.of").alias("of"),
@@ -123,7 +123,7 @@ def rule_findings(rows: "DataFrame", rules: DetectRules, topic: str, topic_id: T
 
 
 def with_metrics(found: "DataFrame", rules: DetectRules) -> "DataFrame":
-    """Counted as it passes: the numbers are in the progress of the query."""
+    """Count results as they pass; the counts appear in the query's progress reports."""
     from pyspark.sql import functions as f
 
     def count(condition: "Column", name: str) -> "Column":
@@ -139,7 +139,7 @@ def with_metrics(found: "DataFrame", rules: DetectRules) -> "DataFrame":
 
 
 def records_of(found: "DataFrame", topic: str, alerts: str, rejected: str) -> "DataFrame":
-    """As `format("penstock")` writes them."""
+    """Return records in the form that `format("penstock")` writes."""
     from pyspark.sql import functions as f
 
     is_alert = f.col("kind") == ALERT
@@ -157,11 +157,11 @@ def records_of(found: "DataFrame", topic: str, alerts: str, rejected: str) -> "D
 
 
 def _with_event_time(rows: "DataFrame", rules: DetectRules) -> "DataFrame":
-    """With `happened`, and `reason` why a row cannot be looked at."""
+    """Add `happened`, and `reason` if a row cannot be evaluated."""
     from pyspark.sql import functions as f
 
     claimed = _time(rows, rules.stream)
-    # A record whose own time is beyond Spark's calendar says nothing about what it claims.
+    # Without a valid record time (beyond Spark's calendar), the claimed time cannot be checked.
     has_no_time = claimed.isNull() | f.col("timestamp").isNull()
     ahead = f.unix_millis(claimed) > f.unix_millis("timestamp") + f.lit(rules.stream.ahead_ms)
     reason = f.when(has_no_time, f.lit(NO_TIME)).when(ahead, f.lit(AHEAD))
@@ -171,7 +171,7 @@ def _with_event_time(rows: "DataFrame", rules: DetectRules) -> "DataFrame":
             reason = reason.when(is_beyond, f.lit(f"{TOO_LARGE}: {rule.field}"))
     if DEAD_LETTER_COLUMN in rows.columns:
         reason = f.when(f.col(DEAD_LETTER_COLUMN).isNotNull(), f.lit(UNREADABLE)).otherwise(reason)
-    # A time that is not believed must not move the watermark.
+    # An implausible time must not move the watermark: one such row would make all later rows late.
     return rows.withColumn("reason", reason).withColumn("happened", f.when(reason.isNull(), claimed))
 
 
@@ -194,7 +194,7 @@ def _time(rows: "DataFrame", stream: StreamSpec) -> "Column":
 
 
 def _rows_by_rule(rows: "DataFrame", rules: Iterable[DetectRule]) -> "Column":
-    """One look for each rule that a row is about; or one without a rule, if nobody can look at it."""
+    """Return one entry for each matching rule, or one entry without a rule if the row has a reason."""
     from pyspark.sql import functions as f
 
     looks = f.array(*(_rule_row(rows, rule) for rule in rules))
@@ -210,7 +210,7 @@ def _rows_by_rule(rows: "DataFrame", rules: Iterable[DetectRule]) -> "Column":
 
 
 def _rule_row(rows: "DataFrame", rule: DetectRule) -> "Column":
-    """Of a null key if the rule is not about the row."""
+    """Return the entry of one rule; its key is null if the rule does not match the row."""
     from pyspark.sql import functions as f
 
     number, text = f.lit(0.0), f.lit("")
@@ -223,7 +223,7 @@ def _rule_row(rows: "DataFrame", rule: DetectRule) -> "Column":
 
 
 def _matches_rule(rows: "DataFrame", rule: DetectRule) -> "Column":
-    """Whether the rule looks at the row, if it has a key."""
+    """Return whether the rule applies to the row, provided that the row has a key."""
     from pyspark.sql import functions as f
 
     about = _condition(rows, rule)
@@ -239,7 +239,7 @@ def _number(rule: DetectRule) -> "Column":
 
 
 def _text(rows: "DataFrame", column: str) -> "Column":
-    """Bytes that are no UTF-8 could not go to Python as text: they are shown as hexadecimal digits."""
+    """Return the column as text. Bytes that are not UTF-8, which Python cannot decode, become hexadecimal."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import BinaryType
 
@@ -269,7 +269,7 @@ def _rule_row_struct(
 
 
 def _condition(rows: "DataFrame", rule: DetectRule) -> "Column":
-    """What is wrong with the SQL of a rule is told with its name."""
+    """Return the rule's condition; an error in its SQL is reported with the rule's name."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
@@ -282,12 +282,13 @@ def _condition(rows: "DataFrame", rule: DetectRule) -> "Column":
         raise CommandFailed(f"rule {rule.name}: where: {reason(problem)}") from problem
     if kind != "boolean":
         raise CommandFailed(f"rule {rule.name}: where is {kind}; give a condition, such as amount > 100")
+    # A null condition counts as false.
     return f.coalesce(f.expr(rule.where), f.lit(False))
 
 
 @contextmanager
 def _sql_error_log_disabled() -> Iterator[None]:
-    """PySpark prints what is wrong with SQL, as pages of JSON; here it is told as a sentence."""
+    """Disable PySpark's log of SQL errors (pages of JSON); the error is reported as one sentence."""
     from pyspark.logger import PySparkLogger
 
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
@@ -304,7 +305,7 @@ Evaluate = Callable[[Any, Iterable["pd.DataFrame"], "GroupState"], Iterator["pd.
 
 
 def evaluator(rules: DetectRules, topic: str, topic_id: TopicId) -> Evaluate:
-    """What Spark calls for each bucket of keys."""
+    """Return the function that Spark calls for each bucket of keys."""
     known = {rule.name: rule for rule in rules.rules}
 
     def evaluate(
@@ -313,6 +314,7 @@ def evaluator(rules: DetectRules, topic: str, topic_id: TopicId) -> Evaluate:
         import pandas as pd
 
         watermark_ms = state.getCurrentWatermarkMs()
+        # On a timeout there are no rows; only the watermark has moved.
         rows = [] if state.hasTimedOut else list(_rows(frames))
         memory = BucketMemory(state.get[0] if state.exists else None, known)
         found = memory.look(_events(rows), watermark_ms)
@@ -331,7 +333,7 @@ _COLUMNS: Final = [field.split()[0] for field in _FOUND.split(", ")]
 
 
 class _Row(NamedTuple):
-    """A look of a rule at a row, as it comes to the state: columns in their order."""
+    """Input row of the state operator: one rule and one row. The order of fields is the order of columns."""
 
     rule: str
     of: str
@@ -354,7 +356,7 @@ def _rows(frames: Iterable["pd.DataFrame"]) -> Iterator[_Row]:
 
 
 def _events(rows: Iterable[_Row]) -> dict[MemoryKey, list[RuleEvent]]:
-    """Of rows that rules can look at."""
+    """Group the rows that rules can evaluate by rule and key."""
     found: dict[MemoryKey, list[RuleEvent]] = {}
     for row in rows:
         if row.rule != NO_RULE:
@@ -369,6 +371,7 @@ def _save_memory(state: "GroupState", memory: BucketMemory, watermark_ms: int) -
         state.remove()
         return
     state.update((text,))
+    # Spark rejects a timeout that is not after the watermark.
     state.setTimeoutTimestamp(max(memory.wake_ms, watermark_ms + 1))
 
 

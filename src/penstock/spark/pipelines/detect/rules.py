@@ -1,4 +1,4 @@
-"""The rules of `detect`: from a TOML file to typed values, or to a sentence that says what is wrong where.
+"""Rules file of `detect`: parses TOML into typed values, or raises an error with the location.
 
     [stream]
     schema = "card string, amount double, at timestamp"
@@ -12,10 +12,10 @@
     within = "1m"
     at_least = 5
 
-Pure, but for reading the file. Columns are compared with those that the values have (query.py).
+Pure, except for reading the file. Columns are checked against the columns of the values in detect.py.
 
-Rule: a key that nobody knows is refused, with the one that is near it. A rule that is silently not
-      applied is worse than none.
+Rule: an unknown key is rejected, with the closest known key as a hint. A rule that is silently not applied is
+worse than no rule.
 """
 
 import tomllib
@@ -36,9 +36,9 @@ LATENESS_MS: Final = 10 * MINUTE_MS
 AHEAD_MS: Final = HOUR_MS
 RECORD_KEY: Final = "key"
 EVENTS_MAX: Final = 2_000
-"""So many events of one key a rule with a window remembers: each new one is compared with them."""
+"""Events that a window rule remembers per key. A limit, since each new event is compared with all of them."""
 NUMBER_MAX: Final = 1e300
-"""What a sum can take, below or above 0: so many of them as are remembered still add up to a number."""
+"""Largest absolute number in a sum: EVENTS_MAX such numbers still add up to a finite number."""
 
 
 class RuleKind(Enum):
@@ -52,28 +52,28 @@ class DetectRule(NamedTuple):
     name: str
     kind: RuleKind
     at_least: float
-    """Payments, their sum, or how many different values."""
+    """Threshold: number of events, their sum, or number of different values."""
     span_ms: int
-    """The length of the window; for sessions the pause that ends one."""
+    """Length of the window; for sessions, the gap that ends a session."""
     key: str = RECORD_KEY
     field: str | None = None
-    """The column that is summed or counted."""
+    """Column that is summed, or whose different values are counted."""
     where: str | None = None
-    """SQL: rows that the rule is about."""
+    """SQL condition for the rows that the rule applies to."""
     lasting_ms: int = 0
-    """Sessions: shorter ones are no alert."""
+    """Sessions that last a shorter time raise no alert."""
 
 
 class StreamSpec(NamedTuple):
     format: str | None = None
-    """None: values stay bytes, and rules are about keys and times of records."""
+    """None: values stay bytes, and rules use keys and times of records."""
     schema: str | None = None
     message: str | None = None
     time: str | None = None
-    """The column with the time of what happened; None: the time of the record."""
+    """Column with the event time; None: the time of the record."""
     lateness_ms: int = LATENESS_MS
     ahead_ms: int = AHEAD_MS
-    """What claims to happen later than this after its record was made is not believed."""
+    """An event time further after the record's time than this is implausible, and the row is rejected."""
     isolation: str = READ_COMMITTED
 
 
@@ -82,7 +82,7 @@ class DetectRules(NamedTuple):
     rules: tuple[DetectRule, ...]
 
     def columns(self) -> dict[str, str]:
-        """Those that values must have, and who wants each."""
+        """Return the required columns of the values, each with the setting that requires it."""
         wanted = {self.stream.time: "[stream] time"} if self.stream.time else {}
         for rule in self.rules:
             wanted.setdefault(rule.key, f"rule {rule.name}, key")
@@ -125,6 +125,7 @@ def _stream(table: "_RuleTable", folder: Path) -> StreamSpec:
     given = table.text("format")
     if given is not None and (given == "raw") != (schema is None):
         raise table.error_at("format", "goes together with schema, which says the columns of the values")
+    # Relative paths are below the folder of the rules file, not the working directory.
     if schema is not None and _is_file(schema) and not Path(schema).is_absolute():
         schema = str(folder / schema)
     return StreamSpec(
@@ -161,6 +162,7 @@ def _rule(table: "_RuleTable") -> DetectRule:
     if span_ms <= 0:
         raise table.error_at(span, "is missing, or no time: give one such as 90s, 10m or 2h")
     at_least = table.threshold("at_least", whole=kind is not RuleKind.SUM)
+    # Such a rule could never raise an alert: no more events of a key are remembered.
     if kind in (RuleKind.COUNT, RuleKind.DISTINCT) and at_least > EVENTS_MAX:
         raise table.error_at("at_least", f"is {at_least:.0f}: of one key {EVENTS_MAX} events are remembered")
     return DetectRule(
@@ -176,7 +178,7 @@ def _rule(table: "_RuleTable") -> DetectRule:
 
 
 class _RuleTable:
-    """One table of the file, and where it stands."""
+    """One table of the file, with its location for errors."""
 
     def __init__(self, values: Any, where: str) -> None:
         if not isinstance(values, Mapping):

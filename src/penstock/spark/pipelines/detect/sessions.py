@@ -1,9 +1,9 @@
-"""Sessions of one key: events with no pause as long as the rule's between them. Pure.
+"""Sessions of one key: events without a gap as long as the rule's gap between them. Pure.
 
-A session is over when the watermark has passed its last event by that pause: no event can come that
-belongs to it. An event between two sessions may make one of them.
+A session ends when the watermark has passed its last event by that gap: no later event can belong to the
+session. An event between two sessions may merge them into one.
 
-Rule: a session remembers the positions of its first POSITIONS_MAX events, and counts the others.
+Rule: a session remembers the positions of its first POSITIONS_MAX events, and only counts the other events.
 """
 
 from collections.abc import Iterable
@@ -18,17 +18,17 @@ POSITIONS_MAX: Final = 100
 class EventSession(NamedTuple):
     start_ms: int
     end_ms: int
-    """The time of its last event."""
+    """Time of the session's last event."""
     events: int
     positions: tuple[tuple[int, int, int], ...]
-    """Time, partition and offset of its first events."""
+    """Time, partition and offset of the first events."""
 
     def is_alert(self, rule: DetectRule) -> bool:
         return self.events >= rule.at_least and self.end_ms - self.start_ms >= rule.lasting_ms
 
 
 def session_of(start_ms: int, end_ms: int, events: int, positions: Iterable[Iterable[int]]) -> EventSession:
-    """From JSON, where tuples are lists."""
+    """Create a session from parsed JSON, in which tuples are lists."""
     return EventSession(start_ms, end_ms, events, tuple((time, part, at) for time, part, at in positions))
 
 
@@ -45,7 +45,7 @@ def ended_sessions(
 
 
 def next_end(sessions: Iterable[EventSession], rule: DetectRule) -> int:
-    """When the watermark is here, the first of them is over."""
+    """Return the watermark at which the first of the sessions ends."""
     return min(each.end_ms for each in sessions) + rule.span_ms
 
 

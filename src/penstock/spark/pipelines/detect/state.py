@@ -1,14 +1,14 @@
-"""What becomes of the rows of one key: late or looked at, alerts, what is remembered. Pure.
+"""Evaluation of one rule for one key: separates late rows, makes alerts, updates the state. Pure.
 
 `apply_events` is called for each rule and key with the rows of a micro-batch, or without rows when the
-watermark has passed what is remembered (memory.py).
+watermark has passed the state's wake time (memory.py).
 
-Rule 1: rows are taken in the order of the topic, one after the other. So what is found does not depend on
-        how the stream was cut into batches, if the rows of a key are in one partition and none is late.
-Rule 2: the id of an alert is made of the topic and its id, the rule, the key and the evidence with its times.
-        A batch that is run again makes the same alerts with the same ids; other topics, and a topic that was
-        made anew, have other ids.
-Rule 3: a row behind the watermark is late. It is handed back, never dropped.
+Rule 1: rows are evaluated one by one in topic order. So the result does not depend on how the stream was
+        split into batches, provided that the rows of a key are in one partition and none is late.
+Rule 2: the id of an alert is a digest of the topic and its id, the rule, the key and the evidence with its
+        times. A batch that is run again makes the same alerts with the same ids; other topics, and a
+        recreated topic, have other ids.
+Rule 3: a row behind the watermark is late. Late rows are returned, never dropped.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 class Alert(NamedTuple):
     id: str
-    """Of the alert within its topic, until `of_topic` makes it one among alerts of all topics."""
+    """Id within the topic, until `of_topic` makes it unique among the alerts of all topics."""
     rule: str
     kind: str
     key: str
@@ -42,7 +42,7 @@ class Alert(NamedTuple):
     """Time, partition and offset of each event, at most EVIDENCE_MAX."""
 
     def text(self, topic: str) -> str:
-        """As JSON."""
+        """Return the alert as JSON."""
         document = {
             "id": self.id,
             "rule": self.rule,
@@ -61,19 +61,19 @@ class Alert(NamedTuple):
         return json.dumps(document, ensure_ascii=False)
 
     def of_topic(self, topic: str, topic_id: TopicId) -> "Alert":
-        """Offsets mean something only within one topic id."""
+        """Return the alert with an id that includes the topic id: offsets are unique only within one."""
         return self._replace(id=_digest([topic, topic_id.hex(), self.id]))
 
 
 RuleMemory = Sequence[Sequence[Any]]
-"""Events or sessions; as lists, if they were JSON meanwhile."""
+"""Events or sessions; lists instead of tuples after a round trip through JSON."""
 
 
 class RuleResult(NamedTuple):
     held: RuleMemory
-    """What to remember; may be nothing."""
+    """New state; may be empty."""
     wake_ms: int
-    """Call again when the watermark is here."""
+    """Watermark at which the state must be evaluated again."""
     alerts: list[Alert]
     late: list[RuleEvent]
     forgotten: int
@@ -82,6 +82,7 @@ class RuleResult(NamedTuple):
 def apply_events(
     rule: DetectRule, key: str, held: RuleMemory, events: Iterable[RuleEvent], watermark_ms: int
 ) -> RuleResult:
+    # Topic order, in whatever order the shuffle delivered the rows (rule 1).
     in_order = sorted(events, key=lambda event: (event.partition, event.offset))
     late = [event for event in in_order if event.time_ms < watermark_ms]
     new = [event for event in in_order if event.time_ms >= watermark_ms]

@@ -1,13 +1,14 @@
-"""What a rule remembers of one key, and when that is an alert. Pure.
+"""Sliding windows: the events that a rule remembers for one key, and when they raise an alert. Pure.
 
-Windows slide: `count`, `sum` and `distinct` look at every interval of the rule's length that begins with an
-event. Events come in any order of time; each is put in its place, and only intervals with the new one
-in them can have become an alert.
+`count`, `sum` and `distinct` check every interval of the rule's length that begins with an event. Events
+arrive in any order of time; each is inserted at its position, and only intervals that contain the new event
+can newly raise an alert.
 
-Rule 1: an alert uses up its events. The next one needs as many others, so a burst of ten payments is two
-        alerts where five are suspicious, and no event is evidence twice.
-Rule 2: events are forgotten when the watermark is so far that none can come that is near enough.
-Rule 3: of one key no more than EVENTS_MAX are remembered. What had to be forgotten early is counted.
+Rule 1: an alert consumes its events. The next alert needs as many other events, so a burst of ten payments
+        raises two alerts if the threshold is five, and no event is evidence twice.
+Rule 2: events are removed when the watermark has advanced so far that no later event can share a window with
+        them.
+Rule 3: at most EVENTS_MAX events are remembered per key. Events that were removed early are counted.
 """
 
 from bisect import bisect_left
@@ -18,11 +19,11 @@ from typing import Final, NamedTuple
 from penstock.spark.pipelines.detect.rules import EVENTS_MAX, NUMBER_MAX, DetectRule, RuleKind
 
 DECIMALS: Final = 6
-"""Of sums: 0.1 + 0.2 is 0.3 here."""
+"""Decimal places of sums: with six, 0.1 + 0.2 is 0.3."""
 
 
 class RuleEvent(NamedTuple):
-    """In the order of time; position in the topic makes the order unique."""
+    """Event in order of time; the position in the topic makes the order unique."""
 
     time_ms: int
     partition: int
@@ -37,7 +38,7 @@ class Window(NamedTuple):
 
 
 def add(events: list[RuleEvent], new: RuleEvent, rule: DetectRule) -> Window | None:
-    """Puts the event in its place. What makes an alert with it is taken out and returned."""
+    """Insert the event; if it completes an alert, remove the alert's events and return them."""
     last = bisect_left(events, new)
     events.insert(last, new)
     first = bisect_left(events, (new.time_ms - rule.span_ms + 1,))
@@ -51,6 +52,7 @@ def add(events: list[RuleEvent], new: RuleEvent, rule: DetectRule) -> Window | N
         while end < len(events) and events[end].time_ms < until:
             meter.include(events[end])
             end += 1
+        # A window without the new event was checked when its own last event arrived.
         if end > last and meter.measure() >= rule.at_least:
             found = tuple(events[start:end])
             del events[start:end]
@@ -60,26 +62,27 @@ def add(events: list[RuleEvent], new: RuleEvent, rule: DetectRule) -> Window | N
 
 
 def _is_below_threshold(near: Sequence[RuleEvent], rule: DetectRule) -> bool:
-    """The usual case, told apart cheaply."""
+    """Return whether no window can reach the threshold. This is the usual case, and this check is cheap."""
     if rule.kind is not RuleKind.SUM:
         return len(near) < rule.at_least
+    # The margin of 1 covers rounding errors: only a sum clearly below the threshold is excluded.
     return sum(event.number for event in near if event.number > 0) < rule.at_least - 1
 
 
 def drop_expired(events: list[RuleEvent], rule: DetectRule, watermark_ms: int) -> None:
-    """Removes what no event to come can be near to."""
+    """Remove events that no later event can share a window with."""
     del events[: bisect_left(events, (watermark_ms - rule.span_ms + 1,))]
 
 
 def drop_oldest(events: list[RuleEvent]) -> int:
-    """Removes the oldest if there are too many. How many."""
+    """Remove the oldest events above EVENTS_MAX, and return their number."""
     too_many = max(len(events) - EVENTS_MAX, 0)
     del events[:too_many]
     return too_many
 
 
 def expires_at(events: Sequence[RuleEvent], rule: DetectRule) -> int:
-    """When the watermark is here, nothing of this is needed any more."""
+    """Return the watermark at which none of the events is needed any more."""
     return events[-1].time_ms + rule.span_ms
 
 
@@ -112,8 +115,8 @@ class _Sum:
 
 
 def _scaled(number: float) -> int:
-    """Whole numbers: what is added and taken away again leaves no trace."""
-    # Larger ones are rejected (query.py), but a checkpoint of an earlier version may hold some.
+    """Scale to a whole number, so that adding and subtracting a number leaves no rounding error."""
+    # Larger numbers are rejected in query.py, but a checkpoint of an earlier version may hold some.
     return round(max(-NUMBER_MAX, min(number, NUMBER_MAX)) * 10**DECIMALS)
 
 

@@ -1,16 +1,16 @@
-"""`etl`: rows on their way from where they are to where they are wanted, in stages.
+"""`etl`: moves rows from a source through transformations to a sink, in stages.
 
     files, table, topic ──▶ extract ──▶ transform ──▶ enrich ──▶ load ──▶ Delta, Parquet, PostgreSQL, topic
 
-Between two stages lies a topic, so each stage is a query of its own with a checkpoint, a group that shows
-its lag, and a process of its own if that is wanted. A stage that dies leaves the others running.
+Two stages are connected by a topic. So each stage is a query with its own checkpoint, a group that reports
+its lag, and, if configured, its own process. A stage that fails leaves the other stages running.
 
-    spec.py, spec_file.py, toml_lines.py     what one file says about all stages, and what is wrong with it
-    rows.py                              rows as records of a stage's topic, and back
-    extract*.py                          from files, tables and topics      (database*.py, settled_end.py)
-    transform.py, enrich.py              what happens to rows
-    load.py                              to where they are wanted           (postgres*.py)
-    stage_topic.py, stage_sink.py        writes a stage's topic, and not twice after a crash or a retry
-    address.py                           of databases, without a password where it is shown
-    stages.py, run.py                    from a spec to running queries and a report
+    spec.py, spec_file.py, toml_lines.py     parse and validate the one file that describes all stages
+    rows.py                              convert rows to records of a stage's topic, and back
+    extract*.py                          read files, tables and topics      (database*.py, settled_end.py)
+    transform.py, enrich.py              change and join rows
+    load.py                              write rows to the destination      (postgres*.py)
+    stage_topic.py, stage_sink.py        write a stage's topic without duplicates after a crash or a retry
+    address.py                           database addresses, displayed without their password
+    stages.py, etl.py                    turn a spec into running queries and a report
 """

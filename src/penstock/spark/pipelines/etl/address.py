@@ -1,11 +1,11 @@
-"""Addresses of databases: read, shown without their password, and connected to.
+"""Database addresses: parsing, display without the password, and connecting.
 
-Strategy: an address of PostgreSQL is taken apart here, by the rules of libpq, and libpq gets its parts by
-name. What libpq says about an address that it cannot read quotes it, with the password in it.
+A PostgreSQL address is parsed here, by the rules of libpq, and libpq receives the parts by name. The reason:
+libpq quotes an invalid address in its error message, with the password.
 
-Rule 1: what is said about a wrong address names the rule it breaks and no part of it: with a sign that is
-        not written as %.., any part may be a piece of the password.
-Rule 2: only an address that was understood is shown.
+Rule 1: an error about an invalid address names the violated rule and quotes no part of the address: if a
+        reserved character is not percent-encoded, any part may contain a piece of the password.
+Rule 2: only an address that was parsed successfully is displayed.
 """
 
 import re
@@ -40,7 +40,7 @@ class _Parts(NamedTuple):
     hosts: str
     database: str
     settings: str
-    """All as they are written."""
+    """Every part as written, still percent-encoded."""
 
 
 def _parts(url: str) -> _Parts:
@@ -49,7 +49,7 @@ def _parts(url: str) -> _Parts:
         raise InvalidAddress("it does not begin with postgresql://")
     rest = url.removeprefix(scheme)
     user = password = ""
-    # An @ behind a / belongs to no user.
+    # An @ after the first / is not part of the credentials.
     if "@" in rest.partition("/")[0]:
         credentials, _, rest = rest.partition("@")
         user, _, password = credentials.partition(":")
@@ -63,7 +63,7 @@ def _parts(url: str) -> _Parts:
 
 
 def postgres_settings(url: str) -> dict[str, str]:
-    """As libpq names them. AddressWrong if it is no address."""
+    """Return the settings under libpq's names; raise InvalidAddress for an invalid address."""
     parts = _parts(url)
     found = {"user": parts.user, "password": parts.password, "dbname": parts.database}
     found = {name: unquote(value) for name, value in found.items()}
@@ -92,18 +92,19 @@ def _settings(text: str) -> dict[str, str]:
 
 
 def connect_postgres(url: str, *, autocommit: bool = False) -> "psycopg.Connection[tuple[Any, ...]]":
-    """AddressWrong, or psycopg.Error if nobody answers."""
+    """Connect; raises InvalidAddress, or psycopg.Error if the connection fails."""
     settings: dict[str, Any] = {"connect_timeout": CONNECT_S, **postgres_settings(url)}
     return psycopg.connect(autocommit=autocommit, **settings)
 
 
 def without_password(url: str) -> str:
-    """For messages and notes."""
+    """Return the address for messages and notes, without its password."""
     if url.startswith(SQLITE):
         return url
     try:
         postgres_settings(url)
     except InvalidAddress:
+        # No part is shown: any part may contain a piece of the password (rule 1).
         return "postgresql://..."
     parts = _parts(url)
     user = f"{parts.user}@" if parts.user else ""
@@ -112,7 +113,7 @@ def without_password(url: str) -> str:
 
 
 def with_variables(template: str, variables: Mapping[str, str]) -> str:
-    """`${NAME}` replaced. Where it is the user, the password or a setting, as an address has to have it."""
+    """Replace each `${NAME}`; percent-encode values in the credentials and settings, as addresses require."""
     if VARIABLE.fullmatch(template) is not None or template.startswith(SQLITE):
         return VARIABLE.sub(lambda match: variables[match[1]], template)
     start = template.find("://") + len("://")

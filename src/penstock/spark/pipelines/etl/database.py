@@ -1,15 +1,17 @@
-"""Tables of PostgreSQL and SQLite, read in chunks by a column that grows.
+"""Tables of PostgreSQL and SQLite, read in ranges of an increasing column.
 
-Rule 1: a range `(after, until]` of that column, once read, is read again with the same rows. So a range ends
-        where no row can come any more at or below its end (`settled_end.py`).
-Rule 2: values of the column travel as text. The database compares, in its own order.
-Rule 3: a transaction of PostgreSQL is known by its virtual id, which it has from its first statement on. The
-        other id comes with the first write, and a number or a time can be taken before that.
-Rule 4: a column is unique if no value comes twice, also not after its row was deleted. An index of SQLite
-        says less than that: SQLite gives the number of a deleted row again, unless AUTOINCREMENT forbids it.
+Rule 1: a range `(after, until]` of the column is read again with the same rows after a retry. So a range ends
+        where no further row can appear at or below its end (`settled_end.py`).
+Rule 2: values of the column are passed as text. The database compares them, in its own order.
+Rule 3: a PostgreSQL transaction is identified by its virtual id, which exists from its first statement on.
+        The regular id is assigned at the first write, and a transaction can take a sequence number or a time
+        before that.
+Rule 4: a column is unique if no value is ever used twice, even after its row was deleted. A unique index of
+        SQLite guarantees less: SQLite reuses the rowid of a deleted row, unless AUTOINCREMENT forbids it.
 
 SQLite has one writer at a time, so rows are committed in the order in which inserts take values. A reader of
-SQLite cannot tell one writer from the next, so it cannot wait for those that were open at some time.
+SQLite cannot distinguish one writer from the next, so it cannot wait for the writers that were open at a
+given time.
 """
 
 import re
@@ -32,7 +34,7 @@ DATABASE_ERRORS: Final = (psycopg.Error, sqlite3.Error)
 class TableColumn(NamedTuple):
     name: str
     type: str
-    """As Spark writes it."""
+    """Type in Spark's DDL."""
 
 
 class ValueRange(NamedTuple):
@@ -41,7 +43,7 @@ class ValueRange(NamedTuple):
 
 
 class NewestRows(NamedTuple):
-    """Rows that have the largest value of a column."""
+    """Rows with the largest value of a column."""
 
     rows: int
     value: str
@@ -51,31 +53,36 @@ class Database(Protocol):
     def fields(self, table: str) -> list[TableColumn]: ...
 
     def is_unique(self, table: str, column: str) -> bool:
-        """Whether no value comes twice, as far as the database knows. Refuses what cannot be read by it."""
+        """Return whether no value is ever used twice, as far as the database guarantees.
+
+        Raises CommandFailed for a table that cannot be read by this column.
+        """
 
     def read_warnings(self, table: str, column: str, *, is_unique: bool = False) -> list[str]:
-        """What a reader by this column can miss, and what to do about it. `is_unique`: the user says that no
-        value comes twice."""
+        """Return warnings about rows that a reader by this column can miss, with remedies.
+
+        `is_unique`: the user declares that no value is used twice.
+        """
 
     def observed_end(self, table: str, column: str, *, below_largest: bool) -> ObservedEnd:
-        """How far the table goes now, and who can still add rows up to there."""
+        """Return the table's largest value, and the open transactions that can still add rows up to it."""
 
     def newest(self, table: str, column: str, after: str | None) -> NewestRows | None:
-        """The rows with the largest value. None if it is not beyond `after`, or there is none."""
+        """Return the rows with the largest value; None if it is not above `after`, or the table is empty."""
 
     def range_end(self, table: str, column: str, wanted: ValueRange, rows_max: int) -> str | None:
-        """The end of a range within `wanted` of about so many rows. None if there is nothing in it."""
+        """Return the end of a range within `wanted` of about `rows_max` rows; None if it has no rows."""
 
     def rows(
         self, table: str, fields: Sequence[str], column: str | None, wanted: ValueRange | None
     ) -> Iterator[list[tuple[Any, ...]]]:
-        """In chunks, in the order of the column. Without a range the whole table."""
+        """Yield the rows in chunks, in the order of the column; without a range, the whole table."""
 
     def close(self) -> None: ...
 
 
 def connect(url: str) -> Database:
-    """CommandFailed if nobody answers."""
+    """Open a database by its address; raise CommandFailed if that fails."""
     try:
         if url.startswith(SQLITE):
             return Sqlite(url.removeprefix(SQLITE))
@@ -90,7 +97,7 @@ def _first_line(problem: Exception) -> str:
     return (str(problem).strip().splitlines() or [type(problem).__name__])[0]
 
 
-# Types by the number that PostgreSQL gives them. What is not here is read as text.
+# Types by PostgreSQL's type OID. Other types are read as text.
 _POSTGRES_TYPES: Final = {
     16: "boolean",
     17: "binary",
@@ -114,7 +121,7 @@ _DRAWN_AHEAD: Final = (
     "one at a time (alter sequence {sequence} cache 1; a session keeps what it has drawn until it ends), or "
     "read the table by a time of change"
 )
-# One that the column owns, as of serial and identity, or one that its default draws from.
+# Sequences that the column owns (serial and identity), or that its default value uses.
 _SEQUENCES_CACHED: Final = """
     select seqrelid::regclass::text, seqcache from pg_sequence where seqcache > 1 and seqrelid in (
         select pg_get_serial_sequence(%(table)s, %(column)s)::regclass
@@ -135,8 +142,8 @@ _IS_UNIQUE: Final = """
         where i.indrelid = %s::regclass and a.attname = %s and i.indnkeyatts = 1
             and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null)
 """
-# Not those of other databases, nor of servants of PostgreSQL itself, which have no user and insert nothing: a
-# vacuum may take hours. What pg_stat_activity does not know yet counts.
+# Transactions of other databases are excluded, and those of PostgreSQL's background processes, which have no
+# user and insert nothing: a vacuum may take hours. A process that pg_stat_activity does not list yet counts.
 _RUNNING: Final = """
     select l.virtualtransaction from pg_locks l left join pg_stat_activity a on a.pid = l.pid
     where l.locktype = 'virtualxid' and l.mode = 'ExclusiveLock' and l.pid <> pg_backend_pid()
@@ -150,6 +157,7 @@ _PREPARED: Final = """
 class Postgres:
     def __init__(self, url: str) -> None:
         self._connection = connect_postgres(url, autocommit=True)
+        # Values are exchanged as text, so the zone of the session must be fixed.
         self._connection.execute("set time zone 'UTC'")
 
     def fields(self, table: str) -> list[TableColumn]:
@@ -172,7 +180,8 @@ class Postgres:
         _check_fields(table, [column], list(kinds))
         named = {"table": self._table(table).as_string(self._connection), "column": column}
         found = self._connection.execute(_SEQUENCES_CACHED, named).fetchall()
-        # Also of numbers that never come twice: that says nothing about the order in which they come.
+        # The sequence warning also applies to unique numbers: uniqueness does not guarantee that they come in
+        # order.
         told = [
             _DRAWN_AHEAD.format(column=column, table=table, sequence=sequence, cache=cache)
             for sequence, cache in found
@@ -193,8 +202,9 @@ class Postgres:
         largest = sql.SQL("select max({}) from {}").format(sql.Identifier(column), self._table(table))
         if below_largest:
             largest = sql.SQL("{} where {} < ({})").format(largest, sql.Identifier(column), largest)
-        # In this order, each with a snapshot of its own: a transaction that is over when it is looked for was
-        # visible, and one that has left its session by then is among the prepared ones.
+        # The order matters, and each query has its own snapshot. A transaction that has ended before the
+        # second query had its rows visible in the first, and one that left its session by then is listed as
+        # prepared.
         end = self._one(sql.SQL("select ({})::text").format(largest))
         running = self._connection.execute(_RUNNING).fetchall()
         prepared = self._connection.execute(_PREPARED).fetchall()
@@ -230,6 +240,7 @@ class Postgres:
     ) -> Iterator[list[tuple[Any, ...]]]:
         kinds = {field.name: field.type for field in self.fields(table)}
         _check_fields(table, [*fields, *([column] if column else [])], list(kinds))
+        # Types without a Spark equivalent are read as text.
         names = [
             sql.SQL("{}::text" if kinds[name] == "string" else "{}").format(sql.Identifier(name))
             for name in fields
@@ -241,6 +252,7 @@ class Postgres:
             if wanted.after is not None:
                 query += sql.SQL(" and {} > {}").format(name, _typed(wanted.after))
             query += sql.SQL(" order by {}").format(name)
+        # A server-side cursor, so that a large range is not held in memory.
         with self._connection.transaction(), self._connection.cursor(name="penstock_rows") as cursor:
             cursor.execute(query)
             while chunk := cursor.fetchmany(CHUNK_ROWS):
@@ -266,7 +278,7 @@ def _beyond(name: sql.Identifier, after: str | None) -> sql.Composable:
 
 
 def _typed(value: str) -> sql.Composable:
-    """A literal without a type: PostgreSQL gives it that of what it is compared with."""
+    """Return a literal without a type: PostgreSQL infers the type from the other operand."""
     return sql.Literal(value)
 
 
@@ -293,7 +305,7 @@ _NUMBERS_REUSED: Final = (
 class Sqlite:
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CONNECT_S)
-        self._connection.execute("select 1 from sqlite_master limit 1")  # or it is no database
+        self._connection.execute("select 1 from sqlite_master limit 1")  # fails if the file is no database
 
     def fields(self, table: str) -> list[TableColumn]:
         found = self._connection.execute("select name, type from pragma_table_info(?)", (table,)).fetchall()
@@ -312,12 +324,12 @@ class Sqlite:
         return [_NUMBERS_REUSED.format(table=table, column=column)] if is_given_again else []
 
     def _is_only_key(self, table: str, column: str) -> bool:
-        """Whether the column is what SQLite numbers rows by."""
+        """Return whether the column is SQLite's rowid."""
         query = "select name, upper(type) from pragma_table_info(?) where pk > 0"
         return self._connection.execute(query, (table,)).fetchall() == [(column, "INTEGER")]
 
     def _words(self, table: str) -> set[str]:
-        """The words of the statement that made the table, without names in quotes, texts and comments."""
+        """Return the words of the CREATE TABLE statement, without quoted names, strings and comments."""
         query = "select sql from sqlite_master where type = 'table' and name = ? collate nocase"
         found = self._connection.execute(query, (table,)).fetchone()
         return (
@@ -355,7 +367,7 @@ class Sqlite:
         return None if found is None else str(found)
 
     def _check_growing(self, table: str, column: str) -> None:
-        """Text that comes back is compared as a number only if the column says that it holds numbers."""
+        """Reject columns without a type: SQLite compares a text value as a number only in numeric columns."""
         kinds = {field.name: field.type for field in self.fields(table)}
         _check_fields(table, [column], list(kinds))
         if kinds[column] == "binary":
@@ -388,7 +400,7 @@ def _quoted(name: str) -> str:
 
 
 def _affinity(declared: str) -> str:
-    """By the rules of SQLite, which takes any word for a type."""
+    """Map the declared type by SQLite's affinity rules; SQLite accepts any word as a type."""
     word = declared.upper()
     if "INT" in word:
         return "bigint"

@@ -1,11 +1,12 @@
-"""`format("penstock-database")`: a table that grows, as a stream.
+"""`format("penstock-database")`: streams the new rows of a growing table.
 
     spark.readStream.format("penstock-database").option("url", ...).option("table", ...).option("column", ...)
 
-Offsets are values of the column. The planner asks how far there is something to read (`settled_end.py`); one
-task reads the range in chunks. Rows whose values do not fit the schema have a dead letter.
+Offsets are values of the column. The planner determines the end up to which rows can be read
+(`settled_end.py`). One task reads the range in chunks. Rows whose values do not fit the schema carry a dead
+letter.
 
-Rule: a run that is bounded (`--once`) reads up to what was there when it began, and no further.
+Rule: a bounded run (`--once`) reads up to the end that existed when the run began, and no further.
 """
 
 import json
@@ -40,7 +41,7 @@ def register(spark: "SparkSession") -> None:
 
 
 class DatabaseSource(DataSource):
-    """Options: those of `options_of`; rowsPerBatch, deadTopic."""
+    """Spark data source. Options: those of `options_of`; rowsPerBatch, deadTopic."""
 
     @classmethod
     def name(cls) -> str:
@@ -71,6 +72,7 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bound: _RunBound | None = None
 
     def __getstate__(self) -> dict[str, Any]:
+        # A database connection cannot be pickled; each process opens its own.
         return self.__dict__ | {"_planner": None}
 
     # In the planner's process
@@ -83,6 +85,7 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         after, planner = start["after"], self._open_planner()
+        # A bounded run never reads beyond the end that it found at its start.
         until = planner.settled_end() if self._bound is None else self._bound.until
         if until is None or until == after:
             return start
@@ -91,14 +94,14 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else {"after": end}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Bounds the run to what is there now, once no row can come below that."""
+        """Bound the run to the rows present now, after no more row can appear below that end."""
         self._bound = _RunBound(self._open_planner().first_end(self._settle_s_max))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [ValueRangePartition(ValueRange(start["after"], end["after"]))]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept for rows that were read."""
+        """Do nothing: the database keeps no state for rows that were read."""
 
     def stop(self) -> None:
         if self._planner is not None:
@@ -125,23 +128,23 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class IncrementalTable(NamedTuple):
-    """A table and the column that it is read by, with what the user says about the values there."""
+    """Table and the column that it is read by, with the user's declarations about the column."""
 
     table: str
     column: str
     is_unique: bool = False
-    """No value comes twice, though the database does not know it."""
+    """Whether the user declares that no value is used twice, although the database does not guarantee it."""
     same_value_s: float | None = None
-    """For so long at most, rows come with a value that another row has. None: nobody knows."""
+    """Longest time for which further rows with an existing value may appear. None: unknown."""
 
     def delays_newest_rows(self, database: Database) -> bool:
-        """Whether rows with the largest value wait for a larger one, since more of them may come."""
-        is_known_unique = database.is_unique(self.table, self.column)  # asked always: it refuses some tables
+        """Return whether rows with the largest value wait for a larger one, since more of them may appear."""
+        is_known_unique = database.is_unique(self.table, self.column)  # always called: it rejects some tables
         return not (is_known_unique or self.is_unique) and self.same_value_s is None
 
 
 def options_of(url: str, growing: IncrementalTable) -> dict[str, str]:
-    """As text, which all options are."""
+    """Return the options as text, as Spark requires."""
     said_s = growing.same_value_s
     same_value = {} if said_s is None else {"sameValueS": str(said_s)}
     is_unique = str(growing.is_unique).lower()
@@ -149,7 +152,7 @@ def options_of(url: str, growing: IncrementalTable) -> dict[str, str]:
 
 
 def _parse_incremental_table(options: Mapping[str, str]) -> IncrementalTable:
-    """From options with their names in small letters."""
+    """Parse the options, whose names are in lower case."""
     said_s = options.get("samevalues")
     return IncrementalTable(
         options["table"],
@@ -165,7 +168,7 @@ class _RunBound(NamedTuple):
 
 
 class _Planner:
-    """How far a table can be read, asked of the database again and again."""
+    """Planner that repeatedly determines how far a table can be read."""
 
     def __init__(self, database: Database, growing: IncrementalTable) -> None:
         self.database = database
@@ -181,7 +184,7 @@ class _Planner:
         return self._settling.end
 
     def first_end(self, settle_s_max: float) -> str | None:
-        """What the first look saw, as soon as it is settled. CommandFailed if that takes too long."""
+        """Return the end that the first query observed, once it is settled; CommandFailed on a timeout."""
         deadline = time.monotonic() + self._same_value_s + settle_s_max
         end = self.settled_end()
         while end is None and self._settling.is_waiting:
@@ -198,7 +201,7 @@ class _Planner:
 
 
 def batch_of(rows: list[tuple[Any, ...]], schema: StructType, dead_topic: str) -> pa.RecordBatch:
-    """Rows as Arrow; those that do not fit have a dead letter, if the schema has a place for it."""
+    """Convert rows to Arrow; rows that do not fit get a dead letter, if the schema has that column."""
     arrow = to_arrow_schema(schema, timezone="UTC")
     values = [field for field in arrow if field.name != DEAD_LETTER_COLUMN]
     bad: dict[int, str] = {}
@@ -207,6 +210,7 @@ def batch_of(rows: list[tuple[Any, ...]], schema: StructType, dead_topic: str) -
     except CONVERSION_ERRORS as problem:
         if DEAD_LETTER_COLUMN not in schema.fieldNames():
             raise CommandFailed(f"a row does not fit {schema.simpleString()}: {problem}") from problem
+        # Only after a failed conversion are rows checked one by one: that is slow.
         bad = _unconvertible_rows(rows, values)
         nothing = (None,) * len(values)
         arrays = _arrays([nothing if place in bad else row for place, row in enumerate(rows)], values)

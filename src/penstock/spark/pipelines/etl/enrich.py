@@ -1,10 +1,10 @@
-"""enrich: each row gets what a reference table knows about it.
+"""Stage `enrich`: joins each row with a reference table.
 
-The reference is read once, kept by Spark, and read again when it is older than `refresh_s`.
+The reference is read once, cached by Spark, and read again when it is older than `refresh_s`.
 
-Rule 1: a row of the reference must be the only one with its key, or rows would multiply without a word. It
-        is checked whenever the table is read.
-Rule 2: the columns are settled at the start. A reference that has lost one of them is an error.
+Rule 1: each key must be unique in the reference, since rows would multiply silently otherwise. This is
+        checked whenever the table is read.
+Rule 2: the columns are fixed at the start. A reference that lost one of them later is an error.
 """
 
 import time
@@ -31,7 +31,7 @@ _FOUND = "_found"
 
 
 class ReferenceTable:
-    """The reference table as it is now, or was not long ago."""
+    """Reference table, as read at most `refresh_s` ago."""
 
     def __init__(self, spark: "SparkSession", spec: Spec) -> None:
         assert spec.enrich is not None, "the stage is there"
@@ -44,15 +44,16 @@ class ReferenceTable:
         self.columns = self._first.columns
 
     def enriched(self, rows: "DataFrame") -> "DataFrame":
-        """Rows with the columns of the reference, and `deadLetter` if some may be bad."""
+        """Return the rows with the columns of the reference, and `deadLetter` if rows may be bad."""
         from pyspark.sql import functions as f
 
         missing, on = self._enrich.missing, list(self._enrich.on)
+        # Broadcast: every task gets the whole reference, so rows are not shuffled and keep their order.
         enriched = rows.join(f.broadcast(self._current()), on, "left")
         passes = (
             enriched[DEAD_LETTER_COLUMN].isNotNull() if DEAD_LETTER_COLUMN in rows.columns else f.lit(False)
         )
-        if DELETED in rows.columns:  # such a row has nothing but its key
+        if DELETED in rows.columns:  # a deleted row has nothing but its key
             passes |= enriched[DELETED].isNotNull()
         if missing == "drop":
             enriched = enriched.where(passes | f.col(_FOUND).isNotNull())
@@ -61,12 +62,12 @@ class ReferenceTable:
         return enriched.drop(_FOUND)
 
     def schema_after(self, rows: "DataFrame") -> "StructType":
-        """The columns that rows have when they are joined. No row is read for it."""
+        """Return the schema of joined rows, without reading a row."""
         self._check(rows)
         return rows.join(self._first, list(self._enrich.on), "left").schema
 
     def check(self, rows: "DataFrame") -> None:
-        """Before the first batch: whether such rows can be joined, and with this reference."""
+        """Check before the first batch that such rows can be joined with this reference."""
         self._check(rows)
         self._current()
 
@@ -110,8 +111,10 @@ class ReferenceTable:
 
         if self._cached is None or time.monotonic() - self._read_at >= self._enrich.refresh_s:
             table = self._read(self.columns).select(*self.columns)
-            # Spark takes what it keeps for the same files. So each reading is made to look different.
+            # Spark's cache treats two reads of the same files as equal. A random column makes each read
+            # distinct.
             fresh = table.withColumn(_FOUND, f.lit(uuid.uuid4().hex)).persist()
+            # The new table is checked before the old one is dropped.
             self._check_unique(fresh)
             if self._cached is not None:
                 self._cached.unpersist()

@@ -1,8 +1,9 @@
-"""`etl`: all stages in one process, or some of them.
+"""`etl`: runs all stages, or some of them, in one process.
 
-With `once` the stages run one after the other, so that what the first has extracted is loaded at the end.
-Else all run at the same time until a stop is asked for. If one fails, the others finish their batch and end
-too: what is wrong is said once, and not buried under what goes on.
+With `once`, the stages run one after the other, so that all rows that the first stage extracted are loaded at
+the end. Otherwise all stages run at the same time until a stop is requested. If one stage fails, the other
+stages finish their batch and end, too: so the error is the last output and is not buried under progress
+lines.
 """
 
 import time
@@ -50,11 +51,11 @@ ShowLine = Callable[[str], None]
 
 class StageReport(NamedTuple):
     name: str
-    """Of the query, and of the group that shows its lag."""
+    """Name of the query, and of the group that reports its lag."""
     rows: int
     batches: int
     lag: int | None
-    """None for a stage that reads no topic, and for one that had nothing to read."""
+    """None for a stage that reads no topic, and for a stage that had nothing to read."""
 
 
 class EtlReport(NamedTuple):
@@ -67,7 +68,7 @@ class EtlReport(NamedTuple):
     dead_letter_topic: str
     checkpoint: str
     held_back: NewestRows | None = None
-    """Rows of a table that wait for a larger value of the column that it is read by."""
+    """Rows of a table that wait for a larger value of the column by which the table is read."""
 
     def document(self) -> dict[str, Any]:
         stages = {stage: stage_progress._asdict() for stage, stage_progress in self.stages.items()}
@@ -93,7 +94,7 @@ class EtlReport(NamedTuple):
 
 
 def check(settings: EtlSettings) -> None:
-    """All that can be found wrong without Spark. Makes topics, tables and checkpoints that are new."""
+    """Run all checks that need no Spark, and create new topics, tables and checkpoints."""
     spec = settings.spec
     if unknown := [stage for stage in settings.stages if stage not in spec.stages]:
         raise CommandFailed(f"{spec.file} has no stage {unknown[0]}; it has {', '.join(spec.stages)}")
@@ -123,7 +124,7 @@ def _make_topics(client: ClusterClient, spec: Spec) -> None:
 
 
 def etl(spark: "SparkSession", settings: EtlSettings, stop: StopRequest, show_line: ShowLine) -> EtlReport:
-    """Until all is loaded that was there at the start (`once`), or until a stop is asked for."""
+    """Run until all rows present at the start are loaded (`once`), or until a stop is requested."""
     _check_session(spark)
     check(settings)
     for note in _notes(settings):
@@ -151,7 +152,7 @@ def etl(spark: "SparkSession", settings: EtlSettings, stop: StopRequest, show_li
 
 @contextmanager
 def _run_locks(settings: EtlSettings) -> Iterator[None]:
-    """Two runs of a stage would read the same rows and both write them."""
+    """Lock the stages: two runs of a stage would read the same rows and both write them."""
     with ExitStack() as held:
         for stage in settings.stages:
             held.enter_context(
@@ -180,7 +181,7 @@ def _run(
 
 
 def _notes(settings: EtlSettings) -> Iterator[str]:
-    """What a spec says that is right for some data and wrong for others."""
+    """Yield warnings about settings that are right for some data and wrong for other data."""
     spec = settings.spec
     if isinstance(spec.extract, FromDatabase) and "extract" in settings.stages:
         yield from source_notes(spec.extract)
@@ -198,7 +199,7 @@ def _held_back(settings: EtlSettings, show_line: ShowLine) -> NewestRows | None:
     try:
         return held_back(source, (last_offset(settings.checkpoint("extract")) or {}).get("after"))
     except (CommandFailed, *DATABASE_ERRORS) as problem:
-        # What was read is loaded: that the database is gone by now is no failure of the run.
+        # The rows are loaded already: a database that is unreachable now is no failure of the run.
         show_line(f"how many rows are held back is not known: {problem}")
         return None
 
@@ -223,6 +224,7 @@ def _run_together(
         try:
             run(query, stage_progress, stop, show_line)
         except CommandFailed as problem:
+            # One failed stage stops the other stages after their current batch.
             stop.request()
             raise CommandFailed(f"{query.name}: {problem}") from problem
 
@@ -246,13 +248,13 @@ def _stage_report(settings: EtlSettings, stage: str, progress: Progress) -> Stag
 
 
 def _dead_letter_count(settings: EtlSettings) -> int:
-    """How many records the topic of dead letters has had."""
+    """Return the number of records that the dead letter topic has ever had."""
     return sum(_ends(settings, settings.spec.dead_letters).values())
 
 
 def _ends(settings: EtlSettings, topic: str) -> dict[TopicPartition, int]:
     with cluster(settings.access) as client:
-        # Up to where a stage may read; what lies beyond it is no lag of the stage.
+        # Read up to where a stage may read; records beyond that are no lag of the stage.
         wanted = dict.fromkeys(partitions_of(client, [topic], existed=True), LATEST)
         found = client.offsets(wanted, read_committed=ISOLATION_LEVELS[settings.isolation_level])
     return {partition: int(offset) for partition, (offset, _) in found.items()}

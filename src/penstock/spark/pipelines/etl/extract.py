@@ -1,9 +1,9 @@
-"""extract: rows from files, a table or a topic.
+"""Stage `extract`: reads rows from files, a table or a topic.
 
-Each way gives a stream of rows with their columns and `deadLetter`, which is null in good rows.
+Each source returns a stream of rows with their columns and `deadLetter`, which is null in good rows.
 
-Rule: columns are known before the first row is read: the spec says them, or the database does. So every
-      later stage knows its own without waiting for rows.
+Rule: columns are known before the first row is read, from the spec or from the database. So every later stage
+can derive its columns without waiting for rows.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-# Without a word, Spark leaves out files older than the newest one by more than this: by default a week. A
-# file that is moved keeps its time, so its age does not tell when it came.
+# By default, Spark silently skips files that are more than a week older than the newest file. A moved file
+# keeps its time, so its age does not show when the file arrived.
 _FILE_AGE_MAX: Final = {"maxFileAge": "36500d"}
 FILE_HEADER: Final = "penstock-source-file"
 _FILE_OPTIONS: Final = {
-    # A file whose header names other columns, or the same in another order, is refused and not misread.
+    # A file whose header has other column names or another order is rejected instead of misread.
     "csv": {"header": "true", "enforceSchema": "false"},
     "json": {},
     "parquet": {},
@@ -37,7 +37,7 @@ _FILE_OPTIONS: Final = {
 
 
 def check_source(spec: Spec) -> None:
-    """What can be found wrong without Spark. Makes the folder of files if it is not there."""
+    """Run the checks that need no Spark; create the folder of files if it does not exist."""
     match spec.extract:
         case FromFiles(path):
             folder = Path(path)
@@ -47,11 +47,11 @@ def check_source(spec: Spec) -> None:
         case FromDatabase() as source:
             _table_ddl(source)
         case FromTopic():
-            pass  # whoever asks the cluster finds out
+            pass  # the topic is checked with the cluster's metadata (etl.py)
 
 
 def source_schema(spec: Spec) -> "StructType":
-    """The columns of rows, without the dead letter."""
+    """Return the columns of rows, without the dead letter."""
     match spec.extract:
         case FromFiles(_, _, schema):
             return columns_of(schema)
@@ -73,7 +73,7 @@ def _table_ddl(source: FromDatabase) -> str:
 
 
 def source_notes(source: FromDatabase) -> list[str]:
-    """What a reader of the table has to know: rows that wait, and rows that can be missed."""
+    """Return notes for users about the table: rows that wait, and rows that can be missed."""
     growing = incremental_table_of(source)
     with closing(connect(source.url)) as database:
         read_warnings = database.read_warnings(source.table, source.column, is_unique=source.is_unique)
@@ -88,7 +88,7 @@ def source_notes(source: FromDatabase) -> list[str]:
 
 
 def held_back(source: FromDatabase, after: str | None) -> NewestRows | None:
-    """Rows that are not read, because they have the largest value. `after` is the last one that was read."""
+    """Return the rows that are not read since they have the largest value; `after` is the last value read."""
     with closing(connect(source.url)) as database:
         if not incremental_table_of(source).delays_newest_rows(database):
             return None
@@ -102,7 +102,7 @@ def incremental_table_of(source: FromDatabase) -> IncrementalTable:
 def extract_stream(
     spark: "SparkSession", spec: Spec, reading: Mapping[str, str], rows_per_batch: int
 ) -> "DataFrame":
-    """`reading` are options for reading a topic."""
+    """Open the source's stream; `reading` holds the options for reading a topic."""
     match spec.extract:
         case FromFiles() as files:
             return _from_files(spark, files, spec.dead_letters)

@@ -1,15 +1,16 @@
-"""extract from a topic: values as rows, what else a record has as columns, and tombstones.
+"""Stage `extract` for a topic: parsed values, record fields as columns, and tombstones.
 
-A record without a value, a tombstone, says that what its key names is gone. It is no row. A spec says what
-becomes of it:
+A tombstone, a record without a value, deletes the row that its key identifies. A tombstone is no row. The
+spec chooses how tombstones are handled:
 
-    dead      a dead letter, which the report counts
-    delete    a row with the column that the key is (`key_column`), time and headers if they are asked for,
-              and `_deleted`. It keeps its place among rows of its key through all stages, and load deletes
-    row       a row like others, in which all columns of the value are null
+    dead      as a dead letter, which the report counts
+    delete    as a row with the key's column (`key_column`), time and headers if requested, and `_deleted`.
+              The row keeps its position among rows of its key through all stages, and load deletes the
+              target row
+    row       as a normal row, in which all columns of the value are null
 
-Rule: with `delete`, every stage passes `_deleted` on; a [transform] that does not select it is refused
-      (`stages.py`). So no deletion gets lost on the way without a word.
+Rule: with `delete`, every stage passes `_deleted` on; a [transform] that does not select it is rejected
+(`stages.py`). So no deletion is lost silently.
 """
 
 from collections.abc import Mapping
@@ -47,7 +48,7 @@ def _payload_schema(source: FromTopic, dead_topic: str) -> "StructType":
 
 
 def topic_schema(source: FromTopic, spec: Spec) -> "StructType":
-    """Columns of rows: those of values, then those of records that the spec asks for."""
+    """Return the columns of rows: those of values, then the record columns that the spec requests."""
     from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
     found = [
@@ -76,7 +77,7 @@ def topic_schema(source: FromTopic, spec: Spec) -> "StructType":
 def rows_of_topic(
     spark: "SparkSession", source: FromTopic, spec: Spec, reading: Mapping[str, str]
 ) -> "DataFrame":
-    """The columns of `topic_schema`, and `deadLetter`."""
+    """Return the stream with the columns of `topic_schema`, and `deadLetter`."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -105,6 +106,7 @@ def rows_of_topic(
         key = _key_as(kind)
         is_of_value = name in columns
         columns[name] = f.when(is_tombstone, key).otherwise(columns[name]) if is_of_value else key
+        # Where the value has the column, the key is only needed for tombstones.
         needed = is_tombstone if is_of_value else f.col("key").isNotNull()
         is_unreadable = needed & f.col("key").isNotNull() & key.isNull()
         reason = f.coalesce(reason, f.when(is_unreadable, f.lit(f"the key of the record is no {kind}")))
@@ -125,7 +127,7 @@ def rows_of_topic(
 
 
 def _key_as(kind: str) -> "Column":
-    """The text of a record's key as a value of this type; null if it is none."""
+    """Return the text of a record's key as a value of this type, or null if it is not one."""
     from pyspark.sql import functions as f
 
     text = f.col("key").cast("string")

@@ -1,7 +1,7 @@
-"""load: rows to a lake, to PostgreSQL or to a topic.
+"""Stage `load`: writes rows to a lake, to PostgreSQL or to a topic.
 
-The lake and PostgreSQL take each batch once, by its number and in one step with it. A topic takes rows as
-those between stages do (`stage_topic.py`).
+The lake and PostgreSQL commit each batch once: the batch number is committed in one step with the rows. A
+topic is written in the same way as topics between stages (`stage_topic.py`).
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 
 def check_target(spec: Spec, checkpoint: Path) -> None:
-    """What can be found wrong without Spark. Makes a table of the lake if it is new."""
+    """Run the checks that need no Spark, and create a new lake table."""
     match spec.load:
         case ToLake(form, folder, by, time_column):
             make_table(folder, Description(form, by, time_column))
             with open_table(folder) as table:
+                # A new checkpoint reads the stage topic from its start, so all rows would come twice.
                 if table.files() and is_new(checkpoint):
                     raise CommandFailed(
                         f"{folder} holds rows, and the checkpoint {checkpoint} is new: all rows would be "
@@ -44,7 +45,7 @@ def check_target(spec: Spec, checkpoint: Path) -> None:
 def lake_writer(
     rows: "DataFrame", target: ToLake, topic: str, access: Mapping[str, str]
 ) -> "DataStreamWriter":
-    """`topic` is where the rows come from: by its offsets the table knows them again."""
+    """Return the lake writer. The table detects duplicates by the offsets of `topic`, the rows' source."""
     columns = [name for name in rows.columns if name not in (DEAD_LETTER_COLUMN, "_record")]
     if set(OFFSET_COLUMNS) <= set(columns):
         raise CommandFailed(
@@ -85,7 +86,7 @@ def postgres_writer(
     postgres.prepare(target, StructType([field for field in schema if field.name != DELETED]))
     postgres_sink.register(rows.sparkSession)
     good = without_dead_letters(_without_null_keys(rows, target, spec), access)
-    # PostgreSQL reads bytes as hexadecimal digits, and JSON of Spark's has them otherwise.
+    # PostgreSQL expects bytes as hexadecimal digits; Spark's JSON encodes them differently.
     values = good.select(
         *(
             f.concat(f.lit("\\x"), f.hex(field.name)).alias(field.name)
@@ -104,7 +105,7 @@ def postgres_writer(
 
 
 def _without_null_keys(rows: "DataFrame", target: PostgresTarget, spec: Spec) -> "DataFrame":
-    """Rows are told apart by their keys, so each must have one."""
+    """Make rows with a null in the key dead letters: the target identifies rows by their keys."""
     from pyspark.sql import functions as f
 
     if not target.key:

@@ -1,22 +1,24 @@
-"""A table of PostgreSQL that takes each micro-batch once.
+"""PostgreSQL table that commits each micro-batch exactly once.
 
-Strategy: tasks copy their rows to a staging table, as JSON, under the name of their attempt. The driver then
-does all that counts in ONE transaction: rows of the attempts that it was told of go from the staging table to
-the target, and the number of the batch and the offsets of its rows are recorded.
+Tasks copy their rows as JSON to a staging table, under the id of their attempt. The driver does all the rest
+in ONE transaction: it moves the rows of the attempts that tasks reported from the staging table to the
+target, and records the batch number and the offsets of the rows.
 
     penstock_batches     the last batch of each query
-    penstock_offsets     one past the last offset that a target holds of each partition
-    penstock_staging_…   rows on their way; unlogged. A commit removes its own, and what is older than a day
-    penstock_deleted_…   beside a target whose rows have versions and can be deleted: what tombstones deleted
+    penstock_offsets     one past the last offset that a target holds, per partition
+    penstock_staging_…   staged rows; unlogged. A commit removes its own rows and rows older than a day
+    penstock_deleted_…   keys that tombstones deleted, for a target whose rows have versions
 
-Rule 1: a batch that is recorded is not taken again. Who asks holds a lock on the query's row. But if it has
-        rows that the target has not, the checkpoint is older than the target, and that is refused.
-Rule 2: rows of attempts that nobody told of are never taken.
-Rule 3: offsets that the target holds are refused, so that a new checkpoint does not bring all rows again.
-Rule 4: a row that PostgreSQL refuses is found and reported; the others are taken.
-Rule 5: nobody is waited for longer than LOCK_S_MAX. A task that hangs in its COPY holds up no commit.
-Rule 6: commits that look for deletions in one target come one after another. Two queries that load it from
-        two topics would otherwise not see what the other is about to delete.
+Rule 1: a recorded batch is not applied again. The commit holds a lock on the query's row while it checks. If
+        the batch has rows that the target lacks, the checkpoint is older than the target, and the commit
+        fails.
+Rule 2: rows of attempts that no task reported are never applied.
+Rule 3: offsets that the target already holds are rejected, so that a new checkpoint cannot load all rows
+        again.
+Rule 4: a row that PostgreSQL rejects is found and reported; the other rows are applied.
+Rule 5: no lock is waited for longer than LOCK_S_MAX. A task that hangs in its COPY does not block a commit.
+Rule 6: commits that check for deletions in one target are serialized. Otherwise two queries that load the
+        target from two topics would not see each other's uncommitted deletions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -80,7 +82,7 @@ _TYPES: Final = {
 
 
 class StagedAttempt(NamedTuple):
-    """What one attempt of a task has copied."""
+    """Rows that one attempt of a task has copied."""
 
     attempt: str
     rows: int
@@ -109,7 +111,7 @@ def _sentence(problem: psycopg.Error) -> str:
 
 
 def prepare(target: PostgresTarget, schema: "StructType") -> None:
-    """Make what is missing, the target too. CommandFailed if rows cannot go into the table."""
+    """Create missing tables, including the target; raise CommandFailed if rows cannot be inserted."""
     staging = sql.SQL(
         "create unlogged table if not exists {} (attempt text, part int, pos bigint, row text, "
         "staged_at timestamptz not null default now(), primary key (attempt, part, pos))"
@@ -128,6 +130,7 @@ def prepare(target: PostgresTarget, schema: "StructType") -> None:
                     f"the table {target.table} has no column {missing[0]}, which rows have: add it, "
                     "or leave it out in [transform]"
                 )
+            # EXPLAIN checks columns, types and privileges without inserting a row.
             connected.execute(sql.SQL("explain {}").format(taking(target, of_attempts([]))))
     except psycopg.Error as problem:
         raise CommandFailed(
@@ -148,7 +151,7 @@ def _table_ddl(target: PostgresTarget, schema: "StructType") -> sql.Composed:
 
 
 def _make_deleted(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> None:
-    """With the types of the target's columns, which may be another's."""
+    """Create the table of deletions with the types of the target's columns, which may be user-defined."""
     found = connected.execute("select to_regclass(%s)", (target.deleted.as_string(connected),)).fetchone()
     if found is not None and found[0] is not None:
         return
@@ -162,7 +165,10 @@ def _make_deleted(connected: "psycopg.Connection[Any]", target: PostgresTarget) 
 
 
 def _column_type(kind: "DataType") -> Any:
-    """Any: psycopg wants words that stand in the code, and these are put together here from such."""
+    """Return the column's PostgreSQL type.
+
+    The type is Any: psycopg requires literal strings, and these are composed of literals here.
+    """
     name = kind.simpleString()
     if name.startswith("decimal"):
         return name.replace("decimal", "numeric")
@@ -170,7 +176,7 @@ def _column_type(kind: "DataType") -> Any:
 
 
 def stage(target: PostgresTarget, attempt: str, rows: Iterator[StagedRow]) -> StagedAttempt:
-    """A task's work."""
+    """Copy rows to the staging table (runs in a task)."""
     count, spans = 0, dict[TopicPartition, OffsetSpan]()
     copy_text = sql.SQL("copy {} (attempt, part, pos, row) from stdin").format(target.staging)
     with (
@@ -196,11 +202,12 @@ def commit(
     *,
     lock_s_max: int = LOCK_S_MAX,
 ) -> bool:
-    """The driver's work. False if the table has the batch already. `write_rejected` gets what was refused."""
+    """Commit a batch (runs in the driver); False if the table has it. `write_rejected` gets rejected rows."""
     try:
         with connection(target.url) as connected:
             connected.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(f"{lock_s_max}s")))
-            # Else a row that breaks a deferred one would make the whole commit fail, and each time again.
+            # A deferred constraint would otherwise fail at the commit, for the whole batch and in every
+            # retry.
             connected.execute("set constraints all immediate")
             return _committed(connected, target, QueryBatch(query, batch), staged, write_rejected)
     except psycopg.errors.LockNotAvailable as problem:
@@ -217,6 +224,7 @@ def _committed(
     staged: Sequence[StagedAttempt],
     write_rejected: Callable[[list[RejectedRow]], None],
 ) -> bool:
+    # Locks the row of the query: a concurrent commit of the same query waits here (rule 1).
     recorded = _recorded(connected, numbered.query)
     spans, name = _merged_spans(staged), _full_name(connected, target)
     ends, attempts = _ends(connected, name, spans), [each.attempt for each in staged]
@@ -226,12 +234,14 @@ def _committed(
         return False
     check_no_overlap(spans, ends)
     if target.remembers_deleted:
-        # Until the transaction ends. Not on the table of deletions, where vacuum would be in the way.
+        # The lock is held until the transaction ends. It is not a lock on the deletions table, where it would
+        # conflict with vacuum.
         connected.execute("select pg_advisory_xact_lock(hashtext('penstock'), hashtext(%s))", (name,))
     rows = sum(each.rows for each in staged)
     _check_staged(connected, target, attempts, rows)
     refused = list(insert_rows(connected, target, attempts))
     if refused:
+        # Before the transaction commits: a crash in between writes the dead letters twice, but loses none.
         write_rejected(refused)
     connected.execute(
         "update penstock_batches set batch = %s, rows = rows + %s, committed_at = now() where query = %s",
@@ -243,7 +253,11 @@ def _committed(
 
 
 def _remove(connected: "psycopg.Connection[Any]", target: PostgresTarget, attempts: Sequence[str]) -> None:
-    """Not all, which somebody else may be about to commit; nor by truncate, which waits for tasks."""
+    """Delete the batch's staged rows, and old rows of failed attempts.
+
+    Other rows may belong to a batch that another query is about to commit. TRUNCATE would wait for running
+    tasks.
+    """
     gone = sql.SQL("delete from {} where attempt = any(%s) or staged_at < now() - make_interval(hours => %s)")
     connected.execute(gone.format(target.staging), (list(attempts), ORPHAN_HOURS))
 
@@ -254,7 +268,7 @@ def _check_already_committed(
     spans: Mapping[TopicPartition, OffsetSpan],
     ends: Mapping[TopicPartition, int],
 ) -> None:
-    """A batch whose number is recorded must be one that was taken: else its rows would be lost in silence."""
+    """Check that a recorded batch has no rows beyond the target's offsets: they would be lost silently."""
     for partition, span in spans.items():
         if span.end > ends[partition]:
             raise CommandFailed(
@@ -267,7 +281,7 @@ def _check_already_committed(
 
 
 def _recorded(connected: "psycopg.Connection[Any]", query: str) -> int:
-    """And locked, until the transaction ends."""
+    """Return the query's last batch, with its row locked until the transaction ends."""
     connected.execute(
         "insert into penstock_batches values (%s, -1, 0, now()) on conflict do nothing", (query,)
     )
@@ -288,7 +302,7 @@ def _merged_spans(staged: Sequence[StagedAttempt]) -> dict[TopicPartition, Offse
 
 
 def _full_name(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> str:
-    """With its schema: orders and public.orders are one table."""
+    """Return the table's name with its schema: orders and public.orders are one table."""
     found = connected.execute(
         "select nspname || '.' || relname from pg_class c join pg_namespace n on n.oid = c.relnamespace "
         "where c.oid = %s::regclass",
@@ -301,8 +315,9 @@ def _full_name(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> 
 def _ends(
     connected: "psycopg.Connection[Any]", name: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """And locked, until the transaction ends. Also where there was nothing: so a row is put there first."""
+    """Return the recorded offsets, locked until the transaction ends; missing rows are created first."""
     found = {}
+    # Sorted: two commits that lock the same rows in the same order cannot deadlock.
     for partition in sorted(partitions):
         row = (name, *partition)
         connected.execute("insert into penstock_offsets values (%s, %s, %s, 0) on conflict do nothing", row)
@@ -326,7 +341,7 @@ def _record_ends(
 def _check_staged(
     connected: "psycopg.Connection[Any]", target: PostgresTarget, attempts: Sequence[str], rows: int
 ) -> None:
-    """A crash of PostgreSQL empties tables that are not logged."""
+    """Check the number of staged rows: a crash of PostgreSQL empties unlogged tables."""
     query = sql.SQL("select count(*) from {} where attempt = any(%s)").format(target.staging)
     found = connected.execute(query, (list(attempts),)).fetchone()
     if found is None or found[0] != rows:

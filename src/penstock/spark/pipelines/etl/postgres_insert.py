@@ -1,13 +1,15 @@
-"""Rows on their way from a staging table to the target, and those among them that PostgreSQL refuses.
+"""Insertion of staged rows into the target, and isolation of the rows that PostgreSQL rejects.
 
-Strategy: all rows in one statement. If that is refused, halves of them, and so on; pieces of ROWS_SINGLY are
-taken row by row, in PostgreSQL itself. So one bad row among many costs about one more pass over them, and if
-all are bad, each costs what a row costs there: no request and no search.
+All rows are inserted in one statement. If PostgreSQL rejects the statement, the rows are split in halves,
+recursively; chunks of ROWS_SINGLY are inserted row by row by a block inside PostgreSQL. So one bad row among
+many costs about one more pass over the rows. If all rows are bad, each row costs its insertion: no round trip
+and no search.
 
-Rule 1: whatever a table has against a row is found in its statement: who calls has set constraints immediate.
-Rule 2: a right that the user has not is no matter of rows. Only policies of rows are.
-Rule 3: where rows have versions, a deleted one is remembered with that of its tombstone. An older row that
-        comes later would otherwise find nothing newer than itself, and come back.
+Rule 1: every violation is raised within the statement that inserts the row: the caller has set constraints
+        immediate.
+Rule 2: a missing privilege of the user is not an error of a row. A violated row policy is.
+Rule 3: for rows with versions, a deletion is recorded with the version of its tombstone. Otherwise an older
+        row that arrives later would find no newer row, and reappear.
 """
 
 import hashlib
@@ -22,18 +24,18 @@ from penstock.spark.pipelines.etl.spec import DELETED
 
 ROWS_SINGLY: Final = 1_000
 _READABLE_BYTES_MAX: Final = 40
-"""Of the name of a target within that of another table, with room for the name of an index: 63 in all."""
+"""Limit for the target's name within another table's name, with room for an index name: 63 bytes in all."""
 ROW_ERRORS: Final = (
     psycopg.DataError,
     psycopg.IntegrityError,
-    psycopg.errors.ProgramLimitExceeded,  # as a key that is too long for its index
-    psycopg.errors.StatementTooComplex,  # as a value that is nested too deep
-    psycopg.errors.RaiseException,  # of a trigger
-    psycopg.errors.InsufficientPrivilege,  # of a policy
+    psycopg.errors.ProgramLimitExceeded,  # for example, a key that is too long for its index
+    psycopg.errors.StatementTooComplex,  # for example, a value that is nested too deep
+    psycopg.errors.RaiseException,  # raised by a trigger
+    psycopg.errors.InsufficientPrivilege,  # raised by a row policy
 )
-"""The block below names the same; there 54000 stands for all that begin with 54."""
+"""Errors of single rows. The block below names the same; its class 54 covers all codes that begin with 54."""
 _RESULT: Final = "penstock.refused"
-"""A setting of the session, which needs no right to make anything: a block of code returns nothing itself."""
+"""Session setting that returns the result: a DO block returns nothing, and a setting needs no privilege."""
 _ROW_BY_ROW: Final = """
 declare
     penstock_row record;
@@ -58,18 +60,18 @@ end
 
 
 class PostgresTarget(NamedTuple):
-    """Plain values: sent to executors."""
+    """Table that rows are loaded into. Plain values: sent to executors."""
 
     url: str
     table: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
     topic: str
-    """That rows are from."""
+    """Topic that the rows come from."""
     version: str | None = None
-    """Of rows with the same key, the one with the largest value in this column stays. None: the last one."""
+    """Column by which the largest of rows with the same key is kept. None: the last row is kept."""
     deletes: bool = False
-    """Whether rows can say that what their key names is to be deleted (`spec.DELETED`)."""
+    """Whether rows can request the deletion of the row with their key (`spec.DELETED`)."""
 
     @property
     def staging(self) -> sql.Identifier:
@@ -86,9 +88,9 @@ class PostgresTarget(NamedTuple):
 
     @property
     def deleted(self) -> sql.Identifier:
-        """The table of keys and versions that tombstones have deleted, in the schema of the target."""
+        """Name of the table of deleted keys and their versions, in the schema of the target."""
         *schema, name = self.table.split(".")
-        if len(name.encode()) > _READABLE_BYTES_MAX:  # PostgreSQL cuts names, and two could become one
+        if len(name.encode()) > _READABLE_BYTES_MAX:  # PostgreSQL truncates names, and two could collide
             name = hashlib.sha256(name.encode()).hexdigest()[:16]
         return sql.Identifier(*schema, f"penstock_deleted_{name}")
 
@@ -117,7 +119,7 @@ def names(given: Sequence[str]) -> sql.Composed:
 
 
 def taking(target: PostgresTarget, some: sql.Composable) -> sql.Composed:
-    """The statement for those rows of the staging table `s`; of those with the same key only the newest."""
+    """Return the insert statement for some rows of staging table `s`; of each key, only the newest row."""
     keys = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.key)
     rows = sql.SQL(
         "select {distinct} {columns}{is_gone} from {staging} s, "
@@ -147,8 +149,10 @@ def _deletion_column() -> sql.Composed:
 
 
 def _deleting(target: PostgresTarget, rows: sql.Composed) -> tuple[sql.Composed, sql.Composed]:
-    """What comes before the insert, and the rows that are inserted. A key is deleted or inserted, never both:
-    only its newest row counts."""
+    """Return the clauses before the insert, and the rows to insert.
+
+    A key is deleted or inserted, never both: only its newest row counts.
+    """
     is_newer, remembering = sql.Composed([]), sql.Composed([])
     if target.version is not None:
         version = sql.Identifier(target.version)
@@ -168,8 +172,10 @@ def _same_key(target: PostgresTarget, *tables: str) -> sql.Composed:
 
 
 def _newer_than_deleted(target: PostgresTarget, version: sql.Identifier, rows: sql.Composed) -> sql.Composed:
-    """Those rows that no tombstone with a larger version was before. One of the same version was earlier, so
-    the row counts, as it does against a row."""
+    """Return the rows without a tombstone of a larger version.
+
+    A tombstone of the same version was earlier, so the row counts, as it does against another row.
+    """
     return sql.SQL(
         "select found.* from ({rows}) found where not exists (select from {deleted} deleted "
         "where {same_key} and (found.{version} is null or found.{version} < deleted.{version}))"
@@ -182,8 +188,11 @@ def _newer_than_deleted(target: PostgresTarget, version: sql.Identifier, rows: s
 
 
 def _remembering(target: PostgresTarget, version: sql.Identifier) -> sql.Composed:
-    """Changes to the table of deletions. A key is there only while it has no row, so that the table grows by
-    keys that stay deleted. A tombstone without a version is older than all that have one: not noted."""
+    """Return the clauses that update the table of deletions.
+
+    A key is in that table only while the target has no row for it, so the table grows only by keys that stay
+    deleted. A tombstone without a version is older than all rows with a version, and is not recorded.
+    """
     return sql.SQL(
         ", noted as (insert into {deleted} as deleted ({columns}) select {columns} from newest "
         "where penstock_gone and {version} is not null and not exists "
@@ -221,7 +230,7 @@ def _on_conflict(target: PostgresTarget) -> sql.Composable:
     update = sql.SQL("on conflict ({}) do update set {}").format(key, changes)
     if target.version is None:
         return update
-    # Rows of several partitions come in any order, and so do batches of them.
+    # Rows of several partitions, and batches of them, come in any order, so an older row must not overwrite.
     return update + sql.SQL(" where kept.{0} is null or excluded.{0} >= kept.{0}").format(
         sql.Identifier(target.version)
     )
@@ -240,8 +249,9 @@ def _between(attempts: Sequence[str], first: RecordPosition, last: RecordPositio
 def insert_rows(
     connected: "psycopg.Connection[Any]", target: PostgresTarget, attempts: Sequence[str]
 ) -> Iterator[RejectedRow]:
-    """What was not."""
+    """Insert the rows of the attempts; yield the rejected rows."""
     try:
+        # A savepoint: after an error, the surrounding transaction of the commit continues.
         with connected.transaction():
             connected.execute(taking(target, of_attempts(attempts)))
         return
@@ -252,13 +262,13 @@ def insert_rows(
         places: list[RecordPosition] = connected.execute(
             query.format(target.staging, of_attempts(attempts))
         ).fetchall()
-        # What a planner does not know of a table that was just filled, it guesses: all rows, each time.
+        # Without statistics on the freshly filled table, the planner would scan all rows for every chunk.
         connected.execute(sql.SQL("analyze {}").format(target.staging))
     yield from _insert_by_halves(connected, target, attempts, places)
 
 
 def _check_rights(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> None:
-    """Raises if it is the whole statement that is not allowed; policies are asked only about rows."""
+    """Raise the error if the whole statement lacks a privilege; EXPLAIN does not evaluate row policies."""
     connected.execute(sql.SQL("explain {}").format(taking(target, of_attempts([]))))
 
 

@@ -1,7 +1,7 @@
-"""`format("penstock-postgres")`: a streaming sink that a table of PostgreSQL takes each batch of once.
+"""`format("penstock-postgres")`: streaming sink for a PostgreSQL table that applies each batch once.
 
-Tasks stage, the driver commits (`postgres.py`). Rows come as JSON in the column `value`, with `partition` and
-`offset` of the record they are from.
+Tasks stage rows, the driver commits (`postgres.py`). Rows are JSON in the column `value`, with `partition`
+and `offset` of their source record.
 """
 
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "penstock-postgres"
 _REASON_CHARACTERS_MAX: Final = 500
-"""PostgreSQL quotes keys."""
+"""Limit for the reason in a header: PostgreSQL's messages quote keys."""
 
 
 def register(spark: "SparkSession") -> None:
@@ -35,7 +35,7 @@ def register(spark: "SparkSession") -> None:
 
 
 def options_of(target: PostgresTarget, access: Mapping[str, str], dead_topic: str) -> dict[str, str]:
-    """As text, which all options are."""
+    """Return the options as text, as Spark requires."""
     return {
         "url": target.url,
         "target": json.dumps(target._replace(url="")),
@@ -54,7 +54,7 @@ class PostgresSink(DataSource):
 
 
 class StagedRowsMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Message of a task to the driver."""
 
     def __init__(self, query: str, staged: StagedAttempt) -> None:
         self.query = query
@@ -86,7 +86,7 @@ class PostgresWriter(DataSourceStreamArrowWriter):
             postgres.commit(self._target, staged_messages[0].query, batchId, staged, self._write_rejected)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What is staged is nobody's, and a commit removes it when it is old."""
+        """Do nothing: staged rows that no commit applies are removed when they are old."""
 
     def _write_rejected(self, refused: Sequence[RejectedRow]) -> None:
         letters = [self._dead_letter(each) for each in refused]

@@ -1,10 +1,11 @@
-"""Rows as records of a stage's topic, and back; and those that cannot be read, on a way of their own.
+"""Conversion of rows to records of a stage's topic and back, with dead letters for unreadable records.
 
-A record's value is its row as JSON, written and read by Spark itself. A row that is bad has a column
-`deadLetter` that is not null (payload/dead_letters.py): it travels with the others until it is written. Where
-it cannot travel, as through a function of the user's, `without_dead_letters` writes it and takes it out.
+A record's value is its row as JSON, written and parsed by Spark itself. A bad row has a non-null column
+`deadLetter` (payload/dead_letters.py), and stays among the other rows until a stage writes it. Where the
+column cannot be passed on, as through a user's function, `without_dead_letters` writes the dead letters and
+removes them.
 
-Rule: dead letters are written at least once. Headers tell which are the same.
+Rule: dead letters are written at least once. Their headers identify duplicates.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,7 @@ _READING: Final = {**_WRITING, "mode": "PERMISSIVE", "columnNameOfCorruptRecord"
 
 
 def json_of(rows: "DataFrame", *, without: str = DEAD_LETTER_COLUMN) -> "Column":
-    """All columns but the dead letter, and one more that can be left out, as one value."""
+    """Return all columns except the dead letter, and except `without`, as one JSON value."""
     from pyspark.sql import functions as f
 
     values = [rows[f"`{name}`"] for name in rows.columns if name not in (DEAD_LETTER_COLUMN, without)]
@@ -42,14 +43,14 @@ def json_of(rows: "DataFrame", *, without: str = DEAD_LETTER_COLUMN) -> "Column"
 
 
 def columns_of(ddl: str) -> "StructType":
-    """All of which may be null. ConfigError if it is not understood."""
+    """Parse the columns, all nullable; raise ConfigError for an invalid declaration."""
     from pyspark.sql.types import StructType
 
     return StructType([nullable_field(field) for field in parse_ddl(SchemaFile("of columns", ddl.encode()))])
 
 
 def parse_rows(records: "DataFrame", schema: "StructType", stage: str, dead_topic: str) -> "DataFrame":
-    """The columns of `schema` and `deadLetter`; with `partition` and `offset` of the record in `_record`."""
+    """Return the columns of `schema`, `deadLetter`, and the record's partition and offset in `_record`."""
     from pyspark.sql import functions as f
 
     row = f.from_json(f.col("value").cast("string"), with_corrupt(schema), _READING)
@@ -70,7 +71,7 @@ def parse_rows(records: "DataFrame", schema: "StructType", stage: str, dead_topi
 
 
 def with_corrupt(schema: "StructType") -> "StructType":
-    """And a column for what is not as the schema says."""
+    """Return the schema with a column for values that do not match the schema."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     return StructType([*schema.fields, StructField(CORRUPT, StringType())])
@@ -84,7 +85,7 @@ def dead_letter_of(
     value: "Column",
     source: "Mapping[str, Column]",
 ) -> "Column":
-    """A dead letter where there is a reason, null where there is none."""
+    """Return a dead letter where there is a reason, null elsewhere."""
     from pyspark.sql import functions as f
 
     header_texts = {ERROR_HEADER: reason, STAGE_HEADER: f.lit(stage), **source}
@@ -98,7 +99,7 @@ def dead_letter_of(
 
 
 def without_dead_letters(rows: "DataFrame", access: Mapping[str, str]) -> "DataFrame":
-    """The good ones. A task that comes by a dead letter writes it."""
+    """Return the good rows. The task that processes a dead letter writes it."""
     from pyspark.sql.types import StructType
 
     good = StructType([field for field in rows.schema if field.name != DEAD_LETTER_COLUMN])
@@ -106,7 +107,7 @@ def without_dead_letters(rows: "DataFrame", access: Mapping[str, str]) -> "DataF
 
 
 class DeadLetterWriter:
-    """What a task does. Sent to executors by pickle."""
+    """Function of a task that writes dead letters. Sent to executors by pickle."""
 
     def __init__(self, settings: WriteSettings) -> None:
         self._settings = settings
@@ -122,7 +123,7 @@ class DeadLetterWriter:
 
 
 def write_dead_letters(settings: WriteSettings, letters: pa.RecordBatch) -> None:
-    """Those that are too large for a topic are cut."""
+    """Write dead letters; those too large for a topic are truncated."""
     write_rows(settings, OversizedRowTruncator(None)(iter([letters])), row_bytes_max=TOPIC_BYTES_MAX)
 
 

@@ -1,18 +1,18 @@
-"""Up to which value of a growing column no new row can come. Pure.
+"""Settled end of a growing column: the value up to which no new row can appear. Pure.
 
-A row can still come at or below the largest value that is visible: its transaction has drawn a number or
-taken a time and has not committed yet, or it gets the same value as another row. So the largest value of each
-look at the table is kept, and becomes the settled end when nothing can come at or below it any more:
+A row can still appear at or below the largest visible value: its transaction has taken a sequence number or a
+time and has not committed yet, or the row gets the same value as another row. So the largest value of each
+observation of the table is kept, and becomes the settled end when nothing can appear at or below it any more:
 
-    a value never comes twice           all transactions that ran at the look are over
-    the same value comes for a while    as above, for those that ran that long after the look
-    nobody knows how long               as for the first, but for the largest value *below* the largest one
+    a value is never used twice          after all transactions open at the observation have ended
+    a value repeats for a known time     as above, for the transactions open that long after the observation
+    a value repeats for an unknown time  as the first, but for the largest value *below* the largest one
 
-No database knows how long rows with the same time keep coming: a column may be stamped by the minute, or by a
-job that loads for an hour. So a while counts only if the user has said it.
+No database knows how long rows with the same time keep appearing: a job may set a column to the current
+minute, or to the time of an hour-long load. So the known time applies only if the user declares it.
 
-Rule: looks are settled in their order, and at most LOOKS_MAX are kept. While the oldest is waited for and so
-      many are kept, new ones are not, and the settled end stays where it is.
+Rule: observations settle in their order, and at most UNSETTLED_ENDS_MAX are kept. While so many wait for the
+oldest, new observations are dropped, and the settled end stays unchanged.
 """
 
 from collections import deque
@@ -22,30 +22,30 @@ UNSETTLED_ENDS_MAX: Final = 100
 
 
 class OpenTransactions(NamedTuple):
-    """Transactions that are not over, by names that no later one has."""
+    """Transactions that have not ended, by names that no later transaction reuses."""
 
     open: frozenset[str] = frozenset()
     prepared: frozenset[str] = frozenset()
-    """For a two-phase commit: these are in no session any more, and can still commit."""
+    """Prepared transactions (two-phase commit): they belong to no session any more and can still commit."""
 
 
 class ObservedEnd(NamedTuple):
     end: str | None
-    """The largest value; the one below it if the largest is held back. None if there is none."""
+    """Largest value, or the value below it if the largest is held back. None for an empty table."""
     running: OpenTransactions
-    """What ran after `end` was read, so that what is over was visible."""
+    """Transactions that ran after `end` was read, so that the rows of ended transactions were visible."""
 
 
 class _UnsettledEnd(NamedTuple):
     end: str
     settles_from_s: float
     waits_for: frozenset[str] | None
-    """None until it is ripe."""
+    """Transactions to wait for; None until `settles_from_s`."""
 
 
 class SettledEndTracker:
     def __init__(self, same_value_s: float = 0.0) -> None:
-        """`same_value_s` is how long rows with the same value keep coming."""
+        """Create the tracker; `same_value_s` is how long rows with the same value keep appearing."""
         self._delay_s = same_value_s
         self._waiting: deque[_UnsettledEnd] = deque()
         self.end: str | None = None
@@ -56,7 +56,7 @@ class SettledEndTracker:
 
     @property
     def waits_for(self) -> int:
-        """How many transactions hold back the oldest look."""
+        """Return the number of transactions that hold back the oldest observation."""
         return len(self._waiting[0].waits_for or ()) if self._waiting else 0
 
     def observe(self, observed_end: ObservedEnd, now_s: float) -> None:
@@ -77,6 +77,7 @@ def _after(waiting: _UnsettledEnd, running: OpenTransactions, now_s: float) -> _
 
 def still_open(waits_for: frozenset[str], running: OpenTransactions) -> frozenset[str]:
     left = waits_for & (running.open | running.prepared)
-    # A transaction that is in no session any more is over, or is one of those that were prepared. Only
-    # those that leave `open` count: their number is finite, and prepared ones may follow each other for ever.
+    # A transaction that has left its session has ended or is one of the prepared ones, whose names differ.
+    # Prepared ones are added only when a transaction leaves `open`: that happens a finite number of times,
+    # while new prepared transactions could follow each other forever.
     return left | running.prepared if waits_for - left - running.prepared else left

@@ -1,6 +1,6 @@
-"""What a file says about the stages of an etl, checked and typed.
+"""Spec of an etl: the stages that a file defines, validated and typed.
 
-Plain values: which stages there are, what each reads and writes, under which names.
+Plain values: which stages exist, what each reads and writes, under which names.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from penstock.spark.options.options import READ_COMMITTED
 from penstock.spark.pipelines.etl.address import without_password
 
 DELETED: Final = "_deleted"
-"""A column that is true in rows that say that what their key names is gone, and null in others."""
+"""Column that is true in rows that delete the row with their key, and null in other rows."""
 STAGES: Final = ("extract", "transform", "enrich", "load")
 
 
@@ -27,12 +27,12 @@ class FromDatabase(NamedTuple):
     url: str
     table: str
     column: str
-    """Grows with every new row: only rows beyond the last value seen are read."""
+    """Column that grows with every new row: only rows above the last value read are read."""
     schema: str | None
     is_unique: bool = False
-    """No value of `column` comes twice, although the database does not know it."""
+    """Whether the user declares that no value of `column` is used twice, without a database guarantee."""
     same_value_s: float | None = None
-    """For so long at most, rows come with a value of `column` that another has. None: nobody knows."""
+    """Longest time for which rows with an existing value of `column` appear. None: unknown."""
 
 
 class FromTopic(NamedTuple):
@@ -41,11 +41,11 @@ class FromTopic(NamedTuple):
     schema: str
     message: str | None
     key_column: str | None = None
-    """What a record's key is: a column of the rows, of the value's or one more."""
+    """Column for the record's key: a column of the value, or an additional one."""
     timestamp_column: str | None = None
     headers_column: str | None = None
     tombstones: str = "dead"
-    """What becomes of records without a value: dead, row, delete."""
+    """Handling of records without a value: dead, row, delete."""
 
 
 ExtractSpec = FromFiles | FromDatabase | FromTopic
@@ -57,7 +57,7 @@ class Sql(NamedTuple):
 
 class PythonFunction(NamedTuple):
     file: Path | None
-    """None if it is a module that Python finds by itself."""
+    """None for a module on Python's import path."""
     module: str
     function: str
 
@@ -66,11 +66,11 @@ TransformSpec = Sql | PythonFunction
 
 
 class Reference(NamedTuple):
-    """A table to look things up in."""
+    """Lookup table for enrich."""
 
     format: str
     place: str
-    """A path, or the address of a database."""
+    """Path, or the address of a database."""
     table: str | None
     schema: str | None
     options: dict[str, str]
@@ -80,7 +80,7 @@ class EnrichSpec(NamedTuple):
     reference: Reference
     on: tuple[str, ...]
     missing: str
-    """What becomes of a row that the reference has nothing for: keep, drop, dead."""
+    """Handling of a row without a match in the reference: keep, drop, dead."""
     refresh_s: float
 
 
@@ -95,9 +95,9 @@ class ToPostgres(NamedTuple):
     url: str
     table: str
     key: tuple[str, ...]
-    """Rows with the same key replace each other. Empty: every row is one more."""
+    """Rows with the same key replace each other. Empty: every row is inserted."""
     version: str | None = None
-    """Of rows with the same key, the one with the largest value here stays. None: the one that came last."""
+    """Column by which the largest of rows with the same key is kept. None: the row that came last."""
 
 
 class ToTopic(NamedTuple):
@@ -111,7 +111,7 @@ class Spec(NamedTuple):
     file: Path
     name: str
     key: tuple[str, ...]
-    """Columns whose values are the key of records between stages. Rows of one key stay in their order."""
+    """Columns that form the key of records between stages. Rows of one key stay in order."""
     partitions: int
     dead_letters: str
     checkpoint: Path
@@ -120,9 +120,9 @@ class Spec(NamedTuple):
     enrich: EnrichSpec | None
     load: LoadSpec
     topics: dict[str, str]
-    """What each stage but the last writes to, in the order of stages."""
+    """Output topic of each stage but the last, in the order of stages."""
     isolation: str = READ_COMMITTED
-    """Of every read of a topic."""
+    """Isolation level of every read of a topic."""
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -130,12 +130,12 @@ class Spec(NamedTuple):
 
     @property
     def deletes(self) -> bool:
-        """Whether a record without a value deletes what its key names in the target."""
+        """Return whether a record without a value deletes the target row with its key."""
         return isinstance(self.extract, FromTopic) and self.extract.tombstones == "delete"
 
     @property
     def key_in_every_stage(self) -> tuple[str, ...]:
-        """Columns that rows must have from the first stage on, or versions of a row overtake each other."""
+        """Return the columns that rows need from the first stage on, to keep versions of a row in order."""
         is_ordered = isinstance(self.load, ToPostgres) and self.load.key and self.load.version is None
         return self.key if is_ordered or self.deletes else ()
 
@@ -143,7 +143,7 @@ class Spec(NamedTuple):
         return f"{self.name}-{stage}"
 
     def input_topic(self, stage: str) -> str | None:
-        """None for the first stage, which reads what the file says."""
+        """Return the stage's input topic; None for the first stage, which reads the configured source."""
         before = self.stages[: self.stages.index(stage)]
         return self.topics[before[-1]] if before else None
 
@@ -154,7 +154,7 @@ class Spec(NamedTuple):
         return [] if topic is None else [topic]
 
     def checkpoint_identity(self, stage: str) -> dict[str, str]:
-        """Whose checkpoint it is: what must not change while it is used."""
+        """Return the properties that must not change while the checkpoint is used."""
         reads = self.input_topic(stage) or endpoint_text(self.extract)
         writes = self.topics.get(stage) or endpoint_text(self.load)
         return {"pipeline": "etl", "stage": stage, "from": reads, "to": writes}

@@ -1,11 +1,11 @@
-"""From a TOML file to a spec, or to a sentence that names the line, the key and the remedy.
+"""Parser of the spec file: TOML to a spec, or an error with the line, the key and the remedy.
 
-Strategy: a `Section` is one table of the file. Each key is asked for with what it may be; what nobody
-asked for is unknown and refused, with the name that is near it.
+A `Section` is one table of the file. The parser reads each key with its expected type. A key that the parser
+never read is unknown and rejected, with the closest known key as a hint.
 
-Rule 1: relative paths are below the folder of the file, wherever the command is run.
-Rule 2: `${NAME}` in an address stands for a variable of the environment, so that passwords stay out of
-        the file. No message has a part of an address in it.
+Rule 1: relative paths are relative to the folder of the file, not to the working directory.
+Rule 2: `${NAME}` in an address is replaced by an environment variable, so that passwords stay out of the
+        file. No message contains a part of an address.
 """
 
 import os
@@ -56,15 +56,15 @@ _KINDS: Final = {
 }
 _FILE_FORMATS: Final = ("csv", "json", "parquet")
 _SAME_VALUE_S_MAX: Final = 3600
-"""A run with `--once` waits that long before it reads."""
+"""Upper limit: a run with `--once` waits that long before it reads."""
 
 
 class InvalidSpec(CommandFailed):
-    """The message begins with the file and the line."""
+    """Error in the spec file; the message begins with the file and the line."""
 
 
 class Section:
-    """One table of the file, of which every key is asked for once."""
+    """One table of the file; each key is read once."""
 
     def __init__(self, file: Path, text: str, table: str, values: Mapping[str, Any]) -> None:
         self.file = file
@@ -80,7 +80,7 @@ class Section:
         return InvalidSpec(f"{place}: {named}: {problem}" if named else f"{place}: {problem}")
 
     def value(self, key: str, kind: type, example: str | None) -> Any:
-        """None if it is not there; `example` says that it must be."""
+        """Return the value, or None if the key is missing; with an `example`, the key is required."""
         self._known.append(key)
         found = self._values.get(key)
         if found is None:
@@ -88,6 +88,7 @@ class Section:
                 raise self.error_at(key, f"is missing; for example: {key} = {example}")
             return None
         fits = isinstance(found, int | float) if kind is float else isinstance(found, kind)
+        # bool is a subclass of int, and true is no number here.
         if not fits or (isinstance(found, bool) and kind is not bool):
             raise self.error_at(key, f"is {found!r} and must be {_KINDS[kind]}")
         return found
@@ -106,7 +107,7 @@ class Section:
         return found if found is None else str(found).strip()
 
     def columns(self, key: str, example: str | None) -> str | None:
-        """As SQL declares them."""
+        """Return column declarations in SQL syntax, after checking them."""
         found = self.optional(key, example)
         if found is not None:
             try:
@@ -139,7 +140,7 @@ class Section:
         return default if found is None else float(found)
 
     def names(self, key: str, example: str | None) -> tuple[str, ...]:
-        """One name, or a list of them."""
+        """Return one name, or a list of names."""
         self._known.append(key)
         found = self._values.get(key)
         if found is None and example is not None:
@@ -162,7 +163,7 @@ class Section:
         return self.file.parent / Path(self.text(key, example)).expanduser()
 
     def address(self, key: str) -> str:
-        """Of a database."""
+        """Return the address of a database, with its variables replaced."""
         found = self.text(key, '"postgresql://${USER}@127.0.0.1/shop" or "sqlite:///shop.db"')
         names = VARIABLE.findall(found)
         if missing := [name for name in names if name not in os.environ]:
@@ -198,7 +199,7 @@ class Section:
         return Section(self.file, self._text, inner, found)
 
     def check_no_unknown_keys(self) -> None:
-        """All that may be there was asked for."""
+        """Raise an error for a key that was never read."""
         for key in self._values:
             if key not in self._known:
                 near = _near(key, self._known) or f"; here may stand {', '.join(self._known)}"
@@ -211,7 +212,7 @@ def _near(name: Any, names: Sequence[str]) -> str:
 
 
 def read_spec(file: Path, checkpoint: Path | None = None) -> Spec:
-    """SpecWrong, or CommandFailed if the file cannot be read."""
+    """Read and parse the file; raises InvalidSpec, or CommandFailed if the file cannot be read."""
     file = file.absolute()
     try:
         text = file.read_text(encoding="utf-8")
@@ -270,7 +271,7 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
 
 
 def _stage_key(whole: Section, key: tuple[str, ...], load: LoadSpec) -> tuple[str, ...]:
-    """The key of records between stages: by default that by which rows are told apart in the end."""
+    """Return the key of records between stages: by default, the key of the target's rows."""
     if not isinstance(load, ToPostgres) or not load.key:
         return key
     if load.version is None and not set(key) <= set(load.key):
@@ -284,7 +285,7 @@ def _stage_key(whole: Section, key: tuple[str, ...], load: LoadSpec) -> tuple[st
 
 
 def _with_tombstones(whole: Section, source: FromTopic, load: LoadSpec, key: tuple[str, ...]) -> FromTopic:
-    """What becomes of tombstones, if the file leaves it open: they delete where that is possible."""
+    """Choose the handling of tombstones if the file does not: delete where possible, else dead."""
     problem = _why_no_deletes(source, load, key)
     if source.tombstones == "delete" and problem is not None:
         raise whole.error_at(None, f'[extract] tombstones = "delete": {problem}')
@@ -294,7 +295,7 @@ def _with_tombstones(whole: Section, source: FromTopic, load: LoadSpec, key: tup
 
 
 def _why_no_deletes(source: FromTopic, load: LoadSpec, key: tuple[str, ...]) -> str | None:
-    """Why tombstones cannot delete what their key names."""
+    """Return why tombstones cannot delete the rows of their keys, or None if they can."""
     if source.key_column is None:
         return "nothing says which column the key of a record is: name it as key_column"
     if isinstance(load, ToLake):
@@ -377,6 +378,7 @@ def _from_database(section: Section) -> FromDatabase:
         )
     if found.is_unique:
         raise section.error_at(key, "says that values come again, and unique that they do not: leave one out")
+    # A reader of SQLite cannot see open transactions, so it cannot wait for them.
     if found.url.startswith(SQLITE):
         raise section.error_at(
             key, "needs to know which transactions are open, and SQLite does not tell: leave it out"
@@ -385,13 +387,13 @@ def _from_database(section: Section) -> FromDatabase:
 
 
 def _tombstones(section: Section) -> str:
-    """Empty if the file leaves it open."""
+    """Return the setting, or an empty string if the file has none."""
     is_given = section.optional("tombstones") is not None
     return section.choice("tombstones", ("dead", "row", "delete")) if is_given else ""
 
 
 def _schema_of_topic(section: Section, form: str) -> str:
-    """Columns as they are, or a file."""
+    """Return the columns as given, or the path of a schema file."""
     given = section.text("schema", '"id bigint, name string"' if form == "json" else '"orders.avsc"')
     path = section.file.parent / given
     return str(path) if path.suffix in (".json", ".ddl", ".sql", ".avsc", ".desc") else given

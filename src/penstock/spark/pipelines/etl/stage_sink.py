@@ -1,13 +1,14 @@
-"""`format("penstock-stage")`: what a task writes of a batch to a topic, and not again if it is tried again.
+"""`format("penstock-stage")`: writes a task's rows to a topic, without duplicates if the task is retried.
 
-Every record names its task in a header. A task that was tried before reads what is in the topic behind the
-place where the write began, and of its rows leaves out as many equal ones as it finds of its own. Equal ones,
-and not the first so many: after a shuffle, rows come in another order.
+Every record names its task in a header. A retried task reads the records after the offset at which the write
+began, and skips as many equal rows as it finds records of its own. It compares rows instead of skipping the
+first n: after a shuffle, rows can come in another order.
 
-Rule: a first attempt reads nothing, so that a write costs what it costs without all this.
-A broker that wrote and could not say so is asked again, and does not write again (wire/sequence_numbers.py).
-Not covered: an attempt that Spark has given up and that still writes beside the next one; a whole stage of a
-             plan that is run again, whose attempts are counted from 0.
+Rule: a first attempt reads nothing, so that a write without retries has no extra cost.
+
+If a broker's acknowledgement is lost, the client retries, and the broker does not write again
+(wire/sequence_numbers.py). Not covered: an attempt that Spark has given up and that still writes beside the
+next one; a Spark stage that is run again, whose attempts are counted from 0.
 """
 
 import hashlib
@@ -43,16 +44,16 @@ class StageWrite(NamedTuple):
 
     topic: str
     mark: str
-    """Of all its records, behind which stands the number of the task."""
+    """Prefix of the batch header in all its records; the number of the task follows."""
     ends: dict[str, int]
-    """Where the topic ended, by partition."""
+    """End offset of the topic before the write, by partition."""
 
     def task_mark(self, task: int) -> bytes:
         return f"{self.mark}{task}".encode()
 
 
 class DeadLetterTarget(NamedTuple):
-    """Where rows go that are too large for the topic."""
+    """Topic for rows that are too large for the stage's topic."""
 
     topic: str
     stage: str
@@ -63,7 +64,7 @@ def register(spark: "SparkSession") -> None:
 
 
 def options_of(begun: StageWrite, access: Mapping[str, str], dead: DeadLetterTarget) -> dict[str, str]:
-    """As text, which all options are."""
+    """Return the options as text, as Spark requires."""
     return {"begun": json.dumps(begun), "access": json.dumps(dict(access)), "dead": json.dumps(dead)}
 
 
@@ -105,23 +106,25 @@ class StageWriter(DataSourceArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Everything is written already."""
+        """Do nothing: all rows are written already."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is written stays, and is left out when the batch is run again (`stage_topic.py`)."""
+        """Do nothing: written rows stay, and are skipped when the batch is run again (`stage_topic.py`)."""
 
 
 RowCounts = Counter[bytes]
-"""How often there is a row, by a digest of its key and value."""
+"""Number of equal rows, by a digest of their key and value."""
 
 
 def rows_written_by(client: ClusterClient, begun: StageWrite, task: int) -> RowCounts:
-    """What earlier attempts of the task have written."""
+    """Return the rows that earlier attempts of the task have written."""
     partitions = partitions_of(client, [begun.topic], existed=True)
+    # Read as uncommitted up to the end: records of the earlier attempt are in no transaction.
     first = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
     found = RowCounts()
     for partition in partitions:
+        # Retention may have removed the noted offset.
         start = Offset(max(begun.ends.get(str(partition.partition), 0), first[partition][0]))
         _count(found, client, partition, (start, ends[partition][0]), begun.task_mark(task))
     return found
@@ -156,6 +159,7 @@ def _rows_marked(headers: pa.ListArray, mark: bytes) -> pa.Array:
 
 
 def _digest(key: bytes | None, value: bytes | None) -> bytes:
+    # Lengths come first in the digest, so that a key cannot run into a value.
     sizes = f"{-1 if key is None else len(key)},{-1 if value is None else len(value)},".encode()
     return hashlib.blake2b(sizes + (key or b"") + (value or b""), digest_size=16).digest()
 
@@ -163,7 +167,7 @@ def _digest(key: bytes | None, value: bytes | None) -> bytes:
 def without_written(
     batches: Iterator[pa.RecordBatch], topic: str, written: RowCounts
 ) -> Iterator[pa.RecordBatch]:
-    """The rows that are not there yet. Those for other topics, which are dead letters, all."""
+    """Return the rows that are not written yet. Rows for other topics, which are dead letters, all pass."""
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in ("topic", "key", "value"))
         yield batch.filter(pa.array([_is_new(row, topic, written) for row in zip(*columns, strict=True)]))

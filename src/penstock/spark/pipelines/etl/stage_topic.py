@@ -1,16 +1,17 @@
-"""Writes the rows of a micro-batch to a topic, and not again what a run that died has written of it.
+"""Topic writer of a stage: skips the rows of a micro-batch that a crashed run has already written.
 
-Spark runs a batch again whose end it did not see, with the same rows. So before a batch is written, a note in
-the checkpoint says where the topic ends. Every record names its batch in a header. A batch for which there is
-a note already was begun before: what is behind that place in the topic and names this batch is written, and
-of the rows that come now, as many equal ones are left out.
+Spark repeats a batch whose end it did not record, with the same rows. So before a batch is written, a note in
+the checkpoint records the topic's end offsets. Every record names its batch in a header. If a batch already
+has a note, an earlier run began it: the records after the noted offsets that name this batch are written, and
+as many equal rows of the repeated batch are skipped.
 
-Rule 1: rows that are not equal to what is there are written, whatever the reason. So nothing is ever lost;
-        a transformation that gives other rows the second time has written both.
-Rule 2: rows are written in their order also when some are left out: one task does it then.
-Rule 3: a task that Spark tries again does the same for its own rows (`stage_sink.py`).
-Rule 4: what retention removed meanwhile, or went with a topic that was made anew, is written again.
-Not covered: tasks of a run that died and still write, and dead letters, which are written at least once.
+Rule 1: rows that are not equal to a written record are written, whatever the reason. So no row is ever lost;
+        a transformation that returns other rows when repeated has written both.
+Rule 2: rows are written in order even if some are skipped: a single task writes them then.
+Rule 3: a task that Spark retries does the same for its own rows (`stage_sink.py`).
+Rule 4: records that retention removed meanwhile, or that were in a topic since recreated, are written again.
+
+Not covered: tasks of a crashed run that still write, and dead letters, which are written at least once.
 """
 
 import json
@@ -49,7 +50,7 @@ class StageTopic:
         dead: DeadLetterTarget,
         writes_tombstones: bool = False,
     ) -> None:
-        """`writes_tombstones`: rows that are to be deleted become records without a value."""
+        """Create the writer; with `writes_tombstones`, rows to be deleted become records without a value."""
         self._topic = topic
         self._dead = dead
         self._query = query
@@ -59,6 +60,7 @@ class StageTopic:
         self._notes = checkpoint / NOTES
 
     def write(self, rows: "DataFrame", batch: int) -> None:
+        # The ends are read before the note is written: every record of this batch comes after them.
         ends = self._offsets(LATEST)
         begun_at = self._begin(batch, ends)
         records = self._records(rows.drop(_PLACE))
@@ -73,7 +75,7 @@ class StageTopic:
         ).save()
 
     def _records(self, rows: "DataFrame") -> "DataFrame":
-        """topic, key, value, headers: of rows, which have none yet, and of dead letters among them."""
+        """Return topic, key, value and headers: of rows (no headers yet) and of dead letters among them."""
         from pyspark.sql import functions as f
 
         record = {
@@ -101,13 +103,14 @@ class StageTopic:
         return f"{self._query}/{batch}/"
 
     def _begin(self, batch: int, ends: dict[str, int]) -> dict[str, int] | None:
-        """Where the topic ended when the batch was begun before. None if it is begun now."""
+        """Return the noted end offsets if an earlier run began the batch; None if this run begins it."""
         note = self._notes / f"{batch}.json"
         if note.exists():
             found: dict[str, dict[str, int]] = json.loads(note.read_bytes())
             return found[self._topic]
         disk.make_folder(self._notes)
         disk.create_once(note, json.dumps({self._topic: ends}).encode())
+        # Notes of earlier batches are obsolete: Spark runs a batch only after all earlier ones have ended.
         for older in self._notes.glob("*.json"):
             if int(older.stem) < batch:
                 older.unlink()
@@ -120,14 +123,15 @@ class StageTopic:
         return {str(each.partition): int(offset) for each, (offset, _) in found.items()}
 
     def reading_of_written(self, starts: Mapping[str, int]) -> dict[str, str]:
-        """Options of a read of what is in the topic from these offsets on."""
+        """Return the options for reading the topic from these offsets on."""
         return {
             **self._access,
             "subscribe": self._topic,
             "startingOffsets": json.dumps({self._topic: starts}),
-            "failOnDataLoss": "false",  # what is not there was not written
+            "failOnDataLoss": "false",  # records that retention removed are written again
             "includeHeaders": "true",
-            # Our records are in no transaction. Behind one that somebody else has open they are written, too.
+            # Stage records are in no transaction. They must be read even if another producer's transaction is
+            # open.
             ISOLATION_OPTION: READ_UNCOMMITTED,
         }
 
@@ -162,6 +166,7 @@ class StageTopic:
         return (
             numbered.join(written, is_same, "left")
             .where(f.col("_nth") > f.coalesce("_times", f.lit(0)))
+            # One partition: several tasks would lose the order of rows (rule 2).
             .repartition(1)
             .sortWithinPartitions("_order")
             .select("topic", "key", "value", "headers")
@@ -169,7 +174,7 @@ class StageTopic:
 
 
 def _key_of(rows: "DataFrame", names: Sequence[str]) -> "Column":
-    """The value of one column as text, of several as a JSON array of texts. Null if rows have not all."""
+    """Return one column as text, several as a JSON array of texts; null if a column is missing."""
     from pyspark.sql import functions as f
 
     if not names or not set(names) <= set(rows.columns):
@@ -181,9 +186,10 @@ def _key_of(rows: "DataFrame", names: Sequence[str]) -> "Column":
 def clamped_starts(
     noted: Mapping[str, int], firsts: Mapping[str, int], ends: Mapping[str, int]
 ) -> dict[str, int]:
-    """Where to begin, by partition: where the note says, if the topic still has that place.
+    """Return the offsets to begin at: the noted offset, if the topic still has it.
 
-    Else retention has removed it, or the topic was made anew; or the partition is new. Then all is read.
+    Otherwise retention has removed it, the topic was recreated, or the partition is new: then all records are
+    read.
     """
     return {
         partition: place if first <= (place := noted.get(partition, first)) <= ends[partition] else first
@@ -192,7 +198,7 @@ def clamped_starts(
 
 
 def _with_batch_header(records: "DataFrame", begun: StageWrite) -> "DataFrame":
-    """With the header that names batch and task: those that are written, so nothing may be shuffled later."""
+    """Add the header that names batch and task; the task number is final, so no shuffle may follow."""
     from pyspark.sql import functions as f
 
     mark = f.concat(f.lit(begun.mark), f.spark_partition_id().cast("string")).cast("binary")

@@ -1,7 +1,7 @@
-"""From a spec to queries: what each stage reads, does and writes.
+"""Queries of a spec: what each stage reads, does and writes.
 
-The columns of a stage are what the stages before it make of an empty table, so that no file has to say them
-twice and every stage can be started alone, in any order.
+The columns of a stage are derived by applying the earlier stages to an empty table. So no file has to repeat
+the columns, and every stage can be started alone, in any order.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,19 +31,19 @@ POOL: Final = "spark.scheduler.pool"
 class EtlSettings(NamedTuple):
     spec: Spec
     access: Mapping[str, str]
-    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    """Connection options for the brokers, as `format("penstock")` accepts them."""
     stages: tuple[str, ...]
     once: bool = False
     every_s: float = 5.0
     rows_per_batch: int = 500_000
     allow_loss: bool = False
-    """Go on if retention removed records that a stage has not read yet."""
+    """Whether to continue if retention removed records that a stage has not read yet."""
     isolation: str | None = None
-    """None: as the spec says."""
+    """Isolation level; None: as the spec sets it."""
 
     @property
     def reading(self) -> dict[str, str]:
-        """Options of every read of a topic."""
+        """Options for every read of a topic."""
         return {
             **self.access,
             "startingOffsets": "earliest",
@@ -66,18 +66,19 @@ def start(spark: "SparkSession", settings: EtlSettings, stage: str) -> "Streamin
         .queryName(settings.spec.query_name(stage))
         .option("checkpointLocation", str(settings.checkpoint(stage)))
     )
-    # Each stage gets its share of the cores, if Spark was told to share them fairly.
+    # Each stage gets its share of the cores, if Spark is configured with fair scheduling.
     spark.sparkContext.setLocalProperty(POOL, stage)
     try:
         if settings.once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{settings.every_s} seconds").start()
     finally:
+        # The property belongs to the thread: without a reset, the next query would inherit this pool.
         spark.sparkContext.setLocalProperty(POOL, None)  # type: ignore[arg-type]
 
 
 def _check_key(spark: "SparkSession", spec: Spec) -> None:
-    """Whether each stage can send all versions of a row to one partition."""
+    """Check that each stage can send all versions of a row to one partition."""
     for stage in spec.stages[1:] if spec.key_in_every_stage else ():
         known = input_schema(spark, spec, stage).fieldNames()
         if missing := [name for name in spec.key_in_every_stage if name not in known]:
@@ -154,7 +155,7 @@ def _records(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataF
 
 
 def input_schema(spark: "SparkSession", spec: Spec, stage: str) -> "StructType":
-    """The columns that a stage gets."""
+    """Return the columns of the stage's input rows."""
     rows = spark.createDataFrame([], source_schema(spec))
     before = spec.stages[: spec.stages.index(stage)]
     if "transform" in before:

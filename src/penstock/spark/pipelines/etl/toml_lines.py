@@ -1,7 +1,7 @@
-"""In which line of a TOML file a key stands. Pure.
+"""Line numbers of keys in a TOML file, for error messages. Pure.
 
-The parser of the standard library does not say. So lines are looked through for headers and keys; where a
-key is written in another way (dotted, in an inline table), the line of its table is the answer.
+The parser of the standard library reports no line numbers. So the lines are searched for headers and keys.
+For a key that is written in another way (dotted, or in an inline table), the result is the line of its table.
 """
 
 import re
@@ -13,10 +13,11 @@ _MARKS: Final = ('"""', "'''")
 
 
 def line_of(text: str, table: str, key: str | None = None) -> int | None:
-    """Counted from 1. `table` is empty for what stands above all headers. None if it is not there."""
+    """Return the line, counted from 1, or None. `table` is empty for keys above all headers."""
     current, header = "", 1 if table == "" else None
     open_mark = ""
     for number, line in enumerate(text.splitlines(), start=1):
+        # Inside a multi-line string, lines are no keys.
         if open_mark:
             open_mark = "" if line.count(open_mark) % 2 else open_mark
             continue

@@ -1,9 +1,10 @@
-"""transform: a query of the user's, or a function.
+"""Stage `transform`: applies a user's SQL query or Python function.
 
-SQL reads the table `rows`; a function takes a DataFrame and gives one. Both are applied to the stream itself,
-so what Spark's streams can do, they can do, and what makes no sense on a stream Spark refuses.
+SQL reads the table `rows`; a function takes and returns a DataFrame. Both are applied to the stream itself:
+they can use all operations that Spark supports on streams, and Spark rejects the operations that it does not
+support.
 
-A column `_error` in what comes out is the reason why a row is bad: such rows become dead letters.
+A column `_error` in the result gives the reason why a row is bad: such rows become dead letters.
 """
 
 import importlib
@@ -28,7 +29,7 @@ ERROR_COLUMN: Final = "_error"
 
 
 def apply_transform(rows: "DataFrame", spec: Spec) -> "DataFrame":
-    """With `_error`, if the user gave it."""
+    """Return the transformed rows, with `_error` if the user's code sets it."""
     match spec.transform:
         case None:
             return rows
@@ -56,7 +57,7 @@ def _apply_function(function: Callable[..., Any], rows: "DataFrame", spec: Spec)
 
 
 def load_function(place: PythonFunction, spec: Spec) -> Callable[..., Any]:
-    """Imports the user's code. What it raises goes through: the trace is what the user needs."""
+    """Import the user's function. Its own exceptions are not caught: the user needs the trace."""
     where = f"{spec.file}: [transform] python"
     try:
         module = _module(place)
@@ -79,14 +80,15 @@ def _module(place: PythonFunction) -> Any:
     assert found is not None, "the name ends with .py"
     assert found.loader is not None, "such a file has a loader"
     module = importlib.util.module_from_spec(found)
+    # Registered before it runs, as an import does: decorators such as dataclass look the module up.
     sys.modules[place.module] = module
     found.loader.exec_module(module)
-    cloudpickle.register_pickle_by_value(module)  # executors have no such file
+    cloudpickle.register_pickle_by_value(module)  # executors do not have the file
     return module
 
 
 def with_errors_as_dead_letters(rows: "DataFrame", spec: Spec) -> "DataFrame":
-    """`_error` becomes `deadLetter`. In rows without one, nothing is bad."""
+    """Convert `_error` to `deadLetter`; without that column, no row is bad."""
     from pyspark.sql import functions as f
 
     if ERROR_COLUMN not in rows.columns:

@@ -1,1 +1,1 @@
-"""`insights`: how a topic is used, as a page with plots and advice."""
+"""`insights`: reports how a topic is used, as a page with plots and advice."""

@@ -1,15 +1,15 @@
-"""Advice, each with the numbers that it follows from. Pure.
+"""Advice of `insights`, each with the numbers that it is derived from. Pure.
 
-    hot_keys         a key is more than its partition's share: suffixes, and how many
-    uneven           partitions are uneven, and no single key is the reason
-    partition_count  the peak against what one partition carries
-    batch_size       how long producers should gather records
-    compression      what it would save, as tried on a sample
+    hot_keys         keys with more than a partition's share of bytes: spread them over suffixes
+    uneven           uneven partitions that no single key explains
+    partition_count  the peak rate against the rate of one partition
+    batch_size       how long producers should wait to fill batches
+    compression      what compression would save, as tried on a sample
     scattered_keys   keys in more than one partition
-    lateness         how long whoever looks at windows of time should wait
+    lateness         how long consumers with time windows should wait for late rows
 
-Rule 1: no advice where nothing would be gained: a report that always advises is not read.
-Rule 2: what is assumed and not measured is said in the reason, with the option that changes it.
+Rule 1: no advice without a gain: users do not read a report that always advises.
+Rule 2: the reason names every assumption that was not measured, with the option that changes it.
 """
 
 import math
@@ -24,7 +24,7 @@ from penstock.spark.pipelines.insights.numbers import KeyLoad, TopicMeasurements
 from penstock.spark.records.partitioning import partition_of
 
 HOT_RATIO: Final = 1.25
-"""A key with so many times the fair share of a partition is hot; partitions so uneven are uneven."""
+"""A key with this multiple of a partition's fair share is hot; partitions with this skew are uneven."""
 FACTOR_MAX: Final = 64
 SKEW_TOLERANCE: Final = 1.05
 PARTITION_BYTES_PER_S: Final = 10 * MIB
@@ -35,7 +35,7 @@ BATCH_BYTES_SMALL: Final = 8 * KIB
 BATCH_RECORDS_SMALL: Final = 10
 LINGER_MS_MAX: Final = 100
 COMPRESSION_RATIO_MAX: Final = 0.75
-"""Compression that leaves more than this is not advised."""
+"""Compression is only advised if the compressed size is at most this share."""
 SUFFIX: Final = b"#"
 
 
@@ -63,7 +63,7 @@ def advise(
 
 
 def hot_keys(measured: TopicMeasurements) -> Iterator[Advice]:
-    """The hottest first; each is judged with those before it already spread."""
+    """Yield advice on hot keys, hottest first; each is evaluated with the keys before it already spread."""
     loads = [float(each.bytes) for each in measured.partitions]
     count, total = len(loads), sum(loads)
     for key in measured.keys:
@@ -85,14 +85,16 @@ def hot_keys(measured: TopicMeasurements) -> Iterator[Advice]:
 
 
 def choose_suffix_count(key: KeyLoad, loads: Sequence[float]) -> tuple[int, list[float]]:
-    """The smallest number of suffixes that is about as good as any, and what partitions then hold."""
+    """Return the smallest number of suffixes that is about as good as any, and the resulting loads."""
     count = len(loads)
     if not _is_java_partitioned(key, count):
-        # Where the pieces go is not known: each is made small enough that two may meet.
+        # The partitions of the suffixed keys are unknown. Each part is small enough that two may share a
+        # partition.
         factor = max(2, min(FACTOR_MAX, math.ceil(2 * key.bytes * count / sum(loads))))
         return factor, _spread(key, loads, [key.bytes / count] * count)
     tried = {factor: _with_suffixes(key, loads, factor) for factor in range(2, FACTOR_MAX + 1)}
     best = min(skew(each) for each in tried.values())
+    # The smallest factor near the best skew: more suffixes make it harder to read all records of a key.
     return next((factor, each) for factor, each in tried.items() if skew(each) <= best * SKEW_TOLERANCE)
 
 
@@ -172,7 +174,7 @@ def batch_size(measured: TopicMeasurements) -> Iterator[Advice]:
     mean_bytes, mean_records = sample.bytes / sample.batches, sample.records / sample.batches
     if mean_bytes >= BATCH_BYTES_SMALL or mean_records >= BATCH_RECORDS_SMALL:
         return
-    # While something is sent: pauses say nothing of how fast records come.
+    # Only slices with traffic count: idle time would lower the rate at which batches fill.
     busy = [each for each in measured.slices if each.bytes]
     per_s = (
         sum(each.bytes for each in busy) * 1000 / (len(busy) * measured.slice_ms * len(measured.partitions))
@@ -232,7 +234,7 @@ def lateness(measured: TopicMeasurements) -> Iterator[Advice]:
 
 
 def key_text(key: bytes) -> str:
-    """As text where it is some, else as bytes; a long one is cut."""
+    """Return the key as text where it is printable, else as hexadecimal digits; long keys are truncated."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

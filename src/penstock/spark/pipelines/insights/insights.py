@@ -1,10 +1,10 @@
-"""`insights`: where the load of a topic lies, how old its messages are, and what to do about it.
+"""`insights`: reports how the load of a topic is distributed, how late its records are, and what to change.
 
     topic ── batch reads ──▶ numbers (measures.py) ──▶ advice (advice.py)
           └─ a sample ─────▶ batches, groups (sample.py)      └──▶ a page (page.py)
 
-Rule 1: offsets are settled once, before Spark is started: all measures are about the same records.
-Rule 2: the page is written whole or not at all.
+Rule 1: offsets are fixed once, before Spark starts: all measures cover the same records.
+Rule 2: the page is written completely or not at all.
 """
 
 import json
@@ -51,7 +51,7 @@ PartitionSpans = dict[TopicPartition, tuple[int, int]]
 class InsightsSettings(NamedTuple):
     topic: str
     access: Mapping[str, str]
-    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    """Connection options for the brokers, as `format("penstock")` accepts them."""
     page: Path
     start: Bound = Bound()
     end: Bound = Bound()
@@ -62,7 +62,7 @@ class InsightsSettings(NamedTuple):
 
 
 class InsightsPlan(NamedTuple):
-    """What the cluster tells before Spark is started."""
+    """What the cluster reports before Spark starts."""
 
     ranges: PartitionSpans
     batches: BatchSample
@@ -152,7 +152,7 @@ def parse_created_field(text: str | None) -> CreationTimeField | None:
 
 
 def check(settings: InsightsSettings) -> InsightsPlan:
-    """All that can be found wrong without Spark, and which records are meant."""
+    """Run all checks that need no Spark, and fix the range of records."""
     if settings.page.is_dir():
         raise CommandFailed(f"{settings.page} is a folder: name the file that the report is written to")
     if not settings.page.parent.is_dir():
@@ -179,7 +179,7 @@ def insights(
     stop: StopRequest,
     show_line: ShowLine,
 ) -> InsightsReport:
-    """GivenUp if a stop is asked for."""
+    """Measure the topic and write the page; raise RunInterrupted if a stop is requested."""
     began = time.monotonic()
     measured = measure(spark, settings, plan, stop, show_line)
     advice = tuple(advise(measured, partition_bytes_per_s=settings.partition_bytes_per_s))
@@ -235,7 +235,7 @@ def _read_options(settings: InsightsSettings, ranges: PartitionSpans) -> dict[st
 
 
 def _ranges(client: ClusterClient, settings: InsightsSettings) -> PartitionSpans:
-    """Within what is there."""
+    """Return the requested range of each partition, clamped to the offsets that the topic has."""
     partitions = partitions_of(client, [settings.topic])
     firsts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     is_committed = ISOLATION_LEVELS[settings.isolation]
@@ -246,6 +246,7 @@ def _ranges(client: ClusterClient, settings: InsightsSettings) -> PartitionSpans
     for partition in partitions:
         first, last = firsts[partition][0], lasts[partition][0]
         start = min(max(starts.get(partition, first), first), last)
+        # An end before the start gives an empty range, not a negative one.
         ranges[partition] = (start, max(min(ends.get(partition, last), last), start))
     return ranges
 
@@ -253,7 +254,7 @@ def _ranges(client: ClusterClient, settings: InsightsSettings) -> PartitionSpans
 def _places(
     client: ClusterClient, partitions: list[TopicPartition], bound: Bound
 ) -> dict[TopicPartition, int]:
-    """Where a bound lies in each partition; nothing for those that it does not bound."""
+    """Return the offset of a bound for each partition; partitions without a bound are omitted."""
     if bound.timestamp_ms is not None:
         found = client.offsets(dict.fromkeys(partitions, bound.timestamp_ms), read_committed=False)
         end = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
@@ -265,6 +266,7 @@ def _places(
 
 def _write(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
+    # Written beside the page and renamed, so that a reader never finds half a page.
     try:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)

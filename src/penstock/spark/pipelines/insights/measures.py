@@ -1,12 +1,12 @@
-"""Measures a range of a topic with Spark: every row is looked at, a few thousand numbers come back.
+"""Measurement of a topic's range with Spark: tasks read every row, the driver gets a few thousand numbers.
 
-    times      where in time the rows lie: how wide slices are
+    times      time range of the rows, which sets the width of the slices
     loads      rows and bytes of each partition in each slice
-    keys       rows and bytes of each key; only the largest come back
-    delays     how far rows are behind, and how long they were underway, in bins
+    keys       rows and bytes of each key; only the largest keys return to the driver
+    delays     how far rows are behind, and their latency, in bins
 
-Each is one pass that reads only the columns it needs. `delays` follows the rows of a partition in their
-order, one task for each partition.
+Each measure is one pass that reads only the columns it needs. `delays` processes the rows of a partition in
+order, with one task for each partition.
 """
 
 from collections import defaultdict
@@ -40,7 +40,7 @@ _HEADERS: Final = "headers array<struct<key:string,value:binary>>"
 
 
 class CreationTimeField(NamedTuple):
-    """Where a message says when it was made: in milliseconds, or in text as 2026-03-01T12:00:00Z."""
+    """Field with the message's creation time: milliseconds, or text such as 2026-03-01T12:00:00Z."""
 
     kind: str
     """header or json."""
@@ -70,7 +70,7 @@ class Delays(NamedTuple):
 
 
 class TopicRange:
-    """A range of a topic, read anew for each measure."""
+    """Range of a topic, which each measure reads again with its own columns."""
 
     def __init__(self, spark: "SparkSession", options: Mapping[str, str]) -> None:
         self._spark = spark
@@ -82,7 +82,7 @@ class TopicRange:
 
 
 Collect = Callable[["DataFrame"], list[Any]]
-"""Runs it, and brings the rows."""
+"""Runs a query and returns its rows."""
 
 
 def loads(of: TopicRange, partitions: Iterable[int], collect: Collect) -> LoadTotals:
@@ -124,7 +124,7 @@ def _partition_loads(found: Iterable[Any], partitions: Iterable[int]) -> tuple[P
 def _slices(found: Iterable[Any]) -> dict[int, TimeSlice]:
     slices: dict[int, TimeSlice] = {}
     for row in found:
-        if row.slice is None:  # a time that Spark cannot hold
+        if row.slice is None:  # a time outside of Spark's range
             continue
         so_far = slices.get(row.slice, TimeSlice(row.slice))
         slices[row.slice] = so_far._replace(rows=so_far.rows + row.rows, bytes=so_far.bytes + row.bytes)
@@ -132,7 +132,7 @@ def _slices(found: Iterable[Any]) -> dict[int, TimeSlice]:
 
 
 def keys(of: TopicRange, collect: Collect) -> KeyTotals:
-    """Two passes: one for the largest, one for how many there are."""
+    """Measure keys in two passes: one for the largest keys, one for their number."""
     each = (
         of.rows("key binary, value binary, partition int")
         .where(F.col("key").isNotNull())
@@ -226,7 +226,7 @@ def _delay(kind: str) -> "Column":
 
 
 def _bin(milliseconds: "Column") -> "Column":
-    """As `insights_numbers.bin_of`; -1 for what is negative, null for what is not known."""
+    """Return the bin as `numbers.bin_of` does; -1 for negative times, null for unknown times."""
     number = F.floor(F.log(milliseconds.cast("double")) / F.log(F.lit(BIN_GROWTH))) + 1
     return F.when(milliseconds < 0, -1).when(milliseconds < 1, 0).otherwise(number).cast("int")
 

@@ -1,8 +1,7 @@
-"""What `insights` measures, as plain numbers; and what follows from them by arithmetic. Pure.
+"""Numbers that `insights` measures, and their derived values. Pure.
 
-Times that rows are behind or underway are counted in bins, each five per cent wider than the one before, so
-that any number of rows is a few hundred counts, and percentiles of any part of them are known to five per
-cent.
+Delays and latencies are counted in bins, each five per cent wider than the one before. So any number of rows
+becomes a few hundred counts, and percentiles of any subset are known to within five per cent.
 """
 
 import math
@@ -25,7 +24,7 @@ class PartitionLoad(NamedTuple):
     partition: int
     rows: int = 0
     bytes: int = 0
-    """Of keys and values, without compression."""
+    """Size of keys and values, uncompressed."""
     keyless: int = 0
     oldest_ms: int | None = None
     newest_ms: int | None = None
@@ -36,11 +35,11 @@ class KeyLoad(NamedTuple):
     rows: int
     bytes: int
     partitions: tuple[int, ...]
-    """In which it lies; more than one is against the order of a key."""
+    """Partitions that have the key; in more than one, records of the key have no order."""
 
 
 class DurationStats(NamedTuple):
-    """How long something took, of many rows."""
+    """Statistics of a duration over many rows."""
 
     rows: int
     p50_ms: float
@@ -50,7 +49,7 @@ class DurationStats(NamedTuple):
 
 
 class TimeSlice(NamedTuple):
-    """A part of the time, of `TopicMeasurements.slice_ms`."""
+    """Interval of time with the length `TopicMeasurements.slice_ms`."""
 
     start_ms: int
     rows: int = 0
@@ -60,14 +59,14 @@ class TimeSlice(NamedTuple):
 
 
 class BatchSample(NamedTuple):
-    """What producers sent at once, from a sample of each partition."""
+    """Batches as producers sent them, from a sample of each partition."""
 
     batches: int = 0
     records: int = 0
     bytes: int = 0
     codecs: Mapping[str, int] = {}
     plain_bytes: int = 0
-    """Of batches without compression; and what zstd makes of them."""
+    """Size of uncompressed batches; `compressed_bytes` is their size after zstd."""
     compressed_bytes: int = 0
 
 
@@ -76,33 +75,33 @@ class GroupBacklog(NamedTuple):
     partition: int
     waiting: int
     age_ms: int | None
-    """Of the oldest record that waits; None: none does."""
+    """Age of the oldest record that waits; None if no record waits."""
 
 
 class TopicMeasurements(NamedTuple):
     topic: str
     read_at_ms: int
     ranges: Mapping[int, tuple[int, int]]
-    """From which offset to which, of each partition."""
+    """Start and end offset of each partition."""
     partitions: tuple[PartitionLoad, ...]
     keys: tuple[KeyLoad, ...]
-    """Those with the most bytes, the largest first."""
+    """Keys with the most bytes, largest first."""
     distinct_keys: int
     scattered_keys: int
-    """How many lie in more than one partition."""
+    """Number of keys in more than one partition."""
     slice_ms: int
     slices: tuple[TimeSlice, ...]
     behind: DurationStats | None
-    """How far the time of a record is behind that of the newest before it in its partition."""
+    """How far a record's time is behind the newest time before it in its partition."""
     late_rows: Mapping[int, int]
-    """How many rows are behind by as many milliseconds, or more."""
+    """Number of rows that are behind by at least so many milliseconds."""
     latency: DurationStats | None
-    """From when a message was made, as it says itself, to the time of its record."""
+    """Time from the message's creation, as the message states it, to the record's timestamp."""
     from_the_future: int
-    """Rows that say they were made after the time of their record."""
+    """Rows whose stated creation time is after the record's timestamp."""
     without_made: int
     append_time: bool
-    """Whether times of records are those of the broker."""
+    """Whether the brokers set the records' timestamps."""
     batches: BatchSample = BatchSample()
     groups: tuple[GroupBacklog, ...] = ()
 
@@ -124,13 +123,13 @@ class TopicMeasurements(NamedTuple):
 
 
 def skew(loads: Sequence[float]) -> float:
-    """The largest part against the mean: 1 is even."""
+    """Return the largest load divided by the mean; 1 is even."""
     total = sum(loads)
     return max(loads) * len(loads) / total if total else 1.0
 
 
 def slice_width(first_ms: int, last_ms: int) -> int:
-    """A round time, of which SLICES_MAX reach from the first to the last, or a few fewer."""
+    """Return a round duration such that at most SLICES_MAX slices cover the time range."""
     for step in _STEPS_MS:
         if last_ms // step - first_ms // step < SLICES_MAX:
             return step
@@ -138,7 +137,7 @@ def slice_width(first_ms: int, last_ms: int) -> int:
 
 
 def every_slice(found: Mapping[int, TimeSlice], slice_ms: int) -> tuple[TimeSlice, ...]:
-    """Those in between, in which nothing happened, among them."""
+    """Return all slices from the first to the last, including empty ones."""
     if not found:
         return ()
     return tuple(
@@ -147,12 +146,12 @@ def every_slice(found: Mapping[int, TimeSlice], slice_ms: int) -> tuple[TimeSlic
 
 
 def bin_of(milliseconds: int) -> int:
-    """The same as the SQL in measures.py."""
+    """Return the bin of a duration, as the SQL in measures.py does."""
     return 0 if milliseconds < 1 else math.floor(math.log(milliseconds) / math.log(BIN_GROWTH)) + 1
 
 
 def bin_end(number: int) -> float:
-    """The largest time in it."""
+    """Return the largest duration in the bin."""
     return 0.0 if number == 0 else BIN_GROWTH**number
 
 

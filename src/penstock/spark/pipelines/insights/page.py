@@ -1,4 +1,4 @@
-"""The report as a page: one HTML file that needs nothing else. Pure."""
+"""Report page: one self-contained HTML file. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -110,6 +110,7 @@ def _throughput(measured: TopicMeasurements) -> str:
 
 def _partitions(measured: TopicMeasurements) -> str:
     mean = measured.bytes / len(measured.partitions)
+    # A limit, since the page would be unreadable with thousands of bars.
     shown = measured.partitions[:PARTITIONS_SHOWN]
     bars = [
         Bar(
@@ -251,7 +252,7 @@ def _times(times: DurationStats) -> str:
 
 
 def axis_labels(measured: TopicMeasurements) -> list[AxisLabel]:
-    """Short texts leave out what is the same everywhere."""
+    """Return the labels of slices; short labels omit the parts that are equal in all slices."""
     fulls = [time_text(each.start_ms) for each in measured.slices]
     if measured.slice_ms >= DAY_MS:
         cut = slice(0, 10)

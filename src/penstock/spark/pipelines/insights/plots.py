@@ -1,8 +1,8 @@
-"""Plots as SVG: text that any browser shows, without scripts, fonts or files from elsewhere. Pure.
+"""Plots as SVG, which any browser displays without scripts, fonts or other files. Pure.
 
-Colours are those of the page, by class; so a plot is right on light and on dark.
+Colours are CSS classes of the page, so a plot suits light and dark mode.
 
-Rule: every text from outside is escaped. Keys of records may be anything.
+Rule: every text from outside is escaped, since record keys can hold any bytes.
 """
 
 import math
@@ -26,7 +26,7 @@ NumberFormat = Callable[[float], str]
 
 
 class AxisLabel(NamedTuple):
-    """Along the bottom: what stands there if there is room, and what is told of a point."""
+    """Label on the x axis: short text for the axis, full text for the tooltip."""
 
     short: str
     full: str
@@ -35,7 +35,7 @@ class AxisLabel(NamedTuple):
 class PlotSeries(NamedTuple):
     name: str
     values: Sequence[float | None]
-    """None: nothing was measured there, and the line has a gap."""
+    """None: nothing was measured at this position, and the line has a gap."""
 
 
 class Bar(NamedTuple):
@@ -48,7 +48,7 @@ class Bar(NamedTuple):
 def line_plot(
     title: str, places: Sequence[AxisLabel], series: Sequence[PlotSeries], form: NumberFormat
 ) -> str:
-    """One place for each value."""
+    """Draw lines with one x position for each value."""
     found = [value for each in series for value in each.values if value is not None]
     top = nice_ceiling(max(found, default=0.0))
     body = [_grid(top, form), _bottom(places)]
@@ -66,7 +66,7 @@ def line_plot(
 
 
 def bar_plot(title: str, bars: Sequence[Bar], form: NumberFormat, *, mean: float | None = None) -> str:
-    """Bars to the right, one below the other; a line where the mean is."""
+    """Draw horizontal bars, one below the other, with a line at the mean."""
     top = max([bar.value for bar in bars] + ([mean] if mean else []), default=0.0) or 1.0
     room = WIDTH - NAME_WIDTH - 110
     body = []
@@ -92,8 +92,8 @@ def bar_plot(title: str, bars: Sequence[Bar], form: NumberFormat, *, mean: float
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 2, 2.5, 5 and 10 times a power of ten."""
-    if value < sys.float_info.min or not math.isfinite(value):  # less, and dividing by it gives anything
+    """Return the next of 1, 2, 2.5, 5 and 10 times a power of ten."""
+    if value < sys.float_info.min or not math.isfinite(value):  # a subnormal divisor can overflow
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next((step * power for step in (1, 2, 2.5, 5, 10) if value <= step * power), 10 * power)
@@ -123,7 +123,7 @@ def _grid(top: float, form: NumberFormat) -> str:
 
 
 def _bottom(places: Sequence[AxisLabel]) -> str:
-    """As many texts as there is room for, the first and the last among them."""
+    """Draw as many labels as fit, including the first and the last."""
     if not places:
         return ""
     count = min(len(places), 5)
@@ -139,7 +139,7 @@ def _bottom(places: Sequence[AxisLabel]) -> str:
 
 
 def _runs(points: Sequence[tuple[float, float | None]], top: float) -> list[str]:
-    """The line in pieces: a gap where nothing is known."""
+    """Return the line as polylines, with a gap where a value is missing."""
     runs: list[list[str]] = [[]]
     for x, value in points:
         if value is None:

@@ -1,6 +1,6 @@
-"""What only the cluster can tell: batches as they were sent, and what waits for groups.
+"""Data that `insights` reads from the cluster without Spark: sampled batches, and the lag of groups.
 
-Rule: a sample is one fetch from the middle of each partition's range, of so many partitions at most.
+Rule: a sample is one fetch from the middle of each partition's range, for at most PARTITIONS_MAX partitions.
 """
 
 from collections import Counter
@@ -45,6 +45,7 @@ def _of_one(client: ClusterClient, partition: TopicPartition, middle: Offset) ->
 
 def sample_of(data: memoryview) -> BatchSample:
     table = read_table(data, np.frombuffer(data, np.uint8))
+    # Transaction markers were not sent by producers.
     table = table.where(~table.is_control)
     codecs = Counter(Codec(number).label for number in table.codec.tolist())
     plain = _uncompressed_payloads(data, table)
@@ -59,7 +60,7 @@ def sample_of(data: memoryview) -> BatchSample:
 
 
 def _uncompressed_payloads(data: memoryview, table: BatchTable) -> list[memoryview]:
-    """The records of batches that are not compressed; each is compressed by itself."""
+    """Return the records of uncompressed batches, one buffer per batch: each is compressed separately."""
     chosen = table.where(table.codec == Codec.NONE)
     spans = zip(chosen.position.tolist(), chosen.end.tolist(), strict=True)
     return [data[start + HEADER_BYTES : end] for start, end in spans]
@@ -79,7 +80,7 @@ def _added(one: BatchSample, other: BatchSample) -> BatchSample:
 def group_backlogs(
     client: ClusterClient, groups: Iterable[str], ranges: SampledRanges, now_ms: int
 ) -> tuple[GroupBacklog, ...]:
-    """What each group has not committed, of partitions in which it has committed anything."""
+    """Return each group's uncommitted records, for partitions in which the group has committed an offset."""
     waits = []
     for group in groups:
         for partition, committed in client.committed(group, ranges).items():
@@ -92,7 +93,7 @@ def group_backlogs(
 
 
 def _time_at(client: ClusterClient, partition: TopicPartition, offset: Offset) -> int | None:
-    """Of the first record from there on."""
+    """Return the time of the first record from this offset on."""
     decoder = RecordBatchDecoder(ColumnSelection(key=False, value=False, headers=False), read_committed=False)
     chunks = client.fetch(
         partition, offset, Offset(offset + 1), read_committed=False, bytes_at_once=SAMPLE_BYTES

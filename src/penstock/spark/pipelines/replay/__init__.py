@@ -1,1 +1,1 @@
-"""`replay`: from a lake back to a topic."""
+"""`replay`: writes rows of a lake table back to a topic."""

@@ -1,13 +1,13 @@
-"""What a replay sends next, how fast it may, and what it keeps in mind of that. Pure.
+"""Planning of a replay: the next slice, its rate limit, and the recorded progress. Pure.
 
-Strategy: a replay goes through the offsets of all partitions of the table side by side, in slices. A slice is
-sent whole, then it is recorded. So whatever ends a run, no more than one slice is sent again.
+A replay advances through the offsets of all partitions of the table side by side, in slices. A slice is sent
+whole and then recorded. So however a run ends, at most one slice is sent again.
 
-Rule 1: the range of a replay is resolved once, when it begins, and is part of its record. `--start 24h` means
-        another time whenever the command starts; a run that resumes uses the times of the first run. Rows
-        that come to the table later are not in the range.
-Rule 2: slices of one partition are in the order of offsets and do not overlap.
-Rule 3: offsets that no file holds are passed over, however many they are.
+Rule 1: the range of a replay is resolved once, at its first start, and is part of the recorded state.
+        `--start 24h` would mean another time at each start; a resumed run uses the times of the first run.
+        Rows that are added to the table later are not in the range.
+Rule 2: slices of one partition are in offset order and do not overlap.
+Rule 3: offsets that no file holds are skipped, however many they are.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,18 +19,18 @@ from penstock.spark.source.offsets import from_document, limit_offsets, to_docum
 from penstock.types import TopicPartition
 
 SLICE_S: Final = 2.0
-"""With a rate limit, a slice is what may be sent in this time: shorter ones would be mostly overhead."""
+"""Duration of a slice under a rate limit: shorter slices would mostly be overhead."""
 GROWTH_MAX: Final = 10
 LAYOUT: Final = 2
 
 
 class Bound(NamedTuple):
-    """One side of the range of a replay; nothing given: no bound."""
+    """One end of a replay's range; without values, unbounded."""
 
     text: str = ""
-    """As the user said it."""
+    """Text as the user gave it."""
     offset: int | None = None
-    """For every partition."""
+    """Offset for every partition."""
     offsets: Mapping[TopicPartition, int] = {}
     timestamp_ms: int | None = None
 
@@ -41,7 +41,7 @@ class Bound(NamedTuple):
 
 
 class FileOffsets(NamedTuple):
-    """What one file holds of one partition."""
+    """Offsets of one partition in one file."""
 
     path: str
     partition: TopicPartition
@@ -60,7 +60,7 @@ class ReplaySlice(NamedTuple):
 
 
 class TimeRange(NamedTuple):
-    """Timestamps of the rows that a replay sends: milliseconds since 1970. None: no bound on that side."""
+    """Timestamp range of the replayed rows, in milliseconds since 1970. None: unbounded on that side."""
 
     start_ms: int | None = None
     """Inclusive."""
@@ -69,7 +69,7 @@ class TimeRange(NamedTuple):
 
 
 class ReplayState(NamedTuple):
-    """The range of a replay, and how far it is."""
+    """Range of a replay, and its progress."""
 
     next: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
@@ -80,7 +80,7 @@ class ReplayState(NamedTuple):
 
     @property
     def left(self) -> int:
-        """Offsets, of which some may have no row."""
+        """Return the number of offsets left; some of them may have no row."""
         return sum(max(end - self.next[partition], 0) for partition, end in self.ends.items())
 
     def after(self, sent: ReplaySlice, rows: int, size: int) -> "ReplayState":
@@ -90,7 +90,7 @@ class ReplayState(NamedTuple):
         )
 
     def finished(self) -> "ReplayState":
-        """No row is left, though offsets may be that no row has."""
+        """Return the state at the end: offsets may be left, but they have no rows."""
         return self._replace(next=dict(self.ends))
 
     def document(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class ReplayState(NamedTuple):
 
 
 def parse_replay_state(document: Mapping[str, Any], place: str) -> ReplayState:
-    """CorruptData, or CommandFailed for a record of another version of Penstock."""
+    """Parse a recorded state; raises CorruptData, or CommandFailed for another version of Penstock."""
     try:
         _check_layout(document["layout"], place)
         state = ReplayState(
@@ -112,6 +112,7 @@ def parse_replay_state(document: Mapping[str, Any], place: str) -> ReplayState:
             int(document["bytes"]),
             int(document["slices"]),
         )
+        # `left` and `next_slice` look up the partitions of one map in the other.
         if state.next.keys() != state.ends.keys():
             raise ValueError("it names other partitions as the place to go on than as the end")
     except (KeyError, TypeError, ValueError) as problem:
@@ -134,11 +135,12 @@ def _ms(value: Any) -> int | None:
 
 
 def initial_state(file_offsets: Iterable[FileOffsets], start: Bound, end: Bound) -> ReplayState:
-    """Before anything is sent."""
+    """Return the state before anything is sent."""
     spans: dict[TopicPartition, OffsetSpan] = {}
     for each in file_offsets:
         known = spans.get(each.partition, OffsetSpan(each.first, each.last + 1))
         spans[each.partition] = OffsetSpan(min(known.start, each.first), max(known.end, each.last + 1))
+    # A bound outside of the table is clamped to the rows that the table has.
     first = {partition: max(span.start, start.of(partition, 0)) for partition, span in spans.items()}
     last = {partition: min(span.end, end.of(partition, span.end)) for partition, span in spans.items()}
     wanted = [partition for partition in sorted(spans) if first[partition] < last[partition]]
@@ -152,7 +154,7 @@ def initial_state(file_offsets: Iterable[FileOffsets], start: Bound, end: Bound)
 def next_slice(
     state: ReplayState, file_offsets: Iterable[FileOffsets], offsets_max: int
 ) -> ReplaySlice | None:
-    """None when all is sent."""
+    """Return the next slice; None when everything is sent."""
     pending = [
         each
         for each in file_offsets
@@ -167,6 +169,7 @@ def next_slice(
         starts[each.partition] = min(start, starts.get(each.partition, start))
     ends = {partition: state.ends[partition] for partition in starts}
     waiting = {partition: ends[partition] - start for partition, start in starts.items()}
+    # The slice is shared out by what each partition has left, so that no partition starves.
     until = limit_offsets(starts, ends, waiting, offsets_max)
     spans = {
         partition: OffsetSpan(start, until[partition])
@@ -182,7 +185,7 @@ def next_slice(
 
 
 class ReplayThrottle:
-    """How many offsets a slice takes, and how long to rest after it."""
+    """Throttle: sets the number of offsets in a slice, and the pause after it."""
 
     def __init__(self, rows_per_s: float | None, rows_max: int) -> None:
         self._rows_per_s = rows_per_s
@@ -192,13 +195,13 @@ class ReplayThrottle:
         self.offsets_max = self._rows
 
     def sent(self, *, offsets: int, rows: int, elapsed_s: float) -> float:
-        """Seconds to rest. `elapsed_s` is counted from the start of the run."""
-        # Few rows may pass the filter, or have an offset at all: then a slice takes more offsets. It grows
-        # step by step, for beyond there they may all pass.
+        """Return the seconds to pause. `elapsed_s` is counted from the start of the run."""
+        # If few rows pass the filter, or many offsets have no row, a slice gets more offsets. The number
+        # grows step by step, since all rows of the next offsets may pass.
         needed = offsets * self._rows // rows if rows else self._rows_max
         self.offsets_max = max(min(needed, self.offsets_max * GROWTH_MAX, self._rows_max), 1)
         if self._rows_per_s is None:
             return 0.0
-        # What was not used while Spark was slow is not made up for in a burst, but for one slice.
+        # Time that was lost while Spark was slow is not made up for in a burst, except for one slice.
         self._earned_s = max(self._earned_s, elapsed_s - SLICE_S) + rows / self._rows_per_s
         return max(self._earned_s - elapsed_s, 0.0)

@@ -1,16 +1,16 @@
-"""`replay`: rows of a lake become records of a topic again.
+"""`replay`: writes rows of a lake table back to a topic as records.
 
     table of the lake ──▶ slices by offset ──▶ one task for each partition, in order ──▶ topic
 
-Strategy: the driver cuts the range into slices (`plan.py`) and sends one after the other, as Spark
-jobs that read only the files they need. After each it writes down how far it is. A run that dies is started
-again with the same words, and goes on there.
+The driver splits the range into slices (`plan.py`) and sends one after the other, as Spark jobs that read
+only the necessary files. After each slice, the driver records the progress. A run that crashed is restarted
+with the same arguments and continues there.
 
-Rule 1: rows of one partition of the table are sent by one task at a time, in the order of their offsets. A
-        key goes to the partition that Kafka's clients choose for it, so its records keep their order.
-Rule 2: a slice that was not recorded is sent again: at least once. Every record says in its headers which
-        record it is a copy of, so those who come twice can be told.
-Rule 3: two runs of the same replay at a time are refused.
+Rule 1: one task at a time sends the rows of one partition of the table, in offset order. A key goes to the
+        partition that Kafka's clients choose for it, so records of a key keep their order.
+Rule 2: a slice that was not recorded is sent again: delivery is at least once. The headers of every record
+        identify its source record, so that consumers can detect duplicates.
+Rule 3: two concurrent runs of the same replay are rejected.
 """
 
 import json
@@ -67,19 +67,19 @@ STATE_FILE: Final = "replay.json"
 ATTEMPTS_MAX: Final = 3
 SENT_MS_END: Final = 1 << 62
 STOPS_TO_INTERRUPT_SLICE: Final = 2
-"""Asked to stop so often, a slice is not finished."""
+"""Number of stop requests after which the current slice is interrupted."""
 
 ShowLine = Callable[[str], None]
 
 
 class ReplaySettings(NamedTuple):
     folder: Path
-    """Of the table, absolute."""
+    """Table folder, absolute."""
     to: str
     access: Mapping[str, str]
-    """Options that say how the brokers are reached, as `format("penstock")` takes them."""
+    """Connection options for the brokers, as `format("penstock")` accepts them."""
     topics: tuple[str, ...] = ()
-    """Which of those that the table holds; all, if none is named."""
+    """Topics of the table to replay; empty for all."""
     start: Bound = Bound()
     end: Bound = Bound()
     where: str | None = None
@@ -101,7 +101,7 @@ class ReplaySettings(NamedTuple):
 
     @property
     def identity(self) -> dict[str, str]:
-        """What makes it this replay and no other."""
+        """Return the properties that identify this replay."""
         return {
             "pipeline": "replay",
             "table": str(self.folder),
@@ -122,7 +122,7 @@ class ReplaySettings(NamedTuple):
 
 
 def check(settings: ReplaySettings) -> None:
-    """All that can be found wrong without Spark."""
+    """Run all checks that need no Spark."""
     format_of(settings.folder)
     if missing := table_files(settings.folder).missing:
         raise CommandFailed(
@@ -137,12 +137,12 @@ def check(settings: ReplaySettings) -> None:
 
 
 def _check_condition(spark: "SparkSession", settings: ReplaySettings, stop: StopRequest) -> None:
-    """Before the replay is begun, which is known by its condition from then on."""
+    """Check the condition before the replay begins: afterwards, the condition is part of the checkpoint."""
     where = settings.where
     if where is None:
         return
     files = table_files(settings.folder).present
-    with suppress(RunInterrupted):  # the run ends at its own first step, and says so
+    with suppress(RunInterrupted):  # the run's next step raises it again
         run_spark_action(spark, lambda: _filtered(rows_in(spark, files), where), stop, stops_to_interrupt=1)
 
 
@@ -188,13 +188,14 @@ def _counted(
 def replay(
     spark: "SparkSession", settings: ReplaySettings, stop: StopRequest, show_line: ShowLine
 ) -> ReplayReport:
-    """Until all is sent, or until a stop is asked for."""
+    """Send all rows of the range, or until a stop is requested."""
     check(settings)
     _check_condition(spark, settings, stop)
     bind_checkpoint(settings.checkpoint_folder, settings.identity)
     began = time.monotonic()
     remedy = "Wait for it, or give another --name for a replay of its own"
     with run_lock(settings.checkpoint_folder, "replay", remedy):
+        # Loaded under the lock: another run could still advance the recorded state before.
         run = _ReplayRun(spark, settings, stop, show_line)
         before = run.state
         run.until_done()
@@ -261,10 +262,13 @@ class _ReplayRun:
             try:
                 rows, size = self._send(chosen)
             except CommandFailed:
-                # A compaction that runs beside may have put other files in place of these.
+                # A concurrent compaction may have replaced these files; the next attempt lists the files
+                # again.
                 if attempt == ATTEMPTS_MAX or all(Path(path).is_file() for path in chosen.files):
                     raise
                 continue
+            # Recorded only after all rows are acknowledged: a crash in between sends the slice again (rule
+            # 2).
             self._save_state(self.state.after(chosen, rows, size))
             self._report_progress(rows, time.monotonic() - began)
             return _Sent(chosen.offsets, rows)
@@ -303,7 +307,7 @@ class _Sent(NamedTuple):
 
 
 class _FileIndex:
-    """Which file holds what. A file never changes, so each is looked at once."""
+    """Index of the offsets in each file. Files never change, so each file is read once."""
 
     def __init__(self, spark: "SparkSession", settings: ReplaySettings) -> None:
         self._spark = spark
@@ -342,14 +346,14 @@ class _FileIndex:
 
 
 def _selected(spark: "SparkSession", where: str | None, times: TimeRange, chosen: ReplaySlice) -> "DataFrame":
-    """The rows of a slice, without those that are filtered out."""
+    """Return the rows of a slice that pass the filters."""
 
     spans = [(*partition, *span) for partition, span in chosen.spans.items()]
     first = min(span.start for span in chosen.spans.values())
     last = max(span.end for span in chosen.spans.values()) - 1
-    # Spark passes over what lies outside of all spans when it reads the files.
+    # This filter lets Spark skip files and row groups outside of all spans.
     rows = rows_in(spark, chosen.files).where(F.col("offset").between(first, last))
-    # A table, for a condition on each of a thousand partitions would be too deep a tree for Spark.
+    # A join instead of a condition: conditions for a thousand partitions would be too deep a tree for Spark.
     columns = "topic string, partition int, start bigint, end bigint"
     wanted = F.broadcast(spark.createDataFrame(spans, columns))
     is_wanted = (
@@ -359,7 +363,7 @@ def _selected(spark: "SparkSession", where: str | None, times: TimeRange, chosen
         & (rows["offset"] < wanted["end"])
     )
     rows = rows.join(wanted, is_wanted, "left_semi")
-    # Where `timestamp` cannot hold a time, the time is in BEYOND, and one of the two is null.
+    # If `timestamp` cannot represent a time, the time is in BEYOND. So exactly one of the two is null.
     if times.start_ms is not None:
         is_after = F.col("timestamp") >= F.timestamp_millis(F.lit(times.start_ms))
         rows = rows.where(F.coalesce(is_after, F.col(BEYOND) >= times.start_ms))
@@ -387,7 +391,7 @@ def _filtered(rows: "DataFrame", where: str) -> "DataFrame":
 
 
 def _asks_for_now(rows: "DataFrame") -> bool:
-    """By the plan that Spark has made of it, so whatever the function is called and wherever it stands."""
+    """Detect it in Spark's analyzed plan, which covers every such function at any place in the condition."""
     spark: Any = rows.sparkSession
     current = spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     plan: Any = rows
@@ -395,22 +399,23 @@ def _asks_for_now(rows: "DataFrame") -> bool:
 
 
 def _records(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
-    """As they are to be written, in order."""
+    """Return the records to write, in order."""
     added = headers_of({f"{SOURCE_HEADER_PREFIX}{name}": F.col(name) for name in SOURCE_COLUMNS})
-    # Those of an earlier replay would say that it is a copy of something else.
+    # Headers of an earlier replay would identify another source record.
     kept = F.filter("headers", lambda header: ~F.startswith(header["key"], F.lit(SOURCE_HEADER_PREFIX)))
     headers = F.concat(F.coalesce(kept, F.array().cast(rows.schema["headers"].dataType)), added)
-    # The difference of two times in a batch must fit 64 bits: those at the very ends are sent as now.
+    # Timestamp deltas within a batch must fit 64 bits: extreme times are replaced by the current time.
     beyond = F.when(F.abs(F.col(BEYOND)) < SENT_MS_END, F.col(BEYOND)).alias(BEYOND)
     columns = [F.col("key"), F.col("value"), headers.alias("headers"), F.col("timestamp"), beyond]
     if settings.same_partitions:
         columns.append(F.col("partition"))
+    # One task per source partition, which sends its rows in order (rule 1).
     ordered = rows.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
     return ordered.select(*columns)
 
 
 class _Sender:
-    """What a task does."""
+    """Function of a task that sends rows."""
 
     def __init__(self, options: Mapping[str, str], row_bytes_max: int) -> None:
         self._options = dict(options)

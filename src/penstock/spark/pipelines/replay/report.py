@@ -1,13 +1,13 @@
-"""What a replay tells at its end, what a dry run tells instead, and what it tells in every record."""
+"""Reports of a replay and of a dry run, and the names of the headers that a replay adds."""
 
 from typing import Any, Final, NamedTuple
 
 from penstock.spark.pipelines.common import report
 
 SOURCE_HEADER_PREFIX: Final = "penstock-replay-source-"
-"""How the names of headers begin that say which record another is a copy of."""
+"""Prefix of the headers that identify the source record of a replayed record."""
 SOURCE_COLUMNS: Final = ("topic", "partition", "offset")
-"""How they end."""
+"""Suffixes of these headers."""
 
 
 class ReplayReport(NamedTuple):
@@ -19,7 +19,7 @@ class ReplayReport(NamedTuple):
     batches: int
     seconds: float
     rows_in_all: int
-    """With those of earlier runs of the same replay."""
+    """Rows of this run and of earlier runs of the same replay."""
     left: int
     """Offsets that are still to be sent."""
     ends: dict[str, dict[str, int]]
@@ -56,7 +56,7 @@ class ReplayReport(NamedTuple):
 
 
 class DryReport(NamedTuple):
-    """What a run would send now."""
+    """Result of a dry run: what a run would send now."""
 
     table: str
     to: str
