@@ -67,7 +67,7 @@ class DeltaLakeTable:
                 if is_already_committed(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                     return False
                 if self._widen(table, batch.schema):
-                    # adding columns read the log again, and with it commits that were not checked above
+                    # Adding columns read the log again, and with it commits that were not checked above.
                     continue
                 read_version = table.version()
                 self._append(table, batch, recorded.after(batch))
@@ -127,7 +127,7 @@ class DeltaLakeTable:
     def _create(self, schema: pa.Schema) -> DeltaTable:
         columns = [pa.field(name, PARTITION_TYPES[name]) for name in self._by.columns]
         wanted = pa.schema([*widened(schema, schema), *columns])
-        # first, so that the folder's name is durable before any writer commits into it
+        # First, so that the folder's name is durable before any writer commits into it.
         disk.make_folder(self._folder / LOG)
         return DeltaTable.create(
             str(self._folder), schema=wanted, partition_by=list(self._by.columns), mode="ignore"

@@ -354,7 +354,7 @@ class IcebergLakeTable:
 
     def _create(self, schema: pa.Schema) -> Table:
         catalog = self._open_catalog()
-        # first, so that the folder's name is durable before any writer commits into it
+        # First, so that the folder's name is durable before any writer commits into it.
         disk.make_folder(self._folder / METADATA)
         with self._catalog_lock():
             catalog.create_namespace_if_not_exists(NAMESPACE)

@@ -138,7 +138,7 @@ class ParquetTable:
         disk.make_folder(self._removed)
         for path in paths:
             _move(path, self._removed / path.name)
-            # vacuum counts from now, so that a reader that has the file open can finish
+            # Vacuum counts from now, so that a reader that has the file open can finish.
             os.utime(self._removed / path.name)
 
     def _publish(self, state: TableState) -> None:
@@ -156,7 +156,7 @@ class ParquetTable:
         try:
             _move(self._staging / file.name, self._folder / file.path)
         except FileNotFoundError:
-            # otherwise a compaction has replaced the file meanwhile
+            # Otherwise a compaction has replaced the file meanwhile.
             if file.path in self._manifest.read().files:
                 raise
 

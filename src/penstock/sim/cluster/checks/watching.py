@@ -104,7 +104,7 @@ class PartitionChecks:
             seen.clear()
             self._epochs[node.id].clear()
             for chains in self._chains.values():
-                # truncations by the new process before its first check are unknown
+                # Truncations by the new process before its first check are unknown.
                 chains.truncated(node.id, 0)
         for partition in running.storage.partitions:
             log = partition.log

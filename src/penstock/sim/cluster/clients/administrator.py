@@ -231,7 +231,7 @@ class DeleteRecordsClient:
             return
         offset = random.choice((random.randrange(ledger.start_max, ledger.end), UP_TO_HIGH_WATERMARK))
         if offset == UP_TO_HIGH_WATERMARK:
-            # the high watermark at the time the request arrives is not known here
+            # The high watermark at the time the request arrives is not known here.
             ledger.requested_start = OFFSET_MAX
         ledger.requested_start = max(ledger.requested_start, offset)
         await self._delete_records(name, state.index, offset)

@@ -99,7 +99,7 @@ class SimClassicMember(SimGroupMember):
         except CONNECTION_ERRORS:
             self._coordinator = None
         if not has_left:
-            # the coordinator may still have the old member id, and its late commit may count
+            # The coordinator may still have the old member id, and its late commit may count.
             self._old_commit = None
         self._rejoin_as_new()
 
