@@ -82,7 +82,7 @@ class CompactedHistory(History):
                     return record.offset, record.timestamp
         return None
 
-    # All of it
+    # The whole log
 
     def observe(self) -> None:
         """Check everything that is stored now, including records that no reader may read yet."""

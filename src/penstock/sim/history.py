@@ -62,7 +62,7 @@ class History:
         if not condition:
             raise InvariantViolation(f"{self.name}: {message}")
 
-    # While it lives
+    # While the broker runs
 
     def appended(self, data: bytes) -> None:
         header = parse_header(data)

@@ -141,7 +141,7 @@ class ProcessLoop(VirtualTimeLoop):
             when = process.global_time(when)
         return self._set_timer(when, callback, *args, context=context)
 
-    # Whether they may run
+    # Paused and ended processes
 
     def may_run(self, handle: asyncio.Handle) -> bool:
         # asyncio.Handle has no public accessor for its context.
@@ -155,7 +155,7 @@ class ProcessLoop(VirtualTimeLoop):
         process.deferred.append(handle)
         return False
 
-    # Tasks, and whose they are
+    # Tasks and their processes
 
     def __init__(self, random: Random, now: float = 0.0) -> None:
         super().__init__(random, now)
@@ -165,6 +165,7 @@ class ProcessLoop(VirtualTimeLoop):
         """End all tasks of a dead process, in no simulated time."""
         assert process.is_dead
         self.go_on(process)  # a task may wait for a callback that was kept back
+        # A task may start another one, or delay its end, while it is cancelled.
         for _ in range(CANCEL_ROUNDS_MAX):
             if not process.tasks:
                 break
@@ -174,7 +175,7 @@ class ProcessLoop(VirtualTimeLoop):
         assert not process.tasks, f"tasks of {process.host} do not end: {list(process.tasks)}"
         process.has_ended = True
 
-    # What callbacks raise
+    # Exceptions of callbacks
 
     def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
         process = current_process()

@@ -75,7 +75,7 @@ class RequestFault(NamedTuple):
     """A fault of one intercepted request."""
 
     extra_delay_seconds: float
-    """How much longer than others it takes to arrive."""
+    """The additional delay before the request arrives."""
     loses_reply: bool
     released: "asyncio.Future[None] | None" = None
     """If set, the request does not arrive before this is done."""
@@ -154,7 +154,7 @@ class SimStore:
             return self.random.uniform(0, 2 * self.timeout_seconds)
         return self.random.uniform(*self.faults.delay_seconds)
 
-    # Doing
+    # Requests
 
     def read(self, prefix: str) -> Snapshot:
         found = {key: self.entries[key] for key in sorted(self.entries) if key.startswith(prefix)}
@@ -229,6 +229,7 @@ class SimStore:
         return True
 
     def _apply(self, change: Put | Delete) -> None:
+        # A key belongs to the session of its last put, or to none.
         for session in self._sessions.values():
             session.keys.discard(change.key)
         if isinstance(change, Delete):

@@ -55,6 +55,7 @@ class Pool:
         try:
             yield client
         finally:
+            # A child process must not keep a client that its parent borrowed before the fork.
             self._return(settings, client, is_ours=process == self._process)
 
     def _take(self, settings: ClientSettings) -> ClusterClient:

@@ -239,6 +239,7 @@ class _TaskProducer:
         for topic, mine in self._by_topic(rows):
             for partition, records in self._by_partition(topic, mine):
                 outgoing[partition] = self._encoded(partition, records)
+        # This returns after the acknowledgements, so no task ends with records in flight.
         self._client.produce_many(
             outgoing, acks=self._settings.acks, is_idempotent=self._settings.is_idempotent
         )

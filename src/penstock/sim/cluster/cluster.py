@@ -90,7 +90,7 @@ class SimCluster:
     def random(self, what: str) -> Random:
         return Random(f"{what} {self.plan.seed}")
 
-    # What clients and nodes say
+    # Trace and violations
 
     def trace(self, line: str) -> None:
         if self._on_trace is not None:
@@ -247,7 +247,7 @@ class SimCluster:
         self._producers += made
         return made
 
-    # Judging
+    # Checks
 
     async def _wait_until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
         ends_at = self.loop.now + seconds
@@ -374,7 +374,7 @@ class SimCluster:
         self.acknowledged = sum(producer.acknowledged for producer in self._producers)
 
     async def _validate(self) -> None:
-        await asyncio.sleep(2)  # the last high watermark reaches the followers
+        await asyncio.sleep(2)  # followers receive the last high watermark
         if left := self.bit_rot.present():
             self.violate(f"{left[0]} is still there, and the copy in sync")
         last = KafkaClient(self, "last")

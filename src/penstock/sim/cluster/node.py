@@ -203,7 +203,7 @@ class SimNode:
         )
         return WALL_BEGINS_MS + int(own * 1000) + self.clock_offset_ms
 
-    # Living
+    # Life of a process
 
     def start(self) -> None:
         assert not self.is_up
@@ -301,9 +301,10 @@ class SimNode:
         self._workers.append(worker)
         return worker
 
-    # Dying
+    # End of a process
 
     def _end_process(self) -> None:
+        # The disk, store and network are cut off first, because cancelled tasks still run their cleanup.
         self.process.is_dead = self.mount.is_dead = True
         for worker in self._workers:
             worker.abandon()

@@ -82,6 +82,7 @@ def check_checkpoint(folder: Path, checkpoint: Path) -> None:
 
 
 def _check_empty(folder: Path) -> None:
+    # The metadata folder is allowed, because a checkpoint may be there before the table is.
     others = (
         sorted(path.name for path in folder.iterdir() if path.name != METADATA_FOLDER)
         if folder.is_dir()

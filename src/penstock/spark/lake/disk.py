@@ -55,6 +55,7 @@ def create_once(path: Path, content: bytes) -> bool:
     """Create the file unless it exists. Of two concurrent callers, exactly one gets True."""
     temporary = _write_temporary(path, content)
     try:
+        # A link fails if the name exists, so exactly one process gets it. A rename would overwrite.
         os.link(temporary, path)
     except FileExistsError:
         return False

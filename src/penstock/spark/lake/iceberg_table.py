@@ -156,6 +156,7 @@ class SyncingCatalog(SqlCatalog):
         try:
             return super().commit_table(table, requirements, updates)
         except CommitFailedException:
+            # Pyiceberg has written the manifests and the metadata file before it rejects the commit.
             added = [each.snapshot for each in updates if isinstance(each, AddSnapshotUpdate)]
             written = {path for snapshot in added for path in _own_metadata(table, snapshot)}
             for path in (*written, *([] if self._staged is None else [self._staged])):
@@ -218,6 +219,7 @@ class IcebergLakeTable:
                 self._append(table, batch, recorded.after(batch))
             except CommitFailedException:
                 continue  # another writer committed: read the table again
+            # Snapshots expire in groups, because every expiry is one more commit.
             if len(_expired(table, _now_ms() - _snapshot_age_ms(table))) >= self._expired_at_once:
                 table = self._expire_snapshots(table, _now_ms() - _snapshot_age_ms(table))
             self._warn_of_many(table)
@@ -297,10 +299,12 @@ class IcebergLakeTable:
             with table.transaction() as change:
                 # Pyiceberg's own expire_snapshots copies all metadata once for each expired snapshot.
                 removal = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})
+                # The requirement fails if another commit has put a branch or tag on one of them.
                 change._apply((removal,), (AssertNeedless(snapshot_ids=ids),))  # type: ignore[arg-type]
         except CommitFailedException:
             return table.refresh()  # another writer committed; a later commit will expire them
         table = table.refresh()
+        # A snapshot that stays may share manifests with an expired one.
         needless -= {path for snapshot in kept for path in _metadata_of(table, snapshot)}
         for path in needless:
             path.unlink(missing_ok=True)

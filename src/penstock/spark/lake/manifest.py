@@ -1,4 +1,4 @@
-"""The commit log of a table of plain Parquet files: it says which files belong to the table.
+"""The commit log of a table of plain Parquet files, which defines the files of the table.
 
     _penstock/log/00000000000000000007.json             one commit
     _penstock/log/00000000000000000064.snapshot.json    the result of commits 1 to 64
@@ -114,6 +114,7 @@ class Manifest:
             if self._create(state.number + 1, entry) and not self._is_past(state.number + 1):
                 after = replay(state, [entry])
                 if after.number % self._snapshot_every == 0:
+                    # The snapshot is durable before the commits that it replaces are removed.
                     disk.replace(self._path(after.number, SNAPSHOT_SUFFIX), _dump(_snapshot_document(after)))
                     self._remove_obsolete()
                 return after

@@ -56,7 +56,9 @@ class ParquetTable:
 
     def commit(self, batch: LakeBatch) -> bool:
         check_written((self._find(file), file) for file in batch.files)
+        # `_appended` decides again after each race for a commit number that this process lost.
         after = self._manifest.change(lambda state: _appended(state, batch))
+        # Also for a repeated batch: its first commit may have died before it moved its files.
         self._publish(after or self._manifest.read())
         return after is not None
 
@@ -114,6 +116,7 @@ class ParquetTable:
         after = self._manifest.change(decide)
         if after is None:
             return False
+        # The merged file is in place before its parts are removed, so that no reader misses rows.
         self._publish(after)
         self._move_to_removed([self._folder / path for path in paths])
         return True

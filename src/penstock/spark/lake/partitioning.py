@@ -48,6 +48,7 @@ def pieces(rows: pa.RecordBatch, by: PartitionBy, time_column: str) -> Iterator[
     if (units == first).all():
         yield PartitionedRows(first, rows)
         return
+    # A stable sort keeps the order of offsets within each unit.
     order = np.argsort(units, kind="stable")
     ordered = units[order]
     starts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)]

@@ -196,6 +196,8 @@ class LakeWriter(DataSourceStreamArrowWriter):
             )
         batch = _batch(messages, batchId)
         if held := [message for message in messages if isinstance(message, AlreadyCommitted)]:
+            # If one task found the number committed, the whole batch is: files of other tasks are
+            # duplicates.
             self._check_already_committed(messages, held[0].app, batchId)
             self._remove(() if batch is None else batch.files)
             return
@@ -244,6 +246,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
     def _is_committed(self, app: str, run: str, version: int) -> bool:
         key = (str(self._folder), run)
+        # Only the first batch of a run can be in the table already.
         if key in _checked_runs:
             return False
         recorded = self._with_table(lambda table: table.recorded(app))

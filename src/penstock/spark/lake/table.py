@@ -127,8 +127,8 @@ class LakeTable(Protocol):
         their paths.
 
         Files that were part of the table stay for `history_ms` after they were replaced, for readers of an
-        older version. None: for as long as the table's own properties say. In Iceberg such files stay while
-        a snapshot names them, and a table can limit the number of snapshots whatever their age.
+        older version. None: for as long as the table's own properties define. In Iceberg such files stay
+        while a snapshot names them, and a table can limit the number of snapshots whatever their age.
         """
 
     def close(self) -> None: ...

@@ -33,7 +33,7 @@ COMPRESSIONS: Final = ("snappy", "zstd", "none")
 
 NAMES: Final = re.compile(r"(\d{8,}-\d{5,}-[0-9a-f]{16}-\d{3,}|compacted-[0-9a-f]{32})\.parquet")
 """Names of files that tasks write and that Penstock's own compaction writes. Delta's compaction uses names
-that other writers use too (part-00000-…-c000); Delta's log says which of those are the table's.
+that other writers use too (part-00000-…-c000); Delta's log lists those of the table.
 """
 
 # Columns of records, and which encodings are worth it. Statistics of keys and values would store their
@@ -103,6 +103,7 @@ class TaskFiles:
             gathered.add(piece)
             if gathered.rows >= ROW_GROUP_ROWS or gathered.bytes >= ROW_GROUP_BYTES:
                 self._write_group(unit)
+        # The limit is on the sum over all units: rows of many days may arrive mixed.
         while sum(each.bytes for each in self._gathered.values()) > self._limits.gathered_bytes_max:
             self._write_group(max(self._gathered, key=lambda unit: self._gathered[unit].bytes))
 
@@ -130,6 +131,7 @@ class TaskFiles:
         add_spans(self.spans, spans_of(rows))
         if unit not in self._open:
             if len(self._open) >= self._limits.open_files_max:
+                # The oldest file is finished. Later rows of its unit go to a new file.
                 self._finish(next(iter(self._open)))
             self._open[unit] = self._new_file(unit, rows.schema)
         if self._open[unit].write(rows) >= FILE_BYTES_MAX:
@@ -173,6 +175,7 @@ class _OpenFile:
         self._path = place / name
         self._facts = (folder, name)
         self._rows = 0
+        # "x" fails on an existing name, so no file is ever overwritten.
         self._file = self._path.open("xb")
         # Some readers of statistics fail on times that no calendar has: see `has_no_time`.
         without = {shape.time_column} if has_no_time(folder) else set[str]()

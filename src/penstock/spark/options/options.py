@@ -271,6 +271,7 @@ def _check_order(start: ReadBound, end: ReadBound) -> None:
         raise ConfigError(f"starting{what} and ending{what} name different partitions: {different[0]}")
     for partition, begin in first.items():
         until = last[partition]
+        # Negative numbers stand for earliest and latest, which have no order before they are resolved.
         if begin > until and begin >= 0 and until >= 0:
             raise ConfigError(f"starting{what} of {partition} is {begin}, after ending{what}, {until}")
 

@@ -158,7 +158,7 @@ class Payload:
             seen.add(name.lower())
         return names
 
-    # Good and bad
+    # Bad rows
 
     def _parse_piece(self, values: list[bytes | None]) -> ParsedValues:
         rows, bad = self._read(values)
@@ -166,6 +166,7 @@ class Payload:
         try:
             return ParsedValues(record_columns(shape, rows), bad)
         except CONVERSION_ERRORS:
+            # The conversion of all rows failed: find the bad ones by bisection.
             misfits = dict(_unconvertible_rows(shape, rows, 0))
         for row in misfits:
             rows[row] = None

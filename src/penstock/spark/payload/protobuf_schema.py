@@ -105,6 +105,7 @@ def _pool(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet) -> desc
     pool = descriptor_pool.DescriptorPool()
     there: set[str] = set()
     for each in described.file:
+        # A file must come after its imports, which is the order in which protoc writes them.
         if lacking := [name for name in each.dependency if name not in there]:
             raise file.error_at(each.name, f"{lacking[0]} is not in the set; make it with imports: {_MAKE}")
         try:

@@ -79,6 +79,7 @@ def decimals(numbers: Values, precision: int, scale: int) -> pa.Array:
         if number is not None and not -limit < number < limit:
             raise ValueError(f"a number has more digits than decimal({precision},{scale})")
     whole = pa.array(numbers, pa.decimal128(precision, 0))
+    # The buffer is reinterpreted with the scale, so no value is converted twice.
     return pa.Array.from_buffers(pa.decimal128(precision, scale), len(whole), whole.buffers())
 
 

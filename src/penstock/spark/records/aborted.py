@@ -45,6 +45,7 @@ class AbortedTransactions:
     def end_transaction(self, producer: ProducerId, offset: Offset) -> None:
         """Record that the producer's transaction ended here, by commit or abort."""
         firsts = self._open.get(producer, [])
+        # A marker ends every transaction of the producer that began at or before it.
         ended = bisect_right(firsts, offset)
         self._ended.update((producer, first) for first in firsts[:ended])
         del firsts[:ended]

@@ -93,6 +93,7 @@ def read_table(view: memoryview, raw: ByteArray) -> BatchTable:
     positions = _positions(view)
     starts = np.array(positions[:-1], np.int64)
     rows = np.empty((len(starts), HEADER_BYTES), np.uint8)
+    # With mode="clip" numpy writes to `out` directly. Every batch here has a complete header.
     np.take(raw, starts[:, None] + np.arange(HEADER_BYTES), out=rows, mode="clip")
     fields = rows.reshape(-1).view(_FIELDS)
 
@@ -134,6 +135,7 @@ def _positions(view: memoryview) -> list[int]:
         if length < _BATCH_LENGTH_MIN:
             raise CorruptData(f"batch length {length} is below {_BATCH_LENGTH_MIN}")
         position += LOG_OVERHEAD + length
+        # A fetch may end within a batch.
         if position > size:
             break
         positions.append(position)

@@ -105,6 +105,7 @@ class RecordBatchDecoder:
             return
         reached = Offset(min(end, int(table.next_offset[-1])))
         table = table.where((table.next_offset > start) & (table.base_offset < end))
+        # Only batches in the range are checked. Other tasks check the rest.
         check_crcs(view, table)
         # One result is held back, because only the last one gets the offset that the chunk reached.
         held: Decoded | None = None
@@ -138,6 +139,7 @@ class RecordBatchDecoder:
             return table.where(chosen)
         first, last = Offset(int(table.base_offset[0])), Offset(int(table.next_offset[-1]))
         self._aborted.begin_chunk(aborted, start=first, end=last)
+        # Only these batches are processed one by one, in log order, because a marker ends a transaction.
         for batch in (table.is_transactional | table.is_control).nonzero()[0].tolist():
             producer, offset = (
                 ProducerId(int(table.producer_id[batch])),

@@ -168,6 +168,7 @@ def _sizes_max(columns: _EncodeColumns, room: int) -> IntArray:
         contents += varint_sizes(columns.header_counts) + columns.header_bytes.lengths
     else:
         contents += 1
+    # No timestamp delta within a batch exceeds the spread of all timestamps.
     spread = int(columns.timestamp.max()) - int(columns.timestamp.min())
     delta_bytes = int(varint_sizes(np.array([-spread]))[0])
     sizes = contents + (_LENGTH_BYTES_MAX + delta_bytes + _OFFSET_DELTA_BYTES_MAX)
@@ -191,6 +192,7 @@ def _first_rows(sizes: IntArray, batch_bytes_max: int, single_record_batch_bytes
     firsts, row, before = [0], 0, 0
     while row < len(sizes):
         fitting = int(np.searchsorted(ends, before + room, side="right"))
+        # A record that does not fit with others gets a batch of its own.
         row = min(max(fitting, row + 1), row + BATCH_RECORDS_MAX)
         before = int(ends[row - 1])
         firsts.append(row)

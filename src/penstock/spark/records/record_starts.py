@@ -11,7 +11,7 @@ Every batch is a lane. A large batch is split into several lanes at positions wh
 a length, then the attributes byte, which is always 0, and the same again where that length leads, twice.
 
 Rule 1: The result of lanes is accepted only if it is one chain: each record ends where the next begins, the
-        first begins and the last ends with its batch, and there are as many as the header says. Then every
+        first begins and the last ends with its batch, and there are as many as in the header. Then every
         guess on the way was right.
 Rule 2: A batch whose lanes do not form a chain is read record by record. A failure there is CorruptData.
 Rule 3: No input makes this code hold more positions than the headers announce records. That number is first
@@ -87,6 +87,7 @@ def frame_records(payloads: Payloads, lanes: LaneSizes = LANE_SIZES) -> RecordSp
         framed, wrong = _framed(payloads, starts)
         if not wrong.any():
             return framed
+        # A batch that was read record by record and still has errors is corrupt.
         _raise_corrupt_if(payloads, wrong & walked, "has records that do not fit it")
         starts = _with_batches_walked(payloads, starts, wrong)
         walked |= wrong
@@ -212,6 +213,7 @@ def _in_step(
     found: list[IntArray] = []
     walked_at, walked_ends = [at[:0]], [ends[:0]]
     last = len(raw) - 2
+    # A negative count means more positions than records, so guesses were wrong.
     while len(at) >= lanes.lanes_min and records >= 0:
         pairs = np.ndarray((len(raw) - 1,), "<u2", buffer=raw.data, strides=(1,))
         grid = np.empty((lanes.steps_at_once + 1, len(at)), np.int64)

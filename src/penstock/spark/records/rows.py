@@ -62,7 +62,7 @@ class BatchRows:
 
 
 def read_rows(raw: ByteArray, framed: RecordSpans, batches: BatchTable, counts: IntArray) -> Rows:
-    """The records of these batches, as many of each batch as `counts` says."""
+    """The records of these batches. `counts` has the number of records of each batch."""
     timestamp_delta, at = read_varints(raw, framed.body + 1, LONG_BYTES_MAX)
     offset_delta, at = read_varints(raw, at)
     key = _field(raw, at)

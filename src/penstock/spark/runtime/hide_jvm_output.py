@@ -55,6 +55,7 @@ class CapturedOutput:
             piece = os.read(self._pipe, _PIECE_BYTES)
             self._ended = not piece
             self._last += piece
+            # Only the end is kept, because Java may write for hours.
             del self._last[:-CAPTURED_BYTES_MAX]
 
     def text(self) -> str:
@@ -81,6 +82,7 @@ def stderr_kept() -> Iterator[CapturedOutput | None]:
     reader, writer = os.pipe()
     captured = CapturedOutput(reader)
     sys.stderr.flush()
+    # Descriptor 2 itself is replaced, because child processes inherit it and not sys.stderr.
     os.dup2(writer, _STDERR)
     os.close(writer)
     try:

@@ -1,7 +1,7 @@
 """Discovery of what a query reads: the partitions, and the offsets of its bounds.
 
 Rule: A partition that the user named and the cluster does not have is an error that names it. Partitions
-      that disappear later are handled by the caller, which knows the earlier ones.
+      that disappear later are handled by the caller, which has the earlier ones.
 """
 
 import logging

@@ -58,6 +58,7 @@ class KnownTopics:
         self._updated_at = now_s
         found = {partition.topic for partition in self._latest_partitions}
         for topic in found:
+            # The first reply that contains a topic sets its id.
             if self._expected.get(topic) is None:
                 self._expected[topic] = self._latest_ids.get(topic)
         return self.snapshot(now_s)

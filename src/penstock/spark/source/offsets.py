@@ -217,7 +217,7 @@ def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
     return [whole._replace(start=Offset(low), end=Offset(high)) for low, high in pairwise(edges)]
 
 
-# How much one trigger of a stream takes
+# Limits of one trigger
 
 
 def available(
@@ -237,6 +237,7 @@ def limit_offsets(
     """
     if sum(waiting.values()) <= most:
         return dict(latest)
+    # The sum of positions differs in each batch, so that other partitions are chosen next time.
     allowed = _allot(waiting, most, turn=sum(start.values()))
     return {
         partition: end - waiting[partition] + allowed[partition] if partition in waiting else end

@@ -118,6 +118,7 @@ class Planner:
         with self._borrow() as client:
             snapshot, ends = self._ends(client, start)
             self.latest = ends
+            # Spark passes the end of the last finished batch, so everything below it is done.
             if self._mirror is not None:
                 self._mirror.commit_position(start.offsets, ends)
             if start == self._initial and self._may_move and not self._has_begun:
@@ -147,6 +148,7 @@ class Planner:
                 for each, until in end.offsets.items()
                 if each.topic in recreated or begin.get(each, 0) < until
             }
+            # A topic that one reply lacks must not be reported as deleted.
             deleted = self._await_topics(client, wanted).deleted & wanted
             there = {each: until for each, until in end.offsets.items() if each.topic not in deleted}
             present = self._topics_snapshot(client).present
@@ -181,7 +183,7 @@ class Planner:
             tasks[0] = CommittingPartition(ranges[0], len(ranges), first_task_commit)
         return tasks
 
-    # What there is
+    # Partitions and their ends
 
     def _ends(
         self, client: ClusterClient, start: StreamPosition
@@ -212,6 +214,7 @@ class Planner:
         back = {each: at for each, at in begun.items() if ends[each] < at}
         if back and self._settings.read_committed:
             back = self._without_open_transactions(client, back, ends)
+        # If the loss does not fail the query, `tasks` reports it.
         if self._settings.fail_on_data_loss:
             report_losses(truncation_losses(back, ends), self._settings)
         return snapshot, ends
@@ -270,7 +273,7 @@ class Planner:
             snapshot.deleted
         )  # a topic that is recreated and deleted again is reported again
 
-    # How much of it
+    # Limits
 
     def _within_limits(
         self,

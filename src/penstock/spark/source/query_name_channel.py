@@ -53,6 +53,8 @@ class QueryNameReceiver:
             except OSError:  # no datagram is there
                 return None
             token, text = datagram[:_TOKEN_BYTES], datagram[_TOKEN_BYTES:]
+            # Any host may send datagrams here. The comparison takes constant time, so that the token does
+            # not leak.
             if secrets.compare_digest(token, self.address.token):
                 return text.decode("utf-8", "replace")
         return None

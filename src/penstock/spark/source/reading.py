@@ -48,6 +48,7 @@ def read_range(
                 for batch, reached in _batches(
                     client, settings, table, offset_range._replace(start=position)
                 ):
+                    # Set before the yield: after a failed fetch the read continues behind this batch.
                     position = reached
                     if batch.num_rows:
                         yield batch

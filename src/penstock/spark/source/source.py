@@ -45,7 +45,7 @@ class OffsetRangePartition(InputPartition):
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """The schema of a read. Spark calls this before it knows whether a batch or a stream is read."""
+    """The schema of a read. Spark calls this for batches and streams alike, before it creates a reader."""
     schema = full_schema(include_headers=includes_headers(options))
     payload = payload_of(options)
     if payload is None:

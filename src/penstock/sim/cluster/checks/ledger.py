@@ -254,7 +254,7 @@ class Ledger:
         message = f"node-{node_id} joins without what was committed at offset {last.base_offset}"
         self.require(stored is not None and _is_same(last, stored.header), message)
 
-    # Where it starts
+    # Log start offset
 
     def max_timestamp_below(self, offset: int) -> int:
         """The newest timestamp of the batches before this offset."""
@@ -269,7 +269,7 @@ class Ledger:
         )
         self.require(start >= self.deleted, message)
 
-    # What clients see
+    # Replies to clients
 
     def acknowledged(self, header: BatchHeader, base_offset: int) -> None:
         """Check an acknowledged batch. `header`: the batch as the producer sent it."""
@@ -291,8 +291,8 @@ class Ledger:
     # At the end
 
     def producers_from(self, start: int) -> set[int]:
-        """The producers whose last batch ends after `start`. A replica copied from that offset on knows no
-        others.
+        """The producers whose last batch ends after `start`. A replica copied from that offset on has no
+        state of other producers.
         """
         lasts = {batch.producer_id: batch.next_offset for batch in self.batches.values()}
         return {producer_id for producer_id, end in lasts.items() if producer_id >= 0 and end > start}

@@ -173,7 +173,7 @@ class PartitionChecks:
             )
 
     def leads(self, node_id: int, partition_id: TopicIdPartition, epoch: int) -> bool:
-        """Whether the node's current process has led in that epoch. Other brokers reply too, and may know
+        """Whether the node's current process has led in that epoch. Other brokers reply too, and may have
         an older epoch.
         """
         return self._leaders.get((partition_id, epoch)) is self._nodes[node_id].process

@@ -1,6 +1,6 @@
 """The base of every simulated client: its own host, connections, and cached metadata.
 
-Rule: A client knows only what brokers have returned. If its metadata is stale, a broker rejects the
+Rule: A client uses only metadata that brokers have returned. If its metadata is stale, a broker rejects the
       request, and the client refreshes the metadata and retries.
 """
 
@@ -90,7 +90,7 @@ class KafkaClient:
     async def pause(self, seconds: float = RETRY_SECONDS) -> None:
         await asyncio.sleep(seconds * self.random.uniform(0.5, 1.5))
 
-    # Who leads
+    # Metadata
 
     async def topic(self, name: str) -> TopicLeaders | None:
         """The cached metadata of a topic, fetched if absent. None: the topic is unknown, or no broker

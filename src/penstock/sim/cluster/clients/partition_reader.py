@@ -2,8 +2,8 @@
 end.
 
 Every record that a reader gets is the committed one at that offset. Its offset never moves back, and it
-misses no record that was not deleted. Some readers send the leader epoch that they know, as newer clients
-do. Then the replying broker leads in that epoch, and the end offset that it returns never moves back.
+misses no record that was not deleted. Some readers send their leader epoch, as newer clients do. Then the
+replying broker leads in that epoch, and the end offset that it returns never moves back.
 """
 
 from contextlib import suppress
@@ -89,6 +89,7 @@ class PartitionReader:
             await self.client.pause()
             return
         code = ErrorCode(data.error_code)
+        # Only a deletion may make an offset unreadable.
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.offset < ledger.start_max:
             await self._seek_to_start(topic, leader)
             return

@@ -147,6 +147,7 @@ class Producer:
         )
         done = {each.number for each, code in zip(sent, outcomes, strict=True) if code is ErrorCode.NONE}
         first = next((code for code in outcomes if code is not ErrorCode.NONE), ErrorCode.NONE)
+        # All earlier batches are acknowledged, so the leader must expect this sequence number.
         if first is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self._cluster.violate(f"{self.name}: {first.name} although all before it was acknowledged")
         if first is not ErrorCode.NONE:

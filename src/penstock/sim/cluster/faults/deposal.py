@@ -4,12 +4,12 @@ Chance alone seldom combines that much, so the fault arranges it step by step, f
 anyway:
 
     1. One broker, the stale one, receives events of the metadata store late. Then the leader's session ends,
-       and it registers again: the stale broker does not know its new epoch.
+       and it registers again: the stale broker has not received its new epoch.
     2. The leader leads again. A follower is partitioned, leaves the ISR, reconnects and catches up: the
        leader proposes to add it to the ISR.
     3. That request is delayed. Replies of the store no longer reach the leader, while its requests still
        arrive, so its session lives. The leader requests confirmations from the other brokers; the stale one
-       does not know its epoch, so the leader stops leading.
+       has not received its epoch, so the leader stops leading.
     4. The follower is partitioned again. The store's replies arrive again, and the leader leads again in the
        same epoch. Now the delayed request arrives, and the leader receives the event late.
 
