@@ -1,6 +1,4 @@
-"""The parameters that a seed draws first for a simulation of one log: sizes, settings, and which faults are
-on.
-"""
+"""The parameters that a seed draws first for a log simulation: sizes, settings, and which faults are on."""
 
 from random import Random
 from typing import NamedTuple
@@ -65,8 +63,9 @@ class Choices(NamedTuple):
 
     @property
     def lives_in_all(self) -> int:
-        """The number of process lives. The next cleaning, in another life, reads what an interrupted one
-        left behind.
+        """The number of process lives.
+
+        The next cleaning, in another life, reads what an interrupted one left behind.
         """
         return self.lives + 2 if self.compacts else self.lives
 

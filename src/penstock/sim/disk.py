@@ -1,5 +1,6 @@
-"""A disk in memory that can fill up, sync slowly, run out of descriptors, fail a sync once, return errors
-for some names, and lose power.
+"""A disk in memory that can be full, slow to sync, out of descriptors, fail a sync once, and lose power.
+
+It can also return errors for some names.
 
 `SimDisk` is the device. A process works on a `Mount` of it. When the process is killed or the power fails,
 that mount is dead and every further call on it raises `PowerLost`, so that a dying process cannot change

@@ -100,8 +100,9 @@ class History:
         self.require(same, "the producers are not what the log says")
 
     def check_read(self, offset: int, data: bytes) -> int:
-        """Check the batches that a reader got for this offset. Returns the offset at which the reader
-        continues.
+        """Check the batches that a reader got for this offset.
+
+        Returns the offset at which the reader continues.
         """
         first = self._batch_index_of(offset)
         at = 0
@@ -145,9 +146,7 @@ class History:
         self._high_watermark, self._high_watermark_at_failure = 0, None
 
     def _restart_empty(self, partition: Partition) -> None:
-        """Handle a log whose start was moved past all surviving records: it is empty and continues at its
-        start.
-        """
+        """Handle a log whose start passed all surviving records: it is empty and continues at its start."""
         log = partition.log
         self.batches = [batch for batch in self.batches if batch.end_offset <= log.log_end_offset]
         if self.end < log.log_end_offset:
@@ -175,9 +174,7 @@ class History:
         self._validate_order()
 
     def _validate_order(self) -> None:
-        """Check that the records of each idempotent producer are present once, in the order in which they
-        were sent.
-        """
+        """Check that each idempotent producer's records are present once, in the order of sending."""
         last: dict[int, int] = {}
         for batch in self.batches:
             if not batch.data or (producer := parse_header(batch.data).producer_id) < 0:

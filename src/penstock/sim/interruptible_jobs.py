@@ -38,8 +38,8 @@ class SteppedJob:
 
     def resume(self) -> bool:
         """Run the job until it returns control. True if it has ended."""
-        # After its end the thread may run another job: both would wait for one semaphore, and one would run in
-        # place of the other.
+        # After its end the thread may run another job: both would wait for one semaphore, and one would run
+        # in place of the other.
         assert not self.has_ended, "a job that has ended would run again, in the thread of another job"
         hands, thread = self._hands, self._thread
         hands.running = self

@@ -93,8 +93,9 @@ class LogSimulation:
         return WALL_BEGINS_MS + int(self._now * 1000)
 
     def random(self, purpose: str) -> Random:
-        """A random stream for this purpose. Each purpose has its own, so that one more draw does not change
-        the others.
+        """A random stream for this purpose.
+
+        Each purpose has its own, so that one more draw does not change the others.
         """
         return Random(f"{self.seed} {purpose}")
 
@@ -312,9 +313,7 @@ class BrokerRun:
             await step(self)
 
     async def _inject_disk_faults(self) -> None:
-        """Inject disk faults: a sync fails; for a while few descriptors are left, or the disk is almost
-        full.
-        """
+        """Inject disk faults: a failed sync; for a while few descriptors, or an almost full disk."""
         disk, choices = self.world.disk, self.world.choices
         while True:
             await asyncio.sleep(self._random.uniform(0, choices.life_seconds))

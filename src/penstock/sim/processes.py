@@ -53,9 +53,7 @@ class SimProcess:
         return self._local_time_then + (now - self._drifts_since) * self.rate
 
     def global_time(self, local_time: float) -> float:
-        """The simulated time for a local time, slightly later, so that rounding never makes a timer run
-        early.
-        """
+        """The simulated time for a local time, slightly later, so that rounding makes no timer run early."""
         return self._drifts_since + (local_time - self._local_time_then) / self.rate + ROUNDING_SECONDS
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,6 +1,4 @@
-"""`python -m penstock.sim`: run seeds, and print which one breaks an invariant and the command that repeats
-it.
-"""
+"""`python -m penstock.sim`: run seeds, print the one that breaks an invariant, and how to repeat it."""
 
 import gc
 import multiprocessing

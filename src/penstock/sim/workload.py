@@ -176,8 +176,10 @@ class SimProducer:
         self._drop_acknowledged()
 
     def _drop_acknowledged(self) -> None:
-        """Drop acknowledged batches from the oldest on. A later one stays, because the broker's sequence
-        window covers five batches from the first unacknowledged one.
+        """Drop acknowledged batches from the oldest on.
+
+        A later one stays, because the broker's sequence window covers five batches from the first
+        unacknowledged one.
         """
         while self.in_flight and self.in_flight[0].state is SendState.DONE:
             del self.in_flight[0]

@@ -145,8 +145,9 @@ def write_rows(
     row_bytes_max: int = 0,
     bytes_at_once: int = BYTES_AT_ONCE,
 ) -> WrittenRecords:
-    """Write the rows. `row_bytes_max` limits a batch of one row, which may be larger than others. Raises
-    RowTooLarge.
+    """Write the rows.
+
+    `row_bytes_max` limits a batch of one row, which may be larger than others. Raises RowTooLarge.
     """
     freeze_gc()
     records = bytes_sent = 0

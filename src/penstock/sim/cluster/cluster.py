@@ -159,8 +159,9 @@ class SimCluster:
             self.violate(str(problem), problem)
 
     def _callback_failed(self, _: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
-        """Handle an exception in a callback of the simulation itself. Callbacks of a broker report to the
-        broker.
+        """Handle an exception in a callback of the simulation itself.
+
+        Callbacks of a broker report to the broker.
         """
         if self._violation is None and self.loop.after_each is not None:
             self._violation = InvariantViolation(f"at {self.loop.now:.3f} s: {details}")
@@ -286,8 +287,9 @@ class SimCluster:
         return self.plan.extras.flushes_before_ack or not any(other.has_lost_data for other in others)
 
     def may_lose_power(self, node: int) -> bool:
-        """Whether this node may lose power. With flush.policy=os only if every other broker runs and has
-        all records in memory.
+        """Whether this node may lose power.
+
+        With flush.policy=os only if every other broker runs and has all records in memory.
         """
         others = (other for other in self.nodes.values() if other.id != node)
         are_there = all(
@@ -396,8 +398,9 @@ class SimCluster:
             await self._compare_group_offsets()
 
     async def _compare(self, ledger: Ledger, topic: str, index: int) -> None:
-        """Compare the replicas in the ISR with the committed batches. A replica that was added later may be
-        missing there.
+        """Compare the replicas in the ISR with the committed batches.
+
+        A replica that was added later may be missing there.
         """
 
         def logs() -> dict[int, PartitionLog]:
@@ -408,8 +411,9 @@ class SimCluster:
         may_differ = self.plan.extras.retention_bytes != NO_LIMIT
 
         def agree() -> bool:
-            """Whether the replicas agree on the log start offset. A follower receives a new one with its
-            next fetch.
+            """Whether the replicas agree on the log start offset.
+
+            A follower receives a new one with its next fetch.
             """
             found = logs().values()
             is_one = len({log.log_start_offset for log in found}) == 1

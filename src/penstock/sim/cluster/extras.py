@@ -1,5 +1,4 @@
-"""Optional parts of a seed: topic settings, more clients and partitions, interrupted worker jobs, and the
-faults that need them.
+"""Optional parts of a seed: topic settings, clients, partitions, interrupted jobs, and their faults.
 
 Rule: Extras are drawn from a random stream of their own. A new extra never changes the plain plan of a
       seed, and `--without extras` runs that plan alone.

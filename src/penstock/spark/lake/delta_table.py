@@ -201,8 +201,10 @@ def _compacted_names(entry: Path) -> list[str]:
 
 
 def _recorded(table: DeltaTable, app: str) -> QueryRecord:
-    """What the table records about the query. Only the batch number is essential; row and byte counts come
-    from the table's history, for as long as Delta keeps it.
+    """What the table records about the query.
+
+    Only the batch number is essential; row and byte counts come from the table's history, for as long as
+    Delta keeps it.
     """
     version = table.transaction_version(app)
     if version is None:

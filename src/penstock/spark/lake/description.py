@@ -70,8 +70,9 @@ def check_folder(folder: Path, expected: Description) -> bool:
 
 
 def check_checkpoint(folder: Path, checkpoint: Path) -> None:
-    """Reject a checkpoint folder among the table's data files. Below the table's metadata folder it is
-    allowed.
+    """Reject a checkpoint folder among the table's data files.
+
+    Below the table's metadata folder it is allowed.
     """
     place, table = checkpoint.resolve(), folder.resolve()
     if place.is_relative_to(table) and not place.is_relative_to(table / METADATA_FOLDER):
@@ -128,8 +129,9 @@ def open_table(folder: Path) -> Iterator[LakeTable]:
 
 
 def table_of(folder: Path, description: Description) -> LakeTable:
-    """The implementation for a format. Its library is imported here, because each is large and serves one
-    format.
+    """The implementation for a format.
+
+    Its library is imported here, because each is large and serves one format.
     """
     if description.format == "delta":
         from penstock.spark.lake.delta_table import DeltaLakeTable

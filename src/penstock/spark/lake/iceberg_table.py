@@ -109,6 +109,7 @@ _warned_of: Final[set[Path]] = set()
 
 class AssertProperties(ValidatableTableRequirement):
     """A commit requirement: these properties still have the values they had when the commit was decided.
+
     None: absent.
     """
 

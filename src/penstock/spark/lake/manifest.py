@@ -121,8 +121,9 @@ class Manifest:
         raise CorruptData(f"{self.folder} changes faster than it can be written")
 
     def _remove_obsolete(self) -> None:
-        """Remove replaced files that are older than `keep_ms`. A reader that listed the log has a minute to
-        read it; a slower reader lists it again.
+        """Remove replaced files that are older than `keep_ms`.
+
+        A reader that listed the log has a minute to read it; a slower reader lists it again.
         """
         limit_ms = time.time_ns() // 1_000_000 - self._keep_ms
         for path in self.obsolete_files():

@@ -81,8 +81,9 @@ class ParquetTable:
         return Compacted(before, after)
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
-        """Remove old files. The format has no older versions to read, so replaced files go like uncommitted
-        ones.
+        """Remove old files.
+
+        The format has no older versions to read, so replaced files go like uncommitted ones.
         """
         # Files are listed before the log is read: a file committed after the listing is named by the log,
         # and a file created after it is not in the listing.
@@ -99,9 +100,7 @@ class ParquetTable:
         """Do nothing: no file or connection is held open."""
 
     def _drop(self, one: DataFile) -> None:
-        """Remove a merged file unless the table has it: the commit may have counted although it reported
-        otherwise.
-        """
+        """Remove a merged file unless the table has it: a commit that seemed to fail may have counted."""
         if one.path not in self._manifest.read().files:
             (self._staging / one.name).unlink(missing_ok=True)
 

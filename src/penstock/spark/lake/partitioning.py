@@ -73,8 +73,9 @@ def folder_of(unit: int, by: PartitionBy) -> str:
 
 
 def _moment(unit: int, unit_us: int) -> datetime | None:
-    """The start of a day or hour. None if no calendar has it: producers may send any number as a
-    timestamp.
+    """The start of a day or hour.
+
+    None if no calendar has it: producers may send any number as a timestamp.
     """
     try:
         moment = EPOCH + timedelta(microseconds=unit * unit_us)

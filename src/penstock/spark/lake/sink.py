@@ -78,8 +78,9 @@ def register(spark: "SparkSession") -> None:
 
 
 def register_once(spark: "SparkSession", source: type[DataSource]) -> None:
-    """Register a format once in each session. Spark may miss a format that is registered while another
-    thread looks formats up.
+    """Register a format once in each session.
+
+    Spark may miss a format that is registered while another thread looks formats up.
     """
     with _registering:
         known = _registered.setdefault(spark, set())

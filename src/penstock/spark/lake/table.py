@@ -123,8 +123,9 @@ class LakeTable(Protocol):
     def compact(self, target_bytes: int) -> Compacted: ...
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
-        """Remove files that no commit names and that were last written before `older_than_ms`. Returns
-        their paths.
+        """Remove files that no commit names and that were last written before `older_than_ms`.
+
+        Returns their paths.
 
         Files that were part of the table stay for `history_ms` after they were replaced, for readers of an
         older version. None: for as long as the table's own properties define. In Iceberg such files stay
@@ -184,9 +185,7 @@ def check_known_batch(version: int, spans: Mapping[TopicPartition, OffsetSpan], 
 
 
 def check_no_overlap(spans: Mapping[TopicPartition, OffsetSpan], ends: EndOffsets) -> None:
-    """Check that rows which the table holds do not come again, even from a query that the table has no
-    record of.
-    """
+    """Check that no row which the table holds comes again, even from a query that it has no record of."""
     for partition, span in spans.items():
         end = ends.get(partition, 0)
         if span.start < end:

@@ -64,8 +64,8 @@ FILE_LIMITS: Final = FileLimits()
 
 
 class TaskFiles:
-    """The files of one task, created in `folder`: all in one folder if `flat`, else each in its partition's
-    folder.
+    """The files of one task, all directly in `folder` if `flat`, else each in its partition's folder below
+    it.
     """
 
     def __init__(

@@ -231,8 +231,10 @@ def _pattern(text: str) -> str:
 
 
 def _bound(given: SourceOptions, which: str, default: ReadBound) -> ReadBound:
-    """Parse the bound. One timestamp for all partitions has precedence over timestamps by partition, and
-    these have precedence over offsets, as in the official source.
+    """Parse the bound.
+
+    One timestamp for all partitions has precedence over timestamps by partition, and these have precedence
+    over offsets, as in the official source.
     """
     if (text := given.text(f"{which}Timestamp")) is not None:
         return GlobalTimestamp(whole_number(f"{which}Timestamp", text, least=0))
@@ -296,8 +298,10 @@ def _limits(given: SourceOptions) -> TriggerLimits:
 
 
 def _read_committed(given: SourceOptions) -> bool:
-    """Whether to read only committed records. That is the default here, unlike in Kafka's consumers,
-    because records of an aborted transaction were never meant to be read.
+    """Whether to read only committed records.
+
+    That is the default here, unlike in Kafka's consumers, because records of an aborted transaction were
+    never meant to be read.
     """
     return one_of(ISOLATION_OPTION, given.text(ISOLATION_OPTION) or READ_COMMITTED, ISOLATION_LEVELS)
 

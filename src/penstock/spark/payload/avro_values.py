@@ -1,5 +1,4 @@
-"""Avro values: plain binary, or framed as by a schema registry's clients (a zero byte, then the schema's
-number).
+"""Avro values: plain binary, or framed by a schema registry's clients (a zero byte and a schema number).
 
 A plain value does not contain its schema, so all values must be written with the given one. A framed value
 does: `valueSchema` may then name a file for each number, oldest first, and the last file defines the

@@ -17,8 +17,9 @@ from penstock.errors import ConfigError
 
 
 def added_columns(before: StructType, after: StructType, where: str) -> list[str]:
-    """The names of new fields, with dots inside of structs. ConfigError if `after` does more than add
-    fields.
+    """The names of new fields, with dots inside of structs.
+
+    ConfigError if `after` does more than add fields.
 
     `where` is for messages: it names the two schemas.
     """

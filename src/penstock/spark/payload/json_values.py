@@ -92,8 +92,9 @@ class JsonReader:
 
 
 def _object_type(struct: StructType, file: SchemaFile) -> type[msgspec.Struct]:
-    """A msgspec type for a struct. Its Python fields are named f0, f1 ..., because JSON names may be any
-    text.
+    """A msgspec type for a struct.
+
+    Its Python fields are named f0, f1 ..., because JSON names may be any text.
     """
     fields: list[Any] = []
     for number, field in enumerate(struct.fields):
@@ -164,8 +165,9 @@ def _instants(values: Values) -> pa.Array:
 
 
 def _floats(values: Values) -> pa.Array:
-    """Convert to 32-bit floats. A number that is too large would become infinite, which JSON does not
-    have.
+    """Convert to 32-bit floats.
+
+    A number that is too large would become infinite, which JSON does not have.
     """
     floats = pa.array(values, pa.float64()).cast(pa.float32())
     if pc.any(pc.is_inf(floats)).as_py():

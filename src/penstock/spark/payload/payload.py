@@ -96,8 +96,9 @@ class Payload:
         return [field.name for field in self.fields()]
 
     def needs_headers(self, wanted: Collection[str]) -> bool:
-        """Whether headers and keys are needed, which is only the case for dead letters. Values are needed
-        if any of `names()` is in `wanted`.
+        """Whether headers and keys are needed, which is only the case for dead letters.
+
+        Values are needed if any of `names()` is in `wanted`.
         """
         return dead_letters.DEAD_LETTER_COLUMN in wanted and self._settings.bad_rows is BadRows.DEAD_LETTER
 

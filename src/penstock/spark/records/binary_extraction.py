@@ -43,9 +43,7 @@ def extract_strings(buffer: pa.Buffer, starts: IntArray, lengths: IntArray) -> p
 
 
 def _extract_equal_strings(buffer: pa.Buffer, starts: IntArray, length: int) -> pa.BinaryArray:
-    """The strings when all have the same length. They need no borders, which takes about two thirds of the
-    time.
-    """
+    """The strings when all have the same length. Without borders this takes about two thirds of the time."""
     strings = overlapping(np.frombuffer(buffer, np.uint8), length)[starts]
     borders = np.arange(0, length * len(starts) + 1, length, dtype=np.int32)
     return pa.Array.from_buffers(
@@ -54,8 +52,9 @@ def _extract_equal_strings(buffer: pa.Buffer, starts: IntArray, length: int) -> 
 
 
 def overlapping(raw: ByteArray, size: int) -> NDArray[np.void]:
-    """At every position the bytes that begin there, as one element. Indexing this copies the bytes at full
-    speed.
+    """At every position the bytes that begin there, as one element.
+
+    Indexing this copies the bytes at full speed.
     """
     return np.ndarray((len(raw) - size + 1,), np.dtype((np.void, size)), buffer=raw.data, strides=(1,))
 

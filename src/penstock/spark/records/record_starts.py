@@ -165,8 +165,9 @@ def _walk(view: memoryview, at: int, end: int, count_max: int) -> tuple[list[int
 
 
 def _steps_of_pairs() -> IntArray:
-    """The distance to the next record, from the first two bytes of this one. 0 if two bytes do not
-    suffice.
+    """The distance to the next record, from the first two bytes of this one.
+
+    0 if two bytes do not suffice.
     """
     pairs = np.arange(1 << 16)
     first, second = pairs & 0xFF, pairs >> 8

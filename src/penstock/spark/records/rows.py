@@ -1,5 +1,4 @@
-"""Validation of records and the positions of all their fields, as columns of numbers, before data is
-extracted.
+"""Validation of records and positions of their fields, as columns of numbers, before data is extracted.
 
 Rule 1: Every field of every record is checked, whichever columns are selected, so a batch is accepted or
         rejected for every query alike. What protocol/records.py rejects is rejected here.

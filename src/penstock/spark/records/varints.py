@@ -40,8 +40,9 @@ def _zigzag_decoded(raw: NDArray[np.uint64]) -> IntArray:
 
 
 def _values_of_pairs() -> IntArray:
-    """The value of any two bytes, the first one lowest. The second byte counts only if the first
-    continues.
+    """The value of any two bytes, the first one lowest.
+
+    The second byte counts only if the first continues.
     """
     pairs = np.arange(1 << 16, dtype=np.uint64)
     first, second = pairs & np.uint64(0xFF), pairs >> np.uint64(8)
@@ -118,9 +119,7 @@ def varint_sizes(values: IntArray) -> NDArray[np.int64]:
 
 
 def varint_columns(values: IntArray) -> tuple[ByteArray, BoolArray]:
-    """Each varint as a row of bytes, with as many columns as the longest needs, and a mask of the used
-    bytes.
-    """
+    """Each varint as a row of bytes, as wide as the longest needs, and a mask of the used bytes."""
     sizes = varint_sizes(values)
     width = int(sizes.max(initial=1))
     raw = _zigzag_encoded(values)

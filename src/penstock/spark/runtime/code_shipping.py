@@ -60,8 +60,9 @@ def unpack(archive: bytes) -> None:
 
 
 def write_archive(archive: bytes) -> str:
-    """The name of a file with the archive. The file goes with this process, because Spark's workers run no
-    exit handlers.
+    """The name of a file with the archive.
+
+    The file goes with this process, because Spark's workers run no exit handlers.
     """
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("penstock.zip")

@@ -1,5 +1,4 @@
-"""The output of Java and Spark while they start: hidden from the terminal, and reported only if the start
-fails.
+"""The output of a starting Java and Spark: hidden from the terminal, and reported only after a failure.
 
 A start prints a dozen lines about modules, host names and native libraries, which mean nothing to the user
 of a pipeline. If the start fails, one of them is the reason.

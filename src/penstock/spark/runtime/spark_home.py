@@ -58,7 +58,9 @@ def installed_spark_home() -> Path | None:
 
 
 def make_linked_home(installed: Path, cache: Path) -> Path | None:
-    """Create the folder of links, one for each installed Spark. Concurrent processes create the same links.
+    """Create the folder of links, one for each installed Spark.
+
+    Concurrent processes create the same links.
 
     None if the result would not be a Spark, or not that one.
     """

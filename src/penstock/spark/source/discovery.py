@@ -44,8 +44,9 @@ class DiscoveredTopics(NamedTuple):
 def discover(
     client: ClusterClient, subscription: TopicSubscription, ids: Mapping[str, TopicId] | None = None
 ) -> DiscoveredTopics:
-    """The topics and partitions of a subscription. `ids`: the ids that topics had before. A broker that
-    returns another id may have stale metadata.
+    """The topics and partitions of a subscription.
+
+    `ids`: the ids that topics had before. A broker that returns another id may have stale metadata.
     """
     match subscription:
         case NamedTopics(names):
@@ -88,8 +89,9 @@ def require_found(found: DiscoveredTopics, subscription: TopicSubscription) -> f
 def resolve_bound(
     client: ClusterClient, settings: ReadSettings, bound: ReadBound, partitions: frozenset[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The offset of the bound in each partition. A `bound` that is settings.start has the rules of a start,
-    any other one has those of an end.
+    """The offset of the bound in each partition.
+
+    A `bound` that is settings.start has the rules of a start, any other one has those of an end.
     """
     which = "starting" if bound is settings.start else "ending"
     match bound:

@@ -59,9 +59,7 @@ def group_of(settings: ReadSettings, query: QueryIdentity) -> str:
 def offsets_to_commit(
     position: PartitionOffsets, committed: PartitionOffsets, ends: PartitionOffsets
 ) -> dict[TopicPartition, Offset]:
-    """The offsets to commit: new ones, higher ones, and those of partitions that end before the committed
-    offset.
-    """
+    """The offsets to commit: new, higher, or of partitions that end before the committed offset."""
     return {
         partition: Offset(offset)
         for partition, offset in position.items()

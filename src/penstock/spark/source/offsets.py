@@ -232,8 +232,9 @@ def available(
 def limit_offsets(
     start: PartitionOffsets, latest: PartitionOffsets, waiting: Mapping[TopicPartition, int], most: int
 ) -> dict[TopicPartition, int]:
-    """Up to `most` offsets beyond `start`, divided in proportion to what is available. No partition is left
-    out for ever.
+    """Up to `most` offsets beyond `start`, divided in proportion to what is available.
+
+    No partition is left out for ever.
     """
     if sum(waiting.values()) <= most:
         return dict(latest)
@@ -246,8 +247,9 @@ def limit_offsets(
 
 
 def _allot(waiting: Mapping[TopicPartition, int], most: int, *, turn: int) -> dict[TopicPartition, int]:
-    """Divide `most` units, at least one for each partition. If there are fewer units, some partitions get
-    one now, and others in a later batch.
+    """Divide `most` units, at least one for each partition.
+
+    If there are fewer units, some partitions get one now, and others in a later batch.
     """
     partitions = sorted(waiting)
     if most < len(partitions):
@@ -268,8 +270,9 @@ def _allot(waiting: Mapping[TopicPartition, int], most: int, *, turn: int) -> di
 def offsets_within_bytes(
     waiting: Mapping[TopicPartition, int], record_bytes: Mapping[TopicPartition, float], most: int
 ) -> int:
-    """The number of offsets that take about `most` bytes. At least one, because otherwise the stream would
-    stall.
+    """The number of offsets that take about `most` bytes.
+
+    At least one, because otherwise the stream would stall.
     """
     total = sum(waiting.values())
     weight = sum(size * record_bytes.get(partition, 0.0) for partition, size in waiting.items())

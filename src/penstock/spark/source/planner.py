@@ -188,8 +188,9 @@ class Planner:
     def _ends(
         self, client: ClusterClient, start: StreamPosition
     ) -> tuple[TopicsSnapshot, dict[TopicPartition, int]]:
-        """The topics, and where each partition of the query ends now. DataLost if records are lost and the
-        user does not allow it.
+        """The topics, and where each partition of the query ends now.
+
+        DataLost if records are lost and the user does not allow it.
         """
         if self._target is None:
             snapshot = self._topics_snapshot(client)

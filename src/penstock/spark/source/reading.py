@@ -38,8 +38,9 @@ def read_range(
     offset_range: OffsetRange,
     lost: Callable[[int], None] = _ignore_loss,
 ) -> Iterator["pa.RecordBatch"]:
-    """Read the range. `lost` is called with the number of lost offsets if the query continues without
-    them.
+    """Read the range.
+
+    `lost` is called with the number of lost offsets if the query continues without them.
     """
     position = offset_range.start
     with borrowed_client(client_settings(settings.access)) as client:
@@ -92,9 +93,7 @@ def record_bytes(
     latest: PartitionOffsets,
     waiting: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, float]:
-    """The approximate number of bytes for each offset, by partition, estimated from the first unread
-    record.
-    """
+    """The approximate bytes for each offset, by partition, estimated from the first unread record."""
     return {
         partition: _sample(client, settings, partition, Offset(latest[partition] - count))
         for partition, count in waiting.items()

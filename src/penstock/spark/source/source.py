@@ -72,8 +72,9 @@ class BatchReader(DataSourceReader):
         self._table = table
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks of the read. Spark replaces an empty list by one partition of another type, which
-        `read` detects.
+        """The tasks of the read.
+
+        Spark replaces an empty list by one partition of another type, which `read` detects.
         """
         settings = self._settings
         ranges = split_ranges(

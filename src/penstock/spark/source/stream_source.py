@@ -100,8 +100,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _read_limit(limits: TriggerLimits) -> ReadLimit:
-    """The limit for Spark, which accepts one limit and passes it back. `next_end` applies all given
-    limits.
+    """The limit for Spark, which accepts one limit and passes it back.
+
+    `next_end` applies all given limits.
     """
     if limits.offsets_max is not None:
         return ReadMaxRows(limits.offsets_max)

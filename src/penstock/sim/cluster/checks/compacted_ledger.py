@@ -40,7 +40,7 @@ class CompactedLedger(Ledger):
             self.require(span.end >= self.end, message)
 
     def compare_records(self, node_id: int, disk: SimDisk, log: PartitionLog) -> None:
-        """Compare a replica in the ISR with the committed records, while none of its segments is being
+        """Compare a replica in the ISR with the committed records while no segment of it is being
         replaced.
         """
         assert log.has_stable_segments

@@ -261,9 +261,7 @@ class Ledger:
         return max((each.max_timestamp for at, each in self.batches.items() if at < offset), default=-1)
 
     def require_start(self, node_id: int, start: int) -> None:
-        """Check that the leader recorded in the metadata store has deleted everything whose deletion was
-        confirmed.
-        """
+        """Check that the leader according to the metadata store has deleted what was confirmed as deleted."""
         message = (
             f"node-{node_id} leads and starts at {start}; it was confirmed that {self.deleted} is the start"
         )
@@ -291,15 +289,17 @@ class Ledger:
     # At the end
 
     def producers_from(self, start: int) -> set[int]:
-        """The producers whose last batch ends after `start`. A replica copied from that offset on has no
-        state of other producers.
+        """The producers whose last batch ends after `start`.
+
+        A replica copied from that offset on has no state of other producers.
         """
         lasts = {batch.producer_id: batch.next_offset for batch in self.batches.values()}
         return {producer_id for producer_id, end in lasts.items() if producer_id >= 0 and end > start}
 
     def require_producers(self, node_id: int, known: Mapping[int, tuple[int, int, int]], start: int) -> None:
-        """Check that a replica's producer state matches the log. `known`: by producer id; the last sequence
-        number is second.
+        """Check that a replica's producer state matches the log.
+
+        `known`: by producer id; the last sequence number is second.
         """
         for producer_id in sorted(self.producers_from(start)):
             sequence, _ = self._known[producer_id]

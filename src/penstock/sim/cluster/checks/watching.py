@@ -173,8 +173,9 @@ class PartitionChecks:
             )
 
     def leads(self, node_id: int, partition_id: TopicIdPartition, epoch: int) -> bool:
-        """Whether the node's current process has led in that epoch. Other brokers reply too, and may have
-        an older epoch.
+        """Whether the node's current process has led in that epoch.
+
+        Other brokers reply too, and may have an older epoch.
         """
         return self._leaders.get((partition_id, epoch)) is self._nodes[node_id].process
 
@@ -197,9 +198,7 @@ class PartitionChecks:
         return () if topic is None else topic.partitions[partition.name.partition].replicas
 
     def _may_be_elected(self, partition: Partition) -> tuple[int, ...]:
-        """The replicas that may be elected according to the metadata store: the ISR and the eligible
-        leaders.
-        """
+        """The replicas that the metadata store allows to be elected: the ISR and the eligible leaders."""
         image = self._image()
         topic = image.topics_by_id.get(partition.topic_id)
         if topic is None:
@@ -208,9 +207,7 @@ class PartitionChecks:
         return (*state.isr, *eligible_leaders(image, topic, state))
 
     def replica_joined(self, topic: Topic, index: int, node_id: int) -> None:
-        """Check a replica that the metadata store has added to the ISR: it must have every committed
-        record.
-        """
+        """Check a replica that joined the ISR in the metadata store: it must have every committed record."""
         ledger = self.ledger_of((topic.id, index), str(TopicPartition(topic.name, index)))
         serving = self._nodes[node_id].serving
         partition = None if serving is None else serving.storage.partitions.find_by_id(topic.id, index)
@@ -241,8 +238,8 @@ class PartitionChecks:
             ledger.start_max = start
 
     def _has_begun_deletion(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
-        """Whether the node, perhaps in an earlier process, led when it was requested to delete the records
-        before its start.
+        """Whether this node led, perhaps in an earlier process, when it received the DeleteRecords
+        request.
         """
         partition_id = (partition.topic_id, partition.name.partition)
         leaders = (self._leaders.get((partition_id, epoch)) for epoch in range(partition.leader_epoch + 1))
@@ -261,9 +258,7 @@ class PartitionChecks:
         return is_too_much or is_old
 
     def _check_in_sync(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
-        """Check after a log was opened or truncated: a replica that may be elected still has every
-        committed record.
-        """
+        """Check an opened or truncated log: a replica that may be elected has every committed record."""
         end = partition.log.log_end_offset
         is_known = node.has_lost_data or _was_reported_missing(node, partition)
         if end < ledger.end and not is_known and node.id in self._may_be_elected(partition):
@@ -297,8 +292,9 @@ def _log_range(partition: Partition) -> LogRange:
 
 
 def _was_reported_missing(node: SimNode, partition: Partition) -> bool:
-    """Whether the process found at its start that its copy is gone. It reports that to the cluster before
-    it is admitted.
+    """Whether the process found at its start that its copy is gone.
+
+    It reports that to the cluster before it is admitted.
     """
     if node.serving is None:
         return False

@@ -1,5 +1,4 @@
-"""A simulated administrator: creates, grows and deletes topics, deletes records, changes leaders and
-settings.
+"""An administrator that creates, grows and deletes topics, deletes records, changes leaders and settings.
 
 A request may fail, or take effect although its reply was lost. A confirmed change has taken effect.
 """

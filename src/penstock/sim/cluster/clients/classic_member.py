@@ -171,8 +171,9 @@ class SimClassicMember(SimGroupMember):
         )
 
     async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment] | None:
-        """The assignments that the group leader makes for all members. None: a topic's partitions are
-        unknown.
+        """The assignments that the group leader makes for all members.
+
+        None: a topic's partitions are unknown.
         """
         if joined.skip_assignment:
             return []

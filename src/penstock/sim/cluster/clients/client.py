@@ -93,8 +93,9 @@ class KafkaClient:
     # Metadata
 
     async def topic(self, name: str) -> TopicLeaders | None:
-        """The cached metadata of a topic, fetched if absent. None: the topic is unknown, or no broker
-        replied.
+        """The cached metadata of a topic, fetched if absent.
+
+        None: the topic is unknown, or no broker replied.
         """
         if name not in self._topics:
             await self._fetch_metadata(name)

@@ -95,8 +95,9 @@ class GroupProgress:
         self._owners: dict[OwnedPartition, Owner] = {}
 
     def confirm_owner(self, owner: Owner, owned: Iterable[OwnedPartition], now: float) -> str | None:
-        """Record the owner of partitions that the coordinator has confirmed. Returns a description of a
-        violation.
+        """Record the owner of partitions that the coordinator has confirmed.
+
+        Returns a description of a violation.
         """
         for each in owned:
             other = self._owners.get(each)
@@ -259,8 +260,9 @@ class SimGroupMember:
                 await self._commit(owned, reader)
 
     async def _read(self, reader: PartitionReader) -> None:
-        """Fetch once. At the end of the run fetch many times, so that a member that was held up for long
-        catches up.
+        """Fetch once.
+
+        At the end of the run fetch many times, so that a member that was held up for long catches up.
         """
         for _ in range(1 if self._cluster.is_producing else FETCHES_AT_END):
             before = reader.offset

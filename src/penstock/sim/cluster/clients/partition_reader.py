@@ -1,5 +1,4 @@
-"""Simulated readers: each reads one partition from its beginning, and once more from its beginning at the
-end.
+"""Simulated readers: each reads one partition from its beginning, and again from there at the end.
 
 Every record that a reader gets is the committed one at that offset. Its offset never moves back, and it
 misses no record that was not deleted. Some readers send their leader epoch, as newer clients do. Then the
@@ -155,8 +154,9 @@ class PartitionReader:
         self._seen = NamedEpochEnd(epoch, end)
 
     async def _fetch_from_any_broker(self, topic: TopicLeaders) -> None:
-        """Fetch from any broker without naming a leader epoch. A follower replies to that; it may be
-        behind, or no replica.
+        """Fetch from any broker without naming a leader epoch.
+
+        A follower replies to that; it may be behind, or no replica.
         """
         try:
             data = await self._fetch(topic, self.client.any_broker(), NO_LEADER_EPOCH)

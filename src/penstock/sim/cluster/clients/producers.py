@@ -92,9 +92,7 @@ class Producer:
 
     @property
     def _unacknowledged_span(self) -> int:
-        """The number of batches from the first unacknowledged one to the newest: a broker's window holds
-        five.
-        """
+        """The number of batches from the first unacknowledged to the newest: a broker's window has five."""
         return self._batches + 1 - self._unacknowledged[0].number if self._unacknowledged else 0
 
     async def _init_producer_id(self) -> None:

@@ -63,8 +63,9 @@ class BitFlip(NamedTuple):
         return f"the flipped bit at {at} ({'noticed' if self.is_noticed() else 'not noticed'})"
 
     def is_present(self) -> bool:
-        """Whether the bit is still there. False: the copy was replaced, removed or truncated, or the record
-        deleted.
+        """Whether the bit is still there.
+
+        False: the copy was replaced, removed or truncated, or the record deleted.
         """
         path, file, position, value = self.byte
         is_same = self.node.disk.seen(path) is file

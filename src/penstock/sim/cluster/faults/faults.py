@@ -400,8 +400,9 @@ def start_if_down(node: SimNode) -> None:
 
 
 def has_failed(node: SimNode) -> bool:
-    """Whether the broker has stopped writing after a disk failure. A damaged partition alone needs no
-    restart.
+    """Whether the broker has stopped writing after a disk failure.
+
+    A damaged partition alone needs no restart.
     """
     if not node.is_up or node.running is None:
         return False
