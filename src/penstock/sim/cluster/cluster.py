@@ -303,8 +303,8 @@ class SimCluster:
         before_ack = self.plan.extras.flushes_before_ack
         for topic in self.truth.image.topics.values():
             for state in topic.partitions:
-                # an eligible leader that loses its disk is detected where topics flush before they
-                # acknowledge
+                # An eligible leader that loses its disk is detected where topics flush before they
+                # acknowledge.
                 has_all = state.isr if before_ack else (*state.isr, *state.elr)
                 if node in has_all and not self._others_have_all(node, topic, state):
                     return False

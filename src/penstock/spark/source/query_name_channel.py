@@ -31,7 +31,7 @@ class QueryNameReceiver:
     """The planner's end of the channel. OSError if this machine gives no socket."""
 
     def __init__(self, towards: Address) -> None:
-        """Bind to the address from which this machine reaches the cluster: executors can reach it too."""
+        """Bind to the address from which this machine reaches the cluster: executors use that network too."""
         family, *_, target = socket.getaddrinfo(towards.host, towards.port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(target)  # connect on a UDP socket sends nothing: it only selects the local address

@@ -105,7 +105,7 @@ class Producer:
                 self._cluster.trace_and_hash(f"{self._client.name} is {answer.producer_id}")
                 return
         except CONNECTION_ERRORS:
-            pass  # retried below, with any broker
+            pass  # the caller retries, with any broker
         await self._client.pause()
 
     def _next_batch(self) -> SentBatch:

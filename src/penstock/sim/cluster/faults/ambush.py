@@ -70,7 +70,7 @@ class Ambush:
     def _request_fault(self) -> RequestFault:
         if self._random.random() < 0.2:
             return RequestFault(0.0, loses_reply=True)
-        # mostly just after the sender has given up
+        # Mostly just after the sender has given up.
         waits_seconds = self._cluster.store.timeout_seconds
         return RequestFault(waits_seconds * self._random.choice((0.5, 1.1, 1.3, 1.6)), loses_reply=False)
 

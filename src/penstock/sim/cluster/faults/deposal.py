@@ -57,7 +57,7 @@ class Deposal:
         chosen = self._choose_partition()
         if chosen is None or self._cluster.store.ambush is not None:
             return False
-        # with three brokers the stale one follows nothing meanwhile, so the leader is alone in sync
+        # With three brokers the stale one follows nothing meanwhile, so the leader is alone in sync.
         if not await self._cluster.administrator.set_minimum(chosen.topic.name, 1):
             return False
         released: asyncio.Future[None] = self._cluster.loop.create_future()
