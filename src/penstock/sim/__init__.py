@@ -1,5 +1,5 @@
-"""A world in which one seed decides everything: when things happen, what fails, what survives.
+"""A simulation in which one seed decides everything: the order of events, and what fails and survives.
 
-The code that runs in it is the production code; only time, disk, threads, network and store are made here.
-docs/internals/simulator.md says how to read a failing seed.
+The code that runs in it is the production code; only time, disk, threads, network and metadata store are
+simulated. docs/internals/simulator.md describes how to read a failing seed.
 """

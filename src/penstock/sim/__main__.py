@@ -1,4 +1,4 @@
-"""`python -m penstock.sim`."""
+"""Entry point of `python -m penstock.sim`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a seed draws at first: how large things are, and which faults are on."""
+"""The parameters that a seed draws first for a log simulation: sizes, settings, and which faults are on."""
 
 from random import Random
 from typing import NamedTuple
@@ -11,7 +11,7 @@ SEGMENTS_GROW = 3
 
 
 class Choices(NamedTuple):
-    """What a seed draws at first. Not every fault in every run: some hide others."""
+    """The parameters of one seed. Not every run has every fault, because some faults hide others."""
 
     policy: FlushPolicy
     partitions: int
@@ -58,26 +58,29 @@ class Choices(NamedTuple):
         )
 
     def is_compacted(self, number: int) -> bool:
-        """Of several topics some are not."""
+        """Whether the topic is compacted. With several topics, some are not."""
         return self.compacts and number % 2 == 0
 
     @property
     def lives_in_all(self) -> int:
-        """What an interrupted cleaning leaves is looked at by the next, in another life."""
+        """The number of process lives.
+
+        The next cleaning, in another life, reads what an interrupted one left behind.
+        """
         return self.lives + 2 if self.compacts else self.lives
 
     @property
     def life_seconds_mean(self) -> float:
-        """Shorter lives end before the first cleaning does."""
+        """The average length of a life. Shorter lives would end before the first cleaning does."""
         return max(self.life_seconds, 4.0) if self.compacts else self.life_seconds
 
     def segment_bytes_in(self, life: int) -> int:
         """The size of segments in one life.
 
-        Where logs are compacted an operator makes segments larger and smaller again from life to life. As
-        long as all segments are full, no two of them fit into one when they are cleaned. After segments
-        became larger, many become one, and a process that ends meanwhile leaves some of those many beside
-        the one that replaces them. Segments that no life fills would never be cleaned.
+        Where logs are compacted, the segment size changes from life to life, as an operator may change it.
+        While all segments are full, no two of them fit into one when they are cleaned. After segments
+        became larger, several are merged into one, and a process that ends meanwhile leaves some of them
+        beside the segment that replaces them. Segments that no life fills would never be cleaned.
         """
         if not self.compacts:
             return self.segment_bytes
@@ -85,7 +88,7 @@ class Choices(NamedTuple):
         return filled * SEGMENTS_GROW if life % 2 == 1 else filled
 
     def overrides(self, number: int) -> dict[str, str]:
-        """The settings that a topic has of its own."""
+        """The topic's own settings."""
         if not self.is_compacted(number):
             return {}
         return {

@@ -1,4 +1,4 @@
-"""Time as the simulated broker sees it: the loop's, and a wall clock that begins in 2023."""
+"""Time as the simulated broker reads it: the loop's time, and a wall clock that begins in 2023."""
 
 from penstock.sim.scheduler import VirtualTimeLoop
 

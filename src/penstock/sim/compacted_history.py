@@ -1,16 +1,16 @@
-"""A compacted partition: what must be true of it, and the cleaner that makes it so.
+"""The invariants of a compacted partition, and a simulated cleaner process.
 
-Of a log that is cleaned not every byte stays, so it is held against records instead:
+A log that is cleaned does not keep every byte, so it is compared with records:
 
-    each record that is there is the one that was written at its offset
-    the last record of each key is there, if it has a value
-    the last record of a key without one, a tombstone, is there until its horizon, which is at least
-        delete.retention.ms after it was written; and while it is not, no older record of its key is
-    what was seen to be gone never comes back
+    each record that is present is the one that was appended at its offset
+    the last record of each key is present, if it has a value
+    a tombstone that is the last record of its key is present until its delete horizon, which is at least
+        delete.retention.ms after it was appended; and once it is gone, no older record of its key is present
+    records that were found to be gone never return
     offsets have no hole
 
-The cleaning is the production code. Only its process is made here: a step at a time, in a worker that
-is none, and now and then it dies.
+The cleaning is the production code. Only its process is simulated: it runs a step at a time, in a simulated
+worker, and sometimes dies.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ class CompactedHistory(History):
         self._written_ms: dict[int, int] = {}
         self._removed_offsets: set[int] = set()
         self._horizons: dict[int, int] = {}
-        """Of tombstones, as they were first seen."""
+        """The delete horizons of tombstones, as they were first seen."""
         self._partition: Partition
 
     def appended(self, data: bytes) -> None:
@@ -82,10 +82,10 @@ class CompactedHistory(History):
                     return record.offset, record.timestamp
         return None
 
-    # All of it
+    # The whole log
 
     def observe(self) -> None:
-        """What is there now, whoever may read it."""
+        """Check everything that is stored now, including records that no reader may read yet."""
         self._require_compacted(self._stored())
 
     def _compare(self, partition: Partition) -> None:
@@ -149,7 +149,7 @@ def records_in(data: bytes) -> Iterator[tuple[BatchHeader, list[Record]]]:
 
 
 class SwapObserver(Protocol):
-    """Whoever wants to know when cleaned segments are put in the place of others."""
+    """Receives a call before and after cleaned segments replace others."""
 
     def before_swap(self) -> None: ...
 
@@ -157,7 +157,7 @@ class SwapObserver(Protocol):
 
 
 class SimCleaner:
-    """A process that is none."""
+    """A cleaner process without a process."""
 
     def __init__(self, mount: Mount, worker: SimWorker, random: Random, witness: SwapObserver) -> None:
         self._mount = mount
@@ -185,7 +185,7 @@ class SimCleaner:
         self._steps = iter(())
 
     def interrupt(self) -> None:
-        """No topic is deleted here."""
+        """Do nothing: no topic is deleted in this simulation."""
 
     async def shut_down(self) -> None:
-        """There is no process to end."""
+        """Do nothing: there is no process to end."""

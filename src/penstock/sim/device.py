@@ -1,15 +1,15 @@
-"""What a file system remembers, and what of it a power failure leaves.
+"""The state of a simulated file system, and what a power failure leaves of it.
 
-Two views of everything: the one that processes see (the page cache) and the one on the platter.
-What was done since the last sync lies between them, in order.
+Everything has two views: the one that processes see (the page cache) and the one on the platter. The
+operations since the last sync lie between them, in order.
 
-    files      a power failure keeps the first so many operations, and of the writes after them, up
-               to the next truncation, any subset of 512-byte sectors; the size may be kept
+    files      a power failure keeps the first operations, as many as chance decides, and of the writes after
+               them, up to the next truncation, any subset of 512-byte sectors; the size may be kept
                without the data, which then reads as zeros
-    folders    it keeps the first so many changes of each folder: journals keep the order of
-               what happens in one folder, and nothing of the order between two
+    folders    a power failure keeps the first changes of each folder, as many as chance decides: journals
+               keep the order of changes within one folder, but not between two folders
 
-A failed sync drops what was to be written and shows it as written all the same, as Linux does.
+A failed sync drops the pending writes, and processes still see them as written, as on Linux.
 """
 
 from random import Random
@@ -31,13 +31,13 @@ class FileNode:
     def __init__(self) -> None:
         self.seen = bytearray()
         self.stored = bytearray()
-        """What is on the platter."""
+        """The content on the platter."""
         self._pending: list[Write | Truncate] = []
         self.has_bit_rot = False
-        """A bit has flipped, and whoever reads it reads it from the device."""
+        """Whether a bit has flipped, so that every read has to read from the device."""
 
     def flip(self, position: int, bit: int) -> int:
-        """A bit that was synced. Returns the byte that is there now."""
+        """Flip a bit of synced content. Returns the value of its byte."""
         assert position < len(self.stored)
         self.has_bit_rot = True
         self.seen[position] = self.stored[position] = self.stored[position] ^ 1 << bit
@@ -61,13 +61,15 @@ class FileNode:
         self._pending.clear()
 
     def fail_sync(self) -> None:
-        """What was to be written is gone, and nothing will ever try to write it again."""
+        """Drop the pending writes: no later sync will write them."""
         self._pending.clear()
 
     def lose_power(self, random: Random) -> None:
         kept = random.randint(0, len(self._pending))
         for operation in self._pending[:kept]:
             _apply(self.stored, operation)
+        # Writes after the kept operations may be torn. A truncation ends them: later writes depend on its
+        # size.
         for operation in self._pending[kept:]:
             if isinstance(operation, Truncate):
                 break
@@ -94,7 +96,7 @@ class FolderNode:
         self._pending: list[dict[str, Node | None]] = []
 
     def change(self, changes: "dict[str, Node | None]") -> None:
-        """Several names at once, as in a rename. None takes a name away."""
+        """Change several names at once, as a rename does. None removes a name."""
         _change(self.seen, changes)
         self._pending.append(changes)
 
@@ -111,9 +113,11 @@ class FolderNode:
         return len(self._pending)
 
     def keep_changes(self, kept: int) -> None:
-        """What a file system without a journal may leave: the changes whose bits are set, in any mixture.
+        """Keep the changes whose bits are set in `kept`, in any mixture, as a file system without a journal
+        may.
 
-        A rename is one change. To be followed by a power failure, which finds nothing left to decide.
+        A rename is one change. The caller then lets the power fail, which has no changes left to choose
+        from.
         """
         for number, changes in enumerate(self._pending):
             if kept >> number & 1:

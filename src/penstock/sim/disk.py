@@ -1,13 +1,14 @@
-"""A disk in memory that can be full, slow to sync, out of descriptors, lie once, show some names to
-nobody, and lose its power.
+"""A disk in memory that can be full, slow to sync, out of descriptors, fail a sync once, and lose power.
 
-`SimDisk` is the device. A process works on a `Mount` of it; when the process is killed or the power
-fails, that mount is dead and every further call on it raises `PowerLost`, so that nothing a dying
-process still does can reach the device.
+It can also return errors for some names.
 
-Rule 1: every call is counted, and the power may be set to fail at a given count: also in the middle
+`SimDisk` is the device. A process works on a `Mount` of it. When the process is killed or the power fails,
+that mount is dead and every further call on it raises `PowerLost`, so that a dying process cannot change
+the device any more.
+
+Rule 1: Every call is counted, and the power can be set to fail at a given count, for example in the middle
         of a checkpoint.
-Rule 2: what a call decides by chance comes from the disk's own random numbers.
+Rule 2: Random decisions of a call come from the disk's own random numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +22,11 @@ from penstock.types import Buffer
 UNLIMITED_BYTES = 2**50
 TEMPORARY_SUFFIX = ".tmp"
 OPEN_FILES_MAX = 3
-"""So few that files are closed and opened again in almost every run."""
+"""So few that files are closed and reopened in almost every run."""
 
 
 class PowerLost(Exception):
-    """The process that did this is no more."""
+    """The process that made this call has been killed."""
 
 
 class SimDisk:
@@ -34,37 +35,37 @@ class SimDisk:
         self.root = FolderNode()
         self.calls = 0
         self.power_fails_at: int | None = None
-        """The number of the call during which it happens."""
+        """The number of the call during which the power fails."""
         self.room_bytes = UNLIMITED_BYTES
-        """How much may still be written before the disk is full."""
+        """How many bytes may still be written before the disk is full."""
         self.sync_fails = False
-        """The next sync of something that is dirty fails, once."""
+        """Whether the next sync of something dirty fails. It fails once."""
         self.open_files_max = OPEN_FILES_MAX
         self.descriptors: int | None = None
-        """How many files a process may have open; None: as many as it likes."""
+        """How many files a process may have open. None: no limit."""
         self.unreadable_paths: set[str] = set()
-        """Names that cannot be looked at, because of an input/output error."""
+        """Paths for which `exists` fails with an input/output error."""
         self.cold_reads = 0.0
-        """How likely bytes are not in memory."""
+        """The probability that bytes are not in memory."""
         self.on_power_lost: Callable[[], None] = lambda: None
         self.on_create: Callable[[str], None] = lambda path: None
-        """Told of the path of each file that is made."""
+        """Called with the path of each file that is created."""
 
     def mount(self) -> "Mount":
         return Mount(self)
 
     def lose_power(self) -> None:
-        """What was not synced survives in part, or not."""
+        """Let the power fail: of unsynced operations, some survive or none."""
         self.power_fails_at = None
         self.root.lose_power(self.random)
 
     def peek(self, path: str) -> bytes:
-        """What whoever reads the file would see. No call: nothing fails, and nothing is counted."""
+        """The content that a reader of the file would see. Not a counted call: it never fails."""
         node = self.seen(path)
         return bytes(node.seen) if isinstance(node, FileNode) else b""
 
     def durable(self, path: str) -> Node | None:
-        """What a power failure at this moment would leave under this name; None: nothing for certain."""
+        """What a power failure at this moment would certainly leave under this name. None: nothing."""
         node: Node = self.root
         for name in _names(path):
             if not isinstance(node, FolderNode) or name not in node.stored:
@@ -73,7 +74,7 @@ class SimDisk:
         return node
 
     def seen(self, path: str) -> Node | None:
-        """What the processes of this machine find under this name; None: nothing."""
+        """What the processes of this machine find under this name. None: nothing."""
         node: Node = self.root
         for name in _names(path):
             if not isinstance(node, FolderNode) or name not in node.seen:
@@ -82,7 +83,7 @@ class SimDisk:
         return node
 
     def count(self) -> bool:
-        """False if the power fails now."""
+        """Count a call. False if the power fails during it."""
         self.calls += 1
         return self.power_fails_at is None or self.calls < self.power_fails_at
 
@@ -155,23 +156,24 @@ class SimFile:
 
 
 class Mount:
-    """The disk as one process sees it, as long as the process lives."""
+    """The disk as one process sees it, for as long as the process lives."""
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
         self.is_dead = False
         self.has_failed_sync = False
-        """A sync of this process has failed: the disk has broken a promise."""
+        """Whether a sync of this process has failed."""
         self.open_files_max = disk.open_files_max
         self.open_files = 0
         self.on_call: Callable[[], None] | None = None
-        """Told of each call before it is carried out. Others may run meanwhile."""
+        """Called before each call is carried out. Other processes may run in the meantime."""
 
     def step(self) -> None:
         if self.is_dead:
             raise PowerLost
         if self.on_call is not None:
             self.on_call()
+            # The process may have been killed while another one ran.
             if self.is_dead:
                 raise PowerLost
         if not self.disk.count():
@@ -294,11 +296,11 @@ class Mount:
                 self._sync_node(node, path)
 
     def open_sync_descriptors(self, path: str, threads: int) -> None:
-        """Here no sync needs a descriptor, but what is held must be there."""
+        """Check that the folder exists. Simulated syncs need no descriptor."""
         self._folder(path)
 
     def close_sync_descriptors(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no descriptor is held."""
 
     def _sync_node(self, node: Node, path: str) -> None:
         self.step()
@@ -310,7 +312,7 @@ class Mount:
         node.sync()
 
     def store(self, writes: Sequence[SmallFile]) -> None:
-        """The steps of the real one, each of which may be the last."""
+        """Replace small files in the steps of the real disk; the process may die at each of them."""
         temporaries = [write.path + TEMPORARY_SUFFIX for write in writes]
         try:
             files: list[SimFile] = []
@@ -323,6 +325,8 @@ class Mount:
             finally:
                 for file in files:
                     file.release()
+            # The contents are synced before the renames, and the folders after them: a name never refers to
+            # torn content.
             for write, temporary in zip(writes, temporaries, strict=True):
                 self.rename(temporary, write.path)
             self.sync((), sorted({write.path.rpartition("/")[0] for write in writes}))

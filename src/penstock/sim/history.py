@@ -1,13 +1,13 @@
-"""What must be true of a partition, whatever happened to it.
+"""The invariants of one partition, whatever happens to it.
 
-The history holds every batch as it was appended. After a restart the log must be the beginning of
-that, byte for byte, and reach at least as far as anybody was told that it is safe:
+The history holds every batch as it was appended. After a restart the log must be a prefix of the history,
+byte for byte, and reach at least as far as was reported to be safe:
 
-    flush policy before_ack     the high watermark, which readers and acknowledgements have seen
-    flush policy interval, os   what was flushed
-    a killed process            everything: the page cache survives it
+    flush policy before_ack     the high watermark, which readers and acknowledgements depend on
+    flush policy interval, os   the flushed end offset
+    a killed process            the log end offset, because the page cache survives
 
-Invariants hold after every event (`check`), validations after every restart and at the end.
+`check` runs after every event, the validations after every restart and at the end.
 """
 
 from bisect import bisect_right
@@ -27,7 +27,7 @@ READ_BYTES = 2**30
 
 
 class InvariantViolation(AssertionError):
-    """A promise was broken."""
+    """An invariant does not hold."""
 
 
 class AppendedBatch(NamedTuple):
@@ -37,17 +37,19 @@ class AppendedBatch(NamedTuple):
 
 
 class History:
-    """Of one partition, over all its lives."""
+    """The history of one partition, over all lives of its broker."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.batches: list[AppendedBatch] = []
         self.safe_end = 0
-        """Nothing below may ever be lost."""
+        """The offset below which no record may ever be lost."""
         self.start_acknowledged = 0
         self.start_seen = 0
         self.acknowledged: dict[int, bytes] = {}
-        """Base offset and content without stamp of every batch that was acknowledged as safe."""
+        """By base offset: the content, without stamped fields, of every batch that was acknowledged as
+        safe.
+        """
         self._producers = Producers()
         self._high_watermark = 0
         self._high_watermark_at_failure: int | None = None
@@ -60,7 +62,7 @@ class History:
         if not condition:
             raise InvariantViolation(f"{self.name}: {message}")
 
-    # While it lives
+    # While the broker runs
 
     def appended(self, data: bytes) -> None:
         header = parse_header(data)
@@ -70,7 +72,7 @@ class History:
             self._producers.replay(header, header.base_offset)
 
     def check(self, partition: Partition) -> None:
-        """After every event: cheap, and true at any moment."""
+        """Check after every event. The check is cheap and holds at any moment."""
         log, high = partition.log, partition.high_watermark
         waits = partition.config.flush_policy is FlushPolicy.BEFORE_ACK
         flushed = log.flushed_end_offset
@@ -98,7 +100,10 @@ class History:
         self.require(same, "the producers are not what the log says")
 
     def check_read(self, offset: int, data: bytes) -> int:
-        """A reader got these batches for this offset. Returns where it goes on."""
+        """Check the batches that a reader got for this offset.
+
+        Returns the offset at which the reader continues.
+        """
         first = self._batch_index_of(offset)
         at = 0
         for batch in self.batches[first:]:
@@ -117,12 +122,12 @@ class History:
     # After a restart
 
     def check_reopened(self, partition: Partition, *, power_was_lost: bool) -> None:
-        """Compare what came back with what must have, and go on from there."""
+        """Compare the log after a restart with what must have survived, and continue with what did."""
         self.require(partition.offline is None, f"is refused as damaged: {partition.offline}")
         log = partition.log
         start, end = log.log_start_offset, log.log_end_offset
         if end == self.safe_end == 0 and power_was_lost:
-            self.start_acknowledged = 0  # nothing was ever flushed, not even that there is a folder
+            self.start_acknowledged = 0  # nothing was ever flushed, not even the folder
         self.require(start >= self.start_acknowledged, f"starts at {start} although its records were deleted")
         self.require(start <= self.start_seen, f"starts at {start}, which nobody asked for")
         least = self.safe_end if power_was_lost else self.end
@@ -141,7 +146,7 @@ class History:
         self._high_watermark, self._high_watermark_at_failure = 0, None
 
     def _restart_empty(self, partition: Partition) -> None:
-        """Its start was moved past everything that survived: it is empty, and goes on from there."""
+        """Handle a log whose start passed all surviving records: it is empty and continues at its start."""
         log = partition.log
         self.batches = [batch for batch in self.batches if batch.end_offset <= log.log_end_offset]
         if self.end < log.log_end_offset:
@@ -169,21 +174,21 @@ class History:
         self._validate_order()
 
     def _validate_order(self) -> None:
-        """The records of each idempotent producer: once each, in the order they were sent."""
+        """Check that each idempotent producer's records are present once, in the order of sending."""
         last: dict[int, int] = {}
         for batch in self.batches:
             if not batch.data or (producer := parse_header(batch.data).producer_id) < 0:
                 continue
             for record in records.iterate(batch.data, limit_bytes=DECOMPRESSED_BYTES_MAX):
                 if record.value is None:
-                    continue  # a tombstone, which has no number
+                    continue  # a tombstone has no number
                 number = int(record.value.split(b".")[0])
                 before = last.get(producer, -1)
                 self.require(number > before, f"producer {producer}: record {number} follows {before}")
                 last[producer] = number
 
     def first_at_or_after(self, timestamp: int, start: int, end: int) -> tuple[int, int] | None:
-        """A linear scan: the answer that a lookup by time must give."""
+        """The required result of a lookup by time, found by a linear scan."""
         for batch in self.batches[self._batch_index_of(start) :]:
             if not batch.data or parse_header(batch.data).max_timestamp < timestamp:
                 continue
@@ -196,7 +201,7 @@ class History:
 
 
 def batches_of(partition: Partition) -> Iterator[bytes]:
-    """The whole log, as a reader with much patience gets it."""
+    """The whole log, read batch by batch as a reader does."""
     log = partition.log
     offset = log.log_start_offset
     while offset < log.log_end_offset:

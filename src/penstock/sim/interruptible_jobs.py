@@ -1,14 +1,15 @@
-"""Worker jobs that are interrupted at their disk calls, so that others run between two of them.
+"""Worker jobs that are interrupted at their disk calls, so that other code runs between two of them.
 
-A job runs in a thread of its own, but never beside anything else: the event loop hands over to it and waits
-until it hands back. It does so when it has ended, or in the middle of a disk call, if the seed says so. Then
-the loop goes on with whatever is due, and lets the job go on some time later. So half a truncation and half a
-checkpoint can be seen by whoever reads meanwhile, and one seed still gives one history.
+A job runs in its own thread, but never at the same time as anything else: the event loop hands control to
+the thread and waits until it returns. The thread returns control when the job has ended, or during a disk
+call if the seed decides so. Then the loop runs what is due and resumes the job some time later. So other
+code can see half of a truncation or of a checkpoint, and one seed still gives one history.
 
-Rule 1: one thread runs at a time. Nothing here needs a lock but the two that hand over.
-Rule 2: a job of a process that was killed ends at its next disk call, which raises PowerLost. The kill waits
-        for that end, and a timer that was to resume the job later finds nothing to do.
-Rule 3: a job has a thread to itself from its beginning to its end, and ends once.
+Rule 1: Only one thread runs at a time. Nothing here needs a lock except the two semaphores that hand
+        control over.
+Rule 2: A job of a killed process ends at its next disk call, which raises PowerLost. The kill waits for that
+        end, and a timer that was to resume the job later has no effect.
+Rule 3: A job has a thread to itself from its beginning to its end, and ends once.
 """
 
 import threading
@@ -25,7 +26,7 @@ ExpectedFailure = StorageFull | StorageFailed | CorruptData | PowerLost
 
 
 class SteppedJob:
-    """One job, and the thread that it has for as long as it runs."""
+    """One job, and its thread for as long as it runs."""
 
     def __init__(self, function: Callable[[], Any], hands: "JobThreads") -> None:
         self.function = function
@@ -36,8 +37,9 @@ class SteppedJob:
         self._thread = hands.idle.pop() if hands.idle else _Thread()
 
     def resume(self) -> bool:
-        """Runs until it hands back. True if it has ended."""
-        # Its thread may be another job's by now: both would wait for one semaphore, and one run as the other.
+        """Run the job until it returns control. True if it has ended."""
+        # After its end the thread may run another job: both would wait for one semaphore, and one would run
+        # in place of the other.
         assert not self.has_ended, "a job that has ended would run again, in the thread of another job"
         hands, thread = self._hands, self._thread
         hands.running = self
@@ -50,28 +52,28 @@ class SteppedJob:
         return self.has_ended
 
     def yield_control(self) -> None:
-        """Called by the job, in its thread."""
+        """Return control to the event loop. The job calls this in its thread."""
         self._thread.has_yielded.release()
         self._thread.may_run.acquire()
 
 
 class JobThreads:
-    """Who runs, and the threads that wait for work."""
+    """The running job, and the threads that wait for a job."""
 
     def __init__(self, random: Random, share: float) -> None:
-        """`share`: how likely a job hands back at a disk call."""
+        """`share`: the probability that a job is interrupted at a disk call."""
         self.running: SteppedJob | None = None
         self.idle: list[_Thread] = []
         self._random = random
         self._share = share
 
     def before_disk_call(self) -> None:
-        """Before each, whoever makes it."""
+        """Called before each disk call of any thread."""
         if self.running is not None and self._random.random() < self._share:
             self.running.yield_control()
 
     def close(self) -> None:
-        """After all jobs have ended."""
+        """Stop the threads, after all jobs have ended."""
         for thread in self.idle:
             thread.stop()
         self.idle.clear()
@@ -93,7 +95,7 @@ class _Thread:
                 return
             try:
                 job.result = job.function()
-            except BaseException as problem:  # told to whoever waits for the job
+            except BaseException as problem:  # reported to the caller that waits for the job
                 job.error = problem
             job.has_ended = True
             self.has_yielded.release()
@@ -105,7 +107,7 @@ class _Thread:
 
 
 class SteppingWorker(SimWorker):
-    """As SimWorker, but a job may take effect in several steps."""
+    """A SimWorker whose jobs may take effect in several steps."""
 
     def __init__(self, loop: VirtualTimeLoop, delay: Callable[[], float], hands: JobThreads) -> None:
         super().__init__(loop, delay)
@@ -119,7 +121,7 @@ class SteppingWorker(SimWorker):
 
     def _resume(self, job: SteppedJob, done: DoneCallback) -> None:
         if job is not self._job:
-            return  # its process was killed, and `abandon` ended the job; a pause had kept this timer back
+            return  # its process was killed and `abandon` ended the job; a pause had delayed this timer
         if job.resume():
             self._job = None
             if job.error is not None and not isinstance(job.error, ExpectedFailure):
@@ -129,7 +131,7 @@ class SteppingWorker(SimWorker):
             self._loop.call_later(self._delay(), self._resume, job, done)
 
     def abandon(self) -> None:
-        """Its process is dead: what has begun ends with its next disk call."""
+        """Finish the job of a dead process: its next disk call raises PowerLost."""
         job, self._job = self._job, None
         while job is not None and not job.resume():
             pass

@@ -1,11 +1,12 @@
-"""One seed, from the first write to the last check.
+"""The simulation of one broker's log from one seed, from the first write to the last check.
 
-A world is a disk, some partitions and their clients. It lives several lives: each ends with a clean
-stop, a killed process or a power failure, and each begins with the recovery that follows. The last
-one is left in peace, and everything that was under way must come to its end.
+A simulation is a disk, some partitions and their clients. It runs several lives of a broker. Each life ends
+with a clean stop, a killed process or a power failure, and each begins with the recovery from that. The
+last life has no faults, and everything that was in flight must be completed.
 
-What runs is the production code of `broker/storage/partition_storage.py` and below: flusher, checkpoints,
-retention, partitions, log, recovery; and that of `broker/storage/compaction.py`, with a cleaner of our own.
+The code that runs is the production code of `broker/storage/partition_storage.py` and below: flusher,
+checkpoints, retention, partitions, log, recovery; and that of `broker/storage/compaction.py`, with a
+simulated cleaner.
 """
 
 import asyncio
@@ -39,9 +40,11 @@ NODE = NodeId(1)
 FAULT_FREE_SECONDS_MAX = 60
 DESCRIPTORS_LEFT_MAX = 8
 CALLS_PER_SWAP_MAX = 40
-"""From when a cleaned segment is there to when the log has it, if little else happens meanwhile."""
+"""The most disk calls from the moment a cleaned segment exists to the moment the log has it, if little else
+happens meanwhile.
+"""
 DECIDED_CALLS_MAX = 20
-"""From when a swap is decided to when the log has the cleaned segment."""
+"""The most disk calls from the moment a swap is decided to the moment the log has the cleaned segment."""
 
 
 class LogSimulation:
@@ -86,11 +89,14 @@ class LogSimulation:
         )
 
     def wall_ms(self) -> int:
-        """As of the last event."""
+        """The wall time of the last event."""
         return WALL_BEGINS_MS + int(self._now * 1000)
 
     def random(self, purpose: str) -> Random:
-        """Each purpose has its own numbers, so that one more draw here changes nothing there."""
+        """A random stream for this purpose.
+
+        Each purpose has its own, so that one more draw does not change the others.
+        """
         return Random(f"{self.seed} {purpose}")
 
     def bytes(self, count: int) -> bytes:
@@ -104,13 +110,13 @@ class LogSimulation:
 
     @property
     def trace_hash(self) -> str:
-        """Equal for two runs of one seed, or something outside the seed decides."""
+        """A hash of the trace. It must be equal for two runs of one seed."""
         return self._hash.hexdigest()
 
     # Lives
 
     def run(self) -> "LogSimulation":
-        """Raises Violation if a promise was broken."""
+        """Run all lives. Raises InvariantViolation if an invariant is broken."""
         power_was_lost = False
         for number in range(self.choices.lives_in_all):
             ending = self._fate.choice(("power", "power", "call", "kill", "stop"))
@@ -123,14 +129,14 @@ class LogSimulation:
         return self
 
     def _run_broker(self, ending: str, *, power_was_lost: bool) -> bool:
-        """Returns whether the power was lost."""
+        """Run one life. Returns whether the power was lost."""
         loop = VirtualTimeLoop(self.random(f"ties {self._now}"), self._now)
         broker_run = BrokerRun(self, loop, ending)
         asyncio.set_event_loop(None)
         try:
             loop.run_until_complete(broker_run.run(power_was_lost=power_was_lost))
         except Deadlock as deadlock:
-            if not broker_run.power_is_lost:  # what waits for a disk without power may wait for ever
+            if not broker_run.power_is_lost:  # jobs on a disk without power may never complete
                 raise broker_run.failure or deadlock from deadlock
         finally:
             self._now = loop.time()
@@ -177,7 +183,7 @@ class LogSimulation:
 
 
 class BrokerRun:
-    """One process, from its recovery to its end."""
+    """One broker process, from its recovery to its end."""
 
     def __init__(self, world: LogSimulation, loop: VirtualTimeLoop, ending: str) -> None:
         self.world = world
@@ -204,7 +210,7 @@ class BrokerRun:
         disk.cold_reads = self.world.choices.cold_reads
         disk.on_power_lost = self._lose_power
         disk.on_create = lambda path: None
-        disk.power_fails_at = None  # the last life may have ended before it came to that
+        disk.power_fails_at = None  # the last life may have ended before that call
         if self._ending == "call":
             disk.power_fails_at = disk.calls + self._random.choice((20, 100, 500, 3_000))
         try:
@@ -251,10 +257,10 @@ class BrokerRun:
         return compaction
 
     def before_swap(self) -> None:
-        """Many lives end during a swap, which by mere chance few would.
+        """Let many lives end during a swap, because chance alone seldom does.
 
-        Some of them end after it was decided, when half of the names may be those from before. Clients use
-        the disk, too, while a swap waits for a worker, so that those calls are counted from the decision.
+        Some of them end after the swap was decided, when some names may still be the old ones. Clients use
+        the disk while a swap waits for a worker, so those calls are counted from the decision on.
         """
         disk = self.world.disk
         if self._ending == "peace" or self._random.random() > 0.35:
@@ -307,7 +313,7 @@ class BrokerRun:
             await step(self)
 
     async def _inject_disk_faults(self) -> None:
-        """A sync fails; for a while others take most descriptors, or the disk fills up."""
+        """Inject disk faults: a failed sync; for a while few descriptors, or an almost full disk."""
         disk, choices = self.world.disk, self.world.choices
         while True:
             await asyncio.sleep(self._random.uniform(0, choices.life_seconds))
@@ -323,7 +329,7 @@ class BrokerRun:
                 disk.room_bytes = UNLIMITED_BYTES
 
     async def _run_without_faults(self) -> None:
-        """No more faults: whatever is under way must be acknowledged."""
+        """Run without faults: everything that is in flight must be acknowledged."""
         ends_at = self._loop.time() + FAULT_FREE_SECONDS_MAX
         while any(producer.in_flight for producer in self.world.producers):
             if self._loop.time() > ends_at:
@@ -366,7 +372,7 @@ class BrokerRun:
         )
 
     def _record_failure(self, failure: BaseException) -> None:
-        """The first failure counts; what a dying process runs into does not."""
+        """Record the first failure. Errors of a dying process do not count."""
         if self.failure is None and not isinstance(failure, PowerLost) and not self._mount.is_dead:
             self.failure = failure
         if not self._ended.done():

@@ -1,17 +1,17 @@
-"""Connections between simulated processes: streams of bytes that are slow, stall, and break.
+"""Simulated connections between processes: byte streams that are slow, stall, and break.
 
-Servers and clients use them as they use sockets, through `create_server` and `create_connection` of their
-loop. Each direction of a connection delivers its bytes in order, each piece after a delay of its own.
+Servers and clients use them like sockets, through `create_server` and `create_connection` of their loop.
+Each direction of a connection delivers its bytes in order, each chunk after its own delay.
 
-    cut         what is sent from one host to another stays on its way until the cut is healed
+    cut         bytes from one host to another stay in flight until the cut is healed
     half-cut    the same in one direction only
-    loss        what is lost is sent again by TCP, later each time, and holds up what comes after it
-    reset       both ends of a connection are told that it broke; what was on its way is lost
+    loss        TCP retransmits lost bytes, with growing delays, and the bytes after them wait
+    reset       both ends of a connection get an error; bytes in flight are lost
 
-Rule 1: bytes are never changed, doubled or put into another order: TCP does not do that. Whole requests are
-        doubled when a client asks again.
-Rule 2: nobody is told of a cut. Who waits for an answer has to give up by himself.
-Rule 3: the machine of a killed process lives on: it refuses new connections and resets old ones.
+Rule 1: Bytes are never changed, duplicated or reordered, because TCP does not do that. A client that
+        retries duplicates whole requests.
+Rule 2: No process gets an error for a cut. A client that waits for a reply has to time out.
+Rule 3: The machine of a killed process stays up: it refuses new connections and resets old ones.
 """
 
 import asyncio
@@ -30,18 +30,18 @@ _RETRANSMIT_S_MAX: Final = 10.0
 
 
 class NetworkConditions(NamedTuple):
-    """How long bytes take."""
+    """How long bytes take on their way."""
 
     delay_s: float = 0.0005
     slow_share: float = 0.0
-    """How many of the pieces take up to `slow_s`."""
+    """The share of chunks that take up to `slow_s`."""
     slow_s: float = 1.5
     lost_share: float = 0.0
-    """How many of the pieces get lost, and are sent again after a while, and again after twice that."""
+    """The share of chunks that are lost and retransmitted, with a delay that doubles each time."""
 
 
 class SimServer:
-    """What `create_server` returns."""
+    """The result of `create_server`."""
 
     def __init__(self, network: "SimNetwork", process: SimProcess, port: int, factory: Any) -> None:
         self._network = network
@@ -61,7 +61,7 @@ class SimServer:
         self._network.remove_server(self)
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once: nothing is left to wait for."""
 
 
 class SimNetwork:
@@ -81,7 +81,7 @@ class SimNetwork:
         self._cuts.add((sender, receiver))
 
     def restore(self, sender: str, receiver: str) -> None:
-        """End one cut; others stay."""
+        """End one cut. Others stay."""
         self._cuts.discard((sender, receiver))
         self._deliver_all()
 
@@ -99,7 +99,7 @@ class SimNetwork:
         return (sender, receiver) in self._cuts
 
     def reset(self, *, share: float = 1.0) -> None:
-        """Break connections between processes, all or some."""
+        """Break connections between processes, all or a share of them."""
         for end in tuple(self._transports):
             if end in self._transports and self._random.random() < share:
                 end.reset_connection(ConnectionResetError("the connection was reset"))
@@ -178,7 +178,7 @@ class _StreamEnding(Enum):
 
 
 class SimTransport(asyncio.Transport):
-    """One end of a connection. What is written here arrives at the other."""
+    """One end of a connection. What is written to it arrives at the other end."""
 
     protocol: asyncio.BaseProtocol
     peer: "SimTransport"
@@ -188,7 +188,7 @@ class SimTransport(asyncio.Transport):
         self._network = network
         self.process = process
         self._in_flight: list[tuple[float, bytes | _StreamEnding]] = []
-        """What was sent and has not arrived: when it may, and what it is."""
+        """What was sent and has not arrived: the earliest time of arrival, and the data."""
         self._unread: list[bytes | _StreamEnding] = []
         self._has_begun = False
         self._is_reading = True
@@ -207,7 +207,7 @@ class SimTransport(asyncio.Transport):
         if not self._is_disconnected:
             self._has_begun = True
             self.protocol.connection_made(self)
-            self._read()  # what the other end has sent before this one knew of the connection
+            self._read()  # bytes that the other end sent before this end was open
 
     # As a transport
 
@@ -236,7 +236,7 @@ class SimTransport(asyncio.Transport):
         self._network.loop.call_soon(self._read)
 
     def close(self) -> None:
-        """What was written arrives, and then the end."""
+        """Close after everything that was written has arrived."""
         if not self._is_closing:
             self._is_closing = True
             self._send(_StreamEnding.CLOSED)
@@ -248,14 +248,14 @@ class SimTransport(asyncio.Transport):
     # Breaking
 
     def reset_connection(self, reason: Exception | None) -> None:
-        """This end is told at once, the other one when word of it can reach it."""
+        """Break the connection. This end gets the error at once, the other end after the network delay."""
         self._in_flight.clear()
         self._is_closing = True
         self._send(_StreamEnding.RESET)
         self._network.loop.call_soon(self._connection_lost, reason)
 
     def drop_silently(self) -> None:
-        """The process is dead: it is told nothing, and its machine resets the connection."""
+        """Disconnect the end of a dead process without a callback. Its machine resets the connection."""
         self._is_disconnected = self._is_closing = True
         self._network.remove(self)
         self.reset_connection(None)
@@ -271,6 +271,7 @@ class SimTransport(asyncio.Transport):
 
     def _send(self, data: bytes | _StreamEnding) -> None:
         at = self._network.loop.now + self._network.delay()
+        # A later chunk with a shorter delay still arrives after the earlier ones.
         if self._in_flight:
             at = max(at, self._in_flight[-1][0])
         self._in_flight.append((at, data))
@@ -278,7 +279,7 @@ class SimTransport(asyncio.Transport):
         self._pause_or_resume_writing()
 
     def deliver(self) -> None:
-        """Whatever may arrive by now does."""
+        """Deliver everything that is due, unless the direction is cut."""
         if self._network.is_cut(self.process.host, self.peer.process.host):
             return
         now = self._network.loop.now
@@ -300,7 +301,7 @@ class SimTransport(asyncio.Transport):
 
     def _read(self) -> None:
         if self.process.is_paused and self._unread:
-            self.process.run(self._network.loop.call_soon, self._read)  # when it goes on
+            self.process.run(self._network.loop.call_soon, self._read)  # runs when the process is resumed
             return
         while self._unread and self._has_begun and self._is_reading and not self._is_disconnected:
             data = self._unread.pop(0)
@@ -334,7 +335,7 @@ class SimTransport(asyncio.Transport):
             self.close()
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        """As the process that this end belongs to; later, if that is paused."""
+        """Call as the process of this end; when it is paused, after it is resumed."""
         if self.process is NO_PROCESS or not self.process.is_paused:
             self.process.run(function, *arguments)
         else:
@@ -342,7 +343,7 @@ class SimTransport(asyncio.Transport):
 
 
 class NetworkLoop(ProcessLoop):
-    """Sockets of this loop are simulated."""
+    """An event loop with simulated sockets."""
 
     network: SimNetwork
 

@@ -1,6 +1,7 @@
-"""What `python -m penstock.sim` is asked for: which seeds of what, and how they are run.
+"""The command line of `python -m penstock.sim`: which seeds of which simulation, and how they are run.
 
-Rule: what would be ignored is refused, so that nobody takes a run for something that it was not.
+Rule: An option that would have no effect is rejected, so that a run is not mistaken for another kind of
+      run.
 """
 
 import argparse
@@ -16,7 +17,7 @@ CLUSTER_OPTIONS = ("brokers", "seconds", "faults", "without", "shrink")
 
 
 class LogRecipe(NamedTuple):
-    """One broker's log."""
+    """The seed of a simulation of one broker's log."""
 
     seed: int
 
@@ -33,7 +34,7 @@ class SimOptions(NamedTuple):
 
 
 def parse_options(arguments: Sequence[str] | None) -> SimOptions:
-    """Exits with a sentence if it makes no sense."""
+    """The parsed options. Exits with a message if they contradict each other."""
     parser = _parser()
     given = parser.parse_args(arguments)
     seeds = range(given.seed, given.seed + given.seeds)

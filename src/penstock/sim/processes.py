@@ -1,15 +1,13 @@
-"""Processes of a simulated cluster: whose a callback is, and whether it may run.
+"""Processes of a simulated cluster: the owner of each callback, and whether it may run.
 
 All processes of a cluster share one event loop. Whatever a process starts runs in a copy of its context, so
-every callback knows its process without being told. A paused process keeps what is due to it until it goes
-on.
+every callback can find its process. Callbacks of a paused process are kept until it is resumed.
 
-A process has a clock of its own, which may run fast or slow. The loop tells it that clock's time, and its
-timers run by it.
+A process has a clock of its own, which may run fast or slow. The loop returns that clock's time to it, and
+its timers follow that clock.
 
-Rule: a process that was killed is cancelled like any other, again and again until none of its tasks is left,
-      but its disk, its connections and its store are cut off before: whatever its tasks do while they end,
-      nobody sees it.
+Rule: A killed process is cancelled like any other, repeatedly until none of its tasks is left. Its disk,
+      connections and store are cut off first, so that nothing its tasks do while they end has an effect.
 """
 
 import asyncio
@@ -26,28 +24,28 @@ ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
 
 class SimProcess:
-    """One life of one node: a restart is another process."""
+    """One life of one node. A restart creates another process."""
 
     def __init__(self, host: str) -> None:
         self.host = host
         self.is_dead = False
         self.is_paused = False
         self.has_ended = False
-        """Nothing of it is left, and what still falls due to it is dropped."""
+        """Whether nothing of it is left. Callbacks that are due for it are then dropped."""
         self.has_run = False
-        """Since somebody last asked, and took it back."""
+        """Whether it has run since the flag was last cleared."""
         self.deferred: list[asyncio.Handle] = []
-        """What fell due while it was paused, in order."""
+        """Callbacks that were due while it was paused, in order."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.on_exception: ExceptionHandler | None = None
-        """What its callbacks raise is told to it, as if it had the loop for itself."""
+        """Handles exceptions of this process's callbacks, as if it had the loop for itself."""
         self.rate = 1.0
-        """How much of its time goes by in a second."""
+        """How fast its clock runs: its seconds in one simulated second."""
         self.has_drifted = False
         self._drifts_since = self._local_time_then = 0.0
 
     def drift(self, rate: float, now: float) -> None:
-        """Its clock runs at another rate from now on. Timers that are set already stay where they are."""
+        """Let its clock run at another rate from now on. Timers that are already set stay where they are."""
         self._local_time_then = self.local_time(now)
         self.rate, self.has_drifted, self._drifts_since = rate, True, now
 
@@ -55,11 +53,11 @@ class SimProcess:
         return self._local_time_then + (now - self._drifts_since) * self.rate
 
     def global_time(self, local_time: float) -> float:
-        """A little later, so that rounding never makes a timer run before its own time."""
+        """The simulated time for a local time, slightly later, so that rounding makes no timer run early."""
         return self._drifts_since + (local_time - self._local_time_then) / self.rate + ROUNDING_SECONDS
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it as if the process had: what it starts belongs to the process."""
+        """Call the function as this process: everything that it starts belongs to the process."""
         self.has_run = True
         context = copy_context()
         context.run(_current.set, self)
@@ -71,7 +69,7 @@ class SimProcess:
 
 
 NO_PROCESS = SimProcess("outside")
-"""Whoever belongs to no process: the world itself."""
+"""The owner of everything that belongs to no process: the simulation itself."""
 _current: ContextVar[SimProcess] = ContextVar("process", default=NO_PROCESS)
 
 
@@ -90,7 +88,7 @@ def _no_process_context() -> Context:
 
 
 NO_PROCESS_CONTEXT: Final = _no_process_context()
-"""For what goes on whatever becomes of the process that began it: bytes on their way."""
+"""The context of what continues after its process has ended, such as bytes in flight."""
 
 
 def _task_of_current_process(
@@ -106,10 +104,10 @@ def _task_of_current_process(
 
 
 class ProcessLoop(VirtualTimeLoop):
-    """Runs only what belongs to a process that runs."""
+    """An event loop that runs only callbacks of running processes."""
 
     last_run: SimProcess = NO_PROCESS
-    """Whose the last event was."""
+    """The process of the last event."""
 
     # Time
 
@@ -141,10 +139,10 @@ class ProcessLoop(VirtualTimeLoop):
             when = process.global_time(when)
         return self._set_timer(when, callback, *args, context=context)
 
-    # Whether they may run
+    # Paused and ended processes
 
     def may_run(self, handle: asyncio.Handle) -> bool:
-        # A handle has no public way to ask; the attribute is there since contexts are.
+        # asyncio.Handle has no public accessor for its context.
         process: SimProcess = handle._context.get(_current, NO_PROCESS)  # type: ignore[attr-defined]
         if process.has_ended:
             return False
@@ -155,16 +153,17 @@ class ProcessLoop(VirtualTimeLoop):
         process.deferred.append(handle)
         return False
 
-    # Tasks, and whose they are
+    # Tasks and their processes
 
     def __init__(self, random: Random, now: float = 0.0) -> None:
         super().__init__(random, now)
         self.set_task_factory(_task_of_current_process)
 
     async def cancel_tasks(self, process: SimProcess) -> None:
-        """End all tasks of a dead process, in no time."""
+        """End all tasks of a dead process, in no simulated time."""
         assert process.is_dead
-        self.go_on(process)  # what was kept back may be what a task waits for
+        self.go_on(process)  # a task may wait for a callback that was kept back
+        # A task may start another one, or delay its end, while it is cancelled.
         for _ in range(CANCEL_ROUNDS_MAX):
             if not process.tasks:
                 break
@@ -174,7 +173,7 @@ class ProcessLoop(VirtualTimeLoop):
         assert not process.tasks, f"tasks of {process.host} do not end: {list(process.tasks)}"
         process.has_ended = True
 
-    # What callbacks raise
+    # Exceptions of callbacks
 
     def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
         process = current_process()
@@ -189,10 +188,10 @@ class ProcessLoop(VirtualTimeLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.is_closed():
-            return  # what is left of a world that has ended, collected while another one runs
+            return  # objects of an earlier simulation, collected during this one
         process = current_process() if self.last_run is NO_PROCESS else self.last_run
         if process.is_dead:
-            return  # what it does while it ends is nobody's concern
+            return  # errors of a process that is being cancelled do not count
         if process.on_exception is not None:
             process.on_exception(self, context)
         else:
@@ -202,7 +201,7 @@ class ProcessLoop(VirtualTimeLoop):
         process.is_paused = True
 
     def go_on(self, process: SimProcess) -> None:
-        """What fell due meanwhile runs at once, in the order it would have."""
+        """Resume the process. Its callbacks that became due meanwhile run at once, in their order."""
         process.is_paused = False
         deferred, process.deferred = process.deferred, []
         self._due.extend(deferred)

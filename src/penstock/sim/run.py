@@ -1,4 +1,4 @@
-"""`python -m penstock.sim`: run seeds, and say which one breaks what, and how to see it again."""
+"""`python -m penstock.sim`: run seeds, print the one that breaks an invariant, and how to repeat it."""
 
 import gc
 import multiprocessing
@@ -23,14 +23,14 @@ INTERRUPTED = 130
 
 
 class RunResult(NamedTuple):
-    """What became of one plan, or of several."""
+    """The result of one plan, or the sum of several."""
 
     events: int
     acknowledged: int
     seconds: float
-    """How much time was simulated."""
+    """The simulated time."""
     event_counts: Counter[str]
-    """How often which fault did something."""
+    """By fault: how often it had an effect."""
     failure: str | None
 
     def combined_with(self, other: "RunResult") -> "RunResult":
@@ -47,17 +47,17 @@ EMPTY_RESULT = RunResult(0, 0, 0.0, Counter(), None)
 
 
 def run_seed(seed: int, *, trace: bool = False) -> LogSimulation:
-    """Of the log. Raises whatever the seed breaks."""
+    """Run a seed of the log simulation. Raises the violation that it finds."""
     return LogSimulation(seed, on_trace=print if trace else None).run()
 
 
 def run_cluster(plan: ClusterPlan, *, trace: bool = False) -> SimCluster:
-    """Raises whatever the plan breaks."""
+    """Run a plan. Raises the violation that it finds."""
     return SimCluster(plan, on_trace=print if trace else None).run()
 
 
 def run_recipe(recipe: ClusterRecipe | LogRecipe, *, trace: bool = False) -> RunResult:
-    """Whatever it breaks is told, not raised."""
+    """Run a recipe. A violation is returned, not raised."""
     if isinstance(recipe, ClusterRecipe):
         return run_plan(recipe.plan(), trace=trace)
     try:
@@ -67,13 +67,13 @@ def run_recipe(recipe: ClusterRecipe | LogRecipe, *, trace: bool = False) -> Run
 
 
 def run_plan(plan: ClusterPlan, *, trace: bool = False) -> RunResult:
-    """Whatever it breaks is told, not raised."""
-    gc.disable()  # a world is dropped as a whole, after its run, without a look at what was there before
+    """Run a plan. A violation is returned, not raised."""
+    gc.disable()  # a simulation is dropped as a whole after its run
     gc.freeze()
     try:
         return _run_guarded(SimCluster(plan, on_trace=print if trace else None))
     finally:
-        # Nobody has the world any more. What is not collected now would be frozen with the next one.
+        # The simulation is unreferenced now. What is not collected here would be frozen with the next one.
         gc.enable()
         gc.collect()
         gc.unfreeze()
@@ -111,7 +111,7 @@ def _run_all(options: SimOptions) -> Iterator[RunResult]:
         for recipe in options.recipes:
             yield run_recipe(recipe, trace=options.traces)
         return
-    # Ctrl-C reaches all processes, and is for this one, which tells how far they came.
+    # Ctrl-C reaches all processes. Only this one handles it, because it reports how many seeds have passed.
     ignoring = (signal.SIGINT, signal.SIG_IGN)
     pool = ProcessPoolExecutor(options.jobs, initializer=signal.signal, initargs=ignoring)
     try:
@@ -149,14 +149,14 @@ def _print_success(options: SimOptions, total: RunResult, took_s: float) -> None
 
 
 def _processor_seconds() -> float:
-    """Of this process, and of those that it had started and that have ended."""
+    """The processor time of this process and of its child processes that have ended."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
 
 def _print_failure(recipe: ClusterRecipe | LogRecipe, ran: RunResult, *, shrinks: bool) -> None:
     print(ran.failure)
-    # At once: the process ends only when seeds that have begun have ended.
+    # Flushed at once: the process ends only when seeds that have begun have ended.
     print(f"seed {recipe.seed} fails; see all of it with: {recipe.command()} --trace", flush=True)
     if isinstance(recipe, LogRecipe):
         return

@@ -1,11 +1,11 @@
-"""Virtual time: an event loop whose clock jumps to the next thing that is due.
+"""Virtual time: an event loop whose clock jumps to the next event.
 
-Strategy: everything that waits, waits on a timer, so an hour takes as long as its events do. Two
-timers for the same moment run in an order drawn from the seed, because nobody may rely on it.
-Callbacks that are due at once keep asyncio's order: first come, first served.
+Strategy: everything that waits, waits on a timer, so an hour takes as long as its events take. Two timers
+for the same moment run in an order drawn from the seed, because no code may rely on that order. Callbacks
+that are due at once run first in, first out, as in asyncio.
 
-Rule 1: nothing here reads a real clock or a socket.
-Rule 2: if every task waits and no timer is set, that is a deadlock and is said so.
+Rule 1: Nothing here reads a real clock or a socket.
+Rule 2: If every task waits and no timer is set, the loop raises Deadlock.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class Deadlock(Exception):
-    """Everybody waits for somebody."""
+    """Every task waits and no timer is set."""
 
 
 class VirtualTimeLoop(asyncio.BaseEventLoop):
@@ -32,12 +32,12 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._sequence = 0
         self.after_each: Callable[[], None] | None = None
-        """Called after every event: the place for what must hold always."""
+        """Called after every event, for checks that always hold."""
         self.events = 0
 
     @property
     def now(self) -> float:
-        """The time of the world, whoever asks."""
+        """The simulated time, independent of any process's clock."""
         return self._now
 
     def time(self) -> float:
@@ -86,17 +86,17 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """`when`: in the time of the world."""
+        """Set a timer. `when` is in simulated time."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._random.random(), self._sequence, timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer stays in the heap and is passed over when its time comes."""
+        """Do nothing: a cancelled timer stays in the heap and is skipped when it is due."""
 
     def _run_once(self) -> None:
-        """One event: what is due now, or else the next timer."""
+        """Run one event: the next callback that is due, or else the next timer."""
         if not self._due:
             self._jump()
         handle = self._due.popleft()
@@ -107,7 +107,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                 self.after_each()
 
     def may_run(self, handle: asyncio.Handle) -> bool:
-        """False: it is kept back, or dropped."""
+        """Whether the callback may run now. False: it is kept back, or dropped."""
         return True
 
     def _jump(self) -> None:

@@ -1,17 +1,17 @@
-"""A metadata store in memory that does everything etcd promises, and as little more as possible.
+"""A metadata store in memory with exactly the guarantees of etcd.
 
-One `SimStore` is the store; each simulated node has a `client` of its own. A request takes a while to
-arrive, is carried out at one moment, and its answer takes a while to come back. Either may be lost,
-or come after the client has given up: then a transaction happens behind the back of whoever asked.
+One `SimStore` is the store; each simulated node has its own `client`. A request takes a while to arrive, is
+carried out at one moment, and its reply takes a while to return. Either may be lost, or arrive after the
+client has given up: then a transaction takes effect although its sender got an error.
 
-Faults are plain attributes that the simulation sets: chances and delays on the store, `is_unavailable` for
-all of it (nobody answers, no session ends), `is_full` (nothing more is written), `is_disconnected` for one
-client's
-way to it, `watch_events_flow` for what it is told, and `ambush` for the one request that is waited for.
+Faults are plain attributes that the simulation sets: probabilities and delays on the store;
+`is_unavailable` for the whole store (no replies, and no session ends); `is_full` (writes are rejected);
+`is_disconnected` for one client's connection; `watch_events_flow` for its watch events; and `ambush` for
+one intercepted request.
 
-Rule 1: all randomness is drawn from the Random that was given, all time is the loop's.
-Rule 2: what is not promised is not given: a conflict over a deleted key does not tell its revision,
-        revisions jump where others share the store, and history is gone when it was compacted.
+Rule 1: All randomness comes from the given Random, and all time from the loop.
+Rule 2: The store gives no more than etcd guarantees: a conflict over a deleted key does not contain its
+        revision, revisions jump where other programs share the store, and compacted history is gone.
 """
 
 import asyncio
@@ -46,39 +46,43 @@ Result = TypeVar("Result")
 
 CHANGES_MAX = 128
 TIMEOUT_SECONDS = 4.0
-"""How long a client waits for an answer."""
+"""How long a client waits for a reply."""
 LOST_REPLY_TIMEOUT_SECONDS = 1.0
-"""How long a client waits for a store that hears it and does not answer: it keeps its session."""
+"""How long a client waits while its requests arrive and all replies are lost. Renewals arrive too, so its
+session lives.
+"""
 WATCH_SILENCE_SECONDS = 4.0
-"""After which a watch that hears nothing from a store that is away is given up."""
+"""How long a watch waits for an event before it checks the connection, and at most before it fails without
+one.
+"""
 
 
 @dataclass(slots=True)
 class StoreFaults:
     delay_seconds: tuple[float, float] = (0.0, 0.0)
-    """Of a request, of an answer, and of each event on its way to a watcher."""
+    """The delay of a request, of a reply, and of each event on its way to a watcher."""
     stalls: float = 0.0
-    """The chance that one of them takes up to twice as long as a client waits."""
+    """The probability that one of them takes up to twice a client's timeout."""
     lost_requests: float = 0.0
     lost_replies: float = 0.0
     broken_watches: float = 0.0
-    """The chance, with each event, that the watch breaks instead of showing it."""
+    """The probability, for each event, that the watch breaks instead of delivering it."""
     foreign_changes: float = 0.0
-    """The chance, with each transaction, that others who share the store have changed something."""
+    """The probability, for each transaction, that other users of the store have changed something."""
 
 
 class RequestFault(NamedTuple):
-    """Of one request that was waited for."""
+    """A fault of one intercepted request."""
 
     extra_delay_seconds: float
-    """How much longer than others it takes to arrive."""
+    """The additional delay before the request arrives."""
     loses_reply: bool
     released: "asyncio.Future[None] | None" = None
-    """It does not arrive before this is done."""
+    """If set, the request does not arrive before this is done."""
 
 
 RequestInterceptor = Callable[[Sequence[StoreChange]], RequestFault | None]
-"""Told of every transaction when it is sent. None: that is not the one."""
+"""Called with every transaction when it is sent. None: the transaction is not intercepted."""
 NO_FAULT = RequestFault(0.0, loses_reply=False)
 
 
@@ -108,14 +112,14 @@ class SimStore:
         self.faults = faults or StoreFaults()
         self.is_unavailable = False
         self.is_full = False
-        """Keys can be deleted and sessions kept, nothing more."""
+        """Whether puts and new sessions are rejected. Deletions and renewals still work."""
         self.revision = 1
         self.entries: dict[str, StoreEntry] = {}
         self.on_commit: Callable[[Event], None] = lambda _: None
-        """Told of every transaction the moment it happens: the place for what must hold always."""
+        """Called with every transaction at the moment it is committed, for checks that always hold."""
         self.ambush: RequestInterceptor | None = None
         self.counts: Counter[str] = Counter()
-        """Of what went wrong."""
+        """By fault: how often it had an effect."""
         self._history: list[_CommittedEvent] = []
         self._compacted_to = 0
         self._sessions: dict[SessionId, _StoreSession] = {}
@@ -128,19 +132,19 @@ class SimStore:
     # Faults
 
     def become_unavailable(self) -> None:
-        """Nobody answers, and no session ends, until `become_available`."""
+        """Stop replying and ending sessions, until `become_available`."""
         assert not self.is_unavailable
         self.is_unavailable = True
 
     def become_available(self) -> None:
-        """As etcd does when it has a leader again: every session is given its time anew."""
+        """Reply again. Every session gets its full time again, as in etcd after a leader election."""
         assert self.is_unavailable
         self.is_unavailable = False
         for session in self._sessions.values():
             session.ends_at = self._loop.now + session.ttl_seconds
 
     def compact(self, revision: int | None = None) -> None:
-        """Forget what happened up to `revision`, or up to now."""
+        """Compact the history up to `revision`, or up to the current one."""
         self._compacted_to = max(self._compacted_to, self.revision if revision is None else revision)
         self._history = [each for each in self._history if each.event.revision > self._compacted_to]
         self._wake_watchers()
@@ -150,7 +154,7 @@ class SimStore:
             return self.random.uniform(0, 2 * self.timeout_seconds)
         return self.random.uniform(*self.faults.delay_seconds)
 
-    # Doing
+    # Requests
 
     def read(self, prefix: str) -> Snapshot:
         found = {key: self.entries[key] for key in sorted(self.entries) if key.startswith(prefix)}
@@ -225,6 +229,7 @@ class SimStore:
         return True
 
     def _apply(self, change: Put | Delete) -> None:
+        # A key belongs to the session of its last put, or to none.
         for session in self._sessions.values():
             session.keys.discard(change.key)
         if isinstance(change, Delete):
@@ -235,7 +240,7 @@ class SimStore:
             self._sessions[change.session].keys.add(change.key)
 
     def _end_session_if_expired(self, number: SessionId, session: _StoreSession) -> None:
-        """When a session may have ended: it has, or it was kept meanwhile."""
+        """End the session if its time is over. It may have been renewed since the timer was set."""
         if self._sessions.get(number) is not session:
             return
         if self.is_unavailable:
@@ -247,12 +252,12 @@ class SimStore:
             self._loop.call_at(session.ends_at, self._end_session_if_expired, number, session)
 
     def session_of(self, key: str) -> SessionId | None:
-        """Whose end takes `key` away."""
+        """The session whose end deletes `key`."""
         owners = [number for number, session in self._sessions.items() if key in session.keys]
         return owners[0] if owners else None
 
     def end_session(self, number: SessionId) -> None:
-        """At its owner's wish, or because its owner has been silent for too long."""
+        """End a session, at its owner's request or because it expired."""
         session = self._sessions.pop(number, None)
         if session is not None:
             self._commit([Delete(key) for key in sorted(session.keys)])
@@ -274,7 +279,7 @@ class SimStore:
         return self._history[low] if low < len(self._history) else None
 
     async def wait_for_event(self) -> None:
-        """Returns when something more has happened."""
+        """Return when another event has been committed."""
         await self._event_committed.wait()
 
     def _wake_watchers(self) -> None:
@@ -283,7 +288,7 @@ class SimStore:
 
 
 class SimStoreClient:
-    """A MetadataStore: one node's way to the store."""
+    """A MetadataStore: one node's client of the store."""
 
     changes_max = CHANGES_MAX
 
@@ -291,14 +296,14 @@ class SimStoreClient:
         self._store = store
         self._loop = loop
         self.is_disconnected = False
-        """Nothing gets through, in either direction."""
+        """Whether nothing gets through, in either direction."""
         self.watch_events_flow = asyncio.Event()
-        """Not set: what happens is shown later, although requests are answered."""
+        """If not set, watch events are held back although requests get replies."""
         self.watch_events_flow.set()
         self.drops_replies = False
-        """What it asks arrives, and no answer comes back."""
+        """Whether its requests arrive and all replies are lost."""
         self.is_dead = False
-        """Its process is: nothing more is sent. What is under way arrives."""
+        """Whether its process is dead: it sends nothing more. Requests in flight still arrive."""
 
     async def read(self, prefix: str) -> Snapshot:
         return await self._request(lambda: self._store.read(prefix))
@@ -320,7 +325,7 @@ class SimStoreClient:
         await self._request(lambda: self._store.end_session(session))
 
     async def close(self) -> None:
-        """What is under way still arrives, as the packets of a process that has ended do."""
+        """Do nothing: requests in flight still arrive, like packets of a process that has ended."""
 
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Event, None]:
         store = self._store
@@ -330,7 +335,7 @@ class SimStoreClient:
             if committed is None:
                 await self._wait_for_event()
                 continue
-            # Events are on their way side by side, and arrive in their order.
+            # Delays of several events overlap, and events still arrive in their order.
             await asyncio.sleep(max(0.0, committed.at + store.delay() - self._loop.now))
             await self._require_connection()
             await self.watch_events_flow.wait()
@@ -347,7 +352,7 @@ class SimStoreClient:
             async with asyncio.timeout(WATCH_SILENCE_SECONDS):
                 await self._store.wait_for_event()
         except TimeoutError:
-            return  # whoever waited looks whether there still is a way
+            return  # the caller checks the connection again
 
     async def _require_connection(self) -> None:
         if self._is_connected():
@@ -360,7 +365,7 @@ class SimStoreClient:
         return not self.is_disconnected and not self._store.is_unavailable
 
     async def _request(self, job: Callable[[], Result], fault: RequestFault = NO_FAULT) -> Result:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for its reply."""
         store, answer = self._store, self._loop.create_future()
         if self.is_dead:
             raise StoreUnavailable("the process is dead")
@@ -387,7 +392,7 @@ class SimStoreClient:
         if released is None:
             self._loop.call_later(after, arrive, *arguments, context=NO_PROCESS_CONTEXT)
             return
-        # Nothing of it is the sender's any more, who may be dead by then.
+        # The callback must not run in the sender's context: the sender may be dead by then.
         released.add_done_callback(
             lambda _: self._loop.call_later(after, arrive, *arguments, context=NO_PROCESS_CONTEXT),
             context=NO_PROCESS_CONTEXT,

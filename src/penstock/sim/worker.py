@@ -1,7 +1,7 @@
-"""Threads that are none: a job takes effect when its turn comes and is reported some time later.
+"""Simulated worker threads: a job takes effect at one moment and is reported some time later.
 
-That is the harder case for whoever waits: what is appended between the two is not covered by a sync
-that has not yet been reported. The power may fail before, between and after.
+That is the harder case for the caller: a record that is appended in between is not covered by a sync that
+has not been reported yet. The power may fail before, between and after.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ DoneCallback = Callable[[Any, BaseException | None], None]
 
 
 class SimWorker(Worker):
-    """One after another, in the order they were given, like the real one."""
+    """Runs jobs one after another in the order of submission, like the real worker."""
 
     def __init__(self, loop: VirtualTimeLoop, delay: Callable[[], float]) -> None:
         self._loop = loop
@@ -50,4 +50,4 @@ class SimWorker(Worker):
         done(result, error)
 
     def stop(self) -> None:
-        """There is no thread to wait for."""
+        """Do nothing: there is no thread to wait for."""

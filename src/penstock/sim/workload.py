@@ -1,7 +1,7 @@
-"""Clients: what producers, readers and administrators do to a partition, by chance.
+"""Simulated clients of one log: random operations of producers, readers and administrators.
 
-An idempotent producer keeps up to five batches under way and sends again, in order, whatever was
-not acknowledged; a plain one gives up what it does not hear of. Both outlive the broker.
+An idempotent producer keeps up to five batches in flight and retries, in order, every batch that was not
+acknowledged. A plain producer drops a batch without an acknowledgement. Both outlive the broker.
 """
 
 import asyncio
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_MAX = 5
 HOT_KEYS, COLD_KEYS = 4, 24
-"""Of a compacted topic: most records are not the last of their key, and some stay for long. The cold ones are
-so few that most tombstones have something to delete."""
+"""The keys of a compacted topic. Most records are not the last of their key, and some stay for long. There
+are so few cold keys that most tombstones have a record to delete.
+"""
 TIMESTAMP_SPREAD_MS = 20_000
 
 
@@ -60,7 +61,7 @@ class SimProducer:
         self._next_value = 0
 
     def reconnect(self) -> None:
-        """The broker is another process now: nothing that was under way will be answered."""
+        """Continue with a new broker process: batches in flight will get no reply."""
         self._retry_from(0)
 
     def step(self, broker_run: "BrokerRun", *, may_begin: bool = True) -> None:
@@ -74,7 +75,7 @@ class SimProducer:
         values: list[bytes | None] = []
         count = self._random.choice((1, 1, 2, 5))
         for _ in range(count):
-            # A large one spans several sectors, of which a power failure may keep any.
+            # A large record spans several sectors, of which a power failure may keep any.
             size = self._random.choice((1, 20, 90, 150) if count > 1 else (1, 90, 700, 850))
             values.append(b"%d.%s" % (self._next_value, bytes(size)))
             self._next_value += 1
@@ -144,7 +145,7 @@ class SimProducer:
         loses = partition.config.flush_policy is not FlushPolicy.BEFORE_ACK
         if refusal.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not loses:
             raise InvariantViolation(f"{self.topic}: producer {self.number} was refused: {refusal}")
-        # What this producer wrote before is lost, as its flush policy allows: it begins a new epoch.
+        # Earlier batches of this producer are lost, as the flush policy allows: it bumps its epoch.
         self._epoch += 1
         self._next_sequence = 0
         for sent in self.in_flight:
@@ -175,7 +176,11 @@ class SimProducer:
         self._drop_acknowledged()
 
     def _drop_acknowledged(self) -> None:
-        """From the oldest on: five after the first that is not done are as many as are recognised."""
+        """Drop acknowledged batches from the oldest on.
+
+        A later one stays, because the broker's sequence window covers five batches from the first
+        unacknowledged one.
+        """
         while self.in_flight and self.in_flight[0].state is SendState.DONE:
             del self.in_flight[0]
 
@@ -187,7 +192,7 @@ class SimProducer:
 
 
 class SimReader:
-    """Reads on from where it was, or from anywhere, with any limit."""
+    """Reads from its last offset on, or from a random one, with a random limit."""
 
     def __init__(self, topic: str, random: Random) -> None:
         self.topic = topic
@@ -211,7 +216,7 @@ class SimReader:
                 result = found.run()
             except CorruptData as damage:
                 if not log.is_current(found.segment):
-                    return  # compaction rewrote it meanwhile: it tries again
+                    return  # compaction replaced the segment meanwhile: the reader retries
                 raise InvariantViolation(
                     f"{self.topic}: a reader at {offset} found damage: {damage}"
                 ) from damage
@@ -220,7 +225,7 @@ class SimReader:
                 history.require(is_gone, f"a reader at {offset} failed: {problem}")
                 return
             except TooManyOpenFiles:
-                return  # it tries again
+                return  # the reader retries
             partition.keep_indexes(result.loaded)
             found = result.found
         history.require(len(found.data) > 0, f"a reader at {offset} gets nothing below {high}")
@@ -229,7 +234,7 @@ class SimReader:
         broker_run.world.trace(f"read {self.topic} {offset} to {self._offset}")
 
     def look_up(self, broker_run: "BrokerRun") -> None:
-        """An offset by its time, against a linear scan."""
+        """Look up an offset by time, and compare it with a linear scan."""
         partition, history = broker_run.partition(self.topic), broker_run.world.histories[self.topic]
         timestamp = broker_run.clock.wall_ms() - self._random.randrange(2 * TIMESTAMP_SPREAD_MS)
         lookup = partition.time_lookup()
@@ -257,7 +262,7 @@ class SimAdministrator:
             return
         delete_before_offset = Offset(self._random.randint(start + 1, high))
         broker_run.world.trace(f"delete {self.topic} below {delete_before_offset}")
-        # Once asked, it may be so after a crash, whether or not that was reported.
+        # Once requested, the deletion may survive a crash, whether or not it was confirmed.
         history.start_seen = max(history.start_seen, delete_before_offset)
         try:
             refused = await broker_run.storage.delete_before({partition: delete_before_offset})

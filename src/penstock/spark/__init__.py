@@ -1,4 +1,4 @@
-"""Topics as Spark tables and streams, and the pipelines built on them."""
+"""Spark's part of Penstock: topics as Spark tables and streams, and the pipelines built on them."""
 
 from penstock.spark.registration import register
 

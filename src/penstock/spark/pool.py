@@ -1,11 +1,11 @@
-"""Cluster clients that a process keeps, so that the next micro-batch finds its connections open.
+"""Cluster clients that a process keeps, so that the next micro-batch finds open connections.
 
-A client serves one caller at a time: it is lent out and comes back. Threads that want one with the
-same settings at the same time get one each.
+A client serves one caller at a time: it is borrowed and returned. Threads that need clients with the same
+settings at the same time get one each.
 
-Rule 1: a child process never uses what its parent opened: after a fork it begins with nothing.
-Rule 2: no more are kept than COUNT_KEPT_MAX for the same settings; what is kept is closed at exit.
-Rule 3: nothing is promised of the connections. A client looks at each before it uses it again.
+Rule 1: A child process never uses connections that its parent opened. After a fork it begins with none.
+Rule 2: At most IDLE_CLIENTS_MAX clients are kept for the same settings. They are closed at exit.
+Rule 3: A connection of a kept client may be broken. The client checks each before it uses it again.
 """
 
 import atexit
@@ -23,7 +23,7 @@ IDLE_CLIENTS_MAX: Final = 4
 
 
 class ClientSettings(NamedTuple):
-    """All that a client is made of: equal settings share clients. May be sent to executors."""
+    """The settings of a client. Callers with equal settings share clients. They can be sent to executors."""
 
     bootstrap: tuple[Address, ...]
     client_id: str = "penstock-spark"
@@ -32,7 +32,7 @@ class ClientSettings(NamedTuple):
     timeout_s: float = TIMEOUT_S
 
     def connect(self) -> ClusterClient:
-        """WireError if no client can be made of them."""
+        """Create a client. WireError if that fails."""
         return ClusterClient(
             self.bootstrap,
             client_id=self.client_id,
@@ -55,6 +55,7 @@ class Pool:
         try:
             yield client
         finally:
+            # A child process must not keep a client that its parent borrowed before the fork.
             self._return(settings, client, is_ours=process == self._process)
 
     def _take(self, settings: ClientSettings) -> ClusterClient:
@@ -73,7 +74,7 @@ class Pool:
         client.close()
 
     def close(self) -> None:
-        """Of those that are lent out, each is closed or kept when it comes back."""
+        """Close idle clients. A borrowed client is closed or kept when it is returned."""
         with self._lock:
             idle, self._idle = self._idle, {}
         for clients in idle.values():
@@ -81,14 +82,14 @@ class Pool:
                 client.close()
 
     def reset_after_fork(self) -> None:
-        """In a child: closes its copies of the parent's sockets, which the parent does not notice."""
-        self._lock = Lock()  # another thread of the parent may have held the one before
+        """Close a child's copies of the parent's sockets. The parent's connections stay open."""
+        self._lock = Lock()  # another thread of the parent may have held the old lock
         self._process = os.getpid()
         self.close()
 
 
 _pool: Final = Pool()
 borrowed_client: Final = _pool.borrowed_client
-"""`with borrowed(settings) as client:` lends the client of this process."""
+"""`with borrowed_client(settings) as client:` borrows a client from this process's pool."""
 atexit.register(_pool.close)
 os.register_at_fork(after_in_child=_pool.reset_after_fork)

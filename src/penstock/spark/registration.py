@@ -1,4 +1,4 @@
-"""`format("penstock")` where Spark does not find it by itself."""
+"""Registration of `format("penstock")` where Spark does not find it by itself."""
 
 from typing import TYPE_CHECKING
 
@@ -7,10 +7,10 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession", *, ship: bool = False) -> None:
-    """Make the format known to this session.
+    """Register the format in this session.
 
-    Not needed where Penstock is installed beside Spark: it is found. With `ship` the code is sent to
-    executors that do not have it, as from a notebook.
+    This is not needed where Penstock is installed beside Spark, because Spark finds it. With `ship`, the
+    code is sent to executors that do not have it, for example from a notebook.
     """
     if ship:
         from penstock.spark.runtime.code_shipping import shipped_source

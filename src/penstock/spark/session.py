@@ -1,11 +1,11 @@
-"""A Spark session that works from a plain `pip install 'penstock[spark]'`.
+"""A Spark session that works after a plain `pip install 'penstock[spark]'`.
 
     with spark_session("archive") as spark:
         spark.read.format("penstock")...
 
 Rule 1: Java is found or prepared before Spark looks for it, and Python workers run on this Python.
-Rule 2: settings that the caller gives win over the ones here, which are for one machine and a user
-        who watches a terminal.
+Rule 2: Settings of the caller have precedence over the ones here, which are for one machine and a user at a
+        terminal.
 """
 
 import os
@@ -30,9 +30,9 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # What Spark hides in plans and logs, and besides a private key that is given as text.
+    # What Spark hides in plans and logs by default, and also a private key that is given as text.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
-    # Streams keep state for each of these; 200 is for large clusters.
+    # Streams keep state for each shuffle partition. Spark's default of 200 is for large clusters.
     "spark.sql.shuffle.partitions": "8",
 }
 
@@ -62,13 +62,13 @@ def start_session(
     log_level: str = "ERROR",
     quiet: bool = False,
 ) -> "SparkSession":
-    """ConfigError if what Spark needs is not installed, or it does not start."""
+    """Start a session. ConfigError if a package is missing, or Spark does not start."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'penstock[spark]'") from error
     ensure_java()
-    # Executors would otherwise run whatever `python3` is where they are.
+    # Otherwise executors would run the first `python3` on their PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = (settings or {}).get("spark.master", master)
     local = _ON_THIS_MACHINE if master.startswith("local") else {}

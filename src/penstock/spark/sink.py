@@ -1,15 +1,15 @@
 """Writes: rows become records, at least once.
 
-Columns are those of Spark's own Kafka sink: value, and if there are any key, headers, topic and
-partition. A row goes to the partition it names, else to the one that Kafka's clients choose for its
-key, so that keys stay where other producers put them.
+The columns are those of Spark's own Kafka sink: value, and optionally key, headers, topic and partition. A
+row goes to the partition in its column, else to the one that Kafka's clients choose for its key, so that a
+key stays in the partition to which other producers send it.
 
-A task sends its rows as they come and has them acknowledged before it ends. Its producer is idempotent: what
-it sends again because an answer was lost is not written again. A task that fails is run again from its
-beginning, and so is a batch after a crash: what was already written is then written twice. Nothing is taken
-back, so `commit` and `abort` have nothing to do.
+A task sends its rows as they arrive and has them acknowledged before it ends. Its producer is idempotent: a
+batch that it retries because the reply was lost is not written twice. A failed task runs again from its
+beginning, and so does a batch after a crash: records that were already written are then written twice. No
+record is removed, so `commit` and `abort` have nothing to do.
 
-Rule: a task holds about BYTES_AT_ONCE of rows and as much of batches, however many rows there are.
+Rule: A task holds about BYTES_AT_ONCE of rows and as much of batches, however many rows there are.
 """
 
 import secrets
@@ -60,7 +60,7 @@ _TYPES: Final[dict[str, tuple[DataType, ...]]] = {
 
 
 class RowTooLarge(ConfigError):
-    """A row that no batch may hold."""
+    """A row that is too large for any batch."""
 
     def __init__(self, partition: TopicPartition, error: RecordTooLarge) -> None:
         super().__init__(
@@ -74,7 +74,7 @@ class RowTooLarge(ConfigError):
 
 
 class WrittenRecords(WriterCommitMessage):
-    """What one task has written."""
+    """A task's message to the driver: how much it has written."""
 
     def __init__(self, records: int, bytes_sent: int) -> None:
         self.records = records
@@ -96,10 +96,10 @@ class BatchWriter(DataSourceArrowWriter):
         return write_rows(self._settings, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Everything is written already."""
+        """Do nothing: every record is written already."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is written stays: at least once."""
+        """Do nothing: written records stay, because writes are at least once."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -115,14 +115,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self._settings, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Everything is written already."""
+        """Do nothing: every record is written already."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What is written stays: at least once."""
+        """Do nothing: written records stay, because writes are at least once."""
 
 
 def check_columns(schema: StructType, settings: WriteSettings) -> None:
-    """Before anything is written."""
+    """Check the columns before anything is written."""
     kinds = {field.name: field.dataType for field in schema.fields}
     if "value" not in kinds:
         raise ConfigError(
@@ -145,7 +145,10 @@ def write_rows(
     row_bytes_max: int = 0,
     bytes_at_once: int = BYTES_AT_ONCE,
 ) -> WrittenRecords:
-    """`row_bytes_max` is for a row alone, if it may be larger than a batch of many. Raises RowTooLarge."""
+    """Write the rows.
+
+    `row_bytes_max` limits a batch of one row, which may be larger than others. Raises RowTooLarge.
+    """
     freeze_gc()
     records = bytes_sent = 0
     with borrowed_client(client_settings(settings.access)) as client:
@@ -157,7 +160,7 @@ def write_rows(
 
 
 def _request_sized(batches: Iterator[pa.RecordBatch], bytes_at_once: int) -> Iterator[pa.Table]:
-    """The same rows in pieces of about so many bytes: fewer, larger requests."""
+    """The same rows in tables of about `bytes_at_once`, for fewer and larger requests."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:
@@ -173,7 +176,7 @@ def _request_sized(batches: Iterator[pa.RecordBatch], bytes_at_once: int) -> Ite
 
 
 class _RecordColumns(NamedTuple):
-    """Rows as records need them; each array is in one piece."""
+    """Rows in the form of records. Each array is contiguous."""
 
     keys: pa.Array | None
     values: pa.Array
@@ -202,14 +205,14 @@ def _columns(rows: pa.Table, settings: WriteSettings) -> _RecordColumns:
         timestamps_ms=_timestamps(column("timestamp"), column(BEYOND), rows.num_rows)
         if settings.include_timestamp
         else _timestamps(None, None, rows.num_rows),
-        # The option wins over the column, as in the official sink.
+        # The option has precedence over the column, as in the official sink.
         topics=None if settings.topic is not None else column("topic", pa.string()),
         partitions=column("partition", pa.int32()),
     )
 
 
 def _timestamps(column: pa.Array | None, beyond: pa.Array | None, count: int) -> pa.Array:
-    """`beyond` has milliseconds where a timestamp cannot hold them."""
+    """Timestamps in milliseconds. `beyond` holds those that do not fit Spark's timestamp type."""
     now_ms = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
     if column is None:
         return pa.repeat(now_ms, count)
@@ -221,22 +224,23 @@ def _timestamps(column: pa.Array | None, beyond: pa.Array | None, count: int) ->
 
 
 class _TaskProducer:
-    """One task's way to the leaders."""
+    """The producer of one task."""
 
     def __init__(self, client: ClusterClient, settings: WriteSettings, row_bytes_max: int) -> None:
         self._client = client
         self._row_bytes_max = row_bytes_max
         self._settings = settings
         self._counts: dict[str, int] = {}
-        # Rows without a key go around all partitions; not every task begins with the first.
+        # Rows without a key rotate over all partitions. The random start spreads the tasks.
         self._next_partition = secrets.randbelow(1 << 16)
 
     def send(self, rows: _RecordColumns) -> int:
-        """How many bytes went out."""
+        """Send the rows. Returns the number of bytes sent."""
         outgoing: dict[TopicPartition, list[bytes]] = {}
         for topic, mine in self._by_topic(rows):
             for partition, records in self._by_partition(topic, mine):
                 outgoing[partition] = self._encoded(partition, records)
+        # This returns after the acknowledgements, so no task ends with records in flight.
         self._client.produce_many(
             outgoing, acks=self._settings.acks, is_idempotent=self._settings.is_idempotent
         )
@@ -293,7 +297,7 @@ class _TaskProducer:
 
 
 def _partitions(topic: str, rows: _RecordColumns, count: int, next_partition: int) -> NDArray[np.int32]:
-    """Where each row goes."""
+    """The partition of each row."""
     by_key = partition_of(rows.keys, count, rows=len(rows.values), first=next_partition % count)
     if rows.partitions is None:
         return by_key

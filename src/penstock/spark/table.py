@@ -1,12 +1,12 @@
 """A topic as a table: its columns in Spark's types and in Arrow's.
 
-The columns are those of Spark's own Kafka source, and one more that a schema may ask for: BEYOND has the
-time of a record in milliseconds where `timestamp` cannot hold it, and is null elsewhere. A schema that the
-user gives leaves some columns out, which is worth it: Spark asks a Python source for every column of its
-schema, whatever the query then uses, and columns that are not asked for are not even cut out of the batches.
+The columns are those of Spark's own Kafka source, and one more that a schema may request: BEYOND has the
+time of a record in milliseconds where `timestamp` cannot hold it, and is null elsewhere. A user's schema
+with fewer columns saves time: Spark requests every column of the schema from a Python source, whatever the
+query uses, and columns that are not requested are not even extracted from the batches.
 
-Rule: what goes to Spark has exactly the Arrow schema that Spark derives from the table's; it checks
-      the first batch and would misread the others.
+Rule: Data for Spark has exactly the Arrow schema that Spark derives from the table's. Spark checks the
+      first batch and would misread the others.
 """
 
 from collections.abc import Collection, Mapping
@@ -49,7 +49,7 @@ BEYOND: Final = "timestampBeyond"
 _HEADERS: Final = "headers"
 _US_PER_MS: Final = 1000
 _MS_END: Final = ((1 << 63) - 1) // _US_PER_MS
-"""Spark counts microseconds in 64 bits."""
+"""Spark stores microseconds in 64 bits."""
 
 
 def full_schema(*, include_headers: bool, include_beyond: bool = False) -> StructType:
@@ -59,7 +59,7 @@ def full_schema(*, include_headers: bool, include_beyond: bool = False) -> Struc
 
 
 class ValueColumns(Protocol):
-    """Values that become columns of their own: payload.Payload."""
+    """Values that become columns: payload.Payload."""
 
     def fields(self) -> list[StructField]: ...
 
@@ -71,7 +71,7 @@ class ValueColumns(Protocol):
 
 
 class Table:
-    """The columns that a query wants, made from what was decoded."""
+    """The columns that a query requests, made from decoded records."""
 
     def __init__(self, schema: StructType, payload: ValueColumns | None = None) -> None:
         self._schema = schema
@@ -133,7 +133,7 @@ def _column(name: str, partition: TopicPartition, decoded: Decoded) -> pa.Array:
 
 
 def _timestamps(milliseconds: pa.Int64Array) -> pa.Array:
-    """Null where it does not fit: one such record must not stop all who read the topic."""
+    """Timestamps, null where one does not fit: one such record must not block every reader of the topic."""
     try:
         us = pc.multiply_checked(milliseconds, _US_PER_MS)
     except pa.ArrowInvalid:
@@ -142,7 +142,7 @@ def _timestamps(milliseconds: pa.Int64Array) -> pa.Array:
 
 
 def _beyond(milliseconds: pa.Int64Array) -> pa.Array:
-    """What `_timestamps` has null for."""
+    """The milliseconds where `_timestamps` has null."""
     return pc.if_else(_fits(milliseconds), None, milliseconds)
 
 
@@ -155,7 +155,8 @@ def _check(schema: StructType, known: Mapping[str, DataType]) -> None:
         if field.name not in known:
             raise ConfigError(f"a topic has no column {field.name}; its columns are {', '.join(known)}")
         expected = known[field.name]
-        if field.dataType.simpleString() != expected.simpleString():  # which leaves out what may be null
+        # SimpleString does not contain nullability.
+        if field.dataType.simpleString() != expected.simpleString():
             raise ConfigError(
                 f"column {field.name} of a topic is {expected.simpleString()}, "
                 f"and the schema says {field.dataType.simpleString()}; use its own type, and cast later"

@@ -1,1 +1,1 @@
-"""Whole production brokers, three to five of them, in a simulated world, from one seed."""
+"""Simulation of a whole cluster: three to five production brokers, driven by one seed."""

@@ -1,12 +1,12 @@
-"""One seed of a cluster, from the first broker's start to the last comparison.
+"""The run of one cluster seed, from the start of the first broker to the last comparison.
 
-    start      all brokers, the topics
-    chaos      clients work while the faults of the plan come and go
-    heal       everything is put right; within a bound everybody is a member again, every replica in sync, and
-               every batch acknowledged
-    the end    what was committed is on every replica and is what a new reader reads
+    start      all brokers, then the topics
+    chaos      clients work while the faults of the plan begin and end
+    heal       all faults end; within a bound every broker is admitted, every replica in sync, and every batch
+               acknowledged
+    the end    every committed record is on every replica, and a new reader reads it
 
-Rule: whatever is wrong is raised as a Violation, at the event that made it so where that can be seen.
+Rule: Every violation is raised as an InvariantViolation, at the event that caused it where possible.
 """
 
 import asyncio
@@ -46,7 +46,9 @@ from penstock.types import TopicId, TopicPartition
 
 START_SECONDS_MAX: Final = 40.0
 LIVENESS_SECONDS_MAX: Final = 60.0
-"""After healing: a session's end, a start, an admission, and what was missed has to be fetched."""
+"""The bound after healing: it covers a session timeout, a start, an admission, and the fetching of what was
+missed.
+"""
 GROUP_SECONDS_MAX: Final = 40.0
 ROT_SECONDS_MAX: Final = 30.0
 CROWD_TOPIC: Final = "crowd"
@@ -75,10 +77,10 @@ class SimCluster:
         self.places = GroupProgress()
         self.is_producing = True
         self.hash = 0
-        """Of all that clients were told, and when."""
+        """A hash of all replies to clients and their times."""
         self.acknowledged = 0
         self.event_counts: Counter[str] = Counter()
-        """How often which fault did something."""
+        """By fault: how often it had an effect."""
         self._violation: InvariantViolation | None = None
         self._ended: asyncio.Future[None]
         self._producers: list[Producer] = []
@@ -88,7 +90,7 @@ class SimCluster:
     def random(self, what: str) -> Random:
         return Random(f"{what} {self.plan.seed}")
 
-    # What clients and nodes say
+    # Trace and violations
 
     def trace(self, line: str) -> None:
         if self._on_trace is not None:
@@ -99,7 +101,7 @@ class SimCluster:
         self.trace(line)
 
     def violate(self, message: str, cause: BaseException | None = None) -> None:
-        """End the run, wherever this is said."""
+        """Record a violation and end the run."""
         if self._violation is None:
             self._violation = InvariantViolation(f"at {self.loop.now:.3f} s: {message}")
             self._violation.__cause__ = cause
@@ -107,7 +109,7 @@ class SimCluster:
 
     @property
     def has_violation(self) -> bool:
-        """Something was wrong, and the run ends."""
+        """Whether a violation was found, so that the run is ending."""
         return self._violation is not None
 
     def ledger(self, topic_id: TopicId, topic: str, index: int) -> Ledger:
@@ -118,7 +120,7 @@ class SimCluster:
         return None if topic is None else topic.name
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """A task whose failure ends the run."""
+        """Start a task whose failure ends the run."""
         Tasks(self._failed).start(coroutine, "part of the world")
 
     def _failed(self, _: str, failure: BaseException) -> None:
@@ -134,7 +136,7 @@ class SimCluster:
     # Running
 
     def run(self) -> "SimCluster":
-        """Raises whatever the plan breaks."""
+        """Run the plan. Raises the violation that it finds."""
         loop = self.loop
         loop.after_each = self._after_each
         self.store.on_commit = self._committed
@@ -157,12 +159,16 @@ class SimCluster:
             self.violate(str(problem), problem)
 
     def _callback_failed(self, _: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
-        """Of the world itself: what a broker's callbacks raise is told to the broker."""
+        """Handle an exception in a callback of the simulation itself.
+
+        Callbacks of a broker report to the broker.
+        """
         if self._violation is None and self.loop.after_each is not None:
             self._violation = InvariantViolation(f"at {self.loop.now:.3f} s: {details}")
             self._violation.__cause__ = details.get("exception")
 
     def _after_each(self) -> None:
+        # Raised here and not in `violate` alone: a broker may have caught the exception there.
         if self._violation is not None:
             broken, self.loop.after_each = self._violation, None
             raise broken
@@ -173,7 +179,7 @@ class SimCluster:
         await self._ended
 
     async def _end(self) -> None:
-        """Whatever still runs is dropped: nothing is asked of it any more."""
+        """Cancel everything that still runs, after the last check."""
         for node in self.nodes.values():
             if not node.process.has_ended:
                 await node.kill()
@@ -242,7 +248,7 @@ class SimCluster:
         self._producers += made
         return made
 
-    # Judging
+    # Checks
 
     async def _wait_until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
         ends_at = self.loop.now + seconds
@@ -262,7 +268,7 @@ class SimCluster:
         return f"admitted {sorted(image.admitted)}, {'; '.join(partitions)}; unacknowledged: {busy}"
 
     def is_fully_replicated(self) -> bool:
-        """Everybody is there and has everything."""
+        """Whether every broker is admitted and every replica in the ISR."""
         image: ClusterImage = self.truth.image
         return image.admitted == set(self.plan.nodes) and all(
             set(state.isr) == set(state.replicas) and state.leader in state.isr
@@ -271,13 +277,20 @@ class SimCluster:
         )
 
     def may_crash(self, node: int) -> bool:
-        """With flush.policy=os the cluster takes a process that ended uncleanly for one that lost its memory.
-        So while one has lost what it had acknowledged, and was not admitted since, no other ends."""
+        """Whether this node's process may be killed now.
+
+        With flush.policy=os the cluster treats an unclean end of a process as a loss of its memory. So
+        while one broker has lost acknowledged records and was not admitted since, no other one may be
+        killed.
+        """
         others = (other for other in self.nodes.values() if other.id != node)
         return self.plan.extras.flushes_before_ack or not any(other.has_lost_data for other in others)
 
     def may_lose_power(self, node: int) -> bool:
-        """With flush.policy=os only where every other broker is there, and has everything in memory."""
+        """Whether this node may lose power.
+
+        With flush.policy=os only if every other broker runs and has all records in memory.
+        """
         others = (other for other in self.nodes.values() if other.id != node)
         are_there = all(
             other.is_up and other.serving is not None and other.id in self.truth.image.admitted
@@ -286,11 +299,12 @@ class SimCluster:
         return self.plan.extras.flushes_before_ack or (are_there and self.can_lose_data(node))
 
     def can_lose_data(self, node: int) -> bool:
-        """Whether others have everything that was ever shown."""
+        """Whether other brokers have every committed record that this node has."""
         before_ack = self.plan.extras.flushes_before_ack
         for topic in self.truth.image.topics.values():
             for state in topic.partitions:
-                # Where topics flush before they acknowledge, who is eligible and loses its disk is noticed.
+                # An eligible leader that loses its disk is detected where topics flush before they
+                # acknowledge.
                 has_all = state.isr if before_ack else (*state.isr, *state.elr)
                 if node in has_all and not self._others_have_all(node, topic, state):
                     return False
@@ -306,11 +320,12 @@ class SimCluster:
         )
 
     async def _check_bit_rot_is_found(self) -> None:
-        """Whatever is damaged is found, and others lead, without a restart.
+        """Check that every flipped bit is detected and another replica leads, without a restart.
 
-        The bound begins when all brokers are admitted and all partitions led: before that nobody could take
-        over, and the controller may have hundreds of elections to bring to a store that takes 0.2 s for each
-        request. How long it may take to get there is bounded as well, as everything after healing is.
+        The bound begins when all brokers are admitted and all partitions have leaders. Before that no
+        broker could take over, and the controller may have hundreds of elections to write to a store that
+        takes 0.2 s for each request. The time until then has a bound as well, as everything after healing
+        has.
         """
         scrubber = KafkaClient(self, "scrubber")
         ends_at, is_ready = self.loop.now + LIVENESS_SECONDS_MAX, False
@@ -328,14 +343,14 @@ class SimCluster:
             await asyncio.sleep(POLL_SECONDS)
 
     def _is_led(self) -> bool:
-        """All brokers are there, and every partition has a leader."""
+        """Whether all brokers are admitted and every partition has a leader."""
         image = self.truth.image
         return image.admitted == set(self.plan.nodes) and all(
             state.leader != NO_NODE for topic in image.topics.values() for state in topic.partitions
         )
 
     async def _check_liveness(self, faults: Faults) -> None:
-        """H12: everything works again, and within a bound."""
+        """Check H12: everything works again, within a bound."""
         ends_at = self.loop.now + LIVENESS_SECONDS_MAX
         administrator = self.administrator
         if self.plan.changes_minimum or self.plan.extras.deposes:
@@ -361,7 +376,7 @@ class SimCluster:
         self.acknowledged = sum(producer.acknowledged for producer in self._producers)
 
     async def _validate(self) -> None:
-        await asyncio.sleep(2)  # the last high watermark reaches the followers
+        await asyncio.sleep(2)  # followers receive the last high watermark
         if left := self.bit_rot.present():
             self.violate(f"{left[0]} is still there, and the copy in sync")
         last = KafkaClient(self, "last")
@@ -383,17 +398,23 @@ class SimCluster:
             await self._compare_group_offsets()
 
     async def _compare(self, ledger: Ledger, topic: str, index: int) -> None:
-        """All replicas were in sync. By now another may have been added."""
+        """Compare the replicas in the ISR with the committed batches.
+
+        A replica that was added later may be missing there.
+        """
 
         def logs() -> dict[int, PartitionLog]:
             state = self.truth.image.topics[topic].partitions[index]
             return {node_id: self._log(node_id, topic, index) for node_id in state.isr}
 
-        # A leader that was cut off removes too much by size: records count that only it has.
+        # A leader that was partitioned removes too much by size, because records count that only it has.
         may_differ = self.plan.extras.retention_bytes != NO_LIMIT
 
         def agree() -> bool:
-            """Followers hear of a new start with their next fetch."""
+            """Whether the replicas agree on the log start offset.
+
+            A follower receives a new one with its next fetch.
+            """
             found = logs().values()
             is_one = len({log.log_start_offset for log in found}) == 1
             return (is_one or may_differ) and all(log.has_stable_segments for log in found)
@@ -415,7 +436,7 @@ class SimCluster:
         return partition.log
 
     def _compare_producers(self, ledger: Ledger, logs: dict[int, PartitionLog], start: int) -> None:
-        """I8: what replicas remember of producers is the same, and what the log says."""
+        """Check I8: all replicas have the same producer state, and it matches the log."""
         wanted = ledger.producers_from(start)
         known: list[dict[int, tuple[int, int, int]]] = []
         for node_id, log in logs.items():
@@ -426,7 +447,9 @@ class SimCluster:
             self.violate(f"{ledger.name}: replicas {tuple(logs)} remember producers as {known}")
 
     async def _compare_group_offsets(self) -> None:
-        """I9, H9: the group has read everything, and another coordinator finds the same in its log."""
+        """Check I9 and H9: the group has read everything, and another coordinator loads the same offsets
+        from its log.
+        """
         ends = {
             (topic.id, state.index): self.ledger(topic.id, name, state.index).end
             for name in self.topics

@@ -1,8 +1,7 @@
-"""What some seeds have beside the plain plan: settings of topics, other clients, more partitions, worker jobs
-that are interrupted, and the faults that need them.
+"""Optional parts of a seed: topic settings, clients, partitions, interrupted jobs, and their faults.
 
-Rule: extras are drawn from a random stream of their own. A new extra never changes the plain plan of a seed,
-      and `--without extras` runs that plan alone.
+Rule: Extras are drawn from a random stream of their own. A new extra never changes the plain plan of a
+      seed, and `--without extras` runs that plan alone.
 """
 
 from random import Random
@@ -10,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 NO_LIMIT: Final = -1
 CROWD: Final = 210
-# What a failing plan may be tried without, as fields of Extras.
+# Names of parts that a failing plan may be run without, with the fields of Extras that turn them off.
 WITHOUT_OF_EXTRAS: Final[dict[str, dict[str, Any]]] = {
     "deletions": {"deletes_records": False},
     "retention": {"retention_ms": NO_LIMIT, "retention_bytes": NO_LIMIT},
@@ -27,31 +26,33 @@ WITHOUT_OF_EXTRAS: Final[dict[str, dict[str, Any]]] = {
 
 class Extras(NamedTuple):
     deletes_records: bool = False
-    """An administrator calls DeleteRecords."""
+    """A client sends DeleteRecords."""
     retention_ms: int = NO_LIMIT
     retention_bytes: int = NO_LIMIT
     compacts: bool = False
     """The cleaner works on `__consumer_offsets`, with small segments, all the time."""
     flushes_before_ack: bool = True
-    """False: all topics have flush.policy=os. A broker loses power only where another one in sync keeps its
-    memory, and then has lost what it had acknowledged."""
+    """False: all topics have flush.policy=os. A broker then loses power only where another one in the ISR
+    keeps its memory, and it has then lost acknowledged records.
+    """
     rots: bool = False
     """Bits flip on platters."""
     deposes: bool = False
-    """Leaders are deposed and reinstated. For that one in-sync replica has to be enough at times."""
+    """Leaders are deposed and reinstated. At times one in-sync replica must suffice for that."""
     classic: int = 0
-    """Members of the group that speak the classic protocol."""
+    """The number of group members that use the classic protocol."""
     is_all_classic: bool = False
-    """The group has no others."""
+    """All members of the group use the classic protocol."""
     crowd: int = 0
-    """Partitions of one more topic, most of which nobody writes to. So many that followers need a second
-    fetch session, and that changes of in-sync replicas go together."""
+    """The number of partitions of one more topic, most of which get no records. They are so many that
+    followers need a second fetch session, and that changes of ISRs are batched.
+    """
     job_steps: float = 0.0
-    """How likely a job of a worker is interrupted at a disk call."""
+    """The probability that a worker job is interrupted at a disk call."""
     follower_reads: float = 0.0
-    """How likely a reader asks any broker, and not the leader."""
+    """The probability that a reader fetches from any broker, not from the leader."""
     cold_reads: float = 0.0
-    """At least so likely bytes are not in memory."""
+    """The lowest probability that bytes are not in memory."""
 
     @property
     def has_retention(self) -> bool:
@@ -62,7 +63,7 @@ class Extras(NamedTuple):
         return self.deletes_records or self.has_retention
 
     def without(self, name: str) -> "Extras":
-        """Without something that WITHOUT_OF_EXTRAS names."""
+        """These extras without the part named in WITHOUT_OF_EXTRAS."""
         return self._replace(**WITHOUT_OF_EXTRAS[name])
 
 
@@ -70,9 +71,10 @@ NO_EXTRAS: Final = Extras()
 
 
 def draw_extras(seed: int, *, changes_minimum: bool, wipes: bool) -> Extras:
-    """Each from a stream of its own, so that the others stay when one is added.
+    """Draw the extras, each from its own random stream, so that a new extra leaves the others unchanged.
 
-    Where one in-sync replica may be enough, nobody else need have what it loses.
+    Extras that lose a disk are not drawn where one in-sync replica may suffice: no other replica need have
+    its records.
     """
 
     def random(name: str) -> Random:

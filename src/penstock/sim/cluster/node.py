@@ -1,9 +1,9 @@
-"""One node of a simulated cluster: a machine with a disk, and the broker on it, one process after another.
+"""One node of a simulated cluster: a machine with a disk, and its broker, one process after another.
 
-A process that ends because it could not start, as a broker does when its metadata store is away or its disk
-is full, is started again after a while, as a supervisor does.
+A process that ends because it could not start, for example because its metadata store is unavailable or its
+disk is full, is restarted after a while, as by a supervisor.
 
-Rule: a broker that ends, or has a task end, for any other reason is a bug.
+Rule: A broker that ends for any other reason, or one of whose tasks ends so, is a bug.
 """
 
 import asyncio
@@ -38,16 +38,16 @@ OPEN_FILES_MAX: Final = 30
 RETENTION_CHECK_MS: Final = 500
 CLEANER_PAUSE_MS: Final = 300
 BUG_EVENTS: Final = frozenset({"task.failed", "callback.failed", "replica.damaged_answer"})
-"""What a broker says when something went wrong that never may."""
+"""Log events of a broker that always mean a bug."""
 DAMAGE_EVENT: Final = "partition.damaged"
-"""What a broker may say only of a partition of which a bit was flipped, or after a sync has failed."""
+"""A log event that is allowed only for a partition with a flipped bit, or after a failed sync."""
 COMPACTION_FAILED_EVENT: Final = "compaction.failed"
-"""What it may say only after a sync has failed: a flipped bit that the cleaner finds is damage."""
+"""A log event that is allowed only after a failed sync: a flipped bit that the cleaner finds is damage."""
 
 
 class NoLock:
     def __init__(self, path: str) -> None:
-        """One process has the disk: the node sees to it."""
+        """No lock is needed: the node runs one process on a disk at a time."""
         self.mark = f"the lock on {path}"
 
     def release(self) -> None:
@@ -55,7 +55,7 @@ class NoLock:
 
 
 class IdleCleaner:
-    """Nothing is compacted in this seed."""
+    """Stands in for the cleaner in seeds in which nothing is compacted."""
 
     async def begin(self, job: CleaningJob) -> CleaningStep:
         raise AssertionError
@@ -74,7 +74,7 @@ class IdleCleaner:
 
 
 class SwapCounter:
-    """Counts what the cleaner has cleaned."""
+    """Counts cleaned segments."""
 
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
@@ -95,7 +95,7 @@ class SimRandomness:
 
 
 class NodeClock(SimClock):
-    """Whose wall clock may be wrong."""
+    """A clock whose wall time may be wrong."""
 
     def __init__(self, node: "SimNode") -> None:
         super().__init__(node.cluster.loop)
@@ -106,7 +106,7 @@ class NodeClock(SimClock):
 
 
 class NodeLog:
-    """Says what the broker does to the trace, and stops the run at what must not be said."""
+    """Writes the broker's log events to the trace, and ends the run at an event that means a bug."""
 
     def __init__(self, node: "SimNode") -> None:
         self._node = node
@@ -151,20 +151,23 @@ class SimNode:
         self.disk = self._new_disk(0)
         self.disks = 1
         self.data_lost_at_revision: int | None = None
-        """Of the store: what the node had acknowledged was gone then, and the cluster has not admitted a
-        process that began after it."""
+        """The store revision at which the node lost acknowledged records. None once the cluster has
+        admitted a process that began after it.
+        """
         self.deposals = 0
-        """How often a process of it was told by others that it leads nothing any more."""
+        """How often a process of this node was deposed by other brokers."""
         self.disk_job_seconds_max = cluster.plan.disk_seconds
-        """What the disk takes for a job, at the most."""
+        """The longest time that the disk takes for a job."""
         self.clock_offset_ms = 0
         self.clock_rate = 1.0
         self.is_disconnected_from_store = False
         self.delays_watch_events = False
-        """It is shown late what happens in the store."""
+        """Whether it receives events of the store late."""
         self.running: RunningBroker | None = None
         self.serving: RunningBroker | None = None
-        """The same, from when clients reach it. Who lost an answer of the store may lead before it runs."""
+        """The same, from when clients reach it. A broker that lost a reply of the store may lead before
+        `running` is set.
+        """
         self.process = SimProcess(self.host)
         self.process.is_dead = self.process.has_ended = True
         self.mount: Mount
@@ -173,7 +176,7 @@ class SimNode:
         self._ended: asyncio.Event
         self._starts = 0
         self._workers: list[SteppingWorker] = []
-        """Those of the process whose jobs are interrupted."""
+        """Workers of the process whose jobs are interrupted."""
 
     def _new_disk(self, number: int) -> SimDisk:
         disk = SimDisk(Random(f"disk {self.cluster.plan.seed} {self.id} {number}"))
@@ -188,11 +191,11 @@ class SimNode:
 
     @property
     def has_lost_data(self) -> bool:
-        """What it had acknowledged is gone, and the cluster has not taken notice yet."""
+        """Whether it lost acknowledged records, and the cluster has not noticed that yet."""
         return self.data_lost_at_revision is not None
 
     def wall_ms(self) -> int:
-        """As the process on this machine reads it."""
+        """The wall clock as the process on this machine reads it."""
         own = (
             self.process.local_time(self.cluster.loop.now)
             if self.process.has_drifted
@@ -200,7 +203,7 @@ class SimNode:
         )
         return WALL_BEGINS_MS + int(own * 1000) + self.clock_offset_ms
 
-    # Living
+    # Life of a process
 
     def start(self) -> None:
         assert not self.is_up
@@ -298,9 +301,10 @@ class SimNode:
         self._workers.append(worker)
         return worker
 
-    # Dying
+    # End of a process
 
     def _end_process(self) -> None:
+        # The disk, store and network are cut off first, because cancelled tasks still run their cleanup.
         self.process.is_dead = self.mount.is_dead = True
         for worker in self._workers:
             worker.abandon()
@@ -311,13 +315,13 @@ class SimNode:
         self.running = self.serving = None
 
     async def kill(self) -> None:
-        """As a crash: its disk, its store and its connections are gone before it can do anything about it."""
+        """Crash the process: its disk, store and connections are cut off before its tasks are cancelled."""
         process = self.process
         self._end_process()
         await self.cluster.loop.cancel_tasks(process)
 
     async def stop(self, seconds_max: float) -> None:
-        """As an operator stops it, who loses his patience at some time."""
+        """Stop the process as an operator does, and kill it after `seconds_max`."""
         process = self.process
         self._stop.set()
         with suppress(TimeoutError):
@@ -333,7 +337,7 @@ class SimNode:
         self.mark_data_lost()
 
     def lose_power(self) -> None:
-        """After it was killed."""
+        """Lose power. The process was killed before."""
         self.disk.lose_power()
         if not self.cluster.plan.extras.flushes_before_ack:
             self.mark_data_lost()
@@ -344,7 +348,7 @@ class SimNode:
     # Other faults
 
     def pause(self) -> Callable[[], None]:
-        """Returns what ends the pause."""
+        """Pause the process. Returns a function that ends the pause."""
         process = self.process
         self.cluster.loop.pause(process)
 
@@ -355,7 +359,7 @@ class SimNode:
         return go_on
 
     def drift(self, rate: float) -> None:
-        """Its clocks run so much faster, or slower, from now on."""
+        """Let its clocks run at this rate from now on."""
         self.clock_rate = rate
         self._set_clock()
 
@@ -386,7 +390,7 @@ class SimNode:
 
 
 def _settings_of(extras: Extras) -> list[str]:
-    """Of a broker, for what a seed has beside the plain plan."""
+    """Broker settings for the seed's extras."""
     settings = []
     if extras.classic:
         settings += ["group.min.session.timeout.ms=3000", "group.initial.rebalance.delay.ms=200"]

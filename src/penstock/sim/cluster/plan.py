@@ -1,9 +1,10 @@
-"""What a seed decides before anything happens: how large the cluster is, who uses it, which faults come when.
+"""What a seed decides before the run: the cluster's size, its clients, and which faults happen when.
 
-A plan is a value. The faults are a list with numbers, so that a failing plan can be made smaller by leaving
-some out; whoever acts draws from random numbers of its own, so that what is left does the same as before.
+A plan is a value. Its faults are a numbered list, so that a failing plan can be made smaller by leaving
+some out. Each client and fault draws from its own random numbers, so that the remaining ones behave as
+before.
 
-Rule: a seed has a few kinds of faults, not all of them. Where everything fails at once, little is reached.
+Rule: A seed has a few kinds of faults, not all. If everything fails at once, clients reach few states.
 """
 
 from collections.abc import Collection
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.sim.cluster.extras import NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras, draw_extras
 
-# What a failing plan may be tried without.
+# Names of parts that a failing plan may be run without, with the fields that turn them off.
 WITHOUT: Final[dict[str, dict[str, Any]]] = {
     "members": {"members": 0},
     "careless": {"careless": 0},
@@ -34,18 +35,19 @@ SECONDS: Final = 60.0
 
 class FaultKind(StrEnum):
     KILL = "kill"
-    """Of processes; their disks lose nothing."""
+    """Processes are killed; their disks lose nothing."""
     POWER = "power"
-    """Of machines: what was not synced is lost, or torn."""
+    """Machines lose power: unsynced data is lost, or torn."""
     BLACKOUT = "blackout"
-    """Of all machines at once."""
+    """All machines lose power at once."""
     DYING = "dying"
-    """First a machine no longer reaches the others, then it loses its power. What it took from clients
-    meanwhile, nobody else has."""
+    """A machine first no longer reaches the others and then loses power. No other broker has what it
+    accepted from clients in between.
+    """
     WIPE = "wipe"
-    """One disk is lost for good, once, where others are in sync too."""
+    """One disk is lost for good, once, where other replicas are in sync."""
     STOP = "stop"
-    """Cleanly, as an operator does."""
+    """A clean stop, as by an operator."""
     PAUSE = "pause"
     CLOCK = "clock"
     """The wall clock is wrong, by a minute or by an hour."""
@@ -61,19 +63,20 @@ class FaultKind(StrEnum):
     STORE_CUT = "store-cut"
     STORE_LOSES = "store-loses"
     STALE = "stale"
-    """What happens is shown to some nodes late, although the store answers them."""
+    """Some nodes receive events of the store late, although it replies to their requests."""
     AMBUSH = "ambush"
-    """When a partition is next to be changed, that reaches the store late or nobody is told that it did,
-    and a broker whom it names is in trouble meanwhile."""
+    """The next partition change reaches the store late, or its reply is lost, and a broker that it names
+    has a fault meanwhile.
+    """
     EXPIRE = "expire"
     COMPACT = "compact"
     DISK_FULL = "disk-full"
     SLOW_DISK = "slow-disk"
     SYNC_FAILS = "sync-fails"
     ROT = "rot"
-    """A bit of a committed record flips on one platter, and somebody may read it."""
+    """A bit of a committed record flips on one platter, and the record may be read."""
     DEPOSE = "depose"
-    """A leader is deposed and reinstated while a change of its in-sync replicas is under way."""
+    """A leader is deposed and reinstated during a change of its ISR."""
 
 
 KINDS_OF_EXTRAS: Final = frozenset({FaultKind.ROT, FaultKind.DEPOSE})
@@ -87,7 +90,7 @@ class Fault(NamedTuple):
     at: float
     seconds: float
     nodes: tuple[int, ...]
-    """Whom it is about, the first one above all."""
+    """The affected nodes, the most affected one first."""
 
     def __str__(self) -> str:
         nodes = ",".join(map(str, self.nodes))
@@ -101,33 +104,33 @@ class ClusterPlan(NamedTuple):
     topics: int
     partitions: int
     idempotent: int
-    """Producers that want everything in order, once, and on all in-sync replicas."""
+    """The number of idempotent producers with acks=all."""
     careless: int
-    """Producers that only want the leader to have it: what they write may be lost, and has to be cut."""
+    """The number of producers with acks=1: their records may be lost, and then have to be truncated."""
     readers: int
     members: int
     in_flight: int
     pause_seconds: float
-    """Between batches of a producer."""
+    """The pause between batches of a producer."""
     repeats: float
-    """How often a batch is sent twice at once."""
+    """The probability that a batch is sent twice at once."""
     lag_ms: int
     segment_ms: int
     disk_seconds: float
-    """What a job of a disk takes, at the most, while nothing is wrong with it."""
+    """The longest time that a disk job takes while the disk has no fault."""
     cold_reads: float
     changes_topics: bool
     changes_minimum: bool
     changes_leaders: bool
-    """An operator gives partitions to other leaders, back and forth."""
+    """An operator moves leaderships back and forth."""
     store_seconds: float
-    """What a request to the metadata store takes there, or back, at the most."""
+    """The longest time that a request to the metadata store, or its reply, takes on its way."""
     faults: tuple[Fault, ...]
     extras: Extras = NO_EXTRAS
 
     @property
     def new_members(self) -> int:
-        """Members of the group that speak the new protocol (KIP-848)."""
+        """The number of group members that use the consumer protocol (KIP-848)."""
         return 0 if self.extras.classic and self.extras.is_all_classic else self.members
 
     @property
@@ -142,7 +145,7 @@ class ClusterPlan(NamedTuple):
         return self._replace(faults=tuple(fault for fault in self.faults if fault.number in numbers))
 
     def without(self, name: str) -> "ClusterPlan":
-        """Without something that WITHOUT or WITHOUT_OF_EXTRAS names."""
+        """This plan without the part named in WITHOUT or WITHOUT_OF_EXTRAS."""
         smaller = self._replace(**WITHOUT.get(name, {}))
         if name in WITHOUT_OF_EXTRAS:
             smaller = smaller._replace(extras=self.extras.without(name))
@@ -191,7 +194,7 @@ def _kinds(random: Random, *, may_wipe: bool) -> list[FaultKind]:
 
 
 def _faults(random: Random, kinds: list[FaultKind], brokers: int, seconds: float) -> tuple[Fault, ...]:
-    """Close together or far apart; some begin while others last."""
+    """The plain faults, close together or far apart; some begin while others last."""
     gap = random.choice((1.5, 4.0, 8.0))
     at = WARM_UP_SECONDS
     faults: list[Fault] = []
@@ -206,7 +209,7 @@ def _faults(random: Random, kinds: list[FaultKind], brokers: int, seconds: float
 
 
 def _faults_of_extras(seed: int, extras: Extras, brokers: int, seconds: float) -> tuple[Fault, ...]:
-    """A few, far apart, and each with time to come to something."""
+    """A few faults of extras, far apart, each with enough time to take effect."""
     kinds = _kinds_of_extras(extras)
     if not kinds:
         return ()

@@ -1,9 +1,9 @@
-"""From a plan that fails to a smaller one that still does.
+"""Reduction of a failing plan to a smaller one that still fails.
 
-First the time after the failure goes, then faults, in halves and one by one, then clients. What is left is
-tried anew after each success, until nothing more can be left out. Each attempt is a whole run.
+First the time after the failure is removed, then faults, in halves and one by one, then clients. After each
+success the rest is tried again, until nothing more can be left out. Each attempt is a whole run.
 
-Rule: a smaller plan that fails in another way counts. It is a failure, and a smaller one.
+Rule: A smaller plan that fails in another way counts: it is a failure too, and a smaller one.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from penstock.sim.cluster.plan import WITHOUT_NAMES, ClusterPlan, draw_plan
 
 FailureCheck = Callable[[ClusterPlan], float | None]
-"""When a plan fails; None if it does not."""
+"""Returns when a plan fails, or None if it does not."""
 
 
 class ClusterRecipe(NamedTuple):
-    """How a plan is made from its seed."""
+    """The options from which a plan is made."""
 
     seed: int
     brokers: int | None
@@ -49,7 +49,7 @@ class ClusterRecipe(NamedTuple):
 def shrink(
     recipe: ClusterRecipe, failed_at: float, fails: FailureCheck, report: Callable[[str], None]
 ) -> ClusterRecipe:
-    """The smallest that was found."""
+    """The smallest failing recipe that was found."""
     best = recipe
 
     def still_fails(candidate: ClusterRecipe) -> bool:

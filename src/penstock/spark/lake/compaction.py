@@ -1,8 +1,8 @@
-"""Small files become large ones: which are put together (pure), and how.
+"""Compaction of a lake table: which small files are merged into a large one (pure), and the merge itself.
 
-Rule 1: only files of one folder are put together, in their order, so that the offsets of a partition go on
-        rising within a file.
-Rule 2: what is put together has as many rows as its parts had, or nothing is changed.
+Rule 1: Only files of one folder are merged, in their order, so that the offsets of a partition keep rising
+        within a file.
+Rule 2: A merged file has as many rows as its parts together. Otherwise nothing is changed.
 """
 
 import os
@@ -26,7 +26,7 @@ TARGET_BYTES: Final = 128 * MIB
 
 
 def merge_groups(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """Which files to put together. Those of at least half the target are left as they are."""
+    """The groups of files to merge. Files of at least half the target size are left as they are."""
     by_folder: dict[str, list[DataFile]] = {}
     for file in files:
         if file.bytes < target_bytes // 2:
@@ -47,12 +47,12 @@ def _groups(files: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]
 
 
 class CompactionTarget(NamedTuple):
-    """Where the one file goes."""
+    """Where a merged file is written."""
 
     place: Path
-    """The folder it is made in."""
+    """The folder in which the file is created."""
     folder: str
-    """The folder it belongs to, as the table names it."""
+    """The folder to which the file belongs, as the table names it."""
     schema: pa.Schema
     compression: str = "zstd"
 
@@ -62,7 +62,7 @@ class CompactionTarget(NamedTuple):
 
 
 def merge_files(parts: Sequence[Path], rows: int, target: CompactionTarget) -> DataFile:
-    """One file of them all, synced."""
+    """Merge the parts into one file, which is synced together with its folder entry."""
     make_folder(target.place)
     path = target.place / f"compacted-{uuid.uuid4().hex}.parquet"
     try:
@@ -76,6 +76,7 @@ def merge_files(parts: Sequence[Path], rows: int, target: CompactionTarget) -> D
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+    # The file's name must be durable before a commit names it.
     sync_folder(target.place)
     return DataFile(target.folder, path.name, written, size)
 

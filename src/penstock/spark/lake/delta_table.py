@@ -1,11 +1,12 @@
-"""A Delta table, through deltalake.
+"""A Delta table, written with the deltalake library.
 
-Strategy: a commit carries application transactions: the number of the batch under the name of the query,
-and for every partition of a topic one past the last offset. Delta keeps the newest of each for ever, and
-refuses a commit whose application committed since the table was read. So two who commit the same batch
-cannot both succeed, and neither can two queries that bring the same rows.
+Strategy: a commit carries application transactions. One holds the batch number under the query's name. One
+for each topic partition holds one past the last offset. Delta keeps the newest value of each for ever, and
+rejects a commit whose application has committed since the table was read. So two writers cannot both commit
+the same batch, and two queries cannot both commit the same rows.
 
-Rule: after a refusal, or after columns were added, the table is read again and everything is decided again.
+Rule: After a rejected commit, and after columns were added, the table is read again and every check is made
+      again.
 """
 
 import json
@@ -66,11 +67,14 @@ class DeltaLakeTable:
                 if is_already_committed(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                     return False
                 if self._widen(table, batch.schema):
-                    continue  # that has read the log on, and with it what nobody has looked at
+                    # Adding columns read the log again, and with it commits that were not checked above.
+                    continue
                 read_version = table.version()
                 self._append(table, batch, recorded.after(batch))
             except CommitFailedError:
-                continue  # somebody else committed: look at the table again
+                continue  # another writer committed: read the table again
+            # Spark records the batch as committed once this call returns, so the commit must be durable
+            # before.
             self._sync_log(read_version)
             return True
         raise CorruptData(f"the log of {self._folder} changes faster than it can be written")
@@ -87,7 +91,7 @@ class DeltaLakeTable:
         try:
             done = table.optimize.compact(target_size=target_bytes)
         except CommitFailedError:
-            return Compacted()  # somebody else compacts
+            return Compacted()  # another process is compacting
         self._sync_log(read_version)
         return Compacted(done["numFilesRemoved"], done["numFilesAdded"])
 
@@ -95,11 +99,13 @@ class DeltaLakeTable:
         table = self._table()
         if table is None:
             return []
-        # None: delta.deletedFileRetentionDuration, or Delta's week. Delta counts in hours: not one too few.
+        # None: the table's delta.deletedFileRetentionDuration, or Delta's default of a week. Delta counts
+        # whole hours, so the number is rounded up.
         hours = None if history_ms is None else -(-history_ms // HOUR_MS)
         is_enforced = history_ms is None
-        # Delta is only asked, since it takes all that lies in the folder for its own. What it has replaced
-        # was the table's, whoever wrote it. Of what no commit ever named, only files of our tasks go.
+        # Both calls are dry runs, because Delta would also remove files in the folder that it does not own.
+        # Files that a commit replaced were the table's, whichever program wrote them. Among files that no
+        # commit ever named, only files of our own tasks are removed.
         replaced = table.vacuum(hours, dry_run=True, enforce_retention_duration=is_enforced, full=False)
         unnamed = table.vacuum(hours, dry_run=True, enforce_retention_duration=is_enforced, full=True)
         left = [path for path in unnamed if path not in replaced and is_penstock_file(Path(path).name)]
@@ -110,7 +116,7 @@ class DeltaLakeTable:
         return [str(path) for path in gone]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file or connection is held open."""
 
     def _table(self) -> DeltaTable | None:
         try:
@@ -121,13 +127,14 @@ class DeltaLakeTable:
     def _create(self, schema: pa.Schema) -> DeltaTable:
         columns = [pa.field(name, PARTITION_TYPES[name]) for name in self._by.columns]
         wanted = pa.schema([*widened(schema, schema), *columns])
-        disk.make_folder(self._folder / LOG)  # first, so that whoever commits finds it named durably
+        # First, so that the folder's name is durable before any writer commits into it.
+        disk.make_folder(self._folder / LOG)
         return DeltaTable.create(
             str(self._folder), schema=wanted, partition_by=list(self._by.columns), mode="ignore"
         )
 
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> bool:
-        """Whether columns had to be added."""
+        """Add the columns that the table lacks. True if there were any."""
         read_version = table.version()
         added = new_fields(_arrow(table), schema)
         if added:
@@ -136,10 +143,10 @@ class DeltaLakeTable:
         return bool(added)
 
     def _sync_log(self, since_version: int) -> None:
-        """Deltalake does not sync, and Spark is told next that the batch is done.
+        """Sync the log entries written since `since_version`, because deltalake does not sync.
 
-        The log may have a compaction in between whose own turn to sync has not come: it must not outlast
-        the files that it put together.
+        Spark treats the batch as done once this commit returns. The log may contain another process's
+        compaction that is not synced yet; its entry must not become durable before the files that it names.
         """
         log = self._folder / LOG
         for version in count(since_version):
@@ -151,10 +158,12 @@ class DeltaLakeTable:
         disk.sync_folder(log)
 
     def _sync_compacted(self, entry: Path) -> None:
-        """Files of a compaction are Delta's own. All others were synced by the task that wrote them."""
+        """Sync the files that a compaction wrote. deltalake writes those; all others were synced by their
+        task.
+        """
         files = [self._folder / name for name in _compacted_names(entry)]
         for path in files:
-            if path.is_file():  # other programs may keep theirs elsewhere
+            if path.is_file():  # other programs may keep their files elsewhere
                 disk.sync_file(path)
         for folder in {path.parent for path in files if path.is_file()}:
             disk.sync_folder(folder)
@@ -186,13 +195,17 @@ class DeltaLakeTable:
 
 
 def _compacted_names(entry: Path) -> list[str]:
-    """Which files a commit adds that bring no rows."""
+    """The names of files that a commit adds without adding rows, which are the results of a compaction."""
     added = [json.loads(line).get("add") for line in entry.read_bytes().splitlines()]
     return [unquote(each["path"]) for each in added if each is not None and not each["dataChange"]]
 
 
 def _recorded(table: DeltaTable, app: str) -> QueryRecord:
-    """The number is what counts; what else is known of the query stands in the history, while it lasts."""
+    """What the table records about the query.
+
+    Only the batch number is essential; row and byte counts come from the table's history, for as long as
+    Delta keeps it.
+    """
     version = table.transaction_version(app)
     if version is None:
         return QueryRecord()
@@ -204,7 +217,7 @@ def _recorded(table: DeltaTable, app: str) -> QueryRecord:
 
 
 def _history(table: DeltaTable) -> Iterable[dict[str, Any]]:
-    """Newest first. Read in two steps: nearly always the first is enough."""
+    """The commits, newest first, read in two steps because the first step is nearly always enough."""
     newest = table.history(HISTORY_STEP)
     yield from newest
     if len(newest) == HISTORY_STEP:

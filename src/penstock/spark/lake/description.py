@@ -1,7 +1,9 @@
-"""What a folder is said to hold: `_penstock/table.json`, written when the table is made.
+"""The description of a lake table, `_penstock/table.json`, written when the table is created.
 
-Rule 1: a table is made in a folder that is empty or not there. What else lies in a folder is not ours.
-Rule 2: who opens a table says which format it expects; another is refused before anything is written.
+Rule 1: A table is created only in a folder that is empty or missing. Other contents of a folder are not
+        ours.
+Rule 2: A caller that opens a table names the format it expects. Another format is rejected before anything
+        is written.
 """
 
 import json
@@ -18,7 +20,7 @@ from penstock.spark.lake.table import METADATA_FOLDER, LakeTable, LakeTableError
 FORMATS: Final = ("parquet", "delta", "iceberg")
 LAYOUT: Final = 1
 DATA_FOLDER: Final = {"parquet": "", "delta": "", "iceberg": "data"}
-"""Below a table, where its files are."""
+"""The subfolder of a table that holds its data files."""
 
 
 class Description(NamedTuple):
@@ -28,7 +30,7 @@ class Description(NamedTuple):
 
 
 def read_description(folder: Path) -> Description | None:
-    """None where no table is."""
+    """The description in a folder. None if the folder has no table."""
     path = folder / METADATA_FOLDER / "table.json"
     try:
         document = json.loads(path.read_bytes())
@@ -42,7 +44,7 @@ def read_description(folder: Path) -> Description | None:
 
 
 def check_folder(folder: Path, expected: Description) -> bool:
-    """True if the table is there already. Refuses a folder that cannot be this table."""
+    """True if the folder already has this table. Rejects a folder that cannot hold it."""
     if folder.exists() and not folder.is_dir():
         raise LakeTableError(f"{folder} is a file: name a folder")
     if expected.format == "iceberg" and set(str(folder)) & set("#?%"):
@@ -68,7 +70,10 @@ def check_folder(folder: Path, expected: Description) -> bool:
 
 
 def check_checkpoint(folder: Path, checkpoint: Path) -> None:
-    """Refuses one among the files of a table. Where the table keeps what is not rows it may be."""
+    """Reject a checkpoint folder among the table's data files.
+
+    Below the table's metadata folder it is allowed.
+    """
     place, table = checkpoint.resolve(), folder.resolve()
     if place.is_relative_to(table) and not place.is_relative_to(table / METADATA_FOLDER):
         raise LakeTableError(
@@ -78,6 +83,7 @@ def check_checkpoint(folder: Path, checkpoint: Path) -> None:
 
 
 def _check_empty(folder: Path) -> None:
+    # The metadata folder is allowed, because a checkpoint may be there before the table is.
     others = (
         sorted(path.name for path in folder.iterdir() if path.name != METADATA_FOLDER)
         if folder.is_dir()
@@ -91,7 +97,7 @@ def _check_empty(folder: Path) -> None:
 
 
 def make_table(folder: Path, expected: Description) -> None:
-    """Unless it is there. Two may do this at the same time."""
+    """Create the table unless it exists. Two processes may do this at the same time."""
     if check_folder(folder, expected):
         return
     document = {
@@ -105,6 +111,7 @@ def make_table(folder: Path, expected: Description) -> None:
         made = disk.create_once(folder / METADATA_FOLDER / "table.json", json.dumps(document).encode())
     except OSError as problem:
         raise LakeTableError(f"cannot write to {folder}: {problem.strerror or problem}") from problem
+    # Another process created the description first: it must describe the same table.
     if not made:
         check_folder(folder, expected)
 
@@ -122,7 +129,10 @@ def open_table(folder: Path) -> Iterator[LakeTable]:
 
 
 def table_of(folder: Path, description: Description) -> LakeTable:
-    """Its library is imported here: each is large, and needed for one format only."""
+    """The implementation for a format.
+
+    Its library is imported here, because each is large and serves one format.
+    """
     if description.format == "delta":
         from penstock.spark.lake.delta_table import DeltaLakeTable
 

@@ -1,7 +1,7 @@
-"""Files and folders that must still be there after a power failure.
+"""Files and folders that must survive a power failure.
 
-A file is safe when it and the folder that names it were synced. Nothing here is torn: what others can see
-was complete before it got its name.
+A file is durable when both the file and the folder that names it have been synced. Every file here is
+complete before it gets the name under which other processes can see it, so no reader finds a torn file.
 """
 
 import errno
@@ -14,7 +14,7 @@ from penstock.spark.lake.table import LakeTableError
 
 TEMPORARY_PREFIX: Final = ".new-"
 NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-"""What file systems say that know no hard links."""
+"""The errors that file systems without hard links return."""
 
 
 def sync_file(path: Path) -> None:
@@ -33,7 +33,7 @@ def _sync(descriptor: int) -> None:
 
 
 def modified_ms(path: Path) -> int:
-    """When the file was last written; if somebody has removed it, later than all others."""
+    """When the file was last written. A file that was removed meanwhile counts as newer than all others."""
     try:
         return path.stat().st_mtime_ns // 1_000_000
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def modified_ms(path: Path) -> int:
 
 
 def make_folder(folder: Path) -> None:
-    """With all that leads to it, each named durably in its parent."""
+    """Create a folder and its missing parents, and sync the entry of each in its parent."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
@@ -52,9 +52,10 @@ def make_folder(folder: Path) -> None:
 
 
 def create_once(path: Path, content: bytes) -> bool:
-    """Make the file, unless there is one: then False. Of two who try, one gets True."""
+    """Create the file unless it exists. Of two concurrent callers, exactly one gets True."""
     temporary = _write_temporary(path, content)
     try:
+        # A link fails if the name exists, so exactly one process gets it. A rename would overwrite.
         os.link(temporary, path)
     except FileExistsError:
         return False
@@ -67,6 +68,7 @@ def create_once(path: Path, content: bytes) -> bool:
         ) from problem
     finally:
         temporary.unlink()
+    # The new name is durable only when its folder is synced.
     sync_folder(path.parent)
     return True
 
@@ -88,7 +90,7 @@ def _write_temporary(path: Path, content: bytes) -> Path:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:  # such as a full disk
+    except OSError:  # for example a full disk
         temporary.unlink(missing_ok=True)
         raise
     return temporary

@@ -1,17 +1,19 @@
-"""An Iceberg table, through pyiceberg; its catalog is a SQLite file beside it.
+"""An Iceberg table, written with pyiceberg; its catalog is a SQLite file inside the table's folder.
 
-Strategy: what a query has written and up to which offset each partition is there are properties of the
-table. They change in the same commit as the snapshot that adds the files, so they outlive it. The commit
-requires that those properties are still what was looked at. A requirement on the snapshot would not do: a
-batch without rows changes properties alone.
+Strategy: what a query has written, and up to which offset of each partition, are properties of the table.
+They change in the same commit as the snapshot that adds the files, and they outlive that snapshot. A commit
+requires that these properties still have the values that were checked. A requirement on the snapshot would
+not be enough, because a batch without rows changes properties only.
 
-Rule 1: pyiceberg must not try a failed commit again by itself, for then nobody looks whether the batch came
-        meanwhile. The table says so in its properties, and `_table_for_writing` insists on it.
-Rule 2: what a table leaves on disk beside its rows is bounded. Old metadata files go with each commit, and
-        snapshots that are older, or more, than the table's own properties say go with every EXPIRED_AT_ONCE
-        of them, together with the files that only they name. A commit that fails removes what it wrote.
-Rule 3: who reads a table writes nothing. How long snapshots are kept, and how many, is said when a table is
-        made, and never of one that is there: the next commit would remove what its owner meant to keep.
+Rule 1: Pyiceberg must not retry a failed commit itself, because it would not check whether the same batch
+        was committed meanwhile. A table property turns these retries off, and `_table_for_writing` sets
+        that property wherever it is missing.
+Rule 2: What a table leaves on disk beside its rows is bounded. Each commit removes old metadata files. When
+        EXPIRED_AT_ONCE snapshots exceed the age or count in the table's own properties, a commit removes
+        them and the files that only they name. A commit that fails removes what it wrote.
+Rule 3: A reader of a table writes nothing. The limits for the age and number of snapshots are set when a
+        table is created, never on an existing table: the next commit would remove snapshots that its owner
+        meant to keep.
 """
 
 import fcntl
@@ -68,24 +70,29 @@ NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
 SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
 SNAPSHOTS_MIN: Final = "history.expire.min-snapshots-to-keep"
 SNAPSHOT_AGE_MS: Final = 5 * DAY_MS
-"""What Iceberg takes if a table does not say it."""
+"""Iceberg's default for a table without the property."""
 SNAPSHOT_AGE_MS_NEW: Final = DAY_MS
-"""Of tables that are made here, and for their owners to change."""
+"""The maximum age of snapshots in tables that are created here. Their owners may change it."""
 SNAPSHOTS_MAX: Final = "penstock.history.max-snapshots"
-"""A property of ours: Iceberg has one for the least number to keep, and none for the largest. Snapshots count
-whatever their age. Without the property they go by age alone."""
+"""A property of Penstock's: the largest number of snapshots. Iceberg only has a property for the smallest
+number. Snapshots count whatever their age. Without this property they expire by age alone.
+"""
 SNAPSHOTS_MAX_NEW: Final = 300
-"""Of tables that are made here, and for their owners to change. Every metadata file lists every snapshot, and
-pyiceberg copies all of them some twenty times for a commit. With 300 that takes about 0.2 s of a processor;
-with the 8,640 of a day of commits every 10 s it took 9 s."""
+"""The maximum number of snapshots in tables that are created here. Their owners may change it. Every
+metadata file lists every snapshot, and pyiceberg copies all of them about twenty times for each commit.
+With 300 snapshots that takes about 0.2 s of processor time; with the 8,640 of a day of commits every 10 s
+it took 9 s.
+"""
 SNAPSHOTS_WARNED: Final = 1_000
-"""Where a table does not bound them, its owner is told from here on, once in a process."""
+"""Above this number a warning is logged, once in each process, if the table does not limit its snapshots."""
 METADATA_CLEANUP: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
 }
-"""Of tables that are written to here, unless they say otherwise. No snapshot goes by these."""
+"""Properties that are set on tables written to here, unless they have values of their own. None of these
+expires snapshots.
+"""
 EXPIRED_AT_ONCE: Final = 50
 METRICS: Final = "write.metadata.metrics"
 DATA: Final = "data"
@@ -97,11 +104,14 @@ TRANSFORMS: Final[dict[PartitionBy, Transform[Any, Any]]] = {
 
 
 _warned_of: Final[set[Path]] = set()
-"""Tables whose owners were told, since a table is opened anew for every batch."""
+"""Tables for which the warning was logged. A table is opened again for every batch."""
 
 
 class AssertProperties(ValidatableTableRequirement):
-    """These properties of the table are what they were when the commit was decided. None: not there."""
+    """A commit requirement: these properties still have the values they had when the commit was decided.
+
+    None: absent.
+    """
 
     type: Literal["penstock-assert-properties"] = "penstock-assert-properties"
     expected: dict[str, str | None]
@@ -114,7 +124,7 @@ class AssertProperties(ValidatableTableRequirement):
 
 
 class AssertNeedless(ValidatableTableRequirement):
-    """These snapshots are there, and no branch or tag stands for them."""
+    """A commit requirement: these snapshots exist, and no branch or tag refers to them."""
 
     type: Literal["penstock-assert-needless"] = "penstock-assert-needless"
     snapshot_ids: list[int]
@@ -128,9 +138,9 @@ class AssertNeedless(ValidatableTableRequirement):
 
 
 class SyncingCatalog(SqlCatalog):
-    """Pyiceberg does not sync, but SQLite does: what the catalog names must be safe before it is named.
+    """A catalog that syncs metadata files, and removes them if the commit fails. Pyiceberg does neither.
 
-    Neither does it remove what it wrote for a commit that failed.
+    SQLite syncs its own file, so the files that the catalog names must be durable before it names them.
     """
 
     _staged: Path | None = None
@@ -147,6 +157,7 @@ class SyncingCatalog(SqlCatalog):
         try:
             return super().commit_table(table, requirements, updates)
         except CommitFailedException:
+            # Pyiceberg has written the manifests and the metadata file before it rejects the commit.
             added = [each.snapshot for each in updates if isinstance(each, AddSnapshotUpdate)]
             written = {path for snapshot in added for path in _own_metadata(table, snapshot)}
             for path in (*written, *([] if self._staged is None else [self._staged])):
@@ -178,7 +189,7 @@ class IcebergLakeTable:
         snapshots_max: int = SNAPSHOTS_MAX_NEW,
         snapshots_warned: int = SNAPSHOTS_WARNED,
     ) -> None:
-        """`properties` are given to a table that does not say otherwise, `snapshots_max` to a new one."""
+        """`properties` are set on a table that lacks them; `snapshots_max` is set on a new table."""
         self._folder = folder
         self._properties = properties
         self._expired_at_once = expired_at_once
@@ -208,7 +219,8 @@ class IcebergLakeTable:
             try:
                 self._append(table, batch, recorded.after(batch))
             except CommitFailedException:
-                continue  # somebody else committed: look at the table again
+                continue  # another writer committed: read the table again
+            # Snapshots expire in groups, because every expiry is one more commit.
             if len(_expired(table, _now_ms() - _snapshot_age_ms(table))) >= self._expired_at_once:
                 table = self._expire_snapshots(table, _now_ms() - _snapshot_age_ms(table))
             self._warn_of_many(table)
@@ -250,7 +262,7 @@ class IcebergLakeTable:
             one = merge_files(parts, sum(file.rows for file in group), target)
             if not self._replace_files([str(part) for part in parts], one):
                 (self._folder / one.path).unlink()
-                break  # somebody else compacts
+                break  # another process is compacting
             before, after = before + len(group), after + 1
         return Compacted(before, after)
 
@@ -259,10 +271,12 @@ class IcebergLakeTable:
         if table is None:
             return []
         kept_ms = _snapshot_age_ms(table) if history_ms is None else history_ms
+        # Files are listed before the table is read again: a file committed after the listing is then named
+        # by the table.
         ours = [path for path in (self._folder / DATA).rglob("*.parquet") if is_penstock_file(path.name)]
         found = [path for path in ours if disk.modified_ms(path) < older_than_ms]
         table = self._expire_snapshots(table.refresh(), _now_ms() - kept_ms)
-        # One manifest is in many snapshots, and is read once.
+        # Most manifests belong to many snapshots, so each is read once.
         manifests = {
             each.manifest_path: each for one in table.snapshots() for each in one.manifests(table.io)
         }
@@ -273,7 +287,9 @@ class IcebergLakeTable:
         return [str(path) for path in gone]
 
     def _expire_snapshots(self, table: Table, before_ms: int) -> Table:
-        """Without snapshots that are older or too many, and without metadata files that only they name."""
+        """Expire snapshots that are too old or too many, and remove the metadata files that only they
+        name.
+        """
         old = _expired(table, before_ms)
         if not old:
             return table
@@ -282,12 +298,14 @@ class IcebergLakeTable:
         ids = [snapshot.snapshot_id for snapshot in old]
         try:
             with table.transaction() as change:
-                # Pyiceberg's own expire_snapshots copies all metadata once for each snapshot that goes.
+                # Pyiceberg's own expire_snapshots copies all metadata once for each expired snapshot.
                 removal = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})
+                # The requirement fails if another commit has put a branch or tag on one of them.
                 change._apply((removal,), (AssertNeedless(snapshot_ids=ids),))  # type: ignore[arg-type]
         except CommitFailedException:
-            return table.refresh()  # somebody else committed; there is another time
+            return table.refresh()  # another writer committed; a later commit will expire them
         table = table.refresh()
+        # A snapshot that stays may share manifests with an expired one.
         needless -= {path for snapshot in kept for path in _metadata_of(table, snapshot)}
         for path in needless:
             path.unlink(missing_ok=True)
@@ -301,13 +319,13 @@ class IcebergLakeTable:
     def _open_catalog(self) -> SqlCatalog:
         if self._catalog is None:
             uri, warehouse = f"sqlite:///{self._catalog_file}", f"file://{self._folder}"
-            with self._catalog_lock():  # it makes its tables in the file, if they are not there
+            with self._catalog_lock():  # opening creates the tables in the SQLite file
                 self._catalog = SyncingCatalog("penstock", uri=uri, warehouse=warehouse)
         return self._catalog
 
     @contextmanager
     def _catalog_lock(self) -> Iterator[None]:
-        """For what is done once in the life of a table, and by one process."""
+        """A lock for steps that one process makes once in the life of a table."""
         self._catalog_file.parent.mkdir(parents=True, exist_ok=True)
         with self._catalog_file.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -315,14 +333,14 @@ class IcebergLakeTable:
 
     def _table(self) -> Table | None:
         if not self._catalog_file.exists():
-            return None  # who only reads makes nothing
+            return None  # a reader creates nothing
         try:
             return self._open_catalog().load_table(self._name)
         except NoSuchTableError:
             return None
 
     def _table_for_writing(self) -> Table | None:
-        """The table, after it says what commits need."""
+        """The table, after the properties that commits rely on have been set."""
         for _ in range(ATTEMPTS_MAX):
             table = self._table()
             if table is None or not (wanted := self._missing_properties(table)):
@@ -331,7 +349,7 @@ class IcebergLakeTable:
                 with table.transaction() as change:
                     change.set_properties(wanted)
             except CommitFailedException:
-                continue  # somebody else committed, and may have set them
+                continue  # another writer committed, and may have set them
         raise self._too_fast()
 
     def _missing_properties(self, table: Table) -> dict[str, str]:
@@ -341,7 +359,8 @@ class IcebergLakeTable:
 
     def _create(self, schema: pa.Schema) -> Table:
         catalog = self._open_catalog()
-        disk.make_folder(self._folder / METADATA)  # first, so that whoever commits finds it named durably
+        # First, so that the folder's name is durable before any writer commits into it.
+        disk.make_folder(self._folder / METADATA)
         with self._catalog_lock():
             catalog.create_namespace_if_not_exists(NAMESPACE)
             if not catalog.table_exists(self._name):
@@ -375,7 +394,8 @@ class IcebergLakeTable:
         note = {"penstock.app": batch.app, "penstock.batch": str(batch.version)}
         looked_at = AssertProperties(expected={name: table.properties.get(name) for name in properties})
         with table.transaction() as change:
-            # Types name those requirements that go over a wire; the catalog here is in this process.
+            # pyiceberg's types list only requirements that go over a wire; this catalog is in the same
+            # process.
             change._apply((), (looked_at,))  # type: ignore[arg-type]
             if new_fields(_arrow(table), batch.schema):
                 with change.update_schema() as update:
@@ -386,9 +406,10 @@ class IcebergLakeTable:
             change.set_properties(properties)
 
     def _replace_files(self, parts: Sequence[str], one: DataFile) -> bool:
-        """False if the table does not have all of the parts any more.
+        """Commit the merged file in place of its parts. False if the table no longer has all of the parts.
 
-        Every batch that comes meanwhile is a conflict, and none concerns these files: it is tried again.
+        A batch that is committed meanwhile causes a conflict but does not concern these files, so the
+        commit is retried.
         """
         for _ in range(ATTEMPTS_MAX):
             table = self._table_for_writing()
@@ -418,7 +439,7 @@ class IcebergLakeTable:
 
 
 def _data_files(table: Table) -> list[IcebergFile]:
-    """In the order in which they were committed."""
+    """The data files, in the order in which they were committed."""
     snapshot = table.current_snapshot()
     manifests = [] if snapshot is None else snapshot.manifests(table.io)
     entries = [entry for each in manifests for entry in each.fetch_manifest_entry(table.io)]
@@ -434,8 +455,10 @@ def _snapshot_age_ms(table: Table) -> int:
 
 
 def _expired(table: Table, before_ms: int) -> list[Snapshot]:
-    """Snapshots that may go, since they are old or the oldest of too many. Neither a branch, such as the
-    table as it is, nor a tag stands for them. Nothing of ours is looked up in them: positions are properties.
+    """The snapshots to expire: those that are too old, and the oldest of too many.
+
+    A snapshot that a branch or tag refers to stays, the current one among them. Positions of queries are
+    table properties, so nothing that Penstock needs is lost with a snapshot.
     """
     oldest_first = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)
     least = int(table.properties.get(SNAPSHOTS_MIN, 1))
@@ -447,10 +470,11 @@ def _expired(table: Table, before_ms: int) -> list[Snapshot]:
 
 
 def _referencing_snapshots(table: Table, expired: Collection[int]) -> list[Snapshot]:
-    """Snapshots that stay and that tell which metadata files of the expired ones are still needed.
+    """The remaining snapshots that together name every metadata file still shared with an expired one.
 
-    A manifest is in a snapshot and in those that follow it, until one leaves it out. So of the line that
-    leads to the table as it is, the oldest that stays names whatever the others share with older ones.
+    A manifest is in one snapshot and in those after it, until one leaves it out. So in the line that leads
+    to the current snapshot, the oldest one that stays names everything that the line shares with older
+    ones.
     """
     line: list[Snapshot] = []
     each = table.current_snapshot()
@@ -468,12 +492,12 @@ def _metadata_of(table: Table, snapshot: Snapshot) -> list[Path]:
     try:
         manifests = snapshot.manifests(table.io)
     except FileNotFoundError:
-        return []  # a run that was interrupted has removed them
+        return []  # an earlier, interrupted expiry has removed them
     return [Path(_path(each)) for each in (snapshot.manifest_list, *(one.manifest_path for one in manifests))]
 
 
 def _own_metadata(table: Table, snapshot: Snapshot) -> list[Path]:
-    """What was written for this snapshot alone."""
+    """The metadata files that were written for this snapshot alone."""
     shared = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id != snapshot.snapshot_id]
     needed = {Path(_path(each.manifest_path)) for each in shared}
     return [path for path in _metadata_of(table, snapshot) if path not in needed]
@@ -498,7 +522,7 @@ def _end_key(partition: TopicPartition) -> str:
 
 
 def _arrow(table: Table) -> pa.Schema:
-    """As files are written: Iceberg's own choice would be the large types."""
+    """The table's schema as files are written. Iceberg's own conversion would choose Arrow's large types."""
     return with_utc_timestamps(in_plain_types(schema_to_pyarrow(table.schema(), include_field_ids=False)))
 
 

@@ -1,17 +1,18 @@
-"""The log of a table of plain Parquet files: which of them belong to it.
+"""The commit log of a table of plain Parquet files, which defines the files of the table.
 
     _penstock/log/00000000000000000007.json             one commit
-    _penstock/log/00000000000000000064.snapshot.json    all that commits 1 to 64 amount to
+    _penstock/log/00000000000000000064.snapshot.json    the result of commits 1 to 64
 
-Strategy: a commit is a file that is complete before it gets its number, and a number is given once
-(`disk.create_once`). So of two who commit at the same time one comes second, reads what the first did and
-decides again. Every SNAPSHOT_EVERY commits the sum of all commits is written too, so that few have to be
-read. What a snapshot stands for is removed by the commit that wrote it, once it is a minute old. So the log
-is about as large as the list of the table's files, however many commits there were.
+Strategy: a commit file is complete before it gets its number, and a number is given out once
+(`disk.create_once`). So of two concurrent writers one is second; it reads the first one's commit and
+decides again. Every SNAPSHOT_EVERY commits the result of all commits is written as a snapshot, so that a
+reader has few files to read. The commit that writes a snapshot also removes the files that the snapshot
+replaces, once they are a minute old. So the log is about as large as the list of the table's files, however
+many commits there were.
 
-Rule 1: commits have no gaps. Where one is missing the log is damaged, and is not guessed at.
-Rule 2: `replay` is the one meaning of a commit, whoever reads it. It copies the files of the table once, for
-        however many commits.
+Rule 1: Commit numbers have no gaps. If one is missing, the log is damaged, and no reader works around it.
+Rule 2: `replay` is the only interpretation of a commit, for every reader. It copies the table's file list
+        once, however many commits it applies.
 """
 
 import base64
@@ -38,8 +39,6 @@ Parsed = TypeVar("Parsed")
 
 
 class TableCommit(NamedTuple):
-    """One commit."""
-
     kind: str
     """append or compact"""
     at_ms: int
@@ -49,7 +48,7 @@ class TableCommit(NamedTuple):
     recorded: QueryRecord | None = None
     ends: dict[TopicPartition, int] = {}  # noqa: RUF012 (never changed)
     schema: pa.Schema | None = None
-    """Where columns came to it."""
+    """The new schema, if this commit adds columns."""
 
 
 class TableState(NamedTuple):
@@ -66,7 +65,7 @@ EMPTY: Final = TableState(0, {}, {}, {}, None)
 
 
 def replay(state: TableState, entries: Iterable[TableCommit]) -> TableState:
-    """The table after these commits, its files in the order in which they came."""
+    """The table after these commits. Its files are in the order in which they were added."""
     number, schema = state.number, state.schema
     files, apps, ends = dict(state.files), dict(state.apps), dict(state.ends)
     for entry in entries:
@@ -92,8 +91,8 @@ class Manifest:
         missing: int | None = None
         for _ in range(ATTEMPTS_MAX):
             names = self._names()
-            # A list that is made while others commit and remove may have the one and not the other. What
-            # is missing from two of them is gone.
+            # A listing that is made while other processes commit and remove may contain a newer file and
+            # lack an older one. A commit that is missing from two listings is gone.
             before, missing = missing, _first_missing(names)
             if missing is not None:
                 if missing == before:
@@ -101,12 +100,12 @@ class Manifest:
                 continue
             try:
                 return self._read(names)
-            except FileNotFoundError:  # a vacuum took what a newer snapshot made needless
+            except FileNotFoundError:  # another process removed files that a newer snapshot replaces
                 continue
         raise CorruptData(f"{self.folder} changes faster than it can be read")
 
     def change(self, decide: Callable[[TableState], TableCommit | None]) -> TableState | None:
-        """Commit what `decide` makes of the table as it is. None if it wants nothing."""
+        """Commit what `decide` makes of the table's state. None if `decide` returns None."""
         for _ in range(ATTEMPTS_MAX):
             state = self.read()
             entry = decide(state)
@@ -115,20 +114,24 @@ class Manifest:
             if self._create(state.number + 1, entry) and not self._is_past(state.number + 1):
                 after = replay(state, [entry])
                 if after.number % self._snapshot_every == 0:
+                    # The snapshot is durable before the commits that it replaces are removed.
                     disk.replace(self._path(after.number, SNAPSHOT_SUFFIX), _dump(_snapshot_document(after)))
                     self._remove_obsolete()
                 return after
         raise CorruptData(f"{self.folder} changes faster than it can be written")
 
     def _remove_obsolete(self) -> None:
-        """Whoever has listed the log reads it within a minute; who does not lists it again."""
+        """Remove replaced files that are older than `keep_ms`.
+
+        A reader that listed the log has a minute to read it; a slower reader lists it again.
+        """
         limit_ms = time.time_ns() // 1_000_000 - self._keep_ms
         for path in self.obsolete_files():
             if disk.modified_ms(path) <= limit_ms:
-                path.unlink(missing_ok=True)  # another commit may do the same
+                path.unlink(missing_ok=True)  # another commit may remove the same file
 
     def obsolete_files(self) -> list[Path]:
-        """Commits and snapshots that a newer snapshot stands for."""
+        """Commits and snapshots that a newer snapshot replaces."""
         names = self._names()
         newest = _newest_snapshot(names)
         suffix = {True: SNAPSHOT_SUFFIX, False: COMMIT_SUFFIX}
@@ -139,10 +142,11 @@ class Manifest:
         ]
 
     def _is_past(self, number: int) -> bool:
-        """Whether a snapshot stands for that number, so that nobody reads the commit any more.
+        """Whether a snapshot replaces this commit number, so that no reader reads the commit any more.
 
-        It may have been given before: to one whose commit a vacuum removed while ours was asleep. Or all
-        went well and others were quick. Who decides again finds out which.
+        Either the number was used before, by a commit that was removed while this process was suspended,
+        and our commit does not count; or our commit counts and other writers were fast. Deciding again
+        finds out which.
         """
         return number <= _newest_snapshot(self._names())
 

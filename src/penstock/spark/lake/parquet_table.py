@@ -1,16 +1,16 @@
-"""A table of plain Parquet files, with a log of our own.
+"""A table of plain Parquet files, with a commit log of our own.
 
     orders/date=2026-11-15/00000007-00001-….parquet     files of the table
-    orders/_penstock/log/                               which they are (manifest.py)
+    orders/_penstock/log/                               the commit log (manifest.py)
     orders/_penstock/staging/                           files that tasks have written
     orders/_penstock/removed/                           files that a compaction has replaced
 
-Strategy: tasks write to `staging`. A commit first adds an entry to the log, which is the moment that counts,
-then moves the files to where they belong. Who dies in between leaves files of the table in `staging`; the
-next commit moves them, and `files` finds them there. So a program that reads the folder without the log
-never sees a row twice, but for the moment in which a compaction exchanges files.
+Strategy: tasks write to `staging`. A commit first adds an entry to the log, which makes the batch part of
+the table, and then moves the files to their folders. A process that dies in between leaves files of the
+table in `staging`; the next commit moves them, and `files` finds them there. So a program that reads the
+folder without the log never sees a row twice, except while a compaction replaces files.
 
-Rule: a file is moved only after the log names it.
+Rule: A file is moved only after the log names it.
 """
 
 import os
@@ -41,7 +41,7 @@ def staging_folder(table: Path) -> Path:
 
 class ParquetTable:
     def __init__(self, folder: Path, snapshot_every: int = SNAPSHOT_EVERY) -> None:
-        """`snapshot_every`: after so many commits the sum of all is written."""
+        """`snapshot_every`: the number of commits after which a snapshot of the log is written."""
         self._folder = folder
         self._staging = staging_folder(folder)
         self._removed = folder / METADATA_FOLDER / "removed"
@@ -56,13 +56,15 @@ class ParquetTable:
 
     def commit(self, batch: LakeBatch) -> bool:
         check_written((self._find(file), file) for file in batch.files)
+        # `_appended` decides again after each race for a commit number that this process lost.
         after = self._manifest.change(lambda state: _appended(state, batch))
+        # Also for a repeated batch: its first commit may have died before it moved its files.
         self._publish(after or self._manifest.read())
         return after is not None
 
     def files(self) -> list[str]:
         state = self._manifest.read()
-        self._publish(state)  # who is told of a file finds it there, also if a commit is under way
+        self._publish(state)  # so that every returned path exists, even while another commit is under way
         return [str(self._find(file)) for file in state.files.values()]
 
     def compact(self, target_bytes: int) -> Compacted:
@@ -74,14 +76,17 @@ class ParquetTable:
             one = merge_files([self._find(file) for file in group], sum(file.rows for file in group), target)
             if not self._replace_files(group, one):
                 self._drop(one)
-                break  # somebody else compacts
+                break  # another process is compacting
             before, after = before + len(group), after + 1
         return Compacted(before, after)
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
-        """The format has no older versions to read: what was replaced goes as what was never committed."""
-        # Listed before the log is read: a file that is committed meanwhile is named by it, and one that
-        # comes meanwhile is not looked at.
+        """Remove old files.
+
+        The format has no older versions to read, so replaced files go like uncommitted ones.
+        """
+        # Files are listed before the log is read: a file committed after the listing is named by the log,
+        # and a file created after it is not in the listing.
         self._finish_interrupted_moves()
         found = [path for path in self._candidates() if disk.modified_ms(path) < older_than_ms]
         named = {file.name for file in self._manifest.read().files.values()}
@@ -92,10 +97,10 @@ class ParquetTable:
         return [str(path) for path in gone]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file or connection is held open."""
 
     def _drop(self, one: DataFile) -> None:
-        """Unless the table has it: a commit that was overtaken by many does not know that it counts."""
+        """Remove a merged file unless the table has it: a commit that seemed to fail may have counted."""
         if one.path not in self._manifest.read().files:
             (self._staging / one.name).unlink(missing_ok=True)
 
@@ -110,15 +115,17 @@ class ParquetTable:
         after = self._manifest.change(decide)
         if after is None:
             return False
+        # The merged file is in place before its parts are removed, so that no reader misses rows.
         self._publish(after)
         self._move_to_removed([self._folder / path for path in paths])
         return True
 
     def _finish_interrupted_moves(self) -> TableState:
-        """The table, after what a commit or a compaction that died left undone is done.
+        """Finish the file moves of a commit or compaction that died. Returns the table's state.
 
-        A file lies outside of `_penstock` only after a commit named it. So one that the table does not
-        name now was replaced. It is listed before the log is read, or it might be newer than that.
+        A file lies outside of `_penstock` only after a commit named it. So a file that the table does not
+        name now was replaced. Files are listed before the log is read; otherwise a listed file might be
+        newer than the log.
         """
         listed = [
             path for path in self._candidates() if METADATA_FOLDER not in path.relative_to(self._folder).parts
@@ -133,10 +140,11 @@ class ParquetTable:
         disk.make_folder(self._removed)
         for path in paths:
             _move(path, self._removed / path.name)
-            os.utime(self._removed / path.name)  # who reads it still has the time that vacuum leaves
+            # Vacuum counts from now, so that a reader that has the file open can finish.
+            os.utime(self._removed / path.name)
 
     def _publish(self, state: TableState) -> None:
-        """Move files of the table that are still in `staging` to where they belong."""
+        """Move files of the table that are still in `staging` to their folders."""
         staged = set(os.listdir(self._staging)) if self._staging.is_dir() else set()
         waiting = [file for file in state.files.values() if file.name in staged]
         for folder in {file.folder for file in waiting}:
@@ -150,7 +158,8 @@ class ParquetTable:
         try:
             _move(self._staging / file.name, self._folder / file.path)
         except FileNotFoundError:
-            if file.path in self._manifest.read().files:  # else a compaction has replaced it meanwhile
+            # Otherwise a compaction has replaced the file meanwhile.
+            if file.path in self._manifest.read().files:
                 raise
 
     def _find(self, file: DataFile) -> Path:
@@ -189,7 +198,7 @@ def _move(source: Path, target: Path) -> None:
     try:
         os.rename(source, target)
     except FileNotFoundError:
-        if not target.exists():  # else somebody else moved it
+        if not target.exists():  # otherwise another process has moved the file
             raise
 
 

@@ -1,10 +1,10 @@
-"""Which folder a row belongs to, by its time.
+"""Partitioning by time: the folder to which a row belongs.
 
-Strategy: the time of a row is divided to a whole number of days or hours, for all rows of a batch at once.
-Most batches lie within one, and are passed on as they are.
+Strategy: the times of all rows of a batch are divided into whole days or hours at once. Most batches lie
+within one unit and are passed on unchanged.
 
-Rule: rows of two different days never share a file, also where no calendar has the day: Iceberg derives
-      the partition of a file from the smallest and the largest time in it.
+Rule: Rows of two different days never share a file, even for days that no calendar has: Iceberg derives the
+      partition of a file from the smallest and the largest time in it.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ HOUR_US: Final = 3_600_000_000
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 UNKNOWN: Final = np.iinfo(np.int64).min
-"""In place of a number of days or hours: the row has no time."""
+"""Stands for the day or hour of a row without a time."""
 
 
 class PartitionBy(Enum):
@@ -35,7 +35,7 @@ class PartitionBy(Enum):
 
 class PartitionedRows(NamedTuple):
     unit: int
-    """Which day or hour, counted from 1970."""
+    """The day or hour, counted from 1970."""
     rows: pa.RecordBatch
 
 
@@ -48,6 +48,7 @@ def pieces(rows: pa.RecordBatch, by: PartitionBy, time_column: str) -> Iterator[
     if (units == first).all():
         yield PartitionedRows(first, rows)
         return
+    # A stable sort keeps the order of offsets within each unit.
     order = np.argsort(units, kind="stable")
     ordered = units[order]
     starts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)]
@@ -72,21 +73,26 @@ def folder_of(unit: int, by: PartitionBy) -> str:
 
 
 def _moment(unit: int, unit_us: int) -> datetime | None:
-    """None for what no calendar holds; producers may send any number as a time."""
+    """The start of a day or hour.
+
+    None if no calendar has it: producers may send any number as a timestamp.
+    """
     try:
         moment = EPOCH + timedelta(microseconds=unit * unit_us)
     except OverflowError:
         return None
-    return moment if moment.year >= 1000 else None  # such as sort and parse with four digits
+    return moment if moment.year >= 1000 else None  # years below 1000 neither sort nor parse as four digits
 
 
 def partition_values(folder: str) -> dict[str, str | None]:
-    """The partition columns of a file, from the folder it lies in."""
+    """The values of the partition columns of a file, from the folder that holds it."""
     pairs = (part.split("=", 1) for part in folder.split("/") if "=" in part)
     return {column: None if value == NO_VALUE else value for column, value in pairs}
 
 
 def has_no_time(folder: str) -> bool:
-    """Whether rows there have no time, or one that no calendar has. Pyiceberg would fail on such a time
-    where it reads the smallest and the largest of a file, so the file must not tell them."""
+    """Whether the rows in this folder have no time, or one that no calendar has.
+
+    Pyiceberg fails when it reads such a time from a file's statistics, so the file is written without them.
+    """
     return NO_VALUE in folder

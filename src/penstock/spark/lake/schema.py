@@ -1,6 +1,6 @@
-"""How the columns of a table may change: new ones may come, all else stays.
+"""Schema changes of a table: columns may be added, and everything else stays.
 
-Pure, but for Arrow's types, which are the vocabulary.
+The functions are pure, apart from Arrow's types.
 """
 
 import pyarrow as pa
@@ -9,7 +9,7 @@ from penstock.spark.lake.table import LakeTableError
 
 
 def with_utc_timestamps(schema: pa.Schema) -> pa.Schema:
-    """As files hold it. Spark hands over times in the zone of its session, and Delta takes only UTC."""
+    """The schema as files have it. Spark passes times in its session's zone, and Delta accepts only UTC."""
     return pa.schema(
         [field.with_type(_with_utc_timestamps(field.type)) for field in schema.remove_metadata()]
     )
@@ -26,7 +26,7 @@ def _with_utc_timestamps(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """As two libraries that name the same type differently both name it here."""
+    """One common name for a type that two libraries name differently."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):
@@ -43,7 +43,7 @@ def in_plain_types(schema: pa.Schema) -> pa.Schema:
 
 
 def new_fields(table: pa.Schema, given: pa.Schema) -> list[pa.Field]:
-    """Which columns `given` adds. Columns that it lacks are null in its files."""
+    """The columns that `given` adds. Columns that `given` lacks are null in its files."""
     added = []
     for field in given:
         index = table.get_field_index(field.name)

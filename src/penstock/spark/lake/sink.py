@@ -1,17 +1,19 @@
 """`format("penstock-lake")`: a streaming sink that writes each row exactly once.
 
-Strategy: a task writes its rows to files of its own and tells the driver their names. The driver commits the
-files of all tasks in one step, under the number of the micro-batch. After a crash Spark runs the batch again
-with the same number and the same rows; what is committed already is then neither written nor committed.
+Strategy: a task writes its rows to files of its own and returns their names to the driver. The driver
+commits the files of all tasks in one step, under the number of the micro-batch. After a crash Spark runs
+the batch again with the same number and the same rows. A batch that is already committed is neither written
+nor committed again.
 
-Rule 1: what counts is the commit. That tasks look beforehand saves work, and only that: so they look once
-        in each run of a query, since only the first batch of a run can be one that came before. What they
-        do not write they still tell: the driver finds out whether it is what the table holds.
-Rule 2: `abort` removes files only of a batch that is not committed. It is called also after a commit that
+Rule 1: Only the commit decides. The check that a task makes first just saves work. Tasks make it once in
+        each run of a query, since only the first batch of a run can be a repeated one. A task that skips
+        writing still returns the offsets of its rows, and the driver checks that the table holds them.
+Rule 2: `abort` removes files only of a batch that is not committed. Spark also calls it after a commit that
         seemed to fail.
-Rule 3: what is committed is the whole batch. Every task has said what it did, and where the plan is known
-        (Piece), what tasks read adjoins and is all that was planned.
-Rule 4: the query's name for the table is its id, which its checkpoint keeps; `txnAppId` overrides it.
+Rule 3: A commit covers the whole batch. Every task has returned a message, and where the plan is known
+        (PlannedRange), the offset ranges that tasks read are adjacent and are all that were planned.
+Rule 4: In the table a query is named by its id, which its checkpoint keeps. The option `txnAppId` overrides
+        it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +66,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 RUN_ID: Final = "spark.jobGroup.id"
 
 _checked_runs: set[tuple[str, str]] = set()
-"""Runs of queries for which this process has looked whether the table holds their first batch."""
+"""Runs of queries for which this process has checked whether the table holds their first batch."""
 
 
 _registered: "WeakKeyDictionary[SparkSession, set[type[DataSource]]]" = WeakKeyDictionary()
@@ -76,7 +78,10 @@ def register(spark: "SparkSession") -> None:
 
 
 def register_once(spark: "SparkSession", source: type[DataSource]) -> None:
-    """Once for a session: Spark may miss a format that is registered while another thread looks for one."""
+    """Register a format once in each session.
+
+    Spark may miss a format that is registered while another thread looks formats up.
+    """
     with _registering:
         known = _registered.setdefault(spark, set())
         if source not in known:
@@ -100,7 +105,7 @@ def reject_overwrite(overwrite: bool) -> None:
 
 
 class WrittenFiles(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver: the files it wrote."""
 
     def __init__(
         self,
@@ -117,11 +122,11 @@ class WrittenFiles(WriterCommitMessage):
         self.schema = schema
         self.lost = lost
         self.pieces = tuple(pieces)
-        """What the task was to read, where the plan of the batch is known."""
+        """The offset ranges that the task was to read, where the plan of the batch is known."""
 
 
 class AlreadyCommitted(WriterCommitMessage):
-    """What a task tells the driver that found the number of its batch in the table."""
+    """A task's message to the driver that the table already holds its batch number."""
 
     def __init__(self, app: str, spans: Mapping[TopicPartition, OffsetSpan]) -> None:
         self.app = app
@@ -143,7 +148,8 @@ class LakeWriter(DataSourceStreamArrowWriter):
         )
         self._place = _record_column(options)
         _check_columns(columns, self._shape)
-        # On the driver, and before tasks put files there: a folder with files and no table is refused.
+        # This runs on the driver before tasks put files into the folder: a folder with files and no table
+        # is rejected.
         make_table(self._folder, self._description)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
@@ -156,6 +162,8 @@ class LakeWriter(DataSourceStreamArrowWriter):
         app = self._app or context.getLocalProperty(QUERY_ID) or ""
         if not app:
             raise LakeTableError("the query has no id: write with writeStream, or give the option txnAppId")
+        # A skipped task still reads its rows: their offsets let the driver detect a checkpoint that is
+        # older than the table.
         if self._is_committed(app, context.getLocalProperty(RUN_ID) or "", version):
             return AlreadyCommitted(app, self.spans(iterator))
         is_flat = self._description.format == "parquet"
@@ -166,7 +174,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
         return WrittenFiles(app, named, files.spans, files.schema, files.lost, files.pieces)
 
     def rows(self, given: "Iterator[pa.RecordBatch]", files: TaskFiles) -> "Iterator[pa.RecordBatch]":
-        """What to write for what Spark handed over. What rows do not say of themselves is told `files`."""
+        """The rows to write. Offsets that are not in columns of the rows are added to `files`."""
         if self._place is None:
             yield from given
             return
@@ -175,7 +183,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
             yield batch.drop_columns([self._place.column])
 
     def spans(self, given: "Iterator[pa.RecordBatch]") -> dict[TopicPartition, OffsetSpan]:
-        """Which offsets the rows are from that Spark handed over, where nothing is written."""
+        """The offsets of the rows that Spark passed, for a task that writes nothing."""
         found: dict[TopicPartition, OffsetSpan] = {}
         for batch in given:
             add_spans(found, spans_of(batch) if self._place is None else self._place.spans(batch))
@@ -189,6 +197,8 @@ class LakeWriter(DataSourceStreamArrowWriter):
             )
         batch = _batch(messages, batchId)
         if held := [message for message in messages if isinstance(message, AlreadyCommitted)]:
+            # If one task found the number committed, the whole batch is: files of other tasks are
+            # duplicates.
             self._check_already_committed(messages, held[0].app, batchId)
             self._remove(() if batch is None else batch.files)
             return
@@ -197,10 +207,10 @@ class LakeWriter(DataSourceStreamArrowWriter):
         if batch is not None and not self._with_table(
             lambda table: table.commit(self.validated(batch, table))
         ):
-            self._remove(batch.files)  # written by a task that looked too early
+            self._remove(batch.files)  # the files of a task that checked before the batch was committed
 
     def validated(self, batch: LakeBatch, table: LakeTable) -> LakeBatch:
-        """The batch as it is to be committed. LakeRefused if it is not to be."""
+        """The batch as it is to be committed. LakeTableError if it must not be committed."""
         return batch
 
     def _check_already_committed(
@@ -219,6 +229,8 @@ class LakeWriter(DataSourceStreamArrowWriter):
         batch = _batch(messages, batchId)
         if batch is None:
             return
+        # Only files of an uncommitted batch are removed: Spark also calls abort after a commit whose reply
+        # was lost.
         if self._with_table(lambda table: table.recorded(batch.app)).version < batchId:
             self._remove(batch.files)
 
@@ -235,6 +247,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
     def _is_committed(self, app: str, run: str, version: int) -> bool:
         key = (str(self._folder), run)
+        # Only the first batch of a run can be in the table already.
         if key in _checked_runs:
             return False
         recorded = self._with_table(lambda table: table.recorded(app))
@@ -252,7 +265,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
 
 def _batch(messages: Sequence[WriterCommitMessage | None], version: int) -> LakeBatch | None:
-    """All that the tasks have written. None if that is nothing."""
+    """Everything that the tasks have written. None if that is nothing."""
     written_messages = [message for message in messages if isinstance(message, WrittenFiles)]
     schema = next((message.schema for message in written_messages if message.schema is not None), None)
     if schema is None:
@@ -271,7 +284,7 @@ def _spans(messages: Sequence[WriterCommitMessage | None]) -> dict[TopicPartitio
 
 
 class _RecordColumn(NamedTuple):
-    """A column that says which record a row came from. It is not written."""
+    """A column that holds the source record of each row. The column itself is not written."""
 
     topic: str
     column: str

@@ -1,10 +1,11 @@
-"""What every format of the lake offers, and the words for it.
+"""The interface that every table format of the lake implements, and its vocabulary.
 
-Rule 1: a commit is whole or not there, and `commit` may be asked again: what the table holds already it
-        does not take twice, whether it is told so by the number of the batch or by the offsets of the rows.
-Rule 2: that a number is known does not prove that the rows are: an old checkpoint gives numbers again, for
-        more rows. So offsets are compared too, and what cannot be the same batch is refused.
-Rule 3: files that are not committed are nobody's. `vacuum` removes them once they are old.
+Rule 1: A commit is atomic, and `commit` may be repeated. A batch that the table already holds is not added
+        again; the table recognises it by its number or by the offsets of its rows.
+Rule 2: A known batch number does not prove that the rows are known: an old checkpoint gives out numbers
+        again, for more rows. So offsets are compared as well, and a batch that cannot be the same one is
+        rejected.
+Rule 3: Files that are not committed belong to no table. `vacuum` removes them once they are old.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 METADATA_FOLDER: Final = "_penstock"
-"""The folder inside a table that holds what is ours. Readers of Parquet pass over such names."""
+"""The folder inside a table for Penstock's own files. Parquet readers ignore names that begin with an
+underscore.
+"""
 NOTHING_RECORDED: Final = -1
 OLD_CHECKPOINT_REMEDY: Final = (
     "Use the newest state of the checkpoint that wrote the table; if it is lost, begin anew with another "
@@ -26,16 +29,16 @@ OLD_CHECKPOINT_REMEDY: Final = (
 )
 
 EndOffsets = Mapping[TopicPartition, int]
-"""One past the last offset that a table holds."""
+"""For each partition, one past the last offset that a table holds."""
 
 
 class LakeTableError(CommandFailed):
-    """A table cannot take what it was given. The message is a sentence that names the remedy."""
+    """A table cannot accept what it was given. The message is a sentence that names the remedy."""
 
 
 class DataFile(NamedTuple):
     folder: str
-    """Below the table: date=2026-11-15/hour=14, or empty."""
+    """The folder relative to the table: date=2026-11-15/hour=14, or empty."""
     name: str
     rows: int
     bytes: int
@@ -51,26 +54,26 @@ class OffsetSpan(NamedTuple):
 
 
 class PlannedRange(NamedTuple):
-    """What one task was to read of a topic."""
+    """The offset range of a topic that one task was to read."""
 
     partition: TopicPartition
     span: OffsetSpan
     of: int
-    """How many pieces the whole batch was planned with."""
+    """The number of ranges that the whole batch was planned with."""
 
 
 class LakeBatch(NamedTuple):
-    """What is committed in one step."""
+    """The files and offsets that are committed in one step."""
 
     app: str
-    """The query; its checkpoint gives it a name that stays."""
+    """The query's id, which its checkpoint keeps."""
     version: int
     files: tuple[DataFile, ...]
     spans: Mapping[TopicPartition, OffsetSpan]
-    """Which offsets the rows are from. Empty if the rows are not records of topics."""
+    """The offsets of the rows. Empty if the rows are not records of topics."""
     schema: "pa.Schema"
     lost: int = 0
-    """Offsets within the spans that the topic no longer had when they were read."""
+    """The number of offsets within the spans that the topic no longer had when they were read."""
 
     @property
     def rows(self) -> int:
@@ -82,7 +85,7 @@ class LakeBatch(NamedTuple):
 
 
 class QueryRecord(NamedTuple):
-    """What a table knows of a query that writes to it."""
+    """What a table records about a query that writes to it."""
 
     version: int = NOTHING_RECORDED
     rows: int = 0
@@ -109,29 +112,31 @@ class LakeTable(Protocol):
     def recorded(self, app: str) -> QueryRecord: ...
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
-        """Of those that it holds something of."""
+        """The end offsets of those partitions of which the table holds rows."""
 
     def commit(self, batch: LakeBatch) -> bool:
-        """False if the table held it already; the files given are nobody's then."""
+        """False if the table already held the batch; the given files then belong to no table."""
 
     def files(self) -> list[str]:
-        """Where the files are that make up the table, oldest first."""
+        """The paths of the table's files, oldest first."""
 
     def compact(self, target_bytes: int) -> Compacted: ...
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
-        """Remove what no commit names and was last written before then. Returns what it removed.
+        """Remove files that no commit names and that were last written before `older_than_ms`.
 
-        Files that were part of the table stay for `history_ms` after they were replaced, for those who read
-        an older version of it. None: as long as the table's own properties say. In Iceberg they stay while a
-        snapshot names them, and a table can bound the number of those whatever their age.
+        Returns their paths.
+
+        Files that were part of the table stay for `history_ms` after they were replaced, for readers of an
+        older version. None: for as long as the table's own properties define. In Iceberg such files stay
+        while a snapshot names them, and a table can limit the number of snapshots whatever their age.
         """
 
     def close(self) -> None: ...
 
 
 def check_planned_ranges(version: int, pieces: Sequence[PlannedRange]) -> None:
-    """LakeRefused unless the pieces are the whole batch: all that were planned, one after the other."""
+    """LakeTableError unless the ranges are the whole batch: all planned ranges, each adjacent to the next."""
     if any(each.of != len(pieces) for each in pieces):
         raise LakeTableError(
             f"batch {version} was planned as {pieces[0].of} ranges of offsets and tasks report "
@@ -150,12 +155,15 @@ def check_planned_ranges(version: int, pieces: Sequence[PlannedRange]) -> None:
 def is_already_committed(
     recorded: QueryRecord, version: int, spans: Mapping[TopicPartition, OffsetSpan], ends: EndOffsets
 ) -> bool:
-    """Whether the table has the batch. LakeRefused if it has some of its rows, or others by that number."""
+    """Whether the table holds the batch.
+
+    LakeTableError if the table holds some of its rows, or other rows under that number.
+    """
     if version > recorded.version:
         check_no_overlap(spans, ends)
         return False
     if not spans and version < recorded.version:
-        # After a crash the newest batch may come again, and no other.
+        # After a crash Spark may repeat the newest batch, and no older one.
         raise LakeTableError(
             f"batch {version} was to be written, and the table holds batches up to {recorded.version}: the "
             f"checkpoint is older than the table, and rows would be left out. {OLD_CHECKPOINT_REMEDY}"
@@ -165,7 +173,7 @@ def is_already_committed(
 
 
 def check_known_batch(version: int, spans: Mapping[TopicPartition, OffsetSpan], ends: EndOffsets) -> None:
-    """A batch whose number is known brings only rows that are known."""
+    """Check that a batch with a known number brings only rows that the table holds."""
     for partition, span in spans.items():
         end = ends.get(partition, 0)
         if span.end > end:
@@ -177,7 +185,7 @@ def check_known_batch(version: int, spans: Mapping[TopicPartition, OffsetSpan], 
 
 
 def check_no_overlap(spans: Mapping[TopicPartition, OffsetSpan], ends: EndOffsets) -> None:
-    """Rows that the table has cannot come again, not even from a query that does not know of it."""
+    """Check that no row which the table holds comes again, even from a query that it has no record of."""
     for partition, span in spans.items():
         end = ends.get(partition, 0)
         if span.start < end:

@@ -1,10 +1,10 @@
 """The Parquet files that one attempt of a task writes.
 
-Strategy: rows are gathered by day or hour until there are enough for a row group, then written. Memory is
-bounded by what is gathered over all of them: when it is too much, the largest gathering is written.
+Strategy: rows are gathered by day or hour until there are enough for a row group, and then written. Memory
+is bounded by the sum of all gathered rows: above the limit, the largest group is written.
 
-Rule 1: no two attempts ever write to the same name, so nothing that is committed is written over.
-Rule 2: a file that is handed over for a commit was synced, and so was its name.
+Rule 1: No two attempts ever write to the same name, so no committed file is overwritten.
+Rule 2: A file that is passed on for a commit has been synced, and so has its folder entry.
 """
 
 import os
@@ -32,28 +32,29 @@ FILE_BYTES_MAX: Final = 512 * MIB
 COMPRESSIONS: Final = ("snappy", "zstd", "none")
 
 NAMES: Final = re.compile(r"(\d{8,}-\d{5,}-[0-9a-f]{16}-\d{3,}|compacted-[0-9a-f]{32})\.parquet")
-"""Of files of a task, and of those that are put together here. Those that Delta puts together have names
-that other writers give too (part-00000-…-c000): its log says which of them are the table's."""
+"""Names of files that tasks write and that Penstock's own compaction writes. Delta's compaction uses names
+that other writers use too (part-00000-…-c000); Delta's log lists those of the table.
+"""
 
-# Columns of records, and what is worth keeping of each. Statistics of keys and values would be two more
-# copies of the largest ones; dictionaries of values hardly ever repeat anything.
+# Columns of records, and which encodings are worth it. Statistics of keys and values would store their
+# largest values twice more; a dictionary of values saves hardly anything because values rarely repeat.
 OFFSET_COLUMNS: Final = ("topic", "partition", "offset")
 WITHOUT_DICTIONARY: Final = {"offset", "timestamp", "value"}
 WITHOUT_STATISTICS: Final = {"key", "value"}
 
 
 class FileLayout(NamedTuple):
-    """How files are cut and written."""
+    """How rows are divided into files, and how files are written."""
 
     by: PartitionBy = PartitionBy.DAY
     time_column: str = "timestamp"
     batch_column: str | None = None
-    """A column to add to every row, with the number of the batch that brought it."""
+    """A column to add to every row, with the number of the batch that wrote it."""
     compression: str = "snappy"
 
 
 class FileLimits(NamedTuple):
-    """How much one task holds in memory, and how many files it has open."""
+    """How many bytes one task gathers in memory, and how many files it keeps open."""
 
     gathered_bytes_max: int = GATHERED_BYTES_MAX
     open_files_max: int = OPEN_FILES_MAX
@@ -63,7 +64,9 @@ FILE_LIMITS: Final = FileLimits()
 
 
 class TaskFiles:
-    """`folder` is where files are made. If `flat`, all in one folder; else each where it belongs."""
+    """The files of one task, all directly in `folder` if `flat`, else each in its partition's folder below
+    it.
+    """
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class TaskFiles:
         self.lost = 0
 
     def set_schema(self, schema: pa.Schema) -> None:
-        """Rows of that schema, even if none comes."""
+        """Set the schema of the rows, for the case that no rows follow."""
         self.schema = self._columns(schema.empty_table()).schema
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -100,21 +103,23 @@ class TaskFiles:
             gathered.add(piece)
             if gathered.rows >= ROW_GROUP_ROWS or gathered.bytes >= ROW_GROUP_BYTES:
                 self._write_group(unit)
+        # The limit is on the sum over all units: rows of many days may arrive mixed.
         while sum(each.bytes for each in self._gathered.values()) > self._limits.gathered_bytes_max:
             self._write_group(max(self._gathered, key=lambda unit: self._gathered[unit].bytes))
 
     def close(self) -> tuple[DataFile, ...]:
-        """What may be committed now."""
+        """Write and sync everything. Returns the files that may be committed now."""
         for unit in list(self._gathered):
             self._write_group(unit)
         for unit in list(self._open):
             self._finish(unit)
+        # One sync for each folder is enough: it covers the entries of all files in it.
         for folder in {file.folder for file in self._finished}:
             sync_folder(self._place(folder))
         return tuple(self._finished)
 
     def discard(self) -> None:
-        """After a failure: the files are nobody's."""
+        """Delete the files after a failure."""
         for file in self._open.values():
             file.abandon()
         for finished in self._finished:
@@ -126,6 +131,7 @@ class TaskFiles:
         add_spans(self.spans, spans_of(rows))
         if unit not in self._open:
             if len(self._open) >= self._limits.open_files_max:
+                # The oldest file is finished. Later rows of its unit go to a new file.
                 self._finish(next(iter(self._open)))
             self._open[unit] = self._new_file(unit, rows.schema)
         if self._open[unit].write(rows) >= FILE_BYTES_MAX:
@@ -169,13 +175,14 @@ class _OpenFile:
         self._path = place / name
         self._facts = (folder, name)
         self._rows = 0
+        # "x" fails on an existing name, so no file is ever overwritten.
         self._file = self._path.open("xb")
-        # What no calendar has, some who read statistics cannot read: see `has_no_time`.
+        # Some readers of statistics fail on times that no calendar has: see `has_no_time`.
         without = {shape.time_column} if has_no_time(folder) else set[str]()
         self._writer = parquet_writer(self._file, schema, shape.compression, without)
 
     def write(self, rows: pa.Table) -> int:
-        """Returns how large the file is by now."""
+        """Write the rows. Returns the size of the file so far."""
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._rows += rows.num_rows
         return self._file.tell()
@@ -214,14 +221,14 @@ def columns_with_statistics(schema: pa.Schema) -> list[str]:
 
 
 def _counts_up(field: pa.Field) -> bool:
-    """Offsets and times of records: next to nothing as differences."""
+    """Whether the column holds offsets or times of records, which take almost no space as differences."""
     return field.name in WITHOUT_DICTIONARY and (
         pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)
     )
 
 
 def spans_of(rows: pa.Table | pa.RecordBatch) -> dict[TopicPartition, OffsetSpan]:
-    """Which offsets of which partitions the rows are from, if they have such columns."""
+    """The offsets of the rows by partition, if they have the columns for it."""
     if not set(OFFSET_COLUMNS) <= set(rows.schema.names):
         return {}
     if isinstance(rows, pa.RecordBatch):
@@ -235,12 +242,12 @@ def spans_of(rows: pa.Table | pa.RecordBatch) -> dict[TopicPartition, OffsetSpan
 
 
 def is_penstock_file(name: str) -> bool:
-    """Whether we give such names. What else somebody puts into the folder of a table is not touched."""
+    """Whether the name is one that Penstock gives. Other files in a table's folder are never touched."""
     return NAMES.fullmatch(name) is not None
 
 
 def check_written(files: Iterable[tuple[Path, DataFile]]) -> None:
-    """LakeRefused unless the driver sees each file as the task wrote it."""
+    """LakeTableError unless the driver sees each file with the size that the task wrote."""
     for path, file in files:
         size = path.stat().st_size if path.is_file() else None
         if size is None:

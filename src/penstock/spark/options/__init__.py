@@ -1,1 +1,1 @@
-"""The options of `format("penstock")`: names, values, and the cluster client they describe."""
+"""Options of `format("penstock")`: names, values, and the cluster client that they describe."""

@@ -1,4 +1,4 @@
-"""From options to a client of the cluster."""
+"""The settings of a cluster client, made from options."""
 
 from penstock.spark.options.cluster_access import ClusterAccess
 from penstock.spark.pool import ClientSettings

@@ -1,6 +1,6 @@
-"""How a cluster is reached, as the options of a read or a write say it: addresses, patience, TLS.
+"""The options that describe the connection to a cluster: addresses, timeout, TLS.
 
-Pure: files that are named here are opened where a connection is made, on every machine.
+The functions are pure: files named in options are opened where a connection is made, on every machine.
 """
 
 from typing import Final, NamedTuple
@@ -16,13 +16,13 @@ _TIMEOUT_S: Final = 60.0
 
 
 class ClusterAccess(NamedTuple):
-    """How the cluster is reached."""
+    """How to connect to the cluster."""
 
     bootstrap: tuple[Address, ...]
     client_id: str = CLIENT_ID
     timeout_s: float = _TIMEOUT_S
     tls: ClientTls | None = None
-    """Files must be there on the driver and on every executor."""
+    """Its files must exist on the driver and on every executor."""
 
 
 def parse_access(given: SourceOptions) -> ClusterAccess:
@@ -68,7 +68,7 @@ def _tls(given: SourceOptions) -> ClientTls | None:
 
 
 def _check_store_type(given: SourceOptions, store: str) -> None:
-    """Java's own stores are left to Java: here are PEM files."""
+    """Reject Java keystores: only PEM files are supported."""
     location = given.text(f"kafka.ssl.{store}.location")
     kind = (given.text(f"kafka.ssl.{store}.type") or "PEM").strip().upper()
     is_java = location is not None and location.lower().endswith((".jks", ".p12", ".pfx"))

@@ -1,10 +1,10 @@
-"""The names of options: ours, Spark's, and those of Kafka's clients.
+"""The names of options: Penstock's, Spark's, and those of Kafka's clients.
 
-Spark gives a source every option of the query, in lower case. A name that nobody knows is most often
-a misspelt one, and silently doing without it (`startingOffset`) can cost a user their data. So it is
-an error that says which name is near.
+Spark passes a source every option of the query, in lower case. An unknown name is most often a misspelt
+one, and ignoring it (`startingOffset`) can lose a user's data. So an unknown name is an error that names a
+similar known option.
 
-Rule: an option of the official Kafka source is here, whether it has an effect or not, because
+Rule: Every option of the official Kafka source is listed here, whether it has an effect or not, because
       changing the format's name shall be the whole migration.
 """
 
@@ -42,7 +42,7 @@ READ_OPTIONS: Final = (
     "groupIdPrefix",
     "mirrorOffsets",
     "queryName",
-    # Of the official source, without effect here: our client retries by its own rules.
+    # Options of the official source that have no effect here: our client has its own retry rules.
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
@@ -50,7 +50,7 @@ READ_OPTIONS: Final = (
 )
 WRITE_OPTIONS: Final = (*CONNECTION_OPTIONS, "topic", "includeHeaders", "includeTimestamp")
 
-# What Spark itself adds to the options of a query, or reads from them.
+# Options that Spark itself adds to a query, or reads from its options.
 _SPARK: Final = frozenset(
     {
         "path",
@@ -92,7 +92,8 @@ KAFKA_OPTIONS: Final = (
 KAFKA_READ_OPTIONS: Final = ("group.id", "isolation.level", "fetch.max.bytes", "max.partition.fetch.bytes")
 KAFKA_WRITE_OPTIONS: Final = ("acks", "compression.type", "enable.idempotence", "max.request.size")
 
-# And those that have none: they tune a client that is not used, and are taken so that queries move over.
+# Settings of Kafka's clients without an effect here: they tune a client that is not used. They are accepted
+# so that queries can be moved without changes.
 _KAFKA_WITHOUT_EFFECT: Final = frozenset(
     {
         "allow.auto.create.topics",
@@ -172,7 +173,7 @@ _SASL_REASON: Final = "SASL is not supported yet; use security.protocol SSL, wit
 
 
 def check_names(options: Iterable[str], known: tuple[str, ...], kafka: tuple[str, ...]) -> None:
-    """ConfigError for the first name that means nothing here."""
+    """ConfigError for the first name that is not a known option."""
     ours = {name.lower(): name for name in known}
     for name in options:
         lower = name.lower()

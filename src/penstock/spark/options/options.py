@@ -1,11 +1,12 @@
-"""What a user said in `.option(...)`, checked and typed.
+"""Settings of reads and writes, parsed from `.option(...)` and validated.
 
-Names, precedence and defaults are those of Spark's own Kafka source and sink, so that changing the
-format's name is the whole migration. Pure: what is wrong in itself is found here, before anything is
-connected; what is wrong only beside the cluster (no such topic) is found by whoever asks it.
+Names, precedence and defaults are those of Spark's own Kafka source and sink, so that changing the format's
+name is the whole migration. The functions are pure: errors in the options themselves are found here, before
+any connection is made. Errors that depend on the cluster (no such topic) are found by discovery.py and the
+sink.
 
-Rule 1: every message names the option, its value and what to give instead.
-Rule 2: settings are plain values that can be pickled: Spark sends them to every executor.
+Rule 1: Every message names the option, its value and a valid alternative.
+Rule 2: Settings are plain values that can be pickled: Spark sends them to every executor.
 """
 
 import re
@@ -41,9 +42,9 @@ _FETCH_BYTES_MIN: Final = 64 * 1024
 _TRIGGER_DELAY_MS_MAX: Final = 15 * 60_000
 _DISCOVERY_MS: Final = 1_000
 _BATCH_RECORDS_PER_TASK: Final = 1_000_000
-"""Batch reads cut larger ranges: tasks that are seconds long, whatever the number of partitions."""
+"""Batch reads split larger ranges, so that tasks take seconds, whatever the number of partitions."""
 _WRITE_BYTES: Final = 1_000_000
-"""Below the largest batch that topics take by default (`max.message.bytes`)."""
+"""Below the default limit of topics for a batch (`max.message.bytes`)."""
 
 
 ISOLATION_OPTION: Final = "kafka.isolation.level"
@@ -60,7 +61,7 @@ class TopicPattern(NamedTuple):
     text: str
 
     def matches(self, topic: str) -> bool:
-        """As Java's Pattern.matches: the whole name."""
+        """Match the whole name, as Java's Pattern.matches does."""
         return re.fullmatch(self.text, topic) is not None
 
 
@@ -72,7 +73,7 @@ TopicSubscription = NamedTopics | TopicPattern | AssignedPartitions
 
 
 class SpecificOffsets(NamedTuple):
-    """-1 is latest, -2 earliest."""
+    """Offsets by partition. -1 is latest, -2 is earliest."""
 
     offsets: dict[TopicPartition, int]
 
@@ -95,7 +96,7 @@ ReadBound = EarliestOrLatest | SpecificOffsets | GlobalTimestamp | SpecificTimes
 
 
 def may_move(bound: ReadBound, *, latest_if_no_match: bool) -> bool:
-    """Whether it can be another one when it is looked up again a little later."""
+    """Whether the bound may resolve to another offset when it is looked up again a little later."""
     if isinstance(bound, SpecificOffsets):
         return LATEST in bound.offsets.values()
     return bound == EarliestOrLatest(LATEST) or (
@@ -104,7 +105,7 @@ def may_move(bound: ReadBound, *, latest_if_no_match: bool) -> bool:
 
 
 class TriggerLimits(NamedTuple):
-    """How much one trigger of a stream takes."""
+    """How much one trigger of a stream reads."""
 
     offsets_max: int | None = None
     offsets_min: int | None = None
@@ -171,7 +172,7 @@ def stream_read_settings(options: Mapping[str, str]) -> ReadSettings:
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
-    """What the columns of a read depend on."""
+    """Whether the read has a column for headers, which Spark needs before it creates a reader."""
     check_names(options, READ_OPTIONS, KAFKA_READ_OPTIONS)
     return SourceOptions(options).flag("includeHeaders", default=False)
 
@@ -230,7 +231,11 @@ def _pattern(text: str) -> str:
 
 
 def _bound(given: SourceOptions, which: str, default: ReadBound) -> ReadBound:
-    """A time for everything wins over times, and these over offsets: the order of the official source."""
+    """Parse the bound.
+
+    One timestamp for all partitions has precedence over timestamps by partition, and these have precedence
+    over offsets, as in the official source.
+    """
     if (text := given.text(f"{which}Timestamp")) is not None:
         return GlobalTimestamp(whole_number(f"{which}Timestamp", text, least=0))
     if (text := given.text(f"{which}OffsetsByTimestamp")) is not None:
@@ -268,6 +273,7 @@ def _check_order(start: ReadBound, end: ReadBound) -> None:
         raise ConfigError(f"starting{what} and ending{what} name different partitions: {different[0]}")
     for partition, begin in first.items():
         until = last[partition]
+        # Negative numbers stand for earliest and latest, which have no order before they are resolved.
         if begin > until and begin >= 0 and until >= 0:
             raise ConfigError(f"starting{what} of {partition} is {begin}, after ending{what}, {until}")
 
@@ -292,7 +298,11 @@ def _limits(given: SourceOptions) -> TriggerLimits:
 
 
 def _read_committed(given: SourceOptions) -> bool:
-    """By default, unlike Kafka's consumers: what a transaction took back was never meant to be read."""
+    """Whether to read only committed records.
+
+    That is the default here, unlike in Kafka's consumers, because records of an aborted transaction were
+    never meant to be read.
+    """
     return one_of(ISOLATION_OPTION, given.text(ISOLATION_OPTION) or READ_COMMITTED, ISOLATION_LEVELS)
 
 
@@ -310,7 +320,7 @@ def write_settings(options: Mapping[str, str]) -> WriteSettings:
     check_names(options, WRITE_OPTIONS, KAFKA_WRITE_OPTIONS)
     topic = (given.text("topic") or "").strip()
     codecs = {codec.name.lower(): codec for codec in Codec}
-    # Who asks for no answer gets one all the same: a write that failed must not look like one that did not.
+    # acks=0 is treated as acks=1, so that a failed write never looks like a successful one.
     levels = {"all": -1, "-1": -1, "1": 1, "0": 1}
     acks = one_of("kafka.acks", given.text("kafka.acks") or "all", levels)
     return WriteSettings(
@@ -325,7 +335,7 @@ def write_settings(options: Mapping[str, str]) -> WriteSettings:
 
 
 def _is_idempotent(given: SourceOptions, acks: int) -> bool:
-    """As with Kafka's producer: unless something else is asked for that it cannot be with."""
+    """Whether the producer is idempotent. The default is that of Kafka's producer: only with acks=all."""
     is_idempotent = given.flag("kafka.enable.idempotence", default=acks == -1)
     if is_idempotent and acks != -1:
         raise ConfigError(

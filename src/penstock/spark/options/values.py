@@ -1,6 +1,6 @@
-"""The values of options: from text to what it means, or to an error that shows a right one.
+"""Parsing of option values. An error contains a valid example.
 
-Pure: nothing here knows a cluster.
+The functions are pure and use no cluster.
 """
 
 import json
@@ -34,7 +34,7 @@ Choice = TypeVar("Choice")
 
 
 class SourceOptions:
-    """Options by name, whatever the case of its letters."""
+    """Options by name. Case is ignored."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
@@ -69,7 +69,7 @@ def _bounds(least: int, most: int) -> str:
 
 
 def _digits(text: str) -> int:
-    """As Java reads numbers, and nothing else that Python takes for one: 1_000, digits of other scripts."""
+    """Parse a number as Java does. Python would also accept 1_000 and digits of other scripts."""
     if not _NUMBER.fullmatch(text):
         raise ValueError("not a whole number")
     return int(text)
@@ -87,7 +87,7 @@ def one_of(name: str, text: str, choices: Mapping[str, Choice]) -> Choice:
 
 
 def milliseconds(name: str, text: str) -> int:
-    """As Spark reads times: 90s, 15m, 2h; a number alone is milliseconds."""
+    """Parse a duration as Spark does: 90s, 15m, 2h. A plain number is in milliseconds."""
     found = _TIME.fullmatch(text.strip().lower())
     time_ms = int(int(found["digits"]) * _UNITS_MS[found["unit"] or "ms"]) if found else LONG_MAX + 1
     if time_ms > LONG_MAX:

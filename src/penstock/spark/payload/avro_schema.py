@@ -1,10 +1,11 @@
-"""An Avro schema (.avsc) as columns.
+"""Conversion of an Avro schema (.avsc) to columns.
 
-A union of null and one other type is that type, which may be null; other unions have no single column
-type. Logical types say the type of a column, while decoding works on what they are made of: numbers and bytes
-become times and decimals a column at a time.
+A union of null and one other type is that type, nullable. Other unions have no single column type. Logical
+types decide the type of a column, while decoding uses the underlying types: numbers and bytes become times
+and decimals a column at a time.
 
-Rule: every part of a value takes at least one byte, or a count in a few bytes would ask for endless memory.
+Rule: Every part of a value takes at least one byte. Otherwise a count in a few bytes could request
+      unbounded memory.
 """
 
 import copy
@@ -67,7 +68,7 @@ class AvroSchema(NamedTuple):
     schema: StructType
     shape: RecordShape
     decoding: Any
-    """As fastavro reads it: without logical types."""
+    """The schema that fastavro decodes with, without logical types."""
 
 
 class _AvroType(NamedTuple):
@@ -112,7 +113,7 @@ class _AvroSchemaReader:
         return self._file.error_at(f"field {path}" if path else "", problem)
 
     def typed(self, schema: Any, path: str, inside: tuple[str, ...]) -> _AvroType:
-        """`inside` are the names of the records around."""
+        """The column type of a schema. `inside` holds the names of the enclosing records."""
         if isinstance(schema, list):
             return self._union(schema, path, inside)
         if isinstance(schema, str):

@@ -1,9 +1,10 @@
-"""Avro values: plain binary, or framed as a schema registry's clients do (a zero byte, the schema's number).
+"""Avro values: plain binary, or framed by a schema registry's clients (a zero byte and a schema number).
 
-Plain values do not say which schema wrote them, so all must be written with the one given. Framed ones do:
-`valueSchema` may then name a file for each number, oldest first, and the last one says the columns.
+A plain value does not contain its schema, so all values must be written with the given one. A framed value
+does: `valueSchema` may then name a file for each number, oldest first, and the last file defines the
+columns.
 
-Rule: a value is used up to its last byte, or it was written with another schema.
+Rule: A value is decoded up to its last byte. Otherwise it was written with another schema.
 """
 
 import struct
@@ -23,7 +24,7 @@ _FRAME: Final = struct.Struct(">BI")
 
 
 class InvalidAvroValue(ValueError):
-    """A value that the decoder took, and should not have."""
+    """A value that the decoder accepted although it does not match the schema."""
 
 
 class AvroReader:

@@ -1,8 +1,8 @@
-"""Spark's DDL as a schema: `id bigint not null, items array<struct<sku string, n int>>`.
+"""A parser for Spark's DDL schemas: `id bigint not null, items array<struct<sku string, n int>>`.
 
-Spark's own parser lives in the JVM, which a source's Python process cannot ask.
+Spark's own parser runs in the JVM, which a source's Python process cannot call.
 
-Rule: every message says where in the text the parser was.
+Rule: Every message contains the position in the text.
 """
 
 import re
@@ -110,7 +110,7 @@ class _DdlParser:
         return self._tokens[self._next]
 
     def _accept(self, *texts: str) -> bool:
-        """Whether the next token is one of these, which is then passed over."""
+        """Whether the next token is one of these. If so, it is consumed."""
         token = self._token
         found = token.kind in ("name", "sign") and token.text.lower() in texts
         self._next += found
@@ -122,7 +122,7 @@ class _DdlParser:
             raise self.error_at(f"{text} is expected here, and there is {found}")
 
     def fields(self, *, end: str, depth: int) -> list[StructField]:
-        """Up to `end`, which is passed over; "" is the end of the text."""
+        """The fields up to `end`, which is consumed. "" is the end of the text."""
         fields: list[StructField] = []
         while not self._is_at(end):
             if fields:

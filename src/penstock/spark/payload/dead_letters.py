@@ -1,14 +1,13 @@
 """Bad rows on their way to a dead-letter topic.
 
-Reading has no side effects: Spark reads as often as it likes, for every action on a DataFrame, for tasks
-that it runs twice to be faster, for batches after a crash. So the source writes nothing. It gives each bad
-row a column `deadLetter` that holds the record to be written, whole, and the query writes it like
-anything else.
+Reading has no side effects: Spark may read repeatedly, for every action on a DataFrame, for speculative
+tasks, for batches after a crash. So the source writes nothing. It adds a column `deadLetter` to each bad
+row, which holds the complete record to be written, and the query writes it like other records.
 
     good, dead = split_dead_letters(rows)
 
-Rule: a dead letter has the key, the value and the headers of its record, and headers that say why and from
-      where. Writing is at least once; topic, partition and offset tell which letters are the same.
+Rule: A dead letter has the key, value and headers of its record, and more headers with the reason and the
+      source. Writing is at least once; topic, partition and offset identify duplicate letters.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,7 +46,7 @@ _PARTITIONS: Final = 1
 
 
 class SourceRecords(NamedTuple):
-    """The records that values are from, as far as they are needed."""
+    """The source records of some values, as far as they are needed."""
 
     partition: TopicPartition
     offsets: pa.Array
@@ -57,7 +56,7 @@ class SourceRecords(NamedTuple):
 
 
 def dead_letter_column(origin: SourceRecords, bad: Mapping[int, str], topic: str | None) -> pa.Array:
-    """One for each row: null unless it is bad. `bad` are rows and reasons."""
+    """The dead letter of each row, null for good rows. `bad` maps rows to reasons."""
     count, kind = len(origin.offsets), arrow_type(DEAD_LETTER_TYPE)
     if not bad:
         return pa.nulls(count, kind)
@@ -91,7 +90,7 @@ def _dead_letter(origin: SourceRecords, row: int, reason: str, topic: str | None
 class Split(NamedTuple):
     good: "DataFrame"
     dead: "DataFrame"
-    """As `format("penstock")` writes it: topic, key, value, headers."""
+    """Rows in the form that `format("penstock")` writes: topic, key, value, headers."""
 
 
 def split_dead_letters(rows: "DataFrame") -> Split:
@@ -109,15 +108,16 @@ WriteBatch = Callable[["DataFrame", int], None]
 
 
 def with_dead_letters(write: WriteBatch, options: Mapping[str, str]) -> WriteBatch:
-    """For `foreachBatch`: dead letters are written, then `write` gets the good rows.
+    """A function for `foreachBatch` that writes dead letters and then passes the good rows to `write`.
 
-    `options` say how the cluster is reached, as for `format("penstock")`. Topics that are missing are made.
-    A batch that is run again writes its dead letters again.
+    `options` describe the connection, as for `format("penstock")`. Missing topics are created. A batch that
+    runs again writes its dead letters again.
     """
     settings = write_settings(options)
 
     def write_batch(rows: "DataFrame", batch_id: int) -> None:
-        rows = rows.persist()  # or each of the three would read the topic and parse its values again
+        # Without this each of three actions would read the topic and parse its values again.
+        rows = rows.persist()
         try:
             good, dead = split_dead_letters(rows)
             if topics := [row.topic for row in dead.select("topic").distinct().collect()]:

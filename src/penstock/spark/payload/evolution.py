@@ -1,7 +1,8 @@
-"""How a schema may change: new optional fields may come, all else stays.
+"""Schema evolution: optional fields may be added, and everything else stays.
 
-Rows of before must be readable with the schema of after, and queries on before must mean the same on
-after. So older rows have null in new columns, and nothing is removed, renamed or given another type.
+Older rows must be readable with the newer schema, and queries for the older schema must mean the same with
+the newer one. So older rows have null in new columns, and no field is removed, renamed or given another
+type.
 """
 
 import json
@@ -16,9 +17,11 @@ from penstock.errors import ConfigError
 
 
 def added_columns(before: StructType, after: StructType, where: str) -> list[str]:
-    """The names of new fields, those of structs with a dot. ConfigError if `after` does more than add them.
+    """The names of new fields, with dots inside of structs.
 
-    `where` is for messages: which schema came after which.
+    ConfigError if `after` does more than add fields.
+
+    `where` is for messages: it names the two schemas.
     """
     return list(_added(before, after, "", where))
 
@@ -71,13 +74,15 @@ def _compared_types(old: DataType, new: DataType, path: str, where: str) -> Iter
 
 
 def check_and_save_schema(path: Path, schema: StructType) -> list[str]:
-    """Compare with what was remembered there at the last start, and remember this one from now on.
+    """Compare the schema with the one that the last start saved at `path`, and save it for the next start.
 
-    Returns the names of columns that are new. ConfigError, and nothing is changed, if it does not fit.
+    Returns the names of new columns. ConfigError if the schemas do not fit; the saved schema then stays as
+    it is.
     """
     added = []
     if path.exists():
         added = added_columns(_load_schema(path), schema, f"is not a later version of the one in {path}")
+    # A replaced file is complete or absent, so that a crash cannot leave a partial schema.
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(schema.jsonValue(), indent=1))
     os.replace(draft, path)

@@ -1,4 +1,4 @@
-"""A JSON Schema as columns.
+"""Conversion of a JSON Schema to columns.
 
     object with properties               struct, or the columns themselves
     object with additionalProperties     map<string, ...>
@@ -8,10 +8,10 @@
     string with contentEncoding base64   binary
     integer format int32, number float   int, float
 
-What is not in `required` may be missing or null. All else that a JSON Schema can say (minimum, pattern,
-enum) is about values, not about columns, and is not checked.
+Fields that are not in `required` may be missing or null. The other keywords of JSON Schema (minimum,
+pattern, enum) describe values, not columns, and are not checked.
 
-Rule: what would need more than one type in a column is an error that names its place.
+Rule: A schema that would need more than one type for a column is an error that names its position.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ _UNSUPPORTED: Final = ("allOf", "not", "if", "patternProperties", "dependentSche
 
 
 class _SchemaPath(NamedTuple):
-    """Where in the file, as a JSON pointer; and which references led there."""
+    """A position in the file as a JSON pointer, and the references that led there."""
 
     pointer: str = "#"
     references: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class _SchemaPath(NamedTuple):
 
 
 def parse_json_schema(file: SchemaFile) -> StructType:
-    """Also what `df.schema.json()` prints, which says itself that it is a struct."""
+    """The columns of a JSON Schema, or of the output of `df.schema.json()`, whose type is "struct"."""
     document = file.document()
     if not isinstance(document, dict):
         raise file.error_at("", "a JSON Schema is an object; this is none")

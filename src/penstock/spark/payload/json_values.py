@@ -1,11 +1,11 @@
-"""JSON values: one decoder for the whole schema, made by msgspec from its types.
+"""JSON values: one decoder for the whole schema, which msgspec builds from its types.
 
-It parses and checks in one pass, refuses what does not fit, and says where in the value it was. Fields
-that the schema does not have are passed over.
+The decoder parses and validates in one pass, rejects a value that does not fit, and returns the position of
+the error. Fields that the schema does not have are ignored.
 
-Rule 1: nothing is converted. A number is no string, 1.0 is no integer, a time has a zone unless the
-        column is timestamp_ntz. Only decimals may be numbers or strings.
-Rule 2: of a name that comes twice in an object, the last counts.
+Rule 1: No value is converted. A number is no string, 1.0 is no integer, a time has a zone unless the column
+        is timestamp_ntz. Only decimals may be numbers or strings.
+Rule 2: Of two fields with the same name in an object, the last one counts.
 """
 
 import datetime
@@ -92,7 +92,10 @@ class JsonReader:
 
 
 def _object_type(struct: StructType, file: SchemaFile) -> type[msgspec.Struct]:
-    """Fields are f0, f1 ... in Python: names in JSON may be anything."""
+    """A msgspec type for a struct.
+
+    Its Python fields are named f0, f1 ..., because JSON names may be any text.
+    """
     fields: list[Any] = []
     for number, field in enumerate(struct.fields):
         kind = _python_type(field.dataType, file)
@@ -101,9 +104,9 @@ def _object_type(struct: StructType, file: SchemaFile) -> type[msgspec.Struct]:
         else:
             fields.append((f"f{number}", kind, msgspec.field(name=field.name)))
     try:
-        # No object of these can be part of a cycle, so the collector need not look at them.
+        # These objects cannot be part of a reference cycle, so the garbage collector need not track them.
         return msgspec.defstruct("Value", fields, gc=False, kw_only=True)
-    except ValueError as error:  # a name that comes twice, or has quotes or control characters
+    except ValueError as error:  # duplicate names, or names with quotes or control characters
         raise file.error_at(f"fields {', '.join(struct.fieldNames())}", str(error)) from None
 
 
@@ -155,14 +158,17 @@ def _shape(kind: DataType) -> ColumnShape:
 
 
 def _instants(values: Values) -> pa.Array:
-    """Zones may differ from row to row, which Arrow's own conversion does not take."""
+    """Timestamps with zones that differ from row to row, which Arrow's own conversion rejects."""
     epoch, microsecond = _EPOCH, _MICROSECOND
     microseconds = [None if value is None else (value - epoch) // microsecond for value in values]
     return pa.array(microseconds, pa.int64()).view(pa.timestamp("us", "UTC"))
 
 
 def _floats(values: Values) -> pa.Array:
-    """Those that are too large for half of a double's bits become infinite, and JSON has no such numbers."""
+    """Convert to 32-bit floats.
+
+    A number that is too large would become infinite, which JSON does not have.
+    """
     floats = pa.array(values, pa.float64()).cast(pa.float32())
     if pc.any(pc.is_inf(floats)).as_py():
         raise ValueError("a number is too large for a float")
@@ -170,7 +176,7 @@ def _floats(values: Values) -> pa.Array:
 
 
 def _decimals(values: Values, precision: int, scale: int) -> pa.Array:
-    """Checked here: pyarrow crashes on exponents such as that of 1e-999999999."""
+    """Convert decimals that were checked here: pyarrow crashes on exponents such as that of 1e-999999999."""
     return decimals([_digits(value, precision, scale) for value in values], precision, scale)
 
 

@@ -1,13 +1,14 @@
-"""Values as columns, whatever their format; and what becomes of those that cannot be read.
+"""Values as columns in any format, and the handling of values that cannot be read.
 
-Columns stand beside those of the topic (key, topic, partition, offset ...) and instead of `value`, which a
-schema of the user's can still ask for. A field that has the name of one of these gets `value_` in front.
+The columns are added to those of the topic (key, topic, partition, offset ...) and replace `value`, which a
+schema of the user's can still request. A field with the name of one of these columns gets the prefix
+`value_`.
 
-Rule 1: a row is judged by the whole schema if any of its columns is asked for, so that it is good or bad
-        whoever asks. If none is asked for, values are not looked at.
-Rule 2: a value that is null (a tombstone) is a good row without any of its columns. Who reads decides what
-        it means, by the column `value`.
-Rule 3: values become Python objects only some thousands at a time, whatever was fetched at once.
+Rule 1: If a query reads any of the columns, a row is validated against the whole schema, so that a row is
+        good or bad for every query alike. If a query reads none of them, values are not parsed.
+Rule 2: A null value (a tombstone) is a good row with null in all of the columns. A query can recognise it
+        by the column `value`.
+Rule 3: At most some thousand values are Python objects at a time, however many were fetched.
 """
 
 import logging
@@ -34,7 +35,7 @@ ROWS_AT_ONCE: Final = 8192
 
 
 class ValueReader(Protocol):
-    """One format. `read` raises one of `errors` if a value is not as the schema says."""
+    """The reader of one format. `read` raises one of `errors` if a value does not match the schema."""
 
     schema: StructType
     shape: RecordShape
@@ -46,43 +47,43 @@ class ValueReader(Protocol):
 
 
 class BadValue(Exception):
-    """A value is not as its schema says. The message names the record and the remedy."""
+    """A value does not match its schema. The message names the record and the remedy."""
 
 
 class ParsedValues(NamedTuple):
     columns: list[pa.Array]
-    """In the order of the schema; null in bad rows."""
+    """Columns in the order of the schema, null in bad rows."""
     bad: dict[int, str]
-    """Which rows, and why."""
+    """Bad rows and the reasons."""
 
 
 class Payload:
-    """Made on the driver, sent to executors by pickle."""
+    """The parser of values. Created on the driver and pickled for the executors."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> "Payload | None":
-        """None if values stay bytes (valueFormat raw)."""
+        """The parser that the options describe. None if values stay bytes (valueFormat raw)."""
         settings = payload_settings(options)
         if settings is None:
             return None
         payload = cls(settings)
-        payload.fields()  # so that what is wrong with the schema is said now
+        payload.fields()  # reads the schema now, so that its errors are reported on the driver
         return payload
 
     def __init__(self, settings: PayloadSettings) -> None:
         self._settings = settings
 
     def __getstate__(self) -> dict[str, Any]:
-        """Decoders are made anew: they cannot be pickled."""
+        """The settings only: decoders cannot be pickled and are created again."""
         return {"_settings": self._settings}
 
     @property
     def schema(self) -> StructType:
-        """As the file says, with what is required. `evolution.check_and_save_schema` takes it."""
+        """The schema as in the file, with required fields. `evolution.check_and_save_schema` takes it."""
         return self._reader.schema
 
     def fields(self) -> list[StructField]:
-        """The columns that a table gets, all of which may be null."""
+        """The columns that a table gets. All of them are nullable."""
         fields = [
             StructField(name, nullable_field(field).dataType)
             for name, field in zip(self._names, self.schema.fields, strict=True)
@@ -95,13 +96,16 @@ class Payload:
         return [field.name for field in self.fields()]
 
     def needs_headers(self, wanted: Collection[str]) -> bool:
-        """And keys: for dead letters only. Values are needed if any of `names()` is wanted."""
+        """Whether headers and keys are needed, which is only the case for dead letters.
+
+        Values are needed if any of `names()` is in `wanted`.
+        """
         return dead_letters.DEAD_LETTER_COLUMN in wanted and self._settings.bad_rows is BadRows.DEAD_LETTER
 
     def columns(
         self, partition: TopicPartition, decoded: Decoded, wanted: Collection[str]
     ) -> dict[str, pa.Array]:
-        """Those of `names()` that are wanted. BadValue if a row is bad and none may be."""
+        """The wanted columns among `names()`. BadValue if a row is bad and bad rows are not allowed."""
         origin = SourceRecords(partition, decoded.offsets, decoded.values, decoded.keys, decoded.headers)
         parsed = self.parse(origin.values)
         self._check_bad_rows(origin, parsed.bad)
@@ -148,14 +152,14 @@ class Payload:
         names = [PREFIX + name if name.lower() in taken else name for name in self.schema.fieldNames()]
         seen: set[str] = set()
         for name in names:
-            if name.lower() in seen:  # Spark does not look at the case of letters
+            if name.lower() in seen:  # Spark ignores case
                 raise ConfigError(
                     f"schema {self._settings.file.name}: two columns would be named {name}; rename one field"
                 )
             seen.add(name.lower())
         return names
 
-    # Good and bad
+    # Bad rows
 
     def _parse_piece(self, values: list[bytes | None]) -> ParsedValues:
         rows, bad = self._read(values)
@@ -163,6 +167,7 @@ class Payload:
         try:
             return ParsedValues(record_columns(shape, rows), bad)
         except CONVERSION_ERRORS:
+            # The conversion of all rows failed: find the bad ones by bisection.
             misfits = dict(_unconvertible_rows(shape, rows, 0))
         for row in misfits:
             rows[row] = None
@@ -200,7 +205,7 @@ class Payload:
 
 
 def _unconvertible_rows(shape: RecordShape, rows: list[Any], first: int) -> Iterator[tuple[int, str]]:
-    """Which rows Arrow does not take, by halves; `first` is the number of the first of them."""
+    """The rows that Arrow cannot convert, found by bisection. `first` is the number of the first row."""
     try:
         record_columns(shape, rows)
     except CONVERSION_ERRORS as error:

@@ -1,4 +1,4 @@
-"""A message of a FileDescriptorSet as columns.
+"""Conversion of a message in a FileDescriptorSet to columns.
 
     protoc --include_imports --descriptor_set_out=orders.desc orders.proto
 
@@ -8,10 +8,10 @@
     uint32, fixed32                 bigint
     uint64, fixed64                 decimal(20,0)
     google.protobuf.Timestamp       timestamp
-    google.protobuf.*Value          what they wrap, or null
+    google.protobuf.*Value          the wrapped type, nullable
 
-A field that can tell absence (`optional`, a message, one of a oneof) is null when absent; any other has its
-default then, as Protocol Buffers define it.
+A field with presence (`optional`, a message, one of a oneof) is null when absent. Any other field then has
+its default, as Protocol Buffers define it.
 """
 
 from collections.abc import Callable, Iterator
@@ -76,7 +76,7 @@ class MessageSchema(NamedTuple):
     schema: StructType
     shape: RecordShape
     message: Any
-    """The class."""
+    """The message class."""
     has_required: bool
 
 
@@ -105,6 +105,7 @@ def _pool(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet) -> desc
     pool = descriptor_pool.DescriptorPool()
     there: set[str] = set()
     for each in described.file:
+        # A file must come after its imports, which is the order in which protoc writes them.
         if lacking := [name for name in each.dependency if name not in there]:
             raise file.error_at(each.name, f"{lacking[0]} is not in the set; make it with imports: {_MAKE}")
         try:
@@ -148,7 +149,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _has_required(descriptor: Descriptor) -> bool:
-    """Somewhere in it. That it does not contain itself is known by now."""
+    """Whether the message or a nested one has a required field. Recursive messages were rejected before."""
     return any(
         field.is_required or (field.message_type is not None and _has_required(field.message_type))
         for field in descriptor.fields
@@ -162,7 +163,7 @@ class _MessageReader:
     def record(
         self, message: Descriptor, path: str, inside: tuple[str, ...]
     ) -> tuple[StructType, RecordShape]:
-        """`inside` are the names of the messages around."""
+        """The struct of a message. `inside` holds the names of the enclosing messages."""
         name = message.full_name
         if name in inside:
             raise self._file.error_at(

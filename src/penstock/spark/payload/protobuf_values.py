@@ -1,4 +1,4 @@
-"""Values that are Protocol Buffers messages. Fields that the descriptor does not have are passed over."""
+"""Protocol Buffers values. Fields that the descriptor does not have are ignored."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from penstock.spark.payload.protobuf_schema import parse_protobuf_schema
 from penstock.spark.payload.schema_files import SchemaFile
 
 _FRAMED: Final = b"\x00"
-"""No message begins so: there is no field 0."""
+"""No message begins with a zero byte, because there is no field 0."""
 
 
 class ProtobufReader:

@@ -1,9 +1,9 @@
-"""What the option valueSchema names: a file, or the schema itself.
+"""The schema in the option valueSchema: a file, or the schema itself.
 
-A file is read once, on the driver; tasks get its content. So executors need no copy, and a file that
-changes has an effect when a query is started again.
+A file is read once, on the driver, and tasks get its content. So executors need no copy, and a changed file
+takes effect when a query is started again.
 
-Rule: whatever is wrong is a ConfigError that names the file and the place in it.
+Rule: Every problem is a ConfigError that names the file and the position in it.
 """
 
 import json
@@ -17,7 +17,7 @@ OPTION = "valueSchema"
 
 class SchemaFile(NamedTuple):
     name: str
-    """For messages: the path, or the option if the schema was given as it is."""
+    """For messages: the path, or the option if the schema is given inline."""
     content: bytes
 
     def error_at(self, place: str, problem: str) -> ConfigError:
@@ -32,7 +32,7 @@ class SchemaFile(NamedTuple):
             raise self.error_at(f"byte {error.start}", "it is no text in UTF-8") from None
 
     def document(self) -> Any:
-        """Its JSON."""
+        """The content, parsed as JSON."""
         text = self.text
         try:
             return json.loads(text)
@@ -45,7 +45,7 @@ class SchemaFile(NamedTuple):
 
 class Version(NamedTuple):
     number: int | None
-    """In a schema registry; None stands for all numbers."""
+    """The schema's number in a schema registry. None: any number."""
     file: SchemaFile
 
 
@@ -55,6 +55,7 @@ def read_schema_file(path: str) -> SchemaFile:
     except OSError as error:
         problem = (error.strerror or str(error)).lower()
     except ValueError as error:  # a null character in a path
+        # Only a value with an older schema has to be resolved against the newest one.
         problem = str(error)
     raise ConfigError(
         f"option {OPTION} is {path!r}, and this file cannot be read: {problem}. "

@@ -1,12 +1,12 @@
-"""The options about values, checked and typed.
+"""The options about values, parsed and validated.
 
     valueFormat      raw (the default), json, avro, avro-confluent, protobuf
     valueSchema      a file, or the schema itself
     valueMessage     protobuf: which message of the file
     badRows          fail (the default), null, deadletter
-    deadLetterTopic  deadletter: where bad rows go; <topic>.dead unless it is said
+    deadLetterTopic  deadletter: the topic for bad rows, by default <topic>.dead
 
-Rule: an option that has no meaning beside the others is an error, not ignored.
+Rule: An option without a meaning beside the others is an error and is not ignored.
 """
 
 import re
@@ -39,7 +39,7 @@ class BadRows(Enum):
 
 
 class PayloadSettings(NamedTuple):
-    """Plain values, the content of files among them: Spark sends them to every executor."""
+    """Plain values, with the content of files: Spark sends them to every executor."""
 
     format: PayloadFormat
     versions: tuple[Version, ...]
@@ -53,7 +53,7 @@ class PayloadSettings(NamedTuple):
 
 
 def payload_settings(options: Mapping[str, str]) -> PayloadSettings | None:
-    """None if values stay bytes."""
+    """The settings of the options. None if values stay bytes."""
     given = {name.lower(): value for name, value in options.items()}
 
     def text(name: str) -> str | None:

@@ -1,10 +1,10 @@
-"""From Python objects to columns, a whole column at a time.
+"""Conversion of Python objects to columns, a whole column at a time.
 
-A shape says how to reach the parts of an object and what Arrow type they have. Each format makes
-shapes that fit its own objects; turning them into arrays is the same for all.
+A shape describes how to reach the parts of an object and their Arrow types. Each format creates shapes for
+its own objects; converting them to arrays is the same for all formats.
 
-Rule: a part that does not fit its Arrow type raises one of MISFITS, and nothing else. Whoever asked finds the
-      row by asking again with fewer.
+Rule: A part that does not fit its Arrow type raises one of CONVERSION_ERRORS, and no other exception. The
+      caller finds the row by converting fewer rows.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ Values = Sequence[Any]
 class LeafShape(NamedTuple):
     kind: pa.DataType
     convert: Callable[[Values], pa.Array] | None = None
-    """For objects that Arrow does not understand itself."""
+    """A conversion for objects that Arrow does not understand."""
 
 
 class FieldShape(NamedTuple):
@@ -51,7 +51,7 @@ ColumnShape = LeafShape | RecordShape | ListShape | MapShape
 
 
 def nullable(kind: DataType) -> DataType:
-    """The same type with nothing required: a row without a value has none of its columns."""
+    """The same type with everything nullable: a row without a value has null in all of its columns."""
     match kind:
         case StructType():
             return StructType([nullable_field(field) for field in kind.fields])
@@ -68,17 +68,18 @@ def nullable_field(field: StructField) -> StructField:
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """As Spark derives it for a column of this type."""
+    """The Arrow type that Spark derives for a column of this type."""
     return to_arrow_type(nullable(kind), timezone="UTC")
 
 
 def decimals(numbers: Values, precision: int, scale: int) -> pa.Array:
-    """Of whole numbers, `scale` of whose digits are behind the dot."""
+    """A decimal column from whole numbers, whose last `scale` digits are decimal places."""
     limit = 10**precision
     for number in numbers:
         if number is not None and not -limit < number < limit:
             raise ValueError(f"a number has more digits than decimal({precision},{scale})")
     whole = pa.array(numbers, pa.decimal128(precision, 0))
+    # The buffer is reinterpreted with the scale, so no value is converted twice.
     return pa.Array.from_buffers(pa.decimal128(precision, scale), len(whole), whole.buffers())
 
 
@@ -101,7 +102,7 @@ def build(shape: ColumnShape, values: Values) -> pa.Array:
 
 
 def record_columns(shape: RecordShape, values: Values) -> list[pa.Array]:
-    """The parts of all records; of one that is None, every part is null."""
+    """The columns of all records. A record that is None has null in every column."""
     is_whole = None not in values
     return [
         build(part.shape, list(map(part.get, values) if is_whole else _parts(part, values)))
@@ -114,7 +115,7 @@ def _parts(part: FieldShape, values: Values) -> Iterable[Any]:
 
 
 def _list_offsets(values: Values) -> pa.Array:
-    """Where each list begins in the flattened ones; null for one that is None."""
+    """Where each list begins in the concatenated lists. Null for a list that is None."""
     borders: list[int | None] = []
     position = 0
     for value in values:

@@ -1,1 +1,1 @@
-"""Records in bulk: batches to Arrow and back, with numpy, many records at a time."""
+"""Bulk conversion of records: batches to Arrow and back with numpy, many records at a time."""

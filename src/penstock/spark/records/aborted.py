@@ -1,12 +1,12 @@
-"""Which batches belong to transactions that were aborted.
+"""The batches that belong to aborted transactions.
 
-A broker names, with every fetch, the aborted transactions that overlap what it sends: producer and first
-offset. A transaction ends at the producer's next marker, which is a control batch in the log. So a
-batch is left out if its producer has such a transaction that began at or before it and has not ended.
+Each fetch reply lists the aborted transactions that overlap its records: producer id and first offset. A
+transaction ends at the producer's next marker, which is a control batch in the log. So a batch is left out
+if its producer has an aborted transaction that began at or before the batch and has not ended.
 
-Rule 1: what is known carries over from one chunk to the next as long as they follow each other. A chunk
-        that goes back starts afresh, with what the broker says about it.
-Rule 2: a transaction that has ended stays ended, even if it is named again with a later chunk.
+Rule 1: State carries over from one chunk to the next while chunks follow each other. A chunk that goes back
+        starts with empty state and the transactions in its own fetch reply.
+Rule 2: A transaction that has ended stays ended, even if a later fetch reply lists it again.
 """
 
 from bisect import bisect_right
@@ -20,18 +20,18 @@ Aborted = tuple[ProducerId, Offset]
 class AbortedTransactions:
     def __init__(self) -> None:
         self._open: dict[ProducerId, list[Offset]] = {}
-        """First offsets in order."""
+        """First offsets of open aborted transactions, in order."""
         self._ended: set[Aborted] = set()
         self._position = Offset(0)
 
     def begin_chunk(self, aborted: Iterable[Aborted], *, start: Offset, end: Offset) -> None:
-        """What the broker said about the batches from `start` to `end`."""
+        """Take the aborted transactions in the fetch reply for the batches from `start` to `end`."""
         if start < self._position:
             self._open.clear()
             self._ended.clear()
         self._position = end
         named = set(aborted)
-        self._ended &= named  # nobody will name the others any more
+        self._ended &= named  # later replies will not list the others again
         known = {(producer, first) for producer, firsts in self._open.items() for first in firsts}
         self._open = {}
         for producer, first in sorted(known | named - self._ended):
@@ -43,8 +43,9 @@ class AbortedTransactions:
         return bool(firsts) and firsts[0] <= last_offset
 
     def end_transaction(self, producer: ProducerId, offset: Offset) -> None:
-        """The producer's transaction ended here, one way or the other."""
+        """Record that the producer's transaction ended here, by commit or abort."""
         firsts = self._open.get(producer, [])
+        # A marker ends every transaction of the producer that began at or before it.
         ended = bisect_right(firsts, offset)
         self._ended.update((producer, first) for first in firsts[:ended])
         del firsts[:ended]

@@ -1,11 +1,11 @@
 """The headers of all batches in a chunk, as columns.
 
-A chunk may hold many thousand small batches. Python steps from one to the next and asks for their
-checksums; all else about headers is decided for all of them at once.
+A chunk may hold many thousand small batches. Python steps from one batch to the next and computes
+checksums; everything else about headers is computed for all of them at once.
 
-Rule 1: the rules of protocol/batches.py hold: a cut last batch ends the table without complaint, a length
-        that cannot be is CorruptData, and so are fields that contradict each other.
-Rule 2: nothing here looks behind a header, except the checksum, which covers the records too.
+Rule 1: The rules of protocol/batches.py hold: an incomplete last batch ends the table without an error; an
+        impossible length is CorruptData, and so are fields that contradict each other.
+Rule 2: Nothing here reads beyond a header, except the checksum, which covers the records too.
 """
 
 from struct import Struct
@@ -67,7 +67,7 @@ class BatchTable(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         return len(self.position)
 
     @property
@@ -89,10 +89,11 @@ class BatchTable(NamedTuple):
 
 
 def read_table(view: memoryview, raw: ByteArray) -> BatchTable:
-    """The whole batches of a chunk, in order. Their checksums have not been looked at."""
+    """The complete batches of a chunk, in order. Their checksums are not checked yet."""
     positions = _positions(view)
     starts = np.array(positions[:-1], np.int64)
     rows = np.empty((len(starts), HEADER_BYTES), np.uint8)
+    # With mode="clip" numpy writes to `out` directly. Every batch here has a complete header.
     np.take(raw, starts[:, None] + np.arange(HEADER_BYTES), out=rows, mode="clip")
     fields = rows.reshape(-1).view(_FIELDS)
 
@@ -118,14 +119,14 @@ def read_table(view: memoryview, raw: ByteArray) -> BatchTable:
 
 
 def check_crcs(view: memoryview, table: BatchTable) -> None:
-    """Raises CorruptData if a batch is not what was written."""
+    """CorruptData if a batch does not match its checksum."""
     spans = zip((table.position + CHECKSUM_FROM).tolist(), table.end.tolist(), strict=True)
     found = np.array([crc32c(view[start:end]) for start, end in spans], np.int64)
     _raise_corrupt_if(table, found != table.crc, "does not match its checksum")
 
 
 def _positions(view: memoryview) -> list[int]:
-    """Where each whole batch begins, and where the last one ends."""
+    """The position of each complete batch, and where the last one ends."""
     unpack_from = _BATCH_LENGTH.unpack_from
     position, size = 0, len(view)
     positions = [0]
@@ -134,6 +135,7 @@ def _positions(view: memoryview) -> list[int]:
         if length < _BATCH_LENGTH_MIN:
             raise CorruptData(f"batch length {length} is below {_BATCH_LENGTH_MIN}")
         position += LOG_OVERHEAD + length
+        # A fetch may end within a batch.
         if position > size:
             break
         positions.append(position)
@@ -146,7 +148,7 @@ def _check(table: BatchTable, magic: IntArray) -> None:
     _raise_corrupt_if(table, table.record_count < 0, "has a negative number of records")
     too_many = (table.last_offset_delta < 0) | (table.last_offset_delta < table.record_count - 1)
     _raise_corrupt_if(table, too_many, "has more records than offsets")
-    # The next offset must exist too; a sum that is too large for it has wrapped around.
+    # The next offset must be representable too. A sum that is too large would have wrapped around.
     out_of_range = (table.base_offset < 0) | (table.base_offset > OFFSET_MAX - 1 - table.last_offset_delta)
     _raise_corrupt_if(table, out_of_range, "has offsets that are out of range")
     backwards = np.zeros(table.size, np.bool_)

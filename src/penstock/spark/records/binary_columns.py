@@ -1,4 +1,4 @@
-"""Arrow's binary and string arrays as numpy sees them: where each string lies in which bytes."""
+"""Arrow's binary and string arrays in numpy: the position and length of each string."""
 
 from typing import NamedTuple
 
@@ -14,18 +14,18 @@ class BinaryColumn(NamedTuple):
     data: ByteArray
     starts: IntArray
     lengths: IntArray
-    """0 for null."""
+    """The length of each string, 0 for null."""
     absent: BoolArray | None
-    """None if nothing is null."""
+    """None if no string is null."""
 
     @property
     def wire_lengths(self) -> IntArray:
-        """The lengths as records write them: -1 for null."""
+        """The lengths as records encode them: -1 for null."""
         return self.lengths if self.absent is None else np.where(self.absent, NULL_LENGTH, self.lengths)
 
 
 def binary_column(column: pa.Array | pa.ChunkedArray) -> BinaryColumn:
-    """Of a column of binary or string values; other widths of either are converted."""
+    """The strings of a binary or string column. Other widths are converted first."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if array.type != pa.binary():
         array = array.cast(pa.binary())

@@ -1,11 +1,11 @@
-"""Cutting byte strings out of a buffer into an Arrow array, all in one call.
+"""Extraction of byte strings from a buffer into an Arrow array, in one call.
 
-The buffer is taken for an Arrow array as it is: its elements are the wanted strings and, between them,
-what lies between them. Arrow then copies every other element. No string becomes a Python object.
+The buffer is interpreted as an Arrow array whose elements are, alternately, the wanted strings and the
+bytes between them. Arrow then copies every other element. No string becomes a Python object.
 
-Rule 1: the strings lie in the buffer in order and do not overlap, and the caller has made sure that they
-        lie in it at all: Arrow does not.
-Rule 2: the buffer is smaller than 2 GiB, as are Arrow's own offsets.
+Rule 1: The strings lie in the buffer in order and do not overlap. The caller has checked that they lie
+        inside the buffer: Arrow does not check that.
+Rule 2: The buffer is smaller than 2 GiB, because Arrow's offsets are.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ NULL_LENGTH = -1
 
 
 def extract_strings(buffer: pa.Buffer, starts: IntArray, lengths: IntArray) -> pa.BinaryArray:
-    """The strings that begin at `starts`; null where the length is -1."""
+    """The strings that begin at `starts`, null where the length is -1."""
     count = len(starts)
     absent = lengths < 0
     some_absent = bool(absent.any())
@@ -43,7 +43,7 @@ def extract_strings(buffer: pa.Buffer, starts: IntArray, lengths: IntArray) -> p
 
 
 def _extract_equal_strings(buffer: pa.Buffer, starts: IntArray, length: int) -> pa.BinaryArray:
-    """Strings of equal length need no borders: about two thirds of the time."""
+    """The strings when all have the same length. Without borders this takes about two thirds of the time."""
     strings = overlapping(np.frombuffer(buffer, np.uint8), length)[starts]
     borders = np.arange(0, length * len(starts) + 1, length, dtype=np.int32)
     return pa.Array.from_buffers(
@@ -52,10 +52,13 @@ def _extract_equal_strings(buffer: pa.Buffer, starts: IntArray, length: int) -> 
 
 
 def overlapping(raw: ByteArray, size: int) -> NDArray[np.void]:
-    """At every position the bytes that begin there, as one element: indexing copies them at full speed."""
+    """At every position the bytes that begin there, as one element.
+
+    Indexing this copies the bytes at full speed.
+    """
     return np.ndarray((len(raw) - size + 1,), np.dtype((np.void, size)), buffer=raw.data, strides=(1,))
 
 
 def validity(present: BoolArray) -> pa.Buffer:
-    """Arrow's bitmap of what is not null."""
+    """Arrow's validity bitmap."""
     return pa.py_buffer(np.packbits(present, bitorder="little"))

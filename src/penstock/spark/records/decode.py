@@ -1,18 +1,18 @@
-"""Record batches to Arrow, many records at a time.
+"""Decoding of record batches to Arrow, many records at a time.
 
-    chunk     what a fetch brought                          Fetched
-    table     the headers of its batches, as columns        batch_table.py
-    pieces    payloads in one buffer, expanded              pieces.py
-    framed    where each record begins and ends             record_starts.py
-    rows      where each field is, all checked              rows.py, record_headers.py, varints.py
-    Decoded   columns that somebody wants, cut out          binary_extraction.py
+    chunk     the data of one fetch                      Fetched
+    table     the headers of its batches, as columns     batch_table.py
+    groups    payloads in one buffer, decompressed       pieces.py
+    framed    where each record begins and ends          record_starts.py
+    rows      where each field is, all validated         rows.py, record_headers.py, varints.py
+    Decoded   the selected columns, extracted            binary_extraction.py
 
-Python touches each batch a few times and each record never, unless lengths are odd.
+Python code runs a few times for each batch and never for a single record, unless lengths are unusual.
 
-Rule 1: what comes out is what protocol/records.py would have given, or CorruptData.
-Rule 2: memory is bounded: by a piece, which is bounded in bytes, and by a block of its rows.
-Rule 3: the last of what `decode` gives says how far the chunk reached, even if it has no rows: gaps,
-        markers and aborted transactions are progress too.
+Rule 1: The result is that of protocol/records.py, or CorruptData.
+Rule 2: Memory is bounded by a group of batches, which is limited in bytes, and by a block of its rows.
+Rule 3: The last result of `decode` contains the offset that the chunk reached, even if it has no rows:
+        gaps, markers and aborted transactions are progress too.
 """
 
 from collections.abc import Iterator
@@ -40,11 +40,11 @@ from penstock.spark.records.rows import BatchRows, Rows, read_rows
 from penstock.types import Offset, ProducerId
 
 ROWS_AT_ONCE_MAX = 32_768
-"""Columns of this many numbers stay in a core's cache while they are worked on."""
+"""Columns of this many numbers stay in a core's cache while they are processed."""
 
 
 class ColumnSelection(NamedTuple):
-    """What is wanted. The offset always is."""
+    """The selected columns. The offset is always included."""
 
     key: bool = True
     value: bool = True
@@ -62,11 +62,11 @@ class Decoded(NamedTuple):
     values: pa.BinaryArray | None
     headers: pa.ListArray | None
     next_offset: Offset
-    """Everything below has been given out or is not there."""
+    """Every record below this offset has been returned or does not exist."""
 
 
 class Chunk(Protocol):
-    """What decoding needs of `wire.cluster.Fetched`."""
+    """The part of `wire.cluster.Fetched` that decoding needs."""
 
     @property
     def data(self) -> memoryview: ...
@@ -93,9 +93,9 @@ class RecordBatchDecoder:
         self._decompressed_bytes_max = decompressed_bytes_max
 
     def decode(self, fetched: Chunk, start: Offset, end: Offset) -> Iterator[Decoded]:
-        """The records with start <= offset < end, without markers and what was aborted.
+        """The records with start <= offset < end, without markers and aborted records.
 
-        A batch that the chunk cuts short is not looked at. Raises CorruptData.
+        An incomplete last batch is ignored. Raises CorruptData.
         """
         view = fetched.data.cast("B") if fetched.data.format != "B" else fetched.data
         if len(view) < HEADER_BYTES:
@@ -105,7 +105,9 @@ class RecordBatchDecoder:
             return
         reached = Offset(min(end, int(table.next_offset[-1])))
         table = table.where((table.next_offset > start) & (table.base_offset < end))
+        # Only batches in the range are checked. Other tasks check the rest.
         check_crcs(view, table)
+        # One result is held back, because only the last one gets the offset that the chunk reached.
         held: Decoded | None = None
         for decoded in self._decoded(view, self._with_records(table, fetched.aborted), start, end):
             if held is not None:
@@ -130,13 +132,14 @@ class RecordBatchDecoder:
                     yield self._cut(buffer, rows, wanted)
 
     def _with_records(self, table: BatchTable, aborted: tuple[Aborted, ...]) -> BatchTable:
-        """Those that have something to give out."""
+        """The batches with records to return."""
         # A batch without records and without bytes was emptied by compaction.
         chosen = ~table.is_control & ((table.record_count > 0) | (table.end - table.position > HEADER_BYTES))
         if self._aborted is None or not table.size:
             return table.where(chosen)
         first, last = Offset(int(table.base_offset[0])), Offset(int(table.next_offset[-1]))
         self._aborted.begin_chunk(aborted, start=first, end=last)
+        # Only these batches are processed one by one, in log order, because a marker ends a transaction.
         for batch in (table.is_transactional | table.is_control).nonzero()[0].tolist():
             producer, offset = (
                 ProducerId(int(table.producer_id[batch])),

@@ -1,14 +1,14 @@
-"""Arrow to record batches, many records at a time.
+"""Encoding of Arrow columns to record batches, many records at a time.
 
-What frames a record (its length, deltas, the lengths of its fields) is computed for all records as
-columns of bytes. Arrow joins those with the keys and values, row by row, in one call, and what it
-returns lies in memory as a batch wants it: record behind record.
+The frame of a record (its length, deltas, and the lengths of its fields) is computed for all records as
+columns of bytes. Arrow joins these with the keys and values, row by row, in one call. Its result has the
+memory layout of a batch: one record after the other.
 
-Rule 1: no batch is larger than the limit, but for a record that is alone there and may be larger. Records
-        are gathered by what they could take at most, so sizes never have to be computed twice; if a codec
-        makes a batch larger than that, it stays uncompressed.
-Rule 2: the order of records is kept, and one record is never in two batches.
-Rule 3: memory is bounded: about GROUP_BYTES of records are worked on at once, beside what is returned.
+Rule 1: No batch exceeds the limit, except a batch with a single record, which may be larger. Records are
+        gathered by their maximum size, so sizes are computed only once. If compression makes a batch larger
+        than the limit, the batch stays uncompressed.
+Rule 2: The order of records is kept, and no record is in two batches.
+Rule 3: Memory is bounded: about GROUP_BYTES of records are encoded at once, in addition to the result.
 """
 
 from collections.abc import Iterator
@@ -32,19 +32,19 @@ __all__ = ["RecordTooLarge", "encode", "partition_of"]
 
 GROUP_BYTES = 32 * MIB
 BATCH_RECORDS_MAX = 1 << 20
-"""So that an offset delta takes three bytes at most."""
+"""A limit that keeps an offset delta within three bytes."""
 
 _OFFSET_DELTA_BYTES_MAX = 3
 _LENGTH_BYTES_MAX = 5
 _ATTRIBUTES_BYTES = 1
 _TIMESTAMP_END = 1 << 62
-"""The difference of two timestamps must fit 64 bits."""
+"""The difference of two timestamps must fit into 64 bits."""
 _DELTAS_BYTES_MIN = 2
-"""Of the first record of a batch: both deltas are 0."""
+"""The delta bytes of the first record of a batch, whose deltas are both 0."""
 
 
 class RecordTooLarge(Exception):
-    """A record does not fit a batch of the size that is allowed."""
+    """A record does not fit into a batch of the allowed size."""
 
     def __init__(self, *, row: int, record_bytes: int, batch_bytes_max: int) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class _EncodeColumns(NamedTuple):
     value: BinaryColumn
     header_counts: IntArray | None
     header_bytes: BinaryColumn | None
-    """What each record's headers look like when written, without their number."""
+    """The encoded headers of each record, without their count."""
     timestamp: IntArray
 
     def rows(self, start: int, end: int) -> "_EncodeColumns":
@@ -88,10 +88,10 @@ def encode(
     single_record_batch_bytes_max: int = 0,
     now_ms: int | None = None,
 ) -> list[bytes]:
-    """Batches of these records in order, numbered from 0 each, as a broker wants them from a producer.
+    """The encoded batches in order, each with base offset 0, as a producer sends them to a broker.
 
-    `single_record_batch_bytes_max` is for a batch of one record, if that may be larger than those of many.
-    Records without a timestamp get `now_ms`, or the time of the clock. Raises RecordTooLarge.
+    `single_record_batch_bytes_max` limits a batch of one record, which may be larger than others. Records
+    without a timestamp get `now_ms`, or the current time. Raises RecordTooLarge.
     """
     if not len(values):
         return []
@@ -134,7 +134,7 @@ def _timestamps(timestamps_ms: pa.Int64Array | None, count: int, now_ms: int | N
 
 
 def _headers(headers: pa.ListArray | pa.ChunkedArray) -> tuple[IntArray, BinaryColumn]:
-    """How many each record has, and all of a record's headers written one behind the other."""
+    """The number of headers of each record, and all headers of a record encoded one after the other."""
     array = headers.combine_chunks() if isinstance(headers, pa.ChunkedArray) else headers
     counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
     pairs = array.flatten()
@@ -158,9 +158,9 @@ def _headers(headers: pa.ListArray | pa.ChunkedArray) -> tuple[IntArray, BinaryC
 
 
 def _sizes_max(columns: _EncodeColumns, room: int) -> IntArray:
-    """What each record may take at most, wherever in a batch it comes to lie.
+    """The most bytes that each record may take, wherever in a batch it is placed.
 
-    One that fits a batch only if it is alone there is said to take all of it.
+    A record that fits into a batch only alone counts as a full batch.
     """
     contents = columns.key.lengths + columns.value.lengths + _ATTRIBUTES_BYTES
     contents += varint_sizes(columns.key.lengths) + varint_sizes(columns.value.lengths)
@@ -168,6 +168,7 @@ def _sizes_max(columns: _EncodeColumns, room: int) -> IntArray:
         contents += varint_sizes(columns.header_counts) + columns.header_bytes.lengths
     else:
         contents += 1
+    # No timestamp delta within a batch exceeds the spread of all timestamps.
     spread = int(columns.timestamp.max()) - int(columns.timestamp.min())
     delta_bytes = int(varint_sizes(np.array([-spread]))[0])
     sizes = contents + (_LENGTH_BYTES_MAX + delta_bytes + _OFFSET_DELTA_BYTES_MAX)
@@ -180,7 +181,7 @@ def _sizes_max(columns: _EncodeColumns, room: int) -> IntArray:
 
 
 def _first_rows(sizes: IntArray, batch_bytes_max: int, single_record_batch_bytes_max: int) -> IntArray:
-    """The first row of each batch, and the number of rows."""
+    """The first row of each batch, followed by the number of rows."""
     room = batch_bytes_max - HEADER_BYTES
     too_large = sizes > single_record_batch_bytes_max - HEADER_BYTES
     if too_large.any():
@@ -191,6 +192,7 @@ def _first_rows(sizes: IntArray, batch_bytes_max: int, single_record_batch_bytes
     firsts, row, before = [0], 0, 0
     while row < len(sizes):
         fitting = int(np.searchsorted(ends, before + room, side="right"))
+        # A record that does not fit with others gets a batch of its own.
         row = min(max(fitting, row + 1), row + BATCH_RECORDS_MAX)
         before = int(ends[row - 1])
         firsts.append(row)
@@ -198,7 +200,7 @@ def _first_rows(sizes: IntArray, batch_bytes_max: int, single_record_batch_bytes
 
 
 def _groups(firsts: IntArray, sizes: IntArray) -> Iterator[IntArray]:
-    """Borders of batches that are written together."""
+    """The borders of batches that are encoded together."""
     ends = np.concatenate(([0], np.cumsum(sizes)))[firsts]
     first = 0
     while first < len(firsts) - 1:
@@ -248,13 +250,13 @@ def _records(columns: _EncodeColumns, timestamp_deltas: IntArray, offset_deltas:
 
 
 def _joined(parts: list[pa.Array | pa.Scalar]) -> pa.BinaryArray:
-    """The parts of each row behind each other; null is nothing."""
+    """The parts of each row joined. Null is empty."""
     separator = pa.scalar(b"", pa.binary())
     return pc.binary_join_element_wise(*parts, separator, null_handling="replace", null_replacement="")
 
 
 def _byte_strings(numbers: list[IntArray]) -> pa.BinaryArray:
-    """Of each row its numbers as varints, behind each other."""
+    """The numbers of each row as varints, joined."""
     columns: list[ByteArray] = []
     used: list[BoolArray] = []
     for number in numbers:
@@ -274,6 +276,7 @@ def _batch(
     body: bytes | memoryview = payload
     if codec != Codec.NONE:
         body = compress(codec, payload)
+        # Compression can make a batch larger. Sizes were planned for the uncompressed one.
         if HEADER_BYTES + len(body) > batch_bytes_max:
             codec, body = Codec.NONE, payload
     fields = (

@@ -1,12 +1,12 @@
-"""Which partition a record goes to, as Java's producer decides, for a whole column of keys.
+"""The partition of each record of a column of keys, chosen as by Kafka's Java producer.
 
 A key's partition is its murmur2 hash, without the sign, modulo the number of partitions. All keys are
-hashed in step, four bytes of each at a time; the last few that are longer than all others are hashed
+hashed in step, four bytes of each at a time. The last few keys that are longer than all others are hashed
 one by one.
 
-Rule 1: equal keys go where every other Kafka client sends them.
-Rule 2: records without a key go to one partition for a while and then to the next, because full batches
-        are cheaper than evenly filled ones.
+Rule 1: Equal keys go to the partition to which every other Kafka client sends them.
+Rule 2: Records without a key go to one partition for a while and then to the next, because full batches are
+        cheaper than evenly filled ones.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from penstock.spark.records.varints import ByteArray, IntArray
 Hashes = NDArray[np.uint32]
 
 STICKY_ROWS_MIN = 512
-"""So many records without a key stay together at least."""
+"""The least number of records without a key that stay together."""
 
 _SEED = 0x9747B28C
 _FACTOR = 0x5BD1E995
@@ -32,9 +32,9 @@ _ROWS_IN_STEP_MIN = 8
 def partition_of(
     keys: pa.Array | None, partitions: int, *, rows: int = 0, first: int = 0
 ) -> NDArray[np.int32]:
-    """The partition of each record. `first` is where those without a key begin.
+    """The partition of each record. `first` is the first partition for records without a key.
 
-    Without any keys, `rows` says how many records there are.
+    Without any keys, `rows` is the number of records.
     """
     assert partitions > 0
     if keys is None:
@@ -47,7 +47,7 @@ def partition_of(
 
 
 def murmur2(column: BinaryColumn) -> Hashes:
-    """The hash of each string; that of the empty one for null."""
+    """The hash of each string. Null has the hash of the empty string."""
     lengths = column.lengths
     words = lengths // _WORD_BYTES
     hashes = (np.uint32(_SEED) ^ lengths.astype(np.uint32)).astype(np.uint32)
@@ -89,7 +89,7 @@ def _hash_words(column: BinaryColumn, row: int, done: int, value: int) -> int:
 
 
 def _with_tails(column: BinaryColumn, words: IntArray, hashes: Hashes) -> Hashes:
-    """The one to three bytes behind the last whole word."""
+    """The hashes after the one to three bytes behind the last whole word."""
     tails = column.lengths % _WORD_BYTES
     at = column.starts + words * _WORD_BYTES
     for index in (2, 1, 0):

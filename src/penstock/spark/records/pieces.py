@@ -1,12 +1,12 @@
-"""From batches to payloads in one buffer, so many at a time as memory allows.
+"""Payloads of batches in one buffer, as many at a time as memory allows.
 
-Decoding has a price for each call, so the payloads of many batches are decoded together. Uncompressed
-ones are taken where they lie. If one of a piece is compressed, all of the piece are put into a buffer
-of their own.
+Decoding has a cost for each call, so the payloads of many batches are decoded together. Uncompressed
+payloads are used where they lie. If one payload of a group is compressed, all payloads of the group are
+copied to a new buffer.
 
-Rule 1: a piece is closed once it has `piece_bytes`, so it holds less than that and one more batch, and one
-        batch expands to no more than the decoder's limit.
-Rule 2: checksums were checked before: nothing is expanded that was not written by whoever wrote the batch.
+Rule 1: A group is closed once it has `piece_bytes`, so it holds less than that plus one batch, and one
+        batch decompresses to no more than the decoder's limit.
+Rule 2: Checksums were checked before: nothing is decompressed that differs from what the producer wrote.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ PIECE_BYTES = 16 * MIB
 def pieces(
     view: memoryview, table: BatchTable, *, decompressed_bytes_max: int, piece_bytes: int = PIECE_BYTES
 ) -> Iterator[tuple[BatchTable, Payloads]]:
-    """The batches with their payloads, in order."""
+    """Groups of batches with their payloads, in order."""
     if not table.codec.any():
         yield from _uncompressed(view, table, piece_bytes)
         return
@@ -41,7 +41,7 @@ def pieces(
         )
     ):
         payload = view[position + HEADER_BYTES : end]
-        # Compaction may leave a header of a compressed batch and nothing behind it.
+        # Compaction may leave the header of a compressed batch with nothing behind it.
         if codec != Codec.NONE and (records or payload):
             payload = memoryview(decompress(Codec(codec), payload, limit_bytes=decompressed_bytes_max))
         gathered.append(payload)

@@ -1,13 +1,13 @@
 """The headers of many records at once.
 
-All records that have headers are read in step: the first header of each, then the second, and so on.
-Few records with very many headers would make many steps of little work each, so the last few records
-are read to their ends one by one.
+All records with headers are read in step: the first header of each, then the second, and so on. A few
+records with very many headers would need many steps with little work each, so the last few records are read
+to their ends one by one.
 
-Rule 1: a record's headers end where the record does. Whoever reads them knows afterwards that they are
-        whole, and so are checked whether or not somebody wants to see them.
-Rule 2: a header's key that is not UTF-8 is decoded as far as it goes, as protocol/records.py does.
-Rule 3: a record without headers has null for them, as in Spark's own source for Kafka.
+Rule 1: A record's headers end where the record ends. Reading them proves that they are complete, so they
+        are checked whether or not the column is selected.
+Rule 2: A header key that is not UTF-8 is decoded as far as possible, as protocol/records.py does.
+Rule 3: A record without headers has null for them, as in Spark's own source for Kafka.
 """
 
 from typing import NamedTuple
@@ -28,18 +28,19 @@ _ROWS_IN_STEP_MIN = 8
 
 
 class HeaderSpans(NamedTuple):
-    """Every header of some records, in order."""
+    """The headers of some records, in order."""
 
     key_start: IntArray
     key_length: IntArray
     value_start: IntArray
     value_length: IntArray
     firsts: IntArray
-    """Where each record's headers begin among these, and behind the last record their number."""
+    """The index of each record's first header, followed by the number of headers."""
 
 
 def read_headers(raw: ByteArray, counts: IntArray, at: IntArray, ends: IntArray) -> HeaderSpans:
-    """Raises CorruptData unless the headers of every record fill it to its end."""
+    """Read the headers. CorruptData unless the headers of every record fill it to its end."""
+    # Counts are checked against the bytes left before memory is allocated for them.
     room = (ends - at) // _HEADER_BYTES_MIN
     if ((counts < 0) | (counts > np.maximum(room, 0))).any():
         raise CorruptData("the headers of a record do not fit it")
@@ -54,7 +55,7 @@ def read_headers(raw: ByteArray, counts: IntArray, at: IntArray, ends: IntArray)
         done += 1
         rows = rows[counts[rows] > done]
         if (at[rows] > ends[rows]).any():
-            break  # what follows is not theirs; said below
+            break  # the rest belongs to other records; the check below raises
     else:
         for row in rows.tolist():
             targets = slice(int(firsts[row]) + done, int(firsts[row + 1]))
@@ -92,7 +93,7 @@ def _read_one_each(raw: ByteArray, at: IntArray, target: IntArray, spans: Header
 
 
 def _read_rest(view: memoryview, at: int, targets: slice, spans: HeaderSpans) -> int:
-    """The same, for the headers of one record. Returns where they end."""
+    """The same for the headers of one record. Returns where they end."""
     found = []
     for _ in range(targets.start, targets.stop):
         key_length, key_start = read_varint(view, at)

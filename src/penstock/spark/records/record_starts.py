@@ -1,22 +1,21 @@
-"""Where each record begins: the one question about a batch that has to be answered in order.
+"""The position of each record in its batch, which is the only part of decoding that is sequential.
 
-A record says how long it is, so the next one is found only from the one before. To follow that chain in
-Python costs more than all the rest of decoding. Instead many chains are followed in step, one numpy
+Each record begins with its length, so the next one is found only from the one before. Following that chain
+in Python costs more than all the rest of decoding. Instead many chains are followed in step, with one numpy
 operation for all of them:
 
     batch      |----------------------------------------|   |------|   |------|
     lanes      |=========>|=========>|========>|=======>|   |=====>|   |=====>|
 
-Every batch is a lane. A large batch is cut into more at places where a record seems to begin: a length,
-then the attributes byte, which is always 0, and the same again where that length leads, twice.
+Every batch is a lane. A large batch is split into several lanes at positions where a record seems to begin:
+a length, then the attributes byte, which is always 0, and the same again where that length leads, twice.
 
-Rule 1: what lanes found is believed only if it is one chain: each record ends where the next begins, the
-        first begins and the last ends with its batch, and there are as many as the header says. Then
-        every guess on the way was right.
-Rule 2: a batch whose lanes do not make a chain is walked record by record. What fails there is
-        CorruptData.
-Rule 3: nobody makes this hold more positions than headers announce records, which is checked against
-        the smallest size of a record first.
+Rule 1: The result of lanes is accepted only if it is one chain: each record ends where the next begins, the
+        first begins and the last ends with its batch, and there are as many as in the header. Then every
+        guess on the way was right.
+Rule 2: A batch whose lanes do not form a chain is read record by record. A failure there is CorruptData.
+Rule 3: No input makes this code hold more positions than the headers announce records. That number is first
+        checked against the smallest size of a record.
 """
 
 from typing import Final, NamedTuple
@@ -35,21 +34,22 @@ from penstock.spark.records.varints import (
 )
 
 RECORD_BYTES_MIN = 7
-"""Seven fields that take at least a byte each."""
+"""Seven fields that take at least one byte each."""
 
 _WINDOW_BYTES_MAX = 4096
 
 _CONTINUES = 0x80
 _LENGTH_MIN = 2 * (RECORD_BYTES_MIN - 1)
-"""The length of the shortest record, as a varint. Less is refused at once: a megabyte of zeros would be a
-million records."""
+"""The length of the shortest record, as a varint. Anything less is rejected at once: a megabyte of zeros
+would be a million records.
+"""
 
 
 class LaneSizes(NamedTuple):
-    """When lanes are worth it, and how long they are."""
+    """When lanes are worth their cost, and how long they are."""
 
     lanes_min: int = 16
-    """Fewer are walked one by one: a step of numpy costs about as much as ten of Python."""
+    """Fewer lanes are followed one by one: a numpy step costs about as much as ten of Python."""
     steps_at_once: int = 8
     lane_records: int = 40
 
@@ -58,11 +58,11 @@ LANE_SIZES: Final = LaneSizes()
 
 
 class Payloads(NamedTuple):
-    """The records of some batches in one buffer, each batch behind the one before."""
+    """The records of some batches in one buffer, one batch after the other."""
 
     raw: ByteArray
     view: memoryview
-    """Of the same bytes."""
+    """A view of the same bytes."""
     start: IntArray
     end: IntArray
     record_count: IntArray
@@ -73,12 +73,12 @@ class RecordSpans(NamedTuple):
     """All records of the payloads, in order."""
 
     body: IntArray
-    """Behind the length of each record."""
+    """The position behind the length of each record."""
     end: IntArray
 
 
 def frame_records(payloads: Payloads, lanes: LaneSizes = LANE_SIZES) -> RecordSpans:
-    """Raises CorruptData if the records do not fill their batches exactly."""
+    """Find all records. CorruptData if the records do not fill their batches exactly."""
     room = (payloads.end - payloads.start) // RECORD_BYTES_MIN
     _raise_corrupt_if(payloads, payloads.record_count > room, "announces more records than it can hold")
     starts = _starts_by_lanes(payloads, lanes)
@@ -87,13 +87,14 @@ def frame_records(payloads: Payloads, lanes: LaneSizes = LANE_SIZES) -> RecordSp
         framed, wrong = _framed(payloads, starts)
         if not wrong.any():
             return framed
+        # A batch that was read record by record and still has errors is corrupt.
         _raise_corrupt_if(payloads, wrong & walked, "has records that do not fit it")
         starts = _with_batches_walked(payloads, starts, wrong)
         walked |= wrong
 
 
 def _framed(payloads: Payloads, starts: IntArray) -> tuple[RecordSpans, BoolArray]:
-    """The records that begin there, and the batches of which they are not one chain."""
+    """The records that begin there, and the batches in which they do not form one chain."""
     firsts, lasts = _rows_of_batches(payloads, starts)
     wrong = lasts - firsts != payloads.record_count
     filled = lasts > firsts
@@ -102,7 +103,8 @@ def _framed(payloads: Payloads, starts: IntArray) -> tuple[RecordSpans, BoolArra
     try:
         lengths, body = read_varints(payloads.raw, starts)
     except CorruptData:
-        # A wrong guess may lead anywhere. Whether the records are at fault is known after the walk.
+        # A wrong guess may lead anywhere. Whether the records themselves are corrupt is known after the
+        # walk.
         return RecordSpans(starts, starts), np.ones(len(wrong), np.bool_)
     ends = body + lengths
     expected = np.empty_like(starts)
@@ -137,7 +139,7 @@ def _with_batches_walked(payloads: Payloads, starts: IntArray, chosen: BoolArray
 
 
 def _walk(view: memoryview, at: int, end: int, count_max: int) -> tuple[list[int], int]:
-    """Where the records from `at` to `end` begin, and where the last one ends. Exact."""
+    """The positions of the records from `at` to `end`, and where the last one ends. Exact."""
     found: list[int] = []
     try:
         while at < end and len(found) < count_max:
@@ -163,11 +165,14 @@ def _walk(view: memoryview, at: int, end: int, count_max: int) -> tuple[list[int
 
 
 def _steps_of_pairs() -> IntArray:
-    """How far the next record is, from the first two bytes of this one; 0 if these do not tell."""
+    """The distance to the next record, from the first two bytes of this one.
+
+    0 if two bytes do not suffice.
+    """
     pairs = np.arange(1 << 16)
     first, second = pairs & 0xFF, pairs >> 8
     short = first < _CONTINUES
-    # A negative length is no length. It is taken for its opposite here and found out later.
+    # A negative length is invalid. Its magnitude is used here, and the check of the chain finds the error.
     steps = np.where(short, 1, 2) + np.maximum(PAIR_VALUES, -1 - PAIR_VALUES)
     return np.where(np.where(short, first >= _LENGTH_MIN, second < _CONTINUES), steps, 0)
 
@@ -189,12 +194,12 @@ def _starts_by_lanes(payloads: Payloads, lanes: LaneSizes) -> IntArray:
         try:
             rest += _walk(payloads.view, lane_at, lane_end, records)[0]
         except CorruptData:
-            continue  # a wrong guess, or a broken batch: the batch will be walked from its beginning
+            continue  # a wrong guess, or a corrupt batch: the batch will be read from its beginning
         if len(rest) > records:
             break
     starts = np.concatenate((*found, np.array(rest, np.int64)))
     starts.sort()
-    return _without_repeats(starts)  # a lane that waited at a long record has found it several times
+    return _without_repeats(starts)  # a lane that stopped at a long record has found it several times
 
 
 def _without_repeats(ascending: IntArray) -> IntArray:
@@ -205,17 +210,18 @@ def _without_repeats(ascending: IntArray) -> IntArray:
 def _in_step(
     raw: ByteArray, at: IntArray, ends: IntArray, records: int, lanes: LaneSizes
 ) -> tuple[list[IntArray], IntArray, IntArray]:
-    """What the lanes found, and those that are better walked to their ends, with where they are."""
+    """The records that the lanes found, and the positions and ends of lanes to be followed one by one."""
     found: list[IntArray] = []
     walked_at, walked_ends = [at[:0]], [ends[:0]]
     last = len(raw) - 2
+    # A negative count means more positions than records, so guesses were wrong.
     while len(at) >= lanes.lanes_min and records >= 0:
         pairs = np.ndarray((len(raw) - 1,), "<u2", buffer=raw.data, strides=(1,))
         grid = np.empty((lanes.steps_at_once + 1, len(at)), np.int64)
         grid[0] = at
         for step in range(lanes.steps_at_once):
             here = grid[step]
-            # Lanes that are done run on until all are; only what is read must lie in the buffer.
+            # Lanes that are done continue until all are. Only their reads must stay inside the buffer.
             np.add(here, _STEPS.take(pairs[np.minimum(here, last)]), out=grid[step + 1])
         inside = grid[:-1] < ends
         found.append(grid[:-1][inside])
@@ -234,10 +240,11 @@ def _in_step(
 
 
 def _guessed_starts(payloads: Payloads, lanes: LaneSizes) -> IntArray:
-    """Places inside large batches where a record seems to begin."""
+    """Positions inside large batches where a record seems to begin."""
     sizes = payloads.end - payloads.start
     record_bytes = int(sizes.sum()) // max(int(payloads.record_count.sum()), 1)
-    # Wide enough for most; where no record begins in a window, the lane before it is the longer.
+    # The window is wide enough for most records. If no record begins in a window, the lane before it is
+    # longer.
     window, lane = record_bytes + record_bytes // 4 + 8, lanes.lane_records * record_bytes
     if window > _WINDOW_BYTES_MAX:
         return payloads.start[:0]
@@ -250,14 +257,15 @@ def _guessed_starts(payloads: Payloads, lanes: LaneSizes) -> IntArray:
 
 
 def _first_records(raw: ByteArray, targets: IntArray, limits: IntArray, window: int) -> IntArray:
-    """Shortly behind each target, and before its limit, a place where the third of three records begins.
+    """Shortly behind each target, and before its limit, the position of the third of three records in a
+    row.
 
-    Not the first: bytes that happen to look like a record often lead to a true one, and from there on the
-    chain is the true one too.
+    The first is not used: bytes that happen to look like a record often lead to a real one, and from there
+    on the chain is real too.
     """
     inside = targets + window <= len(raw)
     targets, limits = targets[inside], limits[inside]
-    # One behind the other: a record that seems to begin at the very end of a window is found out below.
+    # The windows are examined as one array. A false match across the end of a window is removed below.
     windows = overlapping(raw, window)[targets].view(np.uint8)
     places = _looks_like_record(windows[:-2], windows[1:-1], windows[2:]).nonzero()[0]
     rows, columns = np.divmod(places, window)

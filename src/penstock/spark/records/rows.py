@@ -1,9 +1,10 @@
-"""Records to columns of numbers: where everything is, checked, before anything is cut out.
+"""Validation of records and positions of their fields, as columns of numbers, before data is extracted.
 
-Rule 1: every field of every record is looked at, whichever columns are wanted, so a batch is refused or
-        accepted whoever asks. What protocol/records.py refuses is refused here.
-Rule 2: lengths are never negative except for null, so positions only go forward; if the last field ends
-        where its record does, all fields lie inside. Until then positions are not believed.
+Rule 1: Every field of every record is checked, whichever columns are selected, so a batch is accepted or
+        rejected for every query alike. What protocol/records.py rejects is rejected here.
+Rule 2: Lengths are never negative except for null, so positions only move forward. If the last field ends
+        where its record does, all fields lie inside the record. Until that check, positions are not
+        trusted.
 """
 
 from typing import NamedTuple
@@ -19,13 +20,13 @@ from penstock.spark.records.record_starts import RecordSpans
 from penstock.spark.records.varints import LONG_BYTES_MAX, BoolArray, ByteArray, IntArray, read_varints
 
 _FAR = 1 << 62
-"""The sum of two numbers that are smaller than this has not wrapped around."""
+"""The sum of two numbers below this limit does not wrap around."""
 
 
 class FieldSpans(NamedTuple):
     start: IntArray
     length: IntArray
-    """-1 for null."""
+    """The length of the field, -1 for null."""
 
 
 class Rows(NamedTuple):
@@ -36,11 +37,11 @@ class Rows(NamedTuple):
     key: FieldSpans
     value: FieldSpans
     headers: HeaderSpans | None
-    """None if no record has any."""
+    """None if no record has headers."""
 
 
 class BatchRows:
-    """Which rows of a piece belong to which of its batches."""
+    """The assignment of rows to the batches of a group."""
 
     def __init__(self, batches: BatchTable) -> None:
         self.batches = batches
@@ -52,7 +53,7 @@ class BatchRows:
         return int(self._firsts[-1])
 
     def block(self, start: int, end: int) -> tuple[BatchTable, IntArray]:
-        """The batches that have rows from `start` to `end`, and how many each."""
+        """The batches with rows from `start` to `end`, and the number of these rows in each."""
         first = int(np.searchsorted(self._firsts, start, side="right")) - 1
         last = int(np.searchsorted(self._firsts, end, side="left"))
         borders = self._firsts[first : last + 1].clip(start, end)
@@ -60,7 +61,7 @@ class BatchRows:
 
 
 def read_rows(raw: ByteArray, framed: RecordSpans, batches: BatchTable, counts: IntArray) -> Rows:
-    """The records of these batches, of each as many as `counts` says."""
+    """The records of these batches. `counts` has the number of records of each batch."""
     timestamp_delta, at = read_varints(raw, framed.body + 1, LONG_BYTES_MAX)
     offset_delta, at = read_varints(raw, at)
     key = _field(raw, at)
@@ -90,7 +91,7 @@ def _offsets(deltas: IntArray, batches: BatchTable, counts: IntArray) -> IntArra
     offsets = np.repeat(batches.base_offset, counts)
     beyond = deltas > np.repeat(batches.last_offset_delta, counts)
     offsets += deltas
-    # Batches do not overlap, so between them this holds if it holds inside each of them.
+    # Batches do not overlap, so offsets ascend across them if they ascend inside each of them.
     if beyond.any() or deltas.min(initial=0) < 0 or (offsets[1:] <= offsets[:-1]).any():
         raise CorruptData(f"the offsets of the records behind {batches.base_offset[0]} do not ascend")
     return offsets

@@ -1,13 +1,13 @@
 """Zigzag varints, many at once.
 
-Records are framed by varints, so to read a million records is to read seven million of these. Nearly
-all have one or two bytes; those go through tables. The few longer ones are read exactly, byte by byte,
-but still all together.
+Records are framed by varints: a million records have seven million of them. Nearly all have one or two
+bytes; those are looked up in tables. The few longer ones are read exactly, byte by byte, but still all
+together.
 
-Rule 1: positions may lie anywhere. Reads are clipped to the buffer, never outside it, and a caller that
-        was led astray finds out because its fields do not end where their record does.
-Rule 2: what is accepted is what protocol/records.py accepts: up to five bytes for 32 bits, up to ten
-        for 64, and longer forms than needed.
+Rule 1: Positions may be invalid. Reads are clipped to the buffer, and a caller with a wrong position finds
+        out because its fields do not end where their record does.
+Rule 2: The accepted forms are those of protocol/records.py: up to five bytes for 32 bits, up to ten for 64,
+        and longer forms than needed.
 """
 
 from typing import NamedTuple
@@ -40,7 +40,10 @@ def _zigzag_decoded(raw: NDArray[np.uint64]) -> IntArray:
 
 
 def _values_of_pairs() -> IntArray:
-    """What any two bytes mean, the first of them lowest; the second counts only if it is needed."""
+    """The value of any two bytes, the first one lowest.
+
+    The second byte counts only if the first continues.
+    """
     pairs = np.arange(1 << 16, dtype=np.uint64)
     first, second = pairs & np.uint64(0xFF), pairs >> np.uint64(8)
     both = (first & np.uint64(_PAYLOAD)) | (second & np.uint64(_PAYLOAD)) << np.uint64(_BITS)
@@ -52,7 +55,7 @@ _VALUES = PAIR_VALUES[:_CONTINUES].copy()
 
 
 def read_varints(raw: ByteArray, at: IntArray, bytes_max: int = INT_BYTES_MAX) -> VarintRead:
-    """The varint at each of the positions. Raises CorruptData if one is too long to be one."""
+    """The varint at each of the positions. CorruptData if one is too long."""
     first = raw.take(at, mode="clip")
     if first.max(initial=0) < _CONTINUES:
         return VarintRead(_VALUES.take(first), at + 1)
@@ -86,7 +89,7 @@ def _read_long(raw: ByteArray, at: IntArray, bytes_max: int) -> VarintRead:
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """One of 32 bits, and where it ends. For the few that are not worth an array."""
+    """One varint of 32 bits, and where it ends, for the few that are not worth an array."""
     raw = 0
     try:
         for index in range(INT_BYTES_MAX):
@@ -104,7 +107,7 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def varint_sizes(values: IntArray) -> NDArray[np.int64]:
-    """How many bytes each takes."""
+    """The number of bytes that each value takes."""
     raw = _zigzag_encoded(values)
     sizes = np.ones(len(values), np.int64)
     for more in range(1, LONG_BYTES_MAX):
@@ -116,7 +119,7 @@ def varint_sizes(values: IntArray) -> NDArray[np.int64]:
 
 
 def varint_columns(values: IntArray) -> tuple[ByteArray, BoolArray]:
-    """Each varint as a row of bytes, as many columns as the longest needs, and which bytes are its own."""
+    """Each varint as a row of bytes, as wide as the longest needs, and a mask of the used bytes."""
     sizes = varint_sizes(values)
     width = int(sizes.max(initial=1))
     raw = _zigzag_encoded(values)

@@ -1,1 +1,1 @@
-"""Spark as a process on this machine: Java, its start, and what its Python workers need."""
+"""Spark as a process on this machine: Java, its start, and the needs of its Python workers."""

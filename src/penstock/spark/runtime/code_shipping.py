@@ -1,16 +1,16 @@
-"""`format("penstock")` for executors on which Penstock is not installed: the code travels along.
+"""`format("penstock")` for executors on which Penstock is not installed: the code is sent along.
 
     penstock.spark.register(spark, ship=True)
 
-For notebooks and checkouts. The packages that Penstock's own code imports must still be there; on a
-cluster that is yours, install Penstock on it instead.
+This is for notebooks and checkouts. The packages that Penstock's own code imports must still be installed.
+On a cluster of your own, install Penstock on it instead.
 
-Spark pickles the class of a source to its planners, and readers and writers to its executors. Pickles
-refer to Penstock's classes by name, so whoever opens one must be able to import them. So the class
-here is pickled by value and carries an archive of the code; readers and writers are pickled inside
-another pickle, which is opened after the archive.
+Spark pickles the class of a source to its planners, and readers and writers to its executors. Pickles refer
+to Penstock's classes by name, so a process that unpickles one must be able to import them. So the class
+here is pickled by value and carries an archive of the code. Readers and writers are pickled inside another
+pickle, which is opened after the archive.
 
-Rule: nothing in this module refers to another one of Penstock's, or to a global that cannot be pickled.
+Rule: Nothing in this module refers to another module of Penstock's, or to a global that cannot be pickled.
 """
 
 import atexit
@@ -33,7 +33,7 @@ _LAYERS = ("config", "host", "protocol", "wire", "spark")
 
 
 def shipped_source() -> type[DataSource]:
-    """A source that carries this Penstock."""
+    """A source class that carries this Penstock."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     return type("ShippedSource", (ArchiveCarryingSource,), {"archive": archived_code()})
 
@@ -52,7 +52,7 @@ def archived_code() -> bytes:
 
 
 def unpack(archive: bytes) -> None:
-    """Make the code importable in this process, unless some already is."""
+    """Make the code importable in this process, unless a Penstock is importable already."""
     if importlib.util.find_spec("penstock") is not None:
         return
     sys.path.insert(0, write_archive(archive))
@@ -60,12 +60,15 @@ def unpack(archive: bytes) -> None:
 
 
 def write_archive(archive: bytes) -> str:
-    """The name of a file with it, which goes when this process does. Spark's workers run no exit handlers."""
+    """The name of a file with the archive.
+
+    The file goes with this process, because Spark's workers run no exit handlers.
+    """
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("penstock.zip")
         os.write(number, archive)
         return f"/proc/self/fd/{number}"
-    folder = tempfile.mkdtemp(prefix="penstock-code-")  # which nobody else can write to
+    folder = tempfile.mkdtemp(prefix="penstock-code-")  # which no other user can write to
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = os.path.join(folder, "penstock.zip")
     with open(path, "xb") as file:
@@ -82,7 +85,7 @@ def unpickle_shipped(archive: bytes, pickled: bytes) -> Any:
 
 
 def with_code_archive(archive: bytes, carried: Any) -> Any:
-    """The same object, whose pickles bring the code along."""
+    """The same object, whose pickles contain the code."""
 
     def reduced(each: Any) -> tuple[Any, ...]:
         state = each.__getstate__() if hasattr(each, "__getstate__") else each.__dict__

@@ -1,10 +1,10 @@
-"""What Java and Spark say while they start: kept from the terminal, and told only if they do not.
+"""The output of a starting Java and Spark: hidden from the terminal, and reported only after a failure.
 
-A start prints a dozen lines about modules, host names and native libraries, which mean nothing to whoever
-runs a pipeline. If it fails, one of them is the reason.
+A start prints a dozen lines about modules, host names and native libraries, which mean nothing to the user
+of a pipeline. If the start fails, one of them is the reason.
 
-Java has for its whole life the stderr that it was started with. So that is a pipe, which a thread reads until
-nobody writes to it any more: what Java says later fills no disk, and never makes it wait.
+Java keeps the stderr that it was started with for its whole life. So that stderr is a pipe, which a thread
+reads until no process can write to it any more. Java's later output fills no disk and never blocks Java.
 """
 
 import os
@@ -25,12 +25,12 @@ _REFUSED: Final = re.compile(
     r"^(?:Error: )?(?P<reason>(?:Invalid|Unrecognized|Could not|Cannot|Improperly).+)$"
 )
 _STDERR: Final = 2
-"""What programs inherit, whatever sys.stderr is."""
+"""The descriptor that child processes inherit, whatever sys.stderr is."""
 _NOISE: Final = re.compile(r"^(?:\s|WARNING|Caused by|Using Spark|Setting default|To adjust|\d\d/\d\d/\d\d )")
 
 
 class CapturedOutput:
-    """The end of what was said, read by a thread for as long as anybody can say more."""
+    """The end of the captured output, read by a thread for as long as any process can write more."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
@@ -48,12 +48,13 @@ class CapturedOutput:
         os.close(self._pipe)
 
     def _take(self) -> None:
-        """What is there now. Not after the end: the pipe is closed then."""
+        """Read what is available now, but not after the end: the pipe is closed then."""
         ready = _poll(self._pipe)
         while not self._ended and ready.poll(0):
             piece = os.read(self._pipe, _PIECE_BYTES)
             self._ended = not piece
             self._last += piece
+            # Only the end is kept, because Java may write for hours.
             del self._last[:-CAPTURED_BYTES_MAX]
 
     def text(self) -> str:
@@ -71,15 +72,16 @@ def _poll(pipe: int) -> "select.poll":
 
 @contextmanager
 def stderr_kept() -> Iterator[CapturedOutput | None]:
-    """Programs that are started within the block write to a pipe. None if nobody would see what they say."""
+    """Let programs that are started in this block write to a pipe. None if stderr is closed."""
     try:
         terminal = os.dup(_STDERR)
-    except OSError:  # it is closed
+    except OSError:  # stderr is closed
         yield None
         return
     reader, writer = os.pipe()
     captured = CapturedOutput(reader)
     sys.stderr.flush()
+    # Descriptor 2 itself is replaced, because child processes inherit it and not sys.stderr.
     os.dup2(writer, _STDERR)
     os.close(writer)
     try:
@@ -91,7 +93,7 @@ def stderr_kept() -> Iterator[CapturedOutput | None]:
 
 
 def failure_reason(text: str) -> str | None:
-    """The line of a failed start that says why; None if none does."""
+    """The line of a failed start that names the reason. None if there is none."""
     lines = text.splitlines()
     for pattern in (_REFUSED, _RAISED):
         for line in lines:

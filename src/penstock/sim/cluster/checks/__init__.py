@@ -1,1 +1,1 @@
-"""What must hold of a simulated cluster, checked from outside of the brokers."""
+"""Invariants of a simulated cluster, checked from outside of the brokers."""

@@ -1,13 +1,13 @@
-"""What has been committed to a partition that is compacted: records instead of batches.
+"""The committed records of a compacted partition, and the invariants that compare replicas with them.
 
-A cleaner rewrites batches, so only records can be compared:
+The cleaner rewrites batches, so records are compared instead of batches:
 
     each record that a replica has    is the one that was committed at its offset
-    the last record of each key       is there, if it has a value
+    the last record of each key       is present, if it has a value
     offsets                           have no hole from batch to batch
 
-Deletions (records without a value) are left to `sim/compacted_history.py`: a follower that was unavailable
-for longer than delete.retention.ms never learns of one, as in Kafka.
+Tombstones are left to `sim/compacted_history.py`: a follower that was unavailable for longer than
+delete.retention.ms never receives one, as in Kafka.
 """
 
 from penstock.log.partition_log import PartitionLog
@@ -19,7 +19,7 @@ from penstock.sim.disk import SimDisk
 
 class CompactedLedger(Ledger):
     _records: dict[int, Record]
-    """By offset; made with the first batch that is shown."""
+    """Committed records by offset. Created when the first batch is committed."""
 
     def batch_committed(self, stored: StoredBatch) -> None:
         if not self.batches:
@@ -40,7 +40,9 @@ class CompactedLedger(Ledger):
             self.require(span.end >= self.end, message)
 
     def compare_records(self, node_id: int, disk: SimDisk, log: PartitionLog) -> None:
-        """A replica in sync, while nobody replaces its segments."""
+        """Compare a replica in the ISR with the committed records while no segment of it is being
+        replaced.
+        """
         assert log.has_stable_segments
         if not self.batches:
             return
@@ -60,7 +62,7 @@ class CompactedLedger(Ledger):
             self.require(last.value is None or last.offset in present, message)
 
     def _require_committed(self, node_id: int, record: Record) -> None:
-        """What is not shown yet may come to nothing."""
+        """Compare a record below the high watermark. A record above it may still be truncated."""
         if record.offset < self.end:
             committed = self._records.get(record.offset)
             self.require(committed == record, f"node-{node_id} has {record} where {committed} was committed")

@@ -1,17 +1,18 @@
-"""What has been committed, partition by partition, and what must be true of it ever after.
+"""The committed batches of each partition, and the invariants that hold for them ever after.
 
-Committed is what a leader shows: what lies below its high watermark. Each batch is entered when the first
-leader does, as it lies on the disks at that moment. From then on
+A batch is committed when it lies below a leader's high watermark. The ledger records each batch when the
+first leader commits it, as it lies on the disks at that moment. From then on:
 
-    everybody who may be in sync has it     on the platter, byte for byte, dead or alive
-    every later leader has it               when its leadership begins
-    an idempotent producer wrote it once    its batches follow each other without a gap
-    a client sees it                        and nothing else, at the offset where it is
-    a deletion stays                        the start never goes back behind what DeleteRecords confirmed, and
-                                            moves only by DeleteRecords or by the topic's retention
+    every replica that may be in the ISR has it     on the platter, byte for byte, whether it runs or not
+    every later leader has it                       when its leadership begins
+    an idempotent producer wrote it once            the producer's batches follow each other without a gap
+    a client reads it                               and nothing else, at its offset
+    a deletion stays                                the log start offset never moves back below what
+                                                    DeleteRecords confirmed, and moves only because of
+                                                    DeleteRecords or the topic's retention
 
-Under flush.policy=os what counts is what the processes of a machine see, which a power failure takes away.
-Disks are looked at from outside, so that what a broker believes of itself does not count.
+Under flush.policy=os the comparison uses what the processes of a machine read from its page cache, which a
+power failure loses. Disks are read from outside, so the checks do not depend on a broker's own state.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,11 +30,11 @@ from penstock.types import TopicId
 LOG_SUFFIX: Final = ".log"
 NO_CONTENT: Final = bytearray()
 TopicIdPartition = tuple[TopicId, int]
-"""A topic, by id, and the number of a partition."""
+"""A partition: topic id and partition number."""
 
 
 class CommittedBatch(NamedTuple):
-    """What tells batches apart."""
+    """The fields that identify a committed batch."""
 
     base_offset: int
     next_offset: int
@@ -43,11 +44,11 @@ class CommittedBatch(NamedTuple):
     base_sequence: int
     max_timestamp: int
     committed_in_epoch: int
-    """The leader epoch of who showed it first."""
+    """The epoch of the leader that committed it first."""
 
 
 class LogRange(NamedTuple):
-    """Where a replica's log begins and ends."""
+    """The log start offset and log end offset of a replica."""
 
     start: int
     end: int
@@ -61,7 +62,7 @@ class StoredBatch(NamedTuple):
 
 
 class BatchLocation(NamedTuple):
-    """Where a batch lies."""
+    """Where a batch lies: segment, file and position."""
 
     segment: str
     file: FileNode
@@ -69,24 +70,24 @@ class BatchLocation(NamedTuple):
 
 
 class ReplicaOnDisk:
-    """One partition on one node's disk, read along as it grows."""
+    """One replica on one node's disk. Reads continue at the position of the previous one."""
 
     def __init__(self, node: SimNode, folder: str, *, on_platter: bool = True) -> None:
-        """`on_platter`: False reads what processes of the machine see."""
+        """`on_platter`: False reads what the machine's processes see, the page cache included."""
         self._node = node
         self._path = f"{LOGS}/{folder}"
         self._on_platter = on_platter
         self._segment = ""
         self._position = 0
-        """Where the batch after the last one that was asked for would be."""
+        """The position after the batch that was last requested."""
         self._size = 0
-        """Of the last one that was found."""
+        """The size of the batch that was found last."""
 
     def at(self, offset: int) -> StoredBatch | None:
-        """The batch on the platter that starts there; None if there is none for certain."""
+        """The batch on the platter that starts at this offset. None if none is durable."""
         files = self._files()
         content = self._content(files)
-        # What is there now may be another batch, or the middle of one.
+        # The position is only a guess: another batch may be there now, or the middle of one.
         header = _header(content, self._position)
         if header is not None and header.base_offset == offset:
             return self._read_at_position(content, header)
@@ -94,7 +95,7 @@ class ReplicaOnDisk:
         return found if found is not None and found.header.base_offset == offset else None
 
     def covering(self, offset: int) -> StoredBatch | None:
-        """The batch that holds this offset."""
+        """The batch that contains this offset."""
         files = self._files()
         self._segment, self._position = _segment_of(files, offset), 0
         content = self._content(files)
@@ -105,15 +106,18 @@ class ReplicaOnDisk:
         return None
 
     def location(self, offset: int) -> BatchLocation | None:
-        """Where the batch that starts there lies."""
+        """Where the batch that starts at this offset lies."""
         file = self._files().get(self._segment) if self.at(offset) is not None else None
         if not isinstance(file, FileNode):
             return None
         return BatchLocation(self._segment, file, self._position - self._size)
 
     def recovery_point(self) -> int:
-        """What lies below was safe when the newest snapshot was written: a start takes it for damage if it
-        is not as it was. Above it a start truncates, because it takes that for a write that was torn."""
+        """The offset below which records were safe when the newest snapshot was written.
+
+        At a start, a broker treats a difference below this offset as damage. Above it, a broker truncates,
+        because it treats the difference as a torn write.
+        """
         names = [
             name.removesuffix(SNAPSHOT_SUFFIX) for name in self._files() if name.endswith(SNAPSHOT_SUFFIX)
         ]
@@ -126,7 +130,7 @@ class ReplicaOnDisk:
         return folder.stored if self._on_platter else folder.seen
 
     def _content(self, files: Mapping[str, Node]) -> bytearray:
-        """Of the segment that was last asked for."""
+        """The content of the segment that was last requested."""
         file = files.get(self._segment)
         if not isinstance(file, FileNode):
             return NO_CONTENT
@@ -139,32 +143,32 @@ class ReplicaOnDisk:
 
 
 def _segment_of(files: Iterable[str], offset: int) -> str:
-    """Empty: there is none."""
+    """The segment that covers the offset. Empty: there is none."""
     names = [name for name in files if name.endswith(LOG_SUFFIX) and int(name[:20]) <= offset]
     return max(names, default="")
 
 
 def _header(content: bytearray, position: int) -> BatchHeader | None:
-    """None: no batch is there."""
+    """The batch header at this position. None: no batch is there."""
     with suppress(CorruptData):
         return parse_header(content, position)
     return None
 
 
 class Ledger:
-    """Of one partition, over all its leaders."""
+    """The committed batches of one partition, across all its leaders."""
 
     def __init__(self, name: str, nodes: dict[int, SimNode], *, on_platter: bool = True) -> None:
         self.name = name
         self.batches: dict[int, CommittedBatch] = {}
-        """By base offset; one after the other, without a hole."""
+        """Committed batches by base offset, one after the other without a hole."""
         self.end = 0
         self.start_max = 0
-        """The furthest start that a leader's log had."""
+        """The highest log start offset that a leader had."""
         self.requested_start = 0
-        """The furthest start that DeleteRecords was asked for."""
+        """The highest log start offset that DeleteRecords requested."""
         self.deleted = 0
-        """The furthest start that DeleteRecords has confirmed."""
+        """The highest log start offset that DeleteRecords confirmed."""
         self._copies = {
             node_id: ReplicaOnDisk(node, name, on_platter=on_platter) for node_id, node in nodes.items()
         }
@@ -177,7 +181,12 @@ class Ledger:
             raise InvariantViolation(f"{self.name}: {message}")
 
     def high_watermark_moved(self, leader: int, epoch: int, up_to: int, *, isr: frozenset[int]) -> None:
-        """A leader's high watermark has moved there. `isr`: who may be in sync as the leader knows."""
+        """Record the batches that a leader's high watermark has passed.
+
+        `isr`: the replicas that may be in the ISR as far as the leader knows. Each of them must have every
+        batch that is committed, which is why the leader's maximal ISR is passed, not the ISR in the
+        metadata store alone.
+        """
         offset = self.end
         while offset < up_to:
             stored = self._copies[leader].at(offset)
@@ -196,15 +205,16 @@ class Ledger:
             offset = batch.next_offset
 
     def batch_committed(self, stored: StoredBatch) -> None:
-        """Told of every batch before it is entered. Plain topics need no more than its header."""
+        """Hook that is called with every batch before it is recorded. Plain topics only need its header."""
 
     def _add(self, batch: CommittedBatch) -> None:
         producer, known = batch.producer_id, self._known
         if producer >= 0:
             expected, last_end = known.get(producer, (0, self.end))
             message = f"producer {producer}: sequence {batch.base_sequence} follows {expected - 1}"
-            # A replica that began anew behind all records of a producer has never heard of it, as in Kafka:
-            # what the producer sends again, because it was not answered, counts as new.
+            # A replica whose log was replaced from an offset behind all records of a producer has no state
+            # for that producer, as in Kafka. So a batch that the producer retries for lack of a reply
+            # counts as new there.
             is_repeated = batch.base_sequence < expected and last_end <= self.start_max
             self.require(batch.base_sequence == expected or is_repeated, message)
             count = batch.next_offset - batch.base_offset
@@ -218,9 +228,10 @@ class Ledger:
         )
 
     def leadership_began(self, leader: int, epoch: int, span: LogRange) -> None:
-        """A leadership has begun: it has everything that leaders before it have shown and nobody has deleted.
+        """Check that a new leader has every committed batch that was not deleted.
 
-        The last batch tells: logs that have it are the same before it, which `log_matching.py` sees to.
+        Comparing the last batch is enough: logs that share a batch are equal before it, which
+        `log_matching.py` checks.
         """
         batch = self._last_committed_before(epoch)
         if batch is not None and batch.next_offset > span.start:
@@ -229,9 +240,10 @@ class Ledger:
             self.require(stored is not None and _is_same(batch, stored.header), message)
 
     def require_caught_up(self, node_id: int, span: LogRange | None) -> None:
-        """It joins who is in sync. Its log has no holes and is the leader's, so the last batch tells.
+        """Check that a replica that joins the ISR has caught up.
 
-        `span`: None if nobody knows, because its process does not serve yet.
+        A replica's log has no holes and equals the leader's, so comparing the last batch is enough. `span`:
+        None if it is unknown, because the broker process does not serve yet.
         """
         if not self.end or self._nodes[node_id].has_lost_data:
             return
@@ -242,23 +254,23 @@ class Ledger:
         message = f"node-{node_id} joins without what was committed at offset {last.base_offset}"
         self.require(stored is not None and _is_same(last, stored.header), message)
 
-    # Where it starts
+    # Log start offset
 
     def max_timestamp_below(self, offset: int) -> int:
-        """The newest timestamp of what lies before."""
+        """The newest timestamp of the batches before this offset."""
         return max((each.max_timestamp for at, each in self.batches.items() if at < offset), default=-1)
 
     def require_start(self, node_id: int, start: int) -> None:
-        """Who leads, as the store has it, has deleted what was confirmed as deleted."""
+        """Check that the leader according to the metadata store has deleted what was confirmed as deleted."""
         message = (
             f"node-{node_id} leads and starts at {start}; it was confirmed that {self.deleted} is the start"
         )
         self.require(start >= self.deleted, message)
 
-    # What clients see
+    # Replies to clients
 
     def acknowledged(self, header: BatchHeader, base_offset: int) -> None:
-        """`header`: of the batch as it was sent."""
+        """Check an acknowledged batch. `header`: the batch as the producer sent it."""
         batch = self.batches.get(base_offset)
         what = (
             f"sequence {header.base_sequence} of producer {header.producer_id}, acknowledged at {base_offset}"
@@ -277,13 +289,18 @@ class Ledger:
     # At the end
 
     def producers_from(self, start: int) -> set[int]:
-        """Whose last batch ends behind it. Who began with a copy from there on knows nothing of others."""
+        """The producers whose last batch ends after `start`.
+
+        A replica copied from that offset on has no state of other producers.
+        """
         lasts = {batch.producer_id: batch.next_offset for batch in self.batches.values()}
         return {producer_id for producer_id, end in lasts.items() if producer_id >= 0 and end > start}
 
     def require_producers(self, node_id: int, known: Mapping[int, tuple[int, int, int]], start: int) -> None:
-        """What a replica remembers of producers is what is in the log. `known`: with the last sequence
-        second."""
+        """Check that a replica's producer state matches the log.
+
+        `known`: by producer id; the last sequence number is second.
+        """
         for producer_id in sorted(self.producers_from(start)):
             sequence, _ = self._known[producer_id]
             last = known[producer_id][1] if producer_id in known else -1
@@ -293,7 +310,7 @@ class Ledger:
             self.require(last == sequence - 1, message)
 
     def compare(self, replicas: tuple[int, ...], start: int) -> None:
-        """These replicas have all of it that lies behind their start."""
+        """Check that these replicas have every committed batch that ends after `start`."""
         for offset, batch in self.batches.items():
             for node_id in replicas if batch.next_offset > start else ():
                 stored = self._copies[node_id].at(offset)

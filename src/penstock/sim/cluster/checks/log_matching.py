@@ -1,10 +1,11 @@
-"""Logs of one partition that have a batch of one leader epoch in one place are the same up to there.
+"""Log matching: logs of one partition that share a batch of one leader epoch are equal up to that batch.
 
-And what a broker takes for flushed is on its platter, and epochs never fall from batch to batch.
+Two more checks: what a broker reports as flushed is on its platter, and epochs never fall from batch to
+batch.
 
-Strategy: each copy is read along as it is flushed. Of each batch it is remembered, for all copies, what came
-before it. So a batch that is in two copies in the same place under the same epoch is compared once for each,
-and what lies before it has been compared already.
+Strategy: each replica is read as it is flushed. For each batch, the batch before it is recorded once for
+all replicas. So a batch that two replicas have at the same offset under the same epoch is compared once for
+each, and everything before it has been compared already.
 """
 
 from typing import NamedTuple
@@ -21,24 +22,24 @@ class BatchLink(NamedTuple):
     epoch: int
     crc: int
     before: tuple[int, int]
-    """Where the batch before it begins, and its epoch."""
+    """The base offset and epoch of the batch before it."""
 
 
 NO_BATCH_BEFORE = (-1, -1)
 
 
 class LogMatcher:
-    """Of one partition, on all nodes."""
+    """The batches of one partition, on all nodes."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._known: dict[tuple[int, int], BatchLink] = {}
-        """By offset and epoch."""
+        """Batches by base offset and epoch."""
         self._chains: dict[int, list[BatchLink]] = {}
         self._copies: dict[int, ReplicaOnDisk] = {}
 
     def truncated(self, node_id: int, end: int) -> None:
-        """The log of that node is another, or ends earlier than it did."""
+        """The node's log was replaced, or ends earlier than before."""
         chain = self._chains.setdefault(node_id, [])
         while chain and chain[-1].next_offset > end:
             chain.pop()
@@ -49,12 +50,13 @@ class LogMatcher:
         if copy is None:
             copy = self._copies[node_id] = ReplicaOnDisk(node, self._name)
         if chain and chain[-1].next_offset <= log.log_start_offset:
-            # The log was begun anew from its start on, or nothing before its start can be read. Of that a
-            # follower may keep a batch of another epoch: its leader does not know any more what was there.
+            # The log was replaced from its start on, or nothing before its start can be read. A follower
+            # may keep a batch of another epoch before the start: its leader no longer has the batch that
+            # was there.
             chain.clear()
         end = chain[-1].next_offset if chain else log.log_start_offset
         while end < log.flushed_end_offset:
-            # A start may lie within a batch.
+            # The log start offset may lie within a batch.
             stored = copy.at(end) if chain else copy.covering(end)
             if stored is None:
                 raise InvariantViolation(
@@ -73,7 +75,7 @@ class LogMatcher:
         key = link.base_offset, link.epoch
         known = self._known.setdefault(key, link)
         if NO_BATCH_BEFORE in (known.before, link.before):
-            # The first batch of a log that starts there tells nothing of what was before it.
+            # The first batch of a log has no predecessor to compare.
             self._known[key] = link if known.before == NO_BATCH_BEFORE else known
             known, link = known._replace(before=NO_BATCH_BEFORE), link._replace(before=NO_BATCH_BEFORE)
         if known != link:

@@ -1,12 +1,12 @@
-"""What must be true of the metadata, transaction by transaction, the moment it is committed.
+"""Invariants of the cluster metadata, checked for every transaction at the moment it is committed.
 
-epochs              never fall; another leader has another leader epoch, and so has a leader whose replicas
-                    become fewer
-in-sync sets        are replicas, hold the leader, and are joined only by admitted brokers, which
-                    have everything that was ever shown
-elections           are clean: who leads was in sync, or eligible, and is admitted
-admission           comes after the broker has left every set in which others are left
-eligible leaders    were written by somebody who knew the minimum that holds
+epochs              never fall. A new leader has a new leader epoch, and so has a leader whose replica
+                    set becomes smaller
+ISR                 consists of replicas and contains the leader. Only admitted brokers join it, and a
+                    joining broker has every committed record
+elections           are clean: the new leader was in the ISR, or eligible (ELR), and is admitted
+admission           happens after the broker has left every ISR that has other members
+eligible leaders    were written by a broker that knew the min.insync.replicas in force
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
 from penstock.sim.history import InvariantViolation
 
 OnJoined = Callable[[Topic, int, int], None]
-"""Told the topic, the partition and the broker."""
+"""Called with the topic, the partition and the broker."""
 Images = tuple[ClusterImage, ClusterImage]
-"""Before a transaction, and after it."""
+"""The image before a transaction, and after it."""
 
 
 class StoreChecks:
@@ -32,7 +32,7 @@ class StoreChecks:
         on_joined: OnJoined,
         lost_at: Callable[[int], int | None],
     ) -> None:
-        """`lost_at`: the revision at which a broker lost what it had, if the cluster has not noticed."""
+        """`lost_at`: the revision at which a broker lost its data, until the cluster has noticed the loss."""
         self.image = ClusterImage(cluster_id="none")
         self._on_admitted = on_admitted
         self._on_joined = on_joined
@@ -55,7 +55,8 @@ class StoreChecks:
                         self._on_joined(topic, now.index, node)
         for node in sorted(after.admitted - before.admitted):
             live, lost_at = after.sessions.get(node), self._lost_at(node)
-            # A process that has died since it registered may still be admitted, as long as its session lives.
+            # A process that has died since it registered may still be admitted, as long as its session
+            # lives.
             is_after_loss = live is not None and lost_at is not None and live.epoch > lost_at
             self._check_admission(before, node, is_after_loss=is_after_loss)
             if is_after_loss:
@@ -100,7 +101,8 @@ class _PartitionChange:
             self._require(joined <= self._after.admitted, f"{sorted(joined)} joined and are not admitted")
         had_all = {*was.isr, *was.elr}
         self._require(had_all.issuperset(now.elr), "who was not in sync became eligible")
-        # Who only leaves the eligible leaves the rest as they were: void, if another minimum holds meanwhile.
+        # A change that only removes eligible leaders keeps the recorded minimum of the others. They are
+        # void if another minimum is in force by then.
         only_leaves = set(now.elr) <= set(was.elr) and now.min_isr_changes == was.min_isr_changes
         if now.elr and (now.elr, now.isr) != (was.elr, was.isr) and not only_leaves:
             knew, holds = now.min_isr_changes, min_isr_changes(self._after, self._topic)

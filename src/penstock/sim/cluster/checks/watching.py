@@ -1,20 +1,22 @@
-"""After every event of a broker: what must hold of its partitions, looked at from outside.
+"""Invariants of the partitions of simulated brokers, checked from outside after every event.
 
-    one leader for an epoch    no two processes lead a partition under the same leader epoch, and nobody
-                               answers under another epoch than the one that was named
-    the high watermark         of a leader never goes back, is never past the end of its log, and moves only
+    one leader for an epoch    no two processes lead a partition under the same leader epoch, and no broker
+                               replies under another epoch than the one in the request
+    the high watermark         of a leader never moves back, is never past its log end offset, and moves only
                                while enough replicas are in sync
-    what it passes             is entered into the ledger, which compares the disks of all who may be in sync
-    who counts for it          has heard of the leader's epoch: no earlier leader can tell him any more to cut
-                               what he has confirmed
-    a cut, and a start         leave those who are in sync, or eligible, everything that was shown
-    what is flushed            is on the platter, and the same on all who have it (log_matching.py)
-    the start of a log         moves on a leader that was asked to delete records or whose topic has a
-                               retention, no further than that allows; followers only follow it, unless
-                               they led when they were asked, and who leads next has what was confirmed
+    newly committed records    are recorded in the ledger, which compares the disks of all replicas that may
+                               be in the ISR
+    members of the ISR         that count for the high watermark have received the leader's epoch: so no
+                               earlier leader can make them truncate what they have confirmed
+    a truncation, and the      leave replicas in the ISR, or eligible, with every committed record
+    opening of a log
+    flushed records            are on the platter, and equal on all replicas that have them (log_matching.py)
+    the log start offset       moves on a leader that received DeleteRecords or whose topic has a retention,
+                               no further than that allows. Followers only follow it, unless they led when
+                               DeleteRecords arrived. The next leader has what was confirmed
 
-Strategy: an event runs code of one process or two, and only what those have can have changed. What has not
-moved since the last look costs one comparison.
+Strategy: an event runs code of one or two processes, and only their state can have changed. A partition
+whose state has not changed since the previous check costs one comparison.
 """
 
 from collections.abc import Callable
@@ -38,11 +40,11 @@ TRUNCATIONS: Final = 0
 HIGH_WATERMARK: Final = 2
 LOG_START: Final = 3
 PARTITION_OBJECTS_MAX: Final = 200
-"""Of partitions that are gone some are kept until there are so many."""
+"""The number of entries above which those of removed partitions are dropped."""
 
 
 PartitionSummary = tuple[int, int, int, int]
-"""Of a partition: how often it was cut, up to where it is flushed, its high watermark, and its start."""
+"""A partition's truncation count, flushed end offset, high watermark and log start offset."""
 
 
 class KnownEpoch(NamedTuple):
@@ -58,7 +60,7 @@ class PartitionChecks:
         now: Callable[[], float],
         extras: Extras,
     ) -> None:
-        """`image`: what the metadata store holds at this moment."""
+        """`image`: returns what the metadata store holds at this moment."""
         self._extras = extras
         self._image = image
         self._now = now
@@ -67,10 +69,10 @@ class PartitionChecks:
         self.ledgers: dict[TopicIdPartition, Ledger] = {}
         self._leaders: dict[tuple[TopicIdPartition, int], SimProcess] = {}
         self._seen: dict[int, dict[Partition, PartitionSummary]] = {number: {} for number in nodes}
-        """Of each object, when it was last looked at."""
+        """The state of each partition object at its last check."""
         self._chains: dict[TopicIdPartition, LogMatcher] = {}
         self._epochs: dict[int, dict[TopicIdPartition, KnownEpoch]] = {number: {} for number in nodes}
-        """Of each node's process, the latest epoch that it has heard of."""
+        """By node: the latest leader epoch that its process has received for each partition."""
         self._processes: dict[int, SimProcess] = {}
 
     def ledger(self, partition: Partition) -> Ledger:
@@ -87,7 +89,7 @@ class PartitionChecks:
         return found
 
     def check_changed(self) -> None:
-        """After an event."""
+        """Check the processes that have run since the last call. Called after every event."""
         for node in self._order:
             process = node.process
             if process.has_run:
@@ -102,7 +104,8 @@ class PartitionChecks:
             seen.clear()
             self._epochs[node.id].clear()
             for chains in self._chains.values():
-                chains.truncated(node.id, 0)  # what it did before it was looked at is not known
+                # Truncations by the new process before its first check are unknown.
+                chains.truncated(node.id, 0)
         for partition in running.storage.partitions:
             log = partition.log
             now = log.truncation_count, log.flushed_end_offset, partition.high_watermark, log.log_start_offset
@@ -151,8 +154,9 @@ class PartitionChecks:
             return
         if not leading.meets_min_isr:
             raise InvariantViolation(f"{where}: {high} is shown with too few in sync: {leading}")
-        # Who is in sync says the store, and the leader, who may have proposed others meanwhile. It may also
-        # count somebody who is no replica any more, and has removed what he had.
+        # The ISR is checked both as the store has it and as the leader has it: the leader may have proposed
+        # more members (its maximal ISR). The leader may also still count a broker that is no replica any
+        # more and has removed its copy, so the leader's members are limited to the replicas.
         isr = leading.maximal_isr.intersection(self._replicas(partition)).union(
             self._may_be_elected(partition)
         )
@@ -161,7 +165,7 @@ class PartitionChecks:
     def require_epoch(
         self, node_id: int, partition_id: TopicIdPartition, epoch: int, requested_at: float
     ) -> None:
-        """It has answered somebody who asked under this epoch."""
+        """Check that a broker's reply under this epoch was allowed: the request named this epoch."""
         heard = self._known_epoch(node_id, partition_id)
         if heard is not None and heard.epoch != epoch and heard.at < requested_at:
             raise InvariantViolation(
@@ -169,11 +173,14 @@ class PartitionChecks:
             )
 
     def leads(self, node_id: int, partition_id: TopicIdPartition, epoch: int) -> bool:
-        """Whether its process has led in that epoch. Others answer too, and may have heard less."""
+        """Whether the node's current process has led in that epoch.
+
+        Other brokers reply too, and may have an older epoch.
+        """
         return self._leaders.get((partition_id, epoch)) is self._nodes[node_id].process
 
     def _known_epoch(self, node_id: int, partition_id: TopicIdPartition) -> KnownEpoch | None:
-        """None: its process has not been looked at yet."""
+        """The latest epoch that the node received. None: its process has not been checked yet."""
         is_same = self._processes.get(node_id) is self._nodes[node_id].process
         return self._epochs[node_id].get(partition_id) if is_same else None
 
@@ -186,12 +193,12 @@ class PartitionChecks:
                 raise InvariantViolation(f"{where}: node-{member} counts, and has heard only of {heard}")
 
     def _replicas(self, partition: Partition) -> tuple[int, ...]:
-        """As the store has them."""
+        """The replicas in the metadata store."""
         topic = self._image().topics_by_id.get(partition.topic_id)
         return () if topic is None else topic.partitions[partition.name.partition].replicas
 
     def _may_be_elected(self, partition: Partition) -> tuple[int, ...]:
-        """Who may be elected, as the store has it: in sync, or eligible."""
+        """The replicas that the metadata store allows to be elected: the ISR and the eligible leaders."""
         image = self._image()
         topic = image.topics_by_id.get(partition.topic_id)
         if topic is None:
@@ -200,7 +207,7 @@ class PartitionChecks:
         return (*state.isr, *eligible_leaders(image, topic, state))
 
     def replica_joined(self, topic: Topic, index: int, node_id: int) -> None:
-        """It is in sync from now on: it has everything that was ever shown."""
+        """Check a replica that joined the ISR in the metadata store: it must have every committed record."""
         ledger = self.ledger_of((topic.id, index), str(TopicPartition(topic.name, index)))
         serving = self._nodes[node_id].serving
         partition = None if serving is None else serving.storage.partitions.find_by_id(topic.id, index)
@@ -214,7 +221,8 @@ class PartitionChecks:
             if partition.leading is not None and before is not None and start < before[LOG_START]:
                 raise InvariantViolation(f"{where}: the start goes back from {before[LOG_START]} to {start}")
         elif partition.leading is None and self._has_begun_deletion(node, partition, ledger):
-            # Its leadership ended while the new start was being stored: whoever asked is told that it did.
+            # The leadership ended while the new start was being stored: the client of DeleteRecords gets an
+            # error.
             ledger.start_max = start
         elif partition.leading is None:
             raise InvariantViolation(
@@ -230,15 +238,16 @@ class PartitionChecks:
             ledger.start_max = start
 
     def _has_begun_deletion(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
-        """Whether this node led when it was asked to delete what lies before the start, perhaps in an earlier
-        process."""
+        """Whether this node led, perhaps in an earlier process, when it received the DeleteRecords
+        request.
+        """
         partition_id = (partition.topic_id, partition.name.partition)
         leaders = (self._leaders.get((partition_id, epoch)) for epoch in range(partition.leader_epoch + 1))
         has_led = any(leader is not None and leader.host == node.host for leader in leaders)
         return has_led and partition.log.log_start_offset <= ledger.requested_start
 
     def _may_expire(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
-        """Whether the retention of the topic lets go of all before the start."""
+        """Whether the topic's retention permits deleting everything before the start."""
         extras, log = self._extras, partition.log
         size = sum(segment.size_bytes for segment in log.segments)
         is_too_much = extras.retention_bytes != NO_LIMIT and size >= extras.retention_bytes
@@ -249,7 +258,7 @@ class PartitionChecks:
         return is_too_much or is_old
 
     def _check_in_sync(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:
-        """Opened, or cut: who may be elected still has everything that was ever shown."""
+        """Check an opened or truncated log: a replica that may be elected has every committed record."""
         end = partition.log.log_end_offset
         is_known = node.has_lost_data or _was_reported_missing(node, partition)
         if end < ledger.end and not is_known and node.id in self._may_be_elected(partition):
@@ -258,7 +267,7 @@ class PartitionChecks:
             )
 
     def _check_producers(self, node: SimNode, partition: Partition) -> None:
-        """What was cut off is not remembered."""
+        """Check that the producer state does not mention truncated batches."""
         end = partition.log.log_end_offset
         for producer_id, producer in partition.log.producers.items():
             if producer.last.last_offset >= end:
@@ -283,8 +292,10 @@ def _log_range(partition: Partition) -> LogRange:
 
 
 def _was_reported_missing(node: SimNode, partition: Partition) -> bool:
-    """Whether the process found at its start that its copy is gone. It tells the cluster so before it is
-    admitted."""
+    """Whether the process found at its start that its copy is gone.
+
+    It reports that to the cluster before it is admitted.
+    """
     if node.serving is None:
         return False
     missing = node.serving.storage.partitions.lost.get(topic_id_text(partition.topic_id), ())

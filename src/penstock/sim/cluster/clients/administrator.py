@@ -1,6 +1,6 @@
-"""An administrator: makes, grows and deletes topics, deletes records, changes who leads, and settings.
+"""An administrator that creates, grows and deletes topics, deletes records, changes leaders and settings.
 
-What it does may fail or be done without anybody saying so. What has been confirmed is so.
+A request may fail, or take effect although its reply was lost. A confirmed change has taken effect.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -55,9 +55,9 @@ TOPIC_RESOURCE: Final = 2
 SET_OPERATION: Final = 0
 PARTITIONS_MAX: Final = 4
 TEMPORARY_PREFIX: Final = "passing-"
-"""Topics that come and go have such names."""
-# So that the cleaner always finds something to do. Deletions stay for the whole run: what becomes of a
-# follower that misses one is not looked at here.
+"""The name prefix of topics that are created and deleted during the run."""
+# These settings give the cleaner work all the time. Tombstones stay for the whole run: a follower that
+# misses one is not checked here.
 COMPACTS_QUICKLY: Final = {
     "segment.ms": "500",
     "min.cleanable.dirty.ratio": "0.01",
@@ -93,21 +93,21 @@ class Administrator:
             await random.choice(operations)()
 
     async def retry(self, operation: Callable[[], Awaitable[bool]]) -> None:
-        """Until it is confirmed."""
+        """Repeat the operation until it is confirmed."""
         while not await operation():
             await self._client.pause()
 
     async def complete_deletion(self, name: str, index: int) -> None:
-        """Return when every replica has deleted what one of them has."""
+        """Return when every replica has deleted what one of them has deleted."""
         if self._deleter is not None:
             await self.retry(partial(self._deleter.complete, name, index))
 
     async def create_topic(self, name: str, partitions: int) -> bool:
-        """Whether it was confirmed that the topic is there."""
+        """Whether a broker confirmed that the topic exists."""
         extras = self._cluster.plan.extras
         settings = {
             "segment.ms": self._cluster.plan.segment_ms,
-            # A broker whose clock is an hour slow would refuse what comes from its future.
+            # A broker whose clock is an hour slow would reject records with timestamps ahead of it.
             TIMESTAMP_AFTER: DAY_MS,
         }
         if extras.has_retention:
@@ -159,7 +159,9 @@ class Administrator:
             self._partitions[name] = count
 
     async def _change_leader(self) -> None:
-        """Another replica is preferred, and leads if it is in sync. Sometimes it has to become one first."""
+        """Make another replica the preferred leader, and elect it if it is in the ISR. It may have to
+        become a replica first.
+        """
         random, image = self._client.random, self._cluster.truth.image
         name = random.choice(sorted(self._cluster.topics))
         state = random.choice(image.topics[name].partitions)
@@ -184,13 +186,13 @@ class Administrator:
         return await self._set(name, {MINIMUM: str(minimum)})
 
     async def _compact_quickly(self) -> None:
-        """As soon as there is a topic that is compacted."""
+        """Set the compaction settings as soon as the compacted topic exists."""
         while GROUP_TOPIC not in self._cluster.truth.image.topics:
             await self._client.pause()
         await self.retry(partial(self._set, GROUP_TOPIC, COMPACTS_QUICKLY))
 
     async def _set(self, name: str, settings: Mapping[str, str]) -> bool:
-        """Whether it was confirmed."""
+        """Whether the change was confirmed."""
         wanted = [AlterableConfig(setting, SET_OPERATION, value) for setting, value in settings.items()]
         resource = AlterConfigsResource(TOPIC_RESOURCE, name, wanted)
         request = IncrementalAlterConfigsRequest([resource])
@@ -204,7 +206,7 @@ class Administrator:
 
 
 class DeleteRecordsClient:
-    """Calls DeleteRecords again and again. What is confirmed stays so, whoever leads next."""
+    """Sends DeleteRecords repeatedly. A confirmed deletion stays, whichever broker leads next."""
 
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
@@ -228,13 +230,17 @@ class DeleteRecordsClient:
             return
         offset = random.choice((random.randrange(ledger.start_max, ledger.end), UP_TO_HIGH_WATERMARK))
         if offset == UP_TO_HIGH_WATERMARK:
-            ledger.requested_start = OFFSET_MAX  # what is shown when the request arrives
+            # The high watermark at the time the request arrives is not known here.
+            ledger.requested_start = OFFSET_MAX
         ledger.requested_start = max(ledger.requested_start, offset)
         await self._delete_records(name, state.index, offset)
 
     async def complete(self, name: str, index: int) -> bool:
-        """Ask once more for what one replica has deleted, and others perhaps not: it led while it was asked,
-        and no longer when it had stored the new start. Whether that was confirmed."""
+        """Repeat a deletion that one replica has made and others may not have. Whether it was confirmed.
+
+        That replica was the leader when it received the request, and no longer led when it had stored the
+        new start.
+        """
         ledger = self._ledger(name, index)
         return ledger.deleted >= ledger.start_max or await self._delete_records(name, index, ledger.start_max)
 

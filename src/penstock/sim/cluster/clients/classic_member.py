@@ -1,9 +1,9 @@
-"""Members of a group that speak the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Group members that use the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-They may be alone in their group, or in one group with members of the new protocol (KIP-848), in which case
-the coordinator assigns. What holds of their places and partitions is the same (`group_member.py`).
+They may be alone in their group, or share it with members of the consumer protocol (KIP-848); then the
+coordinator assigns partitions. The invariants on offsets and ownership are the same (`group_member.py`).
 
-Rule: eager, as the `range` assignor is: a member gives everything up before it joins again.
+Rule: The protocol is eager, as the `range` assignor is: a member revokes all partitions before it rejoins.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ PROTOCOL: Final = "range"
 SUBSCRIPTION_VERSION: Final = 1
 SESSION_MS: Final = 4_000
 JOIN_SECONDS: Final = 9.0
-"""A group gathers for as long as a rebalance may take."""
+"""JoinGroup may wait for as long as a rebalance may take."""
 NOT_JOINED: Final = -1
 REVOKING_ERRORS: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
 
@@ -53,7 +53,7 @@ class SimClassicMember(SimGroupMember):
         self._id, self._epoch = "", NOT_JOINED
 
     def _revoke_all(self) -> None:
-        """Everything, before it joins again under the same id."""
+        """Revoke all partitions, before the member rejoins under the same id."""
         self._progress.release(self._client.name)
         self._epoch = NOT_JOINED
         self._readers, self._committed, self._assignment = {}, {}, ()
@@ -99,7 +99,8 @@ class SimClassicMember(SimGroupMember):
         except CONNECTION_ERRORS:
             self._coordinator = None
         if not has_left:
-            self._old_commit = None  # it may still be a member under the old id, and what that sent may count
+            # The coordinator may still have the old member id, and its late commit may count.
+            self._old_commit = None
         self._rejoin_as_new()
 
     async def _join(self) -> None:
@@ -157,7 +158,7 @@ class SimClassicMember(SimGroupMember):
             self._confirm_ownership(requested_at)
 
     def _decode_partitions(self, assignment: bytes) -> tuple[OwnedPartition, ...]:
-        """The partitions of an assignment, by the ids that their topics have."""
+        """The partitions of an assignment, by topic id."""
         decoded = decode_assignment(assignment) if assignment else ConsumerProtocolAssignment()
         if decoded is None:
             self._cluster.violate(f"{self._client.name} is given an assignment that nobody can read")
@@ -170,7 +171,10 @@ class SimClassicMember(SimGroupMember):
         )
 
     async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment] | None:
-        """As the leader of the group divides partitions among all members; None: it does not know them."""
+        """The assignments that the group leader makes for all members.
+
+        None: a topic's partitions are unknown.
+        """
         if joined.skip_assignment:
             return []
         members = sorted(member.member_id for member in joined.members)

@@ -1,6 +1,7 @@
-"""What every simulated client has: a host of its own, connections, and an idea of who leads what.
+"""The base of every simulated client: its own host, connections, and cached metadata.
 
-Rule: a client knows only what brokers told it. Where that is wrong, it is told so, and asks again.
+Rule: A client uses only metadata that brokers have returned. If its metadata is stale, a broker rejects the
+      request, and the client refreshes the metadata and retries.
 """
 
 import asyncio
@@ -33,14 +34,14 @@ NO_LEADER_EPOCH: Final = -1
 LATEST: Final = -1
 EARLIEST: Final = -2
 CONNECTION_ERRORS: Final = (OSError, ProtocolError, VersionMismatch)
-"""With a connection. A TimeoutError is an OSError."""
+"""Errors of a connection. A TimeoutError is an OSError."""
 
 
 class TopicLeaders(NamedTuple):
     id: TopicId
     leaders: tuple[int, ...]
     epochs: tuple[int, ...]
-    """Of the leaders."""
+    """The leader epochs."""
 
 
 class KafkaClient:
@@ -54,7 +55,7 @@ class KafkaClient:
         cluster.clients.append(self)
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """As a task of this client's process. What it raises ends the run."""
+        """Run as a task of this client's process. An exception ends the simulation."""
         self.process.run(self.cluster.start, coroutine)
 
     async def ask(
@@ -66,7 +67,7 @@ class KafkaClient:
         seconds: float = REQUEST_SECONDS,
         connection_number: int = 0,
     ) -> Response:
-        """`connection_number`: one of several connections to the same node."""
+        """`connection_number`: selects one of several connections to the same node."""
         connection = await self.connect(node_id, connection_number)
         return await connection.ask(api, message, seconds)
 
@@ -89,10 +90,13 @@ class KafkaClient:
     async def pause(self, seconds: float = RETRY_SECONDS) -> None:
         await asyncio.sleep(seconds * self.random.uniform(0.5, 1.5))
 
-    # Who leads
+    # Metadata
 
     async def topic(self, name: str) -> TopicLeaders | None:
-        """As it was last told; None: there is none, or nobody says."""
+        """The cached metadata of a topic, fetched if absent.
+
+        None: the topic is unknown, or no broker replied.
+        """
         if name not in self._topics:
             await self._fetch_metadata(name)
         return self._topics.get(name)
@@ -115,7 +119,7 @@ class KafkaClient:
                 )
 
     async def leader(self, name: str, index: int) -> tuple[TopicLeaders, int] | None:
-        """Who leads, after a rest if nobody is known."""
+        """The leader. If none is known, pause and return None."""
         topic = await self.topic(name)
         if topic is not None and index < len(topic.leaders) and topic.leaders[index] > 0:
             return topic, topic.leaders[index]
@@ -124,11 +128,11 @@ class KafkaClient:
         return None
 
     async def end(self, name: str, index: int, leader: int, epoch: int) -> int | None:
-        """Where what was committed ends, as this leader says; None: it does not."""
+        """The high watermark that this leader returns. None: it returned an error."""
         return await self._list_offset(name, leader, ListOffsetsPartition(index, epoch, LATEST))
 
     async def start(self, name: str, index: int, leader: int, epoch: int) -> int | None:
-        """Where the log of this leader starts; None: it does not say."""
+        """The log start offset that this leader returns. None: it returned an error."""
         return await self._list_offset(name, leader, ListOffsetsPartition(index, epoch, EARLIEST))
 
     async def _list_offset(self, name: str, leader: int, partition: ListOffsetsPartition) -> int | None:

@@ -1,14 +1,16 @@
-"""Members of a consumer group (KIP-848): they join, are given partitions, read them, and commit their places.
+"""Members of a consumer group (KIP-848): they join, receive an assignment, consume it, and commit offsets.
 
-A group's place in a partition never goes back: whoever asks for it is told at least what was acknowledged
-before it asked, whichever member that was, and whatever coordinator. And a partition has one owner: nobody is
-given it before the last owner said that he gave it up, or was silent for as long as a session lasts, or had
-something to give up and did not for as long as a rebalance may take: then he is a member no more. What counts
-is what the coordinator in office says. One that was replaced and has not heard of it answers on, as in Kafka:
-from what it remembers, and with what others still confirm because they have not heard of it either.
+Invariant 1: a committed offset never moves back. A coordinator returns at least the offset that was
+acknowledged before the request was sent, whichever member committed it and whichever broker coordinates.
+Invariant 2: a partition has one owner. The coordinator assigns it to a new member only after one of these:
+the last owner reported that it gave it up; the last owner was silent for a session timeout; or the last
+owner had to revoke partitions and did not within the rebalance timeout, and so is no longer a member. Only
+replies of the current coordinator count. A coordinator that was replaced and has not received the change
+keeps replying, as in Kafka: from its memory, and with what other brokers with stale metadata confirm.
 
-Rule: a member commits what it has read, under the epoch under which it owns the partition. It gives a
-      partition up before it says so, but what it has sent before may arrive later: it is refused then.
+Rule: A member commits what it has read, under the member epoch under which it owns the partition. It stops
+      using a partition before it reports the revocation. A commit that it sent earlier may arrive later and
+      is then rejected.
 """
 
 from collections.abc import Container, Iterable
@@ -46,10 +48,10 @@ if TYPE_CHECKING:
 GROUP: Final = "group"
 HEARTBEAT_SECONDS: Final = 0.7
 SESSION_SECONDS_MIN: Final = 3.0
-"""A session lasts for four, and a coordinator's clock may run fast."""
+"""A session lasts four seconds, and a coordinator's clock may run fast."""
 REBALANCE_MS: Final = 5_000
 REBALANCE_SECONDS_MIN: Final = 3.75
-"""By a clock that runs fast."""
+"""The rebalance timeout by a clock that runs fast."""
 LEAVES_SHARE: Final = 0.02
 FETCHES_AT_END: Final = 20
 NO_EPOCH: Final = 0
@@ -58,8 +60,9 @@ REJOIN: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH}
 )
 HAS_LEFT: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
-"""Kafka answers a leave with GROUP_ID_NOT_FOUND where the coordinator has no consumer group, or only a
-classic one: the member's session ended before, and a member that is not there has left."""
+"""Codes that confirm a leave. Kafka replies GROUP_ID_NOT_FOUND if the coordinator has no consumer group of
+that name, or only a classic one: then the member's session ended before, so the member has left.
+"""
 COORDINATOR_ERRORS: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -75,9 +78,9 @@ OwnedPartition = tuple[TopicId, int]
 class Owner(NamedTuple):
     member: str
     requested_at: float
-    """When it asked for what was the last answer that it is the owner."""
+    """When it sent the request whose reply last confirmed the ownership."""
     reconciled_at: float
-    """When it last asked, and was told to give up nothing."""
+    """When it sent the last request whose reply did not make it revoke anything."""
 
     def may_have_expired(self, now: float) -> bool:
         is_silent = now >= self.requested_at + SESSION_SECONDS_MIN
@@ -85,14 +88,17 @@ class Owner(NamedTuple):
 
 
 class GroupProgress:
-    """How far the group was told that its place is kept, and who has which partition."""
+    """The group's acknowledged offsets, and the owner of each partition."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[OwnedPartition, int] = {}
         self._owners: dict[OwnedPartition, Owner] = {}
 
     def confirm_owner(self, owner: Owner, owned: Iterable[OwnedPartition], now: float) -> str | None:
-        """The coordinator has told the member that these are its own. Returns what is wrong with that."""
+        """Record the owner of partitions that the coordinator has confirmed.
+
+        Returns a description of a violation.
+        """
         for each in owned:
             other = self._owners.get(each)
             if other is not None and other.member != owner.member and not other.may_have_expired(now):
@@ -101,7 +107,7 @@ class GroupProgress:
         return None
 
     def release(self, member: str, kept: Container[OwnedPartition] = ()) -> None:
-        """It owns nothing else any more, or is about to say so."""
+        """Remove the member as owner of all other partitions: it gave them up, or is about to report that."""
         given_up = [
             each for each, owner in self._owners.items() if owner.member == member and each not in kept
         ]
@@ -121,15 +127,16 @@ class SimGroupMember:
         self._id = ""
         self._epoch = NO_EPOCH
         self._was_answered = False
-        """Where it was not, it says everything again, and is told everything again: that it is to give
-        something up may have got lost."""
+        """Whether the last heartbeat got a reply. If not, the member sends a full heartbeat and gets a full
+        reply: a request to revoke a partition may have been lost.
+        """
         self._reconciled_at = 0.0
         self._coordinator: int | None = None
         self._readers: dict[OwnedPartition, PartitionReader] = {}
         self._committed: dict[OwnedPartition, int] = {}
         self._assignment: tuple[OwnedPartition, ...] = ()
         self._old_commit: OffsetCommitRequest | None = None
-        """A commit that a slow network may bring once more."""
+        """A commit that is sent once more later, as a slow network may deliver it twice."""
 
     def start(self) -> None:
         self._client.run(self._run())
@@ -152,7 +159,7 @@ class SimGroupMember:
         self._readers, self._committed, self._assignment = {}, {}, ()
 
     def _failed(self, code: ErrorCode | None) -> None:
-        """None: nobody answered."""
+        """Handle an error code. None: there was no reply."""
         if code in REJOIN:
             self._rejoin_as_new()
         elif code is None or code in COORDINATOR_ERRORS:
@@ -167,7 +174,8 @@ class SimGroupMember:
         leaves = self._epoch > 0 and self._client.random.random() < LEAVES_SHARE
         requested_at = self._cluster.loop.now
         is_full_heartbeat, self._was_answered = not self._was_answered, False
-        # What it does not name it gives up, also what it was given and has not begun with.
+        # A heartbeat gives up every partition that it does not list, even one that was assigned and not yet
+        # read.
         named = tuple(self._readers)
         self._progress.release(self._client.name, () if leaves else named)
         owned: dict[TopicId, list[int]] = {}
@@ -225,7 +233,7 @@ class SimGroupMember:
         }
 
     def _resend_old_commit(self) -> None:
-        """What was sent under an epoch that is over arrives again, and must not count."""
+        """Send a commit of an earlier member epoch again. It must not count."""
         old_commit, self._old_commit = self._old_commit, None
         if old_commit is None or old_commit.generation_id_or_member_epoch == self._epoch:
             self._old_commit = old_commit
@@ -252,7 +260,10 @@ class SimGroupMember:
                 await self._commit(owned, reader)
 
     async def _read(self, reader: PartitionReader) -> None:
-        """A piece; at the end many, so that whoever was kept from reading for long gets there."""
+        """Fetch once.
+
+        At the end of the run fetch many times, so that a member that was held up for long catches up.
+        """
         for _ in range(1 if self._cluster.is_producing else FETCHES_AT_END):
             before = reader.offset
             await reader.step()
@@ -260,7 +271,7 @@ class SimGroupMember:
                 return
 
     async def _start_reading(self, owned: OwnedPartition) -> None:
-        """Begin where the group is."""
+        """Start to read a partition at the group's committed offset."""
         place = await self._fetch_committed_offset(owned)
         name = self._cluster.topic_name(owned[0])
         if place is None or name is None:
@@ -271,13 +282,13 @@ class SimGroupMember:
         self._committed[owned] = place
 
     async def find_coordinator(self) -> int:
-        """Asked until somebody says."""
+        """The coordinator, looked up until a broker returns it."""
         while (found := await self._client.coordinator(GROUP)) is None:
             await self._client.pause()
         return found
 
     async def find_committed_offset(self, owned: OwnedPartition) -> int:
-        """Where the group is, asked until somebody says."""
+        """The group's committed offset, requested until a coordinator returns it."""
         while True:
             if self._coordinator is None:
                 self._coordinator = await self.find_coordinator()
@@ -287,7 +298,7 @@ class SimGroupMember:
             await self._client.pause()
 
     async def _fetch_committed_offset(self, owned: OwnedPartition) -> int | None:
-        """Where the group is; None: nobody says."""
+        """The group's committed offset. None: no coordinator returned it."""
         if self._coordinator is None:
             return None
         least = self._progress.acknowledged.get(owned, 0)

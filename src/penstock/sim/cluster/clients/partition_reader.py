@@ -1,8 +1,8 @@
-"""Readers: each follows one partition from its beginning, and again from its beginning at the end.
+"""Simulated readers: each reads one partition from its beginning, and again from there at the end.
 
-Whatever they are given is what was committed at that offset. They never have to go back, and nothing is left
-out that was not deleted. Some say under which leader epoch they ask, as clients do that know it; then whoever
-answers leads in that epoch, and what he says of the end of the partition never goes back.
+Every record that a reader gets is the committed one at that offset. Its offset never moves back, and it
+misses no record that was not deleted. Some readers send their leader epoch, as newer clients do. Then the
+replying broker leads in that epoch, and the end offset that it returns never moves back.
 """
 
 from contextlib import suppress
@@ -32,14 +32,14 @@ RETRIABLE_ERRORS: Final = frozenset(
 
 
 class NamedEpochEnd(NamedTuple):
-    """What it was told last by a leader whose epoch it had named."""
+    """The end offset last returned by a leader for a request that named this epoch."""
 
     epoch: int
     end: int
 
 
 class PartitionReader:
-    """Of one partition."""
+    """Reads one partition."""
 
     def __init__(self, client: KafkaClient, topic: str, index: int) -> None:
         self.client = client
@@ -59,12 +59,12 @@ class PartitionReader:
             await self.client.pause()
 
     async def until(self, end: int) -> None:
-        """Read on until everything below is read."""
+        """Read until everything below `end` has been read."""
         while self.offset < end:
             await self.step()
 
     async def step(self) -> None:
-        """Ask once. Whatever comes is compared with what is committed."""
+        """Send one fetch, and compare the records with the committed ones."""
         found = await self.client.leader(self._topic, self._index)
         if found is None:
             return
@@ -88,6 +88,7 @@ class PartitionReader:
             await self.client.pause()
             return
         code = ErrorCode(data.error_code)
+        # Only a deletion may make an offset unreadable.
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.offset < ledger.start_max:
             await self._seek_to_start(topic, leader)
             return
@@ -107,7 +108,7 @@ class PartitionReader:
         self._accept_records(topic.id, data)
 
     def _is_current_leader(self, topic: TopicLeaders, node_id: int) -> bool:
-        """Whether it leads, and has heard of it."""
+        """Whether the node leads according to the metadata store, and its process has begun to lead."""
         state = self._cluster.truth.image.topics_by_id[topic.id].partitions[self._index]
         partition_id = (topic.id, self._index)
         return state.leader == node_id and self._cluster.watching.leads(
@@ -115,7 +116,7 @@ class PartitionReader:
         )
 
     async def _seek_to_start(self, topic: TopicLeaders, leader: int) -> None:
-        """What it wants was deleted."""
+        """Move to the log start offset after the requested records were deleted."""
         start = None
         with suppress(*CONNECTION_ERRORS):
             start = await self.client.start(self._topic, self._index, leader, self._epoch(topic))
@@ -129,7 +130,7 @@ class PartitionReader:
         return topic.epochs[self._index] if self._sends_epoch else NO_LEADER_EPOCH
 
     async def _check_end_offset(self, topic: TopicLeaders, leader: int) -> None:
-        """ListOffsets: nothing that was not committed, and nothing less than before."""
+        """Check ListOffsets: it returns no uncommitted offset, and nothing lower than before."""
         requested_at = self._cluster.loop.now
         end = await self.client.end(self._topic, self._index, leader, self._epoch(topic))
         if end is None:
@@ -140,7 +141,7 @@ class PartitionReader:
         self._check_leader_reply(topic, leader, requested_at, end)
 
     def _check_leader_reply(self, topic: TopicLeaders, node_id: int, requested_at: float, end: int) -> None:
-        """Somebody has answered who leads under the epoch that was named."""
+        """Check a reply of a broker that leads under the named epoch."""
         epoch = self._epoch(topic)
         if epoch == NO_LEADER_EPOCH:
             return
@@ -153,7 +154,10 @@ class PartitionReader:
         self._seen = NamedEpochEnd(epoch, end)
 
     async def _fetch_from_any_broker(self, topic: TopicLeaders) -> None:
-        """A follower answers clients that name no leader epoch. It may be behind, or no replica."""
+        """Fetch from any broker without naming a leader epoch.
+
+        A follower replies to that; it may be behind, or no replica.
+        """
         try:
             data = await self._fetch(topic, self.client.any_broker(), NO_LEADER_EPOCH)
         except CONNECTION_ERRORS:

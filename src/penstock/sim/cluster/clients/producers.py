@@ -1,10 +1,11 @@
-"""Producers. Each writes to one partition, batch after batch, several on their way at once.
+"""Simulated producers: each writes to one partition, batch after batch, with several batches in flight.
 
-The idempotent one does what clients of Kafka do: what was not acknowledged is sent again, as it was and in
-order, until it is. It is never told that its own next batch is out of order: that would mean that what was
-acknowledged before it is gone.
+The idempotent producer behaves like Kafka's clients: it retries every batch without an acknowledgement,
+unchanged and in order, until it is acknowledged. It must never get OUT_OF_ORDER_SEQUENCE_NUMBER for its
+next batch: that would mean that acknowledged batches are lost.
 
-The careless one (acks=1) sends each batch once. It is there to leave records on leaders that nobody else has.
+The careless producer (acks=1) sends each batch once. It leaves records on leaders that no other replica
+has.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ CHECKS_OWN_SHARE: Final = 0.1
 ACKS_ALL: Final = -1
 ACKS_LEADER: Final = 1
 TIMEOUT_MS: Final = 1_500
-# The answer says that the batch is not in the log, or not known to be safe: it is sent again.
+# Errors after which the batch is not in the log, or not known to be safe: the producer retries.
 RETRIABLE_ERRORS: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -49,7 +50,7 @@ RETRIABLE_ERRORS: Final = frozenset(
 
 
 Outcomes = list[ErrorCode | None]
-"""None: nobody said."""
+"""The result of each batch. None: there was no reply."""
 
 
 class SentBatch(NamedTuple):
@@ -70,9 +71,9 @@ class Producer:
         self._unacknowledged: list[SentBatch] = []
         self.acknowledged = 0
         self._end = 0
-        """Of what was acknowledged."""
+        """The end offset of the acknowledged records."""
         self.is_idle = False
-        """It was told to stop, and everything is acknowledged."""
+        """Whether everything is acknowledged since the producer was stopped."""
 
     def start(self) -> None:
         self._client.run(self._run())
@@ -91,7 +92,7 @@ class Producer:
 
     @property
     def _unacknowledged_span(self) -> int:
-        """From the first that is not acknowledged to the last that was made: a broker remembers five."""
+        """The number of batches from the first unacknowledged to the newest: a broker's window has five."""
         return self._batches + 1 - self._unacknowledged[0].number if self._unacknowledged else 0
 
     async def _init_producer_id(self) -> None:
@@ -104,7 +105,7 @@ class Producer:
                 self._cluster.trace_and_hash(f"{self._client.name} is {answer.producer_id}")
                 return
         except CONNECTION_ERRORS:
-            pass  # somebody else answers, or later
+            pass  # the caller retries, with any broker
         await self._client.pause()
 
     def _next_batch(self) -> SentBatch:
@@ -124,7 +125,7 @@ class Producer:
         return SentBatch(self._batches, batch)
 
     async def _send_all(self) -> None:
-        """Everything that is not acknowledged, one behind the other; then look at all the answers."""
+        """Send everything that is not acknowledged, in order, and evaluate the replies together."""
         found = await self._client.leader(self._topic, self._index)
         if found is None:
             return
@@ -134,7 +135,8 @@ class Producer:
         connection_numbers = (0, 1) if self._client.random.random() < self._cluster.plan.repeats else (0,)
         if len(connection_numbers) > 1:
             self._cluster.event_counts["duplicate"] += len(sent)
-        # Of what is sent twice, on two connections, the answers to the first count.
+        # Batches may be sent on two connections at once, as duplicates. Only replies on the first one are
+        # evaluated.
         outcomes, *_ = await asyncio.gather(
             *(
                 self._send(topic.id, leader, sent, connection_number)
@@ -143,6 +145,7 @@ class Producer:
         )
         done = {each.number for each, code in zip(sent, outcomes, strict=True) if code is ErrorCode.NONE}
         first = next((code for code in outcomes if code is not ErrorCode.NONE), ErrorCode.NONE)
+        # All earlier batches are acknowledged, so the leader must expect this sequence number.
         if first is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self._cluster.violate(f"{self.name}: {first.name} although all before it was acknowledged")
         if first is not ErrorCode.NONE:
@@ -154,7 +157,7 @@ class Producer:
             await self._check_own_records(topic, leader)
 
     async def _check_own_records(self, topic: TopicLeaders, leader: int) -> None:
-        """What was acknowledged can be seen, whoever it is that answers."""
+        """Check that acknowledged records are below the high watermark that a leader returns."""
         end = None
         with suppress(*CONNECTION_ERRORS):
             end = await self._client.end(self._topic, self._index, leader, topic.epochs[self._index])
@@ -164,7 +167,7 @@ class Producer:
     async def _send(
         self, topic_id: TopicId, leader: int, sent: tuple[SentBatch, ...], connection_number: int
     ) -> list[ErrorCode | None]:
-        """What became of each."""
+        """Send the batches. Returns the result of each."""
         try:
             await self._client.connect(leader, connection_number)
         except CONNECTION_ERRORS:
@@ -197,7 +200,7 @@ class Producer:
 
 class CarelessProducer:
     def __init__(self, cluster: "SimCluster", name: str, topic: str, indexes: Sequence[int]) -> None:
-        """`indexes`: of the partitions. Each batch goes to one of them."""
+        """`indexes`: the partitions. Each batch goes to one of them."""
         self._client = KafkaClient(cluster, name)
         self._cluster = cluster
         self._topic = topic

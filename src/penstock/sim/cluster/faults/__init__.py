@@ -1,1 +1,1 @@
-"""Simulated faults: crashes, network cuts, bit rot, ambushes, deposed leaders."""
+"""Simulated faults: crashes, network partitions, bit rot, ambushes, deposed leaders."""

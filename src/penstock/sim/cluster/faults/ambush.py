@@ -1,11 +1,11 @@
-"""A fault that waits for the moment that matters: a change of a partition is on its way to the store.
+"""A fault that is timed to a partition change on its way to the metadata store.
 
-Whoever decides about a partition has to do with a store that may carry the decision out long after its answer
-was waited for. What happens to the brokers meanwhile is what makes that dangerous, and by chance alone it
-seldom happens just then. So here the two come together: the change arrives after its sender gave up, or
-nobody is told that it did, and somebody whom it makes a leader or takes in is cut off, sleeps or dies.
+The store may carry out a change long after the broker that sent it stopped waiting for the reply. What
+happens to brokers in the meantime makes that dangerous, and chance alone seldom combines the two. An ambush
+combines them: the change arrives after its sender gave up, or its reply is lost, and a broker that the
+change makes leader or adds to the ISR is partitioned, paused or killed.
 
-Rule: only what may happen anyway is done. Whether anything is wrong with it say the same checks as always.
+Rule: An ambush only does what may happen anyway. The usual checks decide whether a result is wrong.
 """
 
 import asyncio
@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 CHANGE_SECONDS_MAX: Final = 20.0
 ELECTIONS_SHARE: Final = 0.3
-"""There are many more elections than brokers that join."""
+"""The share of elections that are ambushed, because elections are much more frequent than joins of the
+ISR.
+"""
 
 
 class AmbushTarget(NamedTuple):
     leader: int
-    """As it would be after the change."""
+    """The leader after the change."""
     victim: int
-    """Who would lead from then on, or be in sync."""
+    """The broker that becomes leader, or joins the ISR, by the change."""
 
 
 class Ambush:
@@ -41,7 +43,7 @@ class Ambush:
         self._random = random
 
     async def target(self) -> AmbushTarget | None:
-        """Who has gone into it; None: nobody came, or another ambush is laid already."""
+        """The brokers of the next intercepted change. None: no change came, or another ambush is active."""
         store = self._cluster.store
         if store.ambush is not None:
             return None
@@ -68,7 +70,7 @@ class Ambush:
     def _request_fault(self) -> RequestFault:
         if self._random.random() < 0.2:
             return RequestFault(0.0, loses_reply=True)
-        # Mostly just after whoever asked has given up.
+        # Mostly just after the sender has given up.
         waits_seconds = self._cluster.store.timeout_seconds
         return RequestFault(waits_seconds * self._random.choice((0.5, 1.1, 1.3, 1.6)), loses_reply=False)
 

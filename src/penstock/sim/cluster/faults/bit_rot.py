@@ -1,17 +1,17 @@
-"""Bits that flip on one platter, and what must come of it.
+"""Bits that flip on one platter, and the required consequences.
 
-A flipped bit lies in a record that was committed. It shows when somebody reads the record from the device: a
-consumer, a follower, a lookup by time, a coordinator that loads. From then on
+A flipped bit lies in a committed record. It takes effect when a broker reads the record from the device:
+for a consumer, a follower, a lookup by time, a coordinator that loads. From then on:
 
-    the damaged copy    is offline, and has left the in-sync replicas
-    another replica     leads, within a bound, and without a restart of anybody
+    the damaged replica    is offline and has left the ISR
+    another replica        leads, within a bound, and without a restart of any broker
 
-An operator restarts the damaged broker later. It must not be in sync again with the flipped bit.
+An operator restarts the damaged broker later. It must not join the ISR again with the flipped bit.
 
-Rule 1: never on all in-sync replicas of a partition: one that is sound has everything, and no partition has
-        two copies with a flipped bit at once.
-Rule 2: a partition that goes offline where no bit was flipped is a violation (`is_damaged`, and when
-        everything else is put right `require_reason`).
+Rule 1: A bit never flips on all in-sync replicas of a partition: an undamaged one has every record, and no
+        partition has two damaged replicas at once.
+Rule 2: A partition that goes offline where no bit flipped is a violation. `is_damaged` checks that during
+        the run, and `require_reason` after healing.
 """
 
 from random import Random
@@ -46,7 +46,7 @@ class FlippedByte(NamedTuple):
     file: FileNode
     position: int
     value: int
-    """Since a bit of it was flipped."""
+    """The value of the byte after a bit of it flipped."""
 
 
 class BitFlip(NamedTuple):
@@ -56,14 +56,17 @@ class BitFlip(NamedTuple):
     batch: BatchHeader
     byte: FlippedByte
     leader_epoch: int
-    """Of the partition, at that time."""
+    """The partition's leader epoch at that time."""
 
     def __str__(self) -> str:
         at = f"{self.batch.base_offset} of {self.name} on {self.node}"
         return f"the flipped bit at {at} ({'noticed' if self.is_noticed() else 'not noticed'})"
 
     def is_present(self) -> bool:
-        """False: the copy was replaced, removed or truncated, or the record deleted."""
+        """Whether the bit is still there.
+
+        False: the copy was replaced, removed or truncated, or the record deleted.
+        """
         path, file, position, value = self.byte
         is_same = self.node.disk.seen(path) is file
         partition = self._partition()
@@ -71,7 +74,7 @@ class BitFlip(NamedTuple):
         return is_same and not is_deleted and file.seen[position : position + 1] == bytes([value])
 
     def is_noticed(self) -> bool:
-        """Whether the broker has taken this copy offline."""
+        """Whether the broker has taken this replica offline."""
         partition = self._partition()
         offline = None if partition is None else partition.offline
         return offline is not None and offline.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -90,14 +93,15 @@ class BitRot:
         return [flip for flip in self._flips if flip.is_present()]
 
     def is_damaged(self, node_id: int, name: str) -> bool:
-        """Whether a bit of this partition was ever flipped on this node."""
+        """Whether a bit of this partition ever flipped on this node."""
         return any(flip.node.id == node_id and str(flip.name) == name for flip in self._flips)
 
     def require_reason(self, node: SimNode) -> None:
-        """Whatever is offline on this node has a flipped bit.
+        """Check that every offline partition on this node has a flipped bit.
 
-        After a failed sync a process may give one partition up and go on with the others: a truncation that
-        could not be made durable, for example. That partition is copied anew from its leader.
+        After a failed sync a process may take one partition offline and continue with the others, for
+        example after a truncation that could not be made durable. That partition is copied again from its
+        leader.
         """
         serving = node.serving
         if serving is None or node.mount.has_failed_sync or serving.storage.partitions.failure is not None:
@@ -116,7 +120,7 @@ class BitRot:
     # Flipping
 
     def flip(self, node: SimNode, random: Random) -> BitFlip | None:
-        """A bit of something that this node has and others have, too; None: there is nothing."""
+        """Flip a bit of a record that this node and others have. None: there is no such record."""
         candidates = [
             (topic, state)
             for topic in self._cluster.truth.image.topics.values()
@@ -152,6 +156,7 @@ class BitRot:
             stored, location = copy.at(offset), copy.location(offset)
             if stored is None or location is None or stored.header.size <= HEADER_BYTES:
                 continue
+            # Above the recovery point a start would treat the damage as a torn write and truncate it.
             if stored.header.next_offset > safe_end:
                 continue
             position = location.position + random.randrange(HEADER_BYTES, stored.header.size)
@@ -171,14 +176,16 @@ class BitRot:
         return flip.is_noticed() and has_left
 
     def must_be_noticed(self, flip: BitFlip) -> bool:
-        """A coordinator that has begun since then has read all of its log: nobody has to look for it."""
+        """Whether the broker must detect the bit without a read: a coordinator that began since has loaded
+        its whole log.
+        """
         topic = self._cluster.truth.image.topics_by_id[flip.partition_id[0]]
         state = topic.partitions[flip.partition_id[1]]
         is_new = state.leader == flip.node.id and state.leader_epoch > flip.leader_epoch
         return topic.name == GROUP_TOPIC and is_new
 
     async def read(self, client: KafkaClient, flip: BitFlip) -> None:
-        """As a consumer that asks this very broker, whether it leads or not."""
+        """Fetch the damaged record as a consumer, from this very broker, whether it leads or not."""
         partition_request = FetchPartition(
             flip.partition_id[1], NO_LEADER_EPOCH, flip.batch.base_offset, partition_max_bytes=BYTES_MAX
         )
@@ -190,7 +197,7 @@ class BitRot:
             await client.pause()
 
     async def look_up(self, client: KafkaClient, flip: BitFlip) -> None:
-        """ListOffsets by time, for which records are decoded."""
+        """Send ListOffsets by time, for which the broker decodes records."""
         partition_request = ListOffsetsPartition(
             flip.partition_id[1], NO_LEADER_EPOCH, flip.batch.max_timestamp
         )

@@ -1,18 +1,20 @@
-"""A leader that is deposed and reinstated in one epoch while a change of its in-sync replicas is under way.
+"""A fault in which a leader is deposed and reinstated in one epoch during a change of its ISR.
 
-By chance alone this needs too much at once, so it is arranged step by step, with what may happen anyway:
+Chance alone seldom combines that much, so the fault arranges it step by step, from events that may happen
+anyway:
 
-    1. One broker, the witness, is shown late what happens in the store. Then the leader's session ends, and
-       it registers anew: the witness does not know its new epoch.
-    2. The leader leads again. A follower is cut off, leaves the in-sync replicas, comes back and has caught
-       up: the leader proposes to take it in.
-    3. That request is delayed. Answers of the store no longer reach the leader; what it asks still arrives,
-       so its session lives. It asks the others, the witness does not know it, and it leads nothing.
-    4. The follower is cut off again. The store answers again, and the leader leads again in the same epoch.
-       Now the delayed request arrives, and the leader hears of it late.
+    1. One broker, the stale one, receives events of the metadata store late. Then the leader's session ends,
+       and it registers again: the stale broker has not received its new epoch.
+    2. The leader leads again. A follower is partitioned, leaves the ISR, reconnects and catches up: the
+       leader proposes to add it to the ISR.
+    3. That request is delayed. Replies of the store no longer reach the leader, while its requests still
+       arrive, so its session lives. The leader requests confirmations from the other brokers; the stale one
+       has not received its epoch, so the leader stops leading.
+    4. The follower is partitioned again. The store's replies arrive again, and the leader leads again in the
+       same epoch. Now the delayed request arrives, and the leader receives the event late.
 
-Rule: what is wrong with that say the same checks as always: whatever is acknowledged is on the platter of
-      everybody who is in sync as the store has it.
+Rule: The usual checks decide whether a result is wrong: an acknowledged record is on the platter of every
+      replica that is in the ISR according to the metadata store.
 """
 
 import asyncio
@@ -51,11 +53,11 @@ class Deposal:
         self._is_over = is_over
 
     async def inject(self) -> bool:
-        """Whether a leader was deposed and leads again."""
+        """Run the steps. Whether a leader was deposed and leads again."""
         chosen = self._choose_partition()
         if chosen is None or self._cluster.store.ambush is not None:
             return False
-        # With three brokers the witness follows nothing meanwhile: the leader goes on alone.
+        # With three brokers the stale one follows nothing meanwhile, so the leader is alone in sync.
         if not await self._cluster.administrator.set_minimum(chosen.topic.name, 1):
             return False
         released: asyncio.Future[None] = self._cluster.loop.create_future()
@@ -71,7 +73,7 @@ class Deposal:
             self._restore(chosen)
 
     def _choose_partition(self) -> _DeposalPlan | None:
-        """A partition that its preferred leader leads, so that it gets that back."""
+        """Choose a partition that is led by its preferred leader, so that the leadership returns to it."""
         cluster = self._cluster
         nodes, image = cluster.nodes, cluster.truth.image
         topics = [image.topics[name] for name in sorted(cluster.topics)]
@@ -122,7 +124,7 @@ class Deposal:
         return True
 
     def _intercept_join(self, chosen: _DeposalPlan, released: "asyncio.Future[None]") -> list[int]:
-        """For the request that takes the follower in. Not empty when it was sent."""
+        """Intercept the request that adds the follower to the ISR. The list is not empty once it was sent."""
         store, caught = self._cluster.store, list[int]()
 
         def intercept(changes: Sequence[StoreChange]) -> RequestFault | None:
@@ -158,7 +160,7 @@ class Deposal:
         return self._cluster.truth.image.topics[chosen.topic.name].partitions[chosen.partition]
 
     def _leads(self, chosen: _DeposalPlan) -> bool:
-        """As the store has it, and as the broker itself does."""
+        """Whether the broker leads, both in the metadata store and in its own state."""
         serving = chosen.leader.serving
         if serving is None or self._state(chosen).leader != chosen.leader.id:
             return False

@@ -1,8 +1,9 @@
-"""Carries out the faults of a plan, and puts everything right at the end.
+"""Execution of the faults of a plan, and the healing at its end.
 
-Rule 1: a fault ends by itself after its time. What it did to a process that has ended meanwhile is over.
-Rule 2: a fault that does not apply, because the node is down already, does nothing, and is not counted.
-Rule 3: each fault has random numbers of its own: it does the same if others are left out.
+Rule 1: A fault ends by itself after its duration. Its effects on a process end with that process.
+Rule 2: A fault that does not apply, for example because the node is already down, does nothing and is not
+        counted.
+Rule 3: Each fault has its own random numbers: it does the same when others are left out.
 """
 
 import asyncio
@@ -27,10 +28,10 @@ CLOCK_OFF_MS_MAX: Final = 100_000
 HOUR_MS: Final = 3_600_000
 CLOCK_RATES: Final = (0.8, 0.95, 1.05, 1.25)
 HostPair = tuple[str, str]
-"""From one host to another."""
+"""Sender and receiver."""
 DYING_SECONDS_MIN: Final = 1.0
 AMBUSH_FAULT_SECONDS: Final = 8.0
-"""As long as what was ambushed may take, or longer."""
+"""At least as long as an intercepted change may take."""
 
 
 class Faults:
@@ -38,21 +39,23 @@ class Faults:
         self._cluster = cluster
         self._is_wiped = False
         self.is_over = False
-        """Everything was put right: nothing begins any more."""
+        """Whether all faults have ended and no fault may begin."""
 
     async def inject(self, fault: Fault) -> None:
         self._cluster.trace(f"fault {fault}")
         await _InjectedFault(self, self._cluster, fault).inject()
 
     def may_wipe(self, node: SimNode) -> bool:
-        """At most once, and only what others have too."""
+        """Whether the node's disk may be wiped: at most once in a run, and only if other brokers have all
+        its records.
+        """
         if self._is_wiped or not node.is_up or not self._cluster.can_lose_data(node.id):
             return False
         self._is_wiped = True
         return True
 
     async def heal(self) -> None:
-        """Put everything right."""
+        """End all faults and restart failed brokers."""
         cluster, self.is_over = self._cluster, True
         cluster.network.heal()
         cluster.network.conditions = NetworkConditions()
@@ -74,14 +77,14 @@ class Faults:
             cluster.bit_rot.require_reason(node)
 
     async def restart_damaged(self) -> None:
-        """As an operator does, some time after others have taken over."""
+        """Restart damaged brokers, as an operator does some time after others have taken over."""
         for node in {flip.node.id: flip.node for flip in self._cluster.bit_rot.present()}.values():
             await node.kill()
             start_if_down(node)
 
 
 class _InjectedFault:
-    """Of one fault."""
+    """The execution of one fault."""
 
     def __init__(self, faults: Faults, cluster: "SimCluster", fault: Fault) -> None:
         self._faults = faults
@@ -147,7 +150,7 @@ class _InjectedFault:
     async def _crash_and_restart(self, nodes: list[SimNode], seconds: float, *, loses_power: bool) -> None:
         down = [node for node in nodes if self._cluster.may_crash(node.id)]
         if loses_power and not self._cluster.plan.extras.flushes_before_ack:
-            down = down[:1]  # what the others have in memory must stay there
+            down = down[:1]  # the other brokers must keep their memory
         for node in down:
             may_lose = self._cluster.may_lose_power(node.id)
             await node.kill()
@@ -210,12 +213,12 @@ class _InjectedFault:
     # Network
 
     async def _cut(self) -> None:
-        """Between one node and all others."""
+        """Partition one node from all other nodes."""
         out, into = self._links_of(self._node)
         await self._cut_links(out + into, self._seconds)
 
     async def _half_cut(self) -> None:
-        """Only what it sends, or only what it is sent."""
+        """Drop only what the node sends, or only what it receives."""
         await self._cut_links(self._random.choice(self._links_of(self._node)), self._seconds)
 
     def _links_of(self, node: SimNode) -> tuple[list[HostPair], list[HostPair]]:
@@ -322,7 +325,7 @@ class _InjectedFault:
             self._count_fault()
 
     async def _expire(self) -> None:
-        """The store ends a session although its owner keeps it."""
+        """End a session in the store although its owner renews it."""
         store, keys = self._cluster.store, ClusterKeys(self._cluster.truth.image.cluster_id)
         for node in self._nodes:
             session = store.session_of(keys.live(node.id))
@@ -353,7 +356,7 @@ class _InjectedFault:
             node.disk_job_seconds_max = self._cluster.plan.disk_seconds
 
     async def _sync_fails(self) -> None:
-        """Once. The broker no longer writes then, until an operator starts it again."""
+        """Make one sync fail. The broker then stops writing until an operator restarts it."""
         disk = self._node.disk
         disk.sync_fails = True
         await asyncio.sleep(self._seconds)
@@ -364,7 +367,7 @@ class _InjectedFault:
             await self._restart(self._node)
 
     async def _rot(self) -> None:
-        """Sometimes somebody reads it at once, and sometimes who leads dies then."""
+        """Flip a bit. Sometimes it is read at once, and sometimes the leader then dies."""
         cluster = self._cluster
         flip = cluster.bit_rot.flip(self._node, self._random)
         if flip is None:
@@ -397,7 +400,10 @@ def start_if_down(node: SimNode) -> None:
 
 
 def has_failed(node: SimNode) -> bool:
-    """Its disk has broken a promise, and it no longer writes. A damaged partition needs no restart."""
+    """Whether the broker has stopped writing after a disk failure.
+
+    A damaged partition alone needs no restart.
+    """
     if not node.is_up or node.running is None:
         return False
     return node.running.storage.partitions.failure is not None
