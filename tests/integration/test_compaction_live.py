@@ -194,6 +194,6 @@ def cleaners_of(pid: int) -> list[int]:
             command = (status.parent / "cmdline").read_bytes()
         except OSError:
             continue  # it ended meanwhile
-        if re.search(rf"^PPid:\t{pid}$", text, re.MULTILINE) and b"cleaner_main" in command:
+        if re.search(rf"^PPid:\t{pid}$", text, re.MULTILINE) and b"cleaner_worker" in command:
             found.append(int(status.parent.name))
     return found

@@ -431,21 +431,21 @@ def test_the_name_in_the_certificate_is_checked_unless_that_is_switched_off(secr
 _FORKING = """
     import os, sys
     from penstock.config.listeners import Address
-    from penstock.spark.pool import ClientSettings, borrowed
+    from penstock.spark.pool import ClientSettings, borrowed_client
 
     settings = ClientSettings((Address("127.0.0.1", int(sys.argv[1])),), timeout_s=10)
-    with borrowed(settings) as before:
+    with borrowed_client(settings) as before:
         before.topics()
-    with borrowed(settings) as again:
+    with borrowed_client(settings) as again:
         assert again is before, "lent twice"
     child = os.fork()
-    with borrowed(settings) as client:
+    with borrowed_client(settings) as client:
         assert (client is before) == (child != 0), "a child makes its own"
         for _ in range(200):
             assert client.topics(["none"]) == {}
     if child:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        with borrowed(settings) as client:
+        with borrowed_client(settings) as client:
             client.topics()
         print("fine")
 """

@@ -40,7 +40,7 @@ def shipped_source() -> type[DataSource]:
 
 def archived_code() -> bytes:
     """The layers that executors use, as a zip file."""
-    packages = Path(__file__).parents[2]
+    packages = Path(__file__).parents[3]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         files = [*(packages / "penstock").glob("*.py"), *(packages / "pyspark_penstock").glob("*.py")]
