@@ -85,13 +85,13 @@ class ClusterPages:
         return json_reply({"moves": moves})
 
 
-def document(image: ClusterImage, store_away: str | None) -> JsonObject:
+def document(image: ClusterImage, store_unavailable_reason: str | None) -> JsonObject:
     found = survey(image)
     controller = image.controller_id
     return {
         "cluster_id": image.cluster_id,
         "controller": None if controller == NO_NODE else controller,
-        "metadata_away": store_away,
+        "metadata_away": store_unavailable_reason,
         "topics": len(image.topics),
         "partitions": image.partition_count,
         "brokers": [_broker(image, found, node) for node in sorted(image.brokers)],

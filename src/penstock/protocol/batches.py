@@ -143,7 +143,7 @@ def check_crc(buffer: Buffer, header: BatchHeader, position: int = 0) -> bool:
 
 
 def check_shape(header: BatchHeader) -> None:
-    """Raise CorruptData when fields of a batch are inconsistent, whoever wrote it.
+    """Raise CorruptData when fields of a batch are inconsistent, from any writer.
 
     Compaction removes records and keeps the last offset, so a batch may have fewer records than offsets,
     even none, but never more.

@@ -291,12 +291,12 @@ class Storage:
         if not gone:
             return
         try:
-            doomed = await self.with_reserve(lambda: self._directory.mark_deleted(gone))
+            pending_deletion = await self.with_reserve(lambda: self._directory.mark_deleted(gone))
         except (StorageFailed, StorageFull) as failure:
             # The remaining folders would block topics that are created under the same names.
             self.fail(StorageFailed(str(failure)))
             return
-        self._worker.submit(lambda: self._directory.remove_deleted(doomed), self._removed)
+        self._worker.submit(lambda: self._directory.remove_deleted(pending_deletion), self._removed)
 
     def _removed(self, _: None, error: BaseException | None) -> None:
         if error is not None:

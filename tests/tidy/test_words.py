@@ -1,0 +1,88 @@
+"""One word for one thing: identifiers that were given up for Kafka's words do not come back.
+
+The glossary in ARCHITECTURE.md has the words that are used instead.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "penstock"
+INSTEAD = {
+    "Asked": "FetchParams, or a name for what is requested",
+    "Asking": "Caller, or a name for the request",
+    "BeginningAnew": "FullTruncation",
+    "Book": "GroupStore",
+    "CatchingUp": "ReadBarrier",
+    "Changing": "MetadataChange",
+    "Controlling": "ControllerLoop",
+    "Dirt": "LogToClean",
+    "Doubts": "LeadershipCheck",
+    "Excuse": "FallbackHttpServer",
+    "Gathered": "FetchResult",
+    "IndexShelf": "IndexCache",
+    "Later": "DeferredReply",
+    "Means": "a name that ends in Dependencies",
+    "Patience": "CallDeadline",
+    "Pauses": "Backoff",
+    "Peers": "FailureDetector",
+    "Place": "ClusterMember, or a position",
+    "Sightings": "RevisionWaiters",
+    "StoreAway": "StoreUnavailable",
+    "Surroundings": "GroupContext",
+    "Told": "a name for the message",
+    "Trouble": "a name that ends in Failure or Error",
+    "Troubles": "CoordinatorErrors",
+    "Turns": "KeyedJobQueue",
+    "Wanted": "FetchTarget, or a name for what is requested",
+    "Way": "InterBrokerLink",
+    "Witnesses": "PeerLeaseCheck",
+    "World": "Environment",
+    "at_end": "cached_empty_reply",
+    "burden": "memory_cost",
+    "doomed": "pending_deletion",
+    "insist": "retry",
+    "parting_point": "divergence_offset",
+    "store_away": "store_unavailable",
+    "too_few": "min_isr_error",
+}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_retired_names_do_not_come_back(path: Path) -> None:
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+    retired = {token.string for token in tokens if token.type == tokenize.NAME} & INSTEAD.keys()
+    assert not retired, {name: INSTEAD[name] for name in retired}
+
+
+VAGUE = re.compile(r"\b(whoever|somebody|nobody|the one who|those who)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_prose_names_its_subject(path: Path) -> None:
+    """Docstrings and comments name the leader, the client or the store, and no docstring begins with "Of"."""
+    for line, text in prose_of(path.read_text()):
+        vague = VAGUE.search(text)
+        assert vague is None, f"line {line}: name who is meant by {vague[0]!r}"
+        assert not text.startswith("Of "), f"line {line}: begin with a noun or a verb"
+
+
+def prose_of(source: str) -> Iterator[tuple[int, str]]:
+    """Docstrings, of attributes too, and comments, with their lines."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.lineno, str(node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def test_vague_prose_is_found() -> None:
+    source = 'def f():\n    """Of one leader."""\n    x = 1  # whoever asks\n'
+    assert [text for _, text in prose_of(source)] == ["Of one leader.", "# whoever asks"]
+    assert VAGUE.search("# whoever asks") is not None
