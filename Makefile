@@ -76,9 +76,9 @@ demo: $(VENV)/.spark
 test: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
-#   make test-fast    the tests of single parts: no broker, etcd or Spark is started; under two minutes
+#   make test-fast    the tests of single parts without Spark, for while you work: about two minutes
 test-fast: setup
-	$(BIN)/python -m pytest -n $(JOBS) -q -m "not campaign and not slow" tests/tidy tests/unit tests/model tests/protocol $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -q tests/tidy tests/unit tests/model tests/protocol --ignore=tests/unit/spark $(ARGS)
 
 #   make check    format, lint, types, and the rules of the code base that are tests
 check: setup

@@ -79,7 +79,7 @@ class BrokerClient:
 
     def __init__(self, broker: BrokerConnector, stream: BlockingStream, address: Address) -> None:
         self._broker = broker
-        self._address = address
+        self.address = address
         with self._failures_explained():
             self._client = BlockingClient(stream, CLIENT_ID)
 
@@ -92,7 +92,7 @@ class BrokerClient:
         try:
             yield
         except (OSError, ProtocolError, VersionMismatch) as problem:
-            raise self._broker.unreachable(self._address, problem) from problem
+            raise self._broker.unreachable(self.address, problem) from problem
 
 
 def connector_of(

@@ -97,7 +97,8 @@ def coordinator_of(broker: BrokerConnector, group_id: str) -> Iterator["Coordina
         address = _until_ready(
             broker, f"no coordinator of {group_id} can be found", lambda: _found(client, group_id)
         )
-        if address in broker.addresses:
+        # Not `in broker.addresses`: the connection is to one of them, and only a coordinator serves a group.
+        if address == client.address:
             yield Coordinator(broker, client, group_id)
             return
     with broker.client(address) as client:
