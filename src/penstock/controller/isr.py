@@ -1,4 +1,4 @@
-"""ISR changes that the leader makes itself, without the controller.
+"""ISR changes of a partition, decided by its leader itself and not by the controller. Pure.
 
 The broker that leads commits one compare-and-swap. Rejections have the error codes of Kafka's AlterPartition.
 

@@ -1,8 +1,8 @@
 """Append of fetched batches, exactly as the leader stored them.
 
 A follower's log has the same batches at the same offsets under the same leader epochs, so that every replica
-can lead next. Nothing is stamped here. Everything is validated: an error that is copied to every replica
-cannot be undone.
+can lead next: the append stamps offset and epoch, but with the values that the batch already has. Everything
+is validated: an error that is copied to every replica cannot be undone.
 
 Rule 1: each batch begins at the end of the log. A log has no holes: batches without records cover what
         compaction removed. Such a batch may be wider on the leader than the missing range here; then the
@@ -32,7 +32,7 @@ def append_as_follower(log: PartitionLog, batches: memoryview, fetch_epoch: Lead
     for position, header in split_batches(batches):
         where = f"what was fetched for {log.folder} at {position}"
         validate_stored_batch(batches, header, position, where)
-        # Epoch check before the append: a fetched batch is never stamped here (rule 2).
+        # Before the append: a batch of a later epoch is not from the leader that was fetched from (rule 2).
         if header.leader_epoch > fetch_epoch:
             break
         if header.next_offset <= log.log_end_offset:

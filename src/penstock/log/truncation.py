@@ -33,7 +33,7 @@ class Truncation:
     """Removal of every batch of a log that reaches `offset` or further."""
 
     def __init__(self, log: PartitionLog, offset: Offset) -> None:
-        assert not log.is_busy, "an append would bring truncated records back"
+        assert not log.is_busy, "a checkpoint or a swap would bring truncated records back"
         assert log.log_start_offset <= offset
         self._log = log
         self._last_segment = log.view(log.segment_holding(offset))

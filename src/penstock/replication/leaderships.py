@@ -1,11 +1,13 @@
-"""Registry of `LeaderRole` objects: one for each leader epoch in which this process leads a partition.
+"""Registry of `LeaderRole` objects: the latest one of each log, which lives as long as its leader epoch.
 
 A leader may have proposed an ISR whose outcome it does not know. Until the outcome is known, both sets count
-(replication/leading.py). The leader must keep the proposal for its whole leader epoch: the metadata store
-compares a proposal with the state of the partition, and a leader that stops and resumes leading in the same
-epoch does not alter that state, so a late proposal can still be committed. `Partition` objects are replaced
-within an epoch: a broker that its peers depose (broker/cluster/peer_lease_check.py) and that is reinstated
-gets new ones. So this registry keeps the `LeaderRole` beside the log, and every `Partition` that leads this
+(replication/leading.py). The leader must remember such a proposal for its whole leader epoch, even if it
+stops and resumes leading meanwhile: the pause does not change the partition in the metadata store, so the
+store may still commit the proposal late.
+
+`Partition` objects do not live that long. When other brokers depose this broker by mistake
+(broker/cluster/peer_lease_check.py) and it is reinstated, it makes new `Partition` objects under the same
+leader epoch. So this registry keeps the `LeaderRole` beside the log, and every `Partition` that leads this
 log in this epoch uses the same one.
 
 Rule: at most one `LeaderRole` is made for a log and leader epoch (`begin` asserts it).

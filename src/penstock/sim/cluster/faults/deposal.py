@@ -1,19 +1,21 @@
-"""A fault in which a leader is deposed and reinstated in one epoch during a change of its ISR.
+"""A fault in which a leader is deposed and reinstated in one leader epoch while it changes the ISR.
 
 Chance alone seldom combines that much, so the fault arranges it step by step, from events that may happen
 anyway:
 
-    1. One broker, the stale one, receives events of the metadata store late. Then the leader's session ends,
-       and it registers again: the stale broker has not received its new epoch.
-    2. The leader leads again. A follower is partitioned, leaves the ISR, reconnects and catches up: the
-       leader proposes to add it to the ISR.
-    3. That request is delayed. Replies of the store no longer reach the leader, while its requests still
-       arrive, so its session lives. The leader requests confirmations from the other brokers; the stale one
-       has not received its epoch, so the leader stops leading.
-    4. The follower is partitioned again. The store's replies arrive again, and the leader leads again in the
-       same epoch. Now the delayed request arrives, and the leader receives the event late.
+    1. One broker, the stale broker, receives events of the metadata store late. The leader's session ends,
+       and the leader registers again with a new broker epoch, which the stale broker does not know yet.
+    2. The leader leads again, under leader epoch E. A follower is cut off, leaves the ISR, reconnects and
+       catches up: the leader proposes to add it to the ISR.
+    3. The network delays this proposal on its way to the store. It also loses all replies of the store to
+       the leader, but not the leader's requests, so the leader's session stays alive. Without replies the
+       leader asks the other brokers whether they know its session. The stale broker does not, so the leader
+       is deposed.
+    4. The follower is cut off again. Replies of the store reach the leader again, and it is reinstated,
+       still under leader epoch E. Now the delayed proposal reaches the store and is committed; the leader
+       receives the store's event about it late.
 
-Rule: The usual checks decide whether a result is wrong: an acknowledged record is on the platter of every
+Rule: the usual checks decide whether a result is wrong: an acknowledged record is on the platter of every
       replica that is in the ISR according to the metadata store.
 """
 
