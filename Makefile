@@ -76,7 +76,7 @@ demo: $(VENV)/.spark
 test: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
-#   make test-fast    the tests of single parts without Spark, for while you work: about two minutes
+#   make test-fast    the tests of single parts without Spark, for while you work: about 90 s
 test-fast: setup
 	$(BIN)/python -m pytest -n $(JOBS) -q tests/tidy tests/unit tests/model tests/protocol --ignore=tests/unit/spark $(ARGS)
 
