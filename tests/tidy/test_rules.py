@@ -42,6 +42,56 @@ def test_each_api_declares_beside_its_handler_what_it_serves(path: Path) -> None
     assert [api.messages.key for api in declared] == [int(card["key"])] if card else []
 
 
+def test_each_api_has_a_route() -> None:
+    """`broker/routes.py` builds the handler of each API, once and outside of its imports."""
+    routes = ast.parse((SOURCE / "broker" / "routes.py").read_text())
+    built = [
+        node.func.id
+        for node in ast.walk(routes)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    handlers = {
+        APIS[value.api.messages.key].name: name
+        for path in API_FILES
+        for name, value in vars(importlib.import_module(f"penstock.broker.apis.{path.stem}")).items()
+        if hasattr(value, "api")
+    }
+    assert handlers.keys() == {api.name for api in APIS.values()}
+    assert {name: built.count(name) for name in handlers.values()} == dict.fromkeys(handlers.values(), 1)
+
+
+METRIC = re.compile(r"penstock_[a-z0-9_]+")
+
+
+def metrics_in_code() -> list[str]:
+    """Metric names, each of which is one string literal. A name that is put together would be missed."""
+    literals = [
+        node.value
+        for path in sorted((SOURCE / "http").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    unfinished = [text for text in literals if text.startswith("penstock_") and text.endswith("_")]
+    assert unfinished == [], "write a metric's name as one literal, so that it can be searched for"
+    return [text for text in literals if METRIC.fullmatch(text)]
+
+
+def metrics_in_page(page: str) -> list[str]:
+    """Metric names in the first column of the table under the heading Metrics."""
+    section = page.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `penstock_")]
+    return [name for row in rows for name in METRIC.findall(row.split("|")[1])]
+
+
+def test_the_table_of_metrics_has_each_metric_once() -> None:
+    code = metrics_in_code()
+    page = metrics_in_page((ROOT / "docs" / "http.md").read_text())
+    assert code, "the metrics are in http/"
+    assert sorted(set(code) - set(page)) == [], "add a row to docs/http.md#metrics"
+    assert sorted(set(page) - set(code)) == [], "docs/http.md#metrics names metrics that do not exist"
+    assert sorted(page) == sorted(set(page))
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_each_file_says_what_it_is_for(path: Path) -> None:
     text = path.read_text()

@@ -1,4 +1,4 @@
-"""One word for one thing: identifiers that were given up for Kafka's words do not come back.
+"""One word for one thing: identifiers given up for Kafka's words do not come back, in code or in pages.
 
 The glossary in ARCHITECTURE.md has the words that are used instead.
 """
@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "penstock"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "penstock"
+# The changelog names what there was when a line was written.
+PAGES = sorted(
+    {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")} - {ROOT / "CHANGELOG.md"}
+)
 INSTEAD = {
     "Asked": "FetchParams, or a name for what is requested",
     "Asking": "Caller, or a name for the request",
@@ -58,6 +63,30 @@ def test_retired_names_do_not_come_back(path: Path) -> None:
     tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
     retired = {token.string for token in tokens if token.type == tokenize.NAME} & INSTEAD.keys()
     assert not retired, {name: INSTEAD[name] for name in retired}
+
+
+SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+IDENTIFIER = re.compile(r"([A-Za-z_]\w*)(?:\.\w+)*(?:\(.*\))?")
+PYTHON_EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_use_no_retired_name(page: Path) -> None:
+    retired = identifiers_in(page.read_text()) & INSTEAD.keys()
+    assert not retired, {name: INSTEAD[name] for name in retired}
+
+
+def identifiers_in(page: str) -> set[str]:
+    """First names of spans like `Name`, `Name.method` and `Name(...)`, and the names called in examples."""
+    spans = (IDENTIFIER.fullmatch(span) for span in SPAN.findall(page))
+    called = (re.findall(r"\b([A-Za-z_]\w*)\(", example) for example in PYTHON_EXAMPLE.findall(page))
+    return {span[1] for span in spans if span}.union(*called)
+
+
+def test_retired_names_in_a_page_are_found() -> None:
+    text = "`World`, `Place.give_up`, `Later(abandon)`; `No Way`, Way.\n"
+    page = f"{text}```python\nrun(Means())\n```\n```\nTold()\n```\n"
+    assert identifiers_in(page) == {"World", "Place", "Later", "run", "Means"}
 
 
 VAGUE = re.compile(r"\b(whoever|somebody|nobody|the one who|those who)\b", re.IGNORECASE)
