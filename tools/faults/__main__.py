@@ -1,9 +1,8 @@
-"""`python -m tools.faults`: a cluster of real processes under faults, and whether it kept its promises.
+"""`python -m tools.faults`: runs a cluster of real processes under faults and checks what clients saw.
 
-Three brokers and etcd, each on a machine of its own as far as network and disk are concerned, producers that
-write all the time, consumers and groups that read all the time. At the end everything heals, everything is
-read, and the history is checked. Exit code 1 if a promise was broken, 2 if it could not be tried, 130 if it
-was interrupted.
+Three brokers and etcd each have a network and a disk of their own. Producers write and consumers and groups
+read all the time. At the end the faults are healed, every record is read, and the history is checked. Exit
+code 1: the history has an anomaly. 2: this host cannot run the faults. 130: interrupted.
 """
 
 import argparse
@@ -31,7 +30,7 @@ from tools.faults.run import BROKERS, Amount, run
 from tools.faults.schedule import FAULTS, Fault, draw_steps
 
 TIMES: Final = 2
-"""How often each kind strikes, unless told otherwise."""
+"""How often each kind of fault is injected by default."""
 LABS: Final = ("namespaces", "proxies")
 
 MakesLab = Callable[[Path, Sequence[str]], Lab]
@@ -55,7 +54,10 @@ def main() -> int:
 
 
 def _in_namespaces(*, may_fail: bool) -> int | str | None:
-    """The exit code of the run there; None: here is there; or why there is no such place."""
+    """Run this program again in its own namespaces and return its exit code.
+
+    None: this process is the one in the namespaces. A text: the reason why this host has no namespaces.
+    """
     try:
         return in_own_namespaces("tools.faults", sys.argv[1:])
     except UnsupportedHost as problem:
@@ -93,7 +95,7 @@ def install_signal_handlers() -> None:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Once: whoever is impatient does not keep us from taking machines and their disks away."""
+    """End the run on the first signal. Later signals are ignored, so that machines and disks are removed."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.write(sys.stderr.fileno(), b"interrupted: everything is being taken down\n")

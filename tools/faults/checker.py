@@ -1,33 +1,33 @@
-"""Which promises a history shows to be broken. Pure.
+"""Checks a history for anomalies. Pure functions.
 
-The anomalies are those that Jepsen's test of Kafka names, and some more. There are no transactions, so
-aborted reads are here values of writes that were refused.
+The anomalies are those of Jepsen's test of Kafka, and some more. Penstock has no transactions yet, so an
+aborted read is here the value of a rejected write.
 
-    inconsistent-offsets    two values were seen at one offset
+    inconsistent-offsets    two values were read at one offset
     duplicate               one value is at two offsets
-    lost-write              an acknowledged value is not there, although something behind it is or was seen
-    unseen                  an acknowledged value is not there at the end
-    vanished-read           somebody was given a value which is not there at the end
-    refused-read            a value that was refused is there (Jepsen: aborted read, G1a)
-    poll-skip               a consumer passed over a record
+    lost-write              an acknowledged value is missing, although a record at a higher offset was read
+    unseen                  an acknowledged value is missing at the end
+    vanished-read           a consumer read a value that is missing at the end
+    rejected-read           the value of a rejected write was read (Jepsen: aborted read, G1a)
+    poll-skip               a consumer skipped a record
     nonmonotonic-poll       a consumer went back
-    nonmonotonic-send       of one producer, a later write lies before an earlier one
-    wrong-offset            a value is elsewhere than the broker said
-    denied-place            a consumer was told that the place it has reached is not there
-    group-missed            a record that no member of a group was given
-    committed-offset-back   a member of a group began before a place that the group had stored
-    traceback               a broker met something that its authors did not think of
-    ended                   a broker's process ended although nobody killed it
+    nonmonotonic-send       a producer's later write is at a lower offset than its earlier write
+    wrong-offset            a value is at another offset than the acknowledgement said
+    denied-position         a consumer's position was out of range for the broker
+    group-missed            no member of a group read this record
+    committed-offset-back   a member of a group began below an offset that the group had committed
+    traceback               a broker logged a traceback or a failed assertion
+    ended                   a broker's process ended, and no fault had killed it
 
-What a group may do: whoever is given a partition begins anew, so skips and steps back between two holders are
-no anomaly; what nobody got is (group-missed). Realtime lag, and how often a group was given a record more
-than once, are figures and no anomalies (`figures`).
+A member of a group that is assigned a partition begins at the committed offset, so skips and steps back
+between two members are no anomaly; a record that no member read is one (group-missed). Lag, and how often a
+group read a record again, are figures and no anomalies (`figures.py`).
 
-Of Jepsen's list these need several operations in one transaction, and do not apply: precommitted-read,
-int-poll-skip, int-nonmonotonic-poll, int-nonmonotonic-send, int-send-skip, and the cycles G0 and G1c with
-their process and realtime variants.
+These anomalies of Jepsen's list need several operations in one transaction, and do not apply:
+precommitted-read, int-poll-skip, int-nonmonotonic-poll, int-nonmonotonic-send, int-send-skip, and the cycles
+G0 and G1c with their process and realtime variants.
 
-Rule: what was seen by anybody counts, whatever became of it: nothing unsafe is ever shown to a consumer.
+Rule: every read counts, whatever became of its consumer: a broker never shows an unsafe record to a consumer.
 """
 
 import re
@@ -68,7 +68,7 @@ def anomalies(history: History) -> list[Anomaly]:
 
 
 def log_anomalies(name: str, log: str) -> list[Anomaly]:
-    """What a broker's log says of its own mistakes."""
+    """Tracebacks and failed assertions in a broker's log."""
     lines = (line for line in log.splitlines() if UNEXPECTED.search(line))
     return [
         Anomaly("traceback", NO_PARTITION, f"{name}: {line.strip()[:LOG_LINE_SHOWN_MAX]}") for line in lines
@@ -76,7 +76,7 @@ def log_anomalies(name: str, log: str) -> list[Anomaly]:
 
 
 class _ObservedRecords:
-    """Of one partition: which values were seen at which offsets."""
+    """The values that were read at each offset of one partition."""
 
     def __init__(self) -> None:
         self.values: dict[int, set[str]] = defaultdict(set)
@@ -140,8 +140,8 @@ def _vanished(history: History) -> Iterator[Anomaly]:
 
 def _refused(history: History, observed: dict[int, _ObservedRecords]) -> Iterator[Anomaly]:
     for write in history.writes:
-        if write.outcome is Outcome.REFUSED and write.value in observed[write.partition].offsets:
-            yield Anomaly("refused-read", write.partition, f"{write.value} was refused and is there")
+        if write.outcome is Outcome.REJECTED and write.value in observed[write.partition].offsets:
+            yield Anomaly("rejected-read", write.partition, f"{write.value} was rejected and is there")
 
 
 def _polls(history: History, observed: dict[int, _ObservedRecords]) -> Iterator[Anomaly]:
@@ -198,7 +198,7 @@ def _elsewhere(history: History, observed: dict[int, _ObservedRecords]) -> Itera
 
 def _denied(history: History) -> Iterator[Anomaly]:
     for denial in history.denials:
-        yield Anomaly("denied-place", denial.partition, f"{denial.consumer}: {denial.detail}")
+        yield Anomaly("denied-position", denial.partition, f"{denial.consumer}: {denial.detail}")
 
 
 # Groups
@@ -219,19 +219,19 @@ def _begun_too_early(history: History) -> Iterator[Anomaly]:
     commits: dict[tuple[str, int], list[Commit]] = defaultdict(list)
     for commit in history.commits:
         commits[commit.group, commit.partition].append(commit)
-    for given in history.given:
-        first = begun.get((given.consumer, given.partition))
-        of_group = commits[given.group, given.partition]
-        stored = [commit for commit in of_group if commit.is_stored and commit.at <= given.at]
+    for assigned in history.assignments:
+        first = begun.get((assigned.consumer, assigned.partition))
+        of_group = commits[assigned.group, assigned.partition]
+        stored = [commit for commit in of_group if commit.is_stored and commit.at <= assigned.at]
         if first is None or not stored:
             continue
-        best = max(stored, key=_place)
-        # Who held it before may have come late with an older place, and nobody keeps members from that.
+        best = max(stored, key=_committed_offset)
+        # The member before may have committed an older offset late, which Kafka allows.
         is_replaced = any(commit.offset == first and commit.at > best.at for commit in of_group)
         if first < best.offset and not is_replaced:
-            detail = f"{given.consumer} began at {first}, and {best.offset} was stored"
-            yield Anomaly("committed-offset-back", given.partition, detail)
+            detail = f"{assigned.consumer} began at {first}, and {best.offset} was committed"
+            yield Anomaly("committed-offset-back", assigned.partition, detail)
 
 
-def _place(commit: Commit) -> int:
+def _committed_offset(commit: Commit) -> int:
     return commit.offset

@@ -1,7 +1,8 @@
-"""Producers and consumers that write down what they did and saw.
+"""Producers and consumers that record in the history what they did and saw.
 
-Each of them crashes now and then, which is that nobody says goodbye, and a fresh one takes its place: a
-producer with a new id, a reader where the one before was, a member of a group as one that nobody knows.
+Each client crashes now and then: it is abandoned without closing its connections or leaving its group. A new
+client replaces it: a producer with a new producer id, a reader at the position of the previous one, a group
+member with a new member id.
 """
 
 import threading
@@ -11,13 +12,13 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tools.faults.history import Commit, Denial, Given, History, Outcome, Read, Write
+from tools.faults.history import Assignment, Commit, Denial, History, Outcome, Read, Write
 
 EVERY_S: Final = 0.004
 LINGER_MS: Final = 20
 IN_FLIGHT_MAX: Final = 12
-"""With more of them five requests are on their way and others wait, and then librdkafka turns in circles, for
-as long as a fault lasts, on processors that the brokers need."""
+"""With more records in flight, batches wait behind five requests in flight. librdkafka then spins for as long
+as a fault lasts, on processors that the brokers need."""
 CRASH_EVERY_S: Final = 30.0
 COMMIT_EVERY_S: Final = 1.0
 PURGE_S_MAX: Final = 5.0
@@ -30,7 +31,7 @@ SHORT_TIMEOUTS: Final = {
 
 
 class _Client:
-    """A thread that works with one client after another."""
+    """A thread that runs one client after another."""
 
     def __init__(self, name: str, history: History, *, first_crash_s: float) -> None:
         self.name = name
@@ -69,7 +70,7 @@ class Writer(_Client):
         self._number = 0
         self._clients = 0
         self._sent_at: dict[str, float] = {}
-        """Of those that were not told of."""
+        """Time of sending, by the values whose outcome is not known yet."""
         self._producer = self._new_client()
 
     def _new_client(self) -> Producer:
@@ -102,17 +103,17 @@ class Writer(_Client):
             self._producer.poll(EVERY_S)
 
     def _crash(self) -> None:
-        """What was on its way may arrive or not: nobody knows."""
+        """Abandon the producer. Writes in flight have an unknown outcome: they may be stored or not."""
         self._producer.purge()
         self._producer.flush(PURGE_S_MAX)
-        assert not self._sent_at, "every write was told of, or given up"
+        assert not self._sent_at, "every write has an outcome or was purged"
         self._producer = self._new_client()
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         stored = message.value()
         assert isinstance(stored, bytes)
         value = stored.decode()
-        # What a client gave up may have been stored before it did.
+        # A write that the client gave up on may have been stored before.
         outcome = Outcome.ACKNOWLEDGED if error is None else Outcome.UNKNOWN
         offset = message.offset() if error is None else None
         began, producer = self._sent_at.pop(value), value.partition(":")[0]
@@ -121,7 +122,7 @@ class Writer(_Client):
         )
 
     def end(self, seconds_max: float) -> int:
-        """Returns how many writes nobody was told of, in the end."""
+        """Stop, and return the number of writes without an outcome."""
         self.stop()
         return self._producer.flush(seconds_max)
 
@@ -170,7 +171,7 @@ class Reader(_Client):
 
 
 class Member(_Client):
-    """Of a group, which shares the partitions of a topic and stores its places."""
+    """A member of a group, which shares the partitions of a topic and commits offsets."""
 
     def __init__(
         self, bootstrap: str, topic: str, history: History, group: str, name: str, *, first_crash_s: float
@@ -181,12 +182,12 @@ class Member(_Client):
         self._group = group
         self._reads = history.group_reads.setdefault(group, [])
         self._reader_names: dict[int, str] = {}
-        """As whom it reads each partition."""
+        """By partition, the consumer name of this assignment in the history."""
         self._assignments = 0
         self._positions: dict[int, int] = {}
-        """Of the partitions that it holds, and has read something of."""
+        """Positions in the assigned partitions of which it has read a record."""
         self._commits_in_flight: dict[int, int] = {}
-        """Places that are being stored. Only then the next: librdkafka does not keep their order."""
+        """Offsets being committed. The next commit waits for them: librdkafka does not keep their order."""
         self._next_commit_at = 0.0
         self._consumer = self._new_client()
 
@@ -209,8 +210,9 @@ class Member(_Client):
         self._assignments += 1
         for place in places:
             self._positions.pop(place.partition, None)
-            reader = self._reader_names[place.partition] = f"{self.name}, given {self._assignments}"
-            self._history.given.append(Given(self._group, reader, place.partition, time.monotonic()))
+            reader = self._reader_names[place.partition] = f"{self.name}, assignment {self._assignments}"
+            assigned = Assignment(self._group, reader, place.partition, time.monotonic())
+            self._history.assignments.append(assigned)
 
     def _on_revoke(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
         for place in places:
@@ -256,11 +258,11 @@ class Member(_Client):
 
 CLASSIC: Final = "classic"
 GROUPS: Final = (CLASSIC, "consumer")
-"""Each is named for the protocol that its members speak."""
+"""Each group is named after its group protocol."""
 
 
 def _protocol(group: str) -> dict[str, Any]:
-    """How long a member that crashed is waited for is the broker's to say in the new protocol."""
+    """Settings of the group protocol. In the consumer protocol the broker sets the session timeout."""
     return {"session.timeout.ms": 6_000} if group == CLASSIC else {"group.protocol": group}
 
 
@@ -284,7 +286,7 @@ def as_read(name: str, message: Message) -> Read:
 
 
 def is_offset_error(message: Message) -> bool:
-    """Its place is not there. Other errors are told for the time being, and the client goes on."""
+    """Whether the consumer's position is out of range. librdkafka recovers from other errors by itself."""
     error = message.error()
     return error is not None and error.code() in (
         KafkaError._AUTO_OFFSET_RESET,
@@ -298,7 +300,7 @@ def as_denial(name: str, message: Message) -> Denial:
 
 
 def read_all(bootstrap: str, topic: str, partitions: int, seconds_max: float) -> list[Read]:
-    """What is there, from the start to the end."""
+    """Read every record of the topic, from the start to the end."""
     found: list[Read] = []
     reading = consumer(bootstrap, "final")
     deadline = time.monotonic() + seconds_max

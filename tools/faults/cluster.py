@@ -1,4 +1,4 @@
-"""etcd and brokers on the machines of a lab, and what can be done to them."""
+"""Processes of a cluster on the machines of a lab: etcd and brokers, started, killed, paused and observed."""
 
 import json
 import os
@@ -25,14 +25,14 @@ SETTINGS: Final = (
     "group.consumer.min.session.timeout.ms=6000",
     "group.consumer.session.timeout.ms=6000",
 )
-"""How long a group waits for a member that crashed: the classic one's members say so themselves."""
+"""Session timeout of consumer groups. Members of classic groups send their own."""
 LOG_TAIL_CHARACTERS: Final = 1_000
 HEALTHY_SECONDS_MAX: Final = 60.0
 ETCD: Final = "etcd"
 
 
 class Process:
-    """May be killed, paused and started again on its machine."""
+    """A process that can be killed, paused and started again on its machine."""
 
     def __init__(self, machine: Machine, words: list[str], log: Path) -> None:
         self.machine = machine
@@ -51,7 +51,7 @@ class Process:
 
     @property
     def has_ended(self) -> bool:
-        """By itself: nobody killed it."""
+        """Whether the process ended by itself: no fault killed it."""
         return self._running is not None and self._running.poll() is not None
 
     def start(self) -> None:
@@ -81,7 +81,7 @@ class Process:
 
 class Cluster:
     def __init__(self, lab: Lab, brokers: int, settings: Sequence[str] = ()) -> None:
-        """`settings`: of every broker, as `--set` takes them."""
+        """`settings`: settings of every broker, in the form of `--set`."""
         self.lab = lab
         self.etcd = Process(lab[ETCD], _etcd_words(lab[ETCD]), lab.folder / "etcd.log")
         self.brokers = {
@@ -91,11 +91,11 @@ class Cluster:
             for name in broker_names(brokers)
         }
         self.endings: list[str] = []
-        """Brokers that ended although nobody killed them, with the end of what they said."""
+        """Brokers that ended although no fault killed them, with the end of their logs."""
 
     @property
     def processes(self) -> list[Process]:
-        """In the order in which they are started."""
+        """All processes, in the order of their start."""
         return [self.etcd, *self.brokers.values()]
 
     @property
@@ -126,7 +126,7 @@ class Cluster:
             time.sleep(0.05)
 
     def heal(self) -> None:
-        """Everything works again, and whoever is dead is started."""
+        """Heal every fault, and start the processes that are dead."""
         self.lab.heal()
         for process in self.processes:
             if process.has_ended:
@@ -141,7 +141,7 @@ class Cluster:
                 broker.start()
 
     def kill_all(self) -> None:
-        """At once: nobody sees another one go."""
+        """Kill all processes at once, so that no process sees another one disappear."""
         for process in self.processes:
             process.send(signal.SIGKILL)
         self.stop()
@@ -150,29 +150,29 @@ class Cluster:
         for process in self.processes:
             process.kill()
 
-    # Looking
+    # Observing
 
     def leaders(self, admin: AdminClient, topic: str) -> dict[int, str]:
-        """Of partitions that somebody leads."""
+        """Leaders by partition, of the partitions that have one."""
         names = {broker.machine.number: name for name, broker in self.brokers.items()}
         partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
         return {each.id: names[each.leader] for each in partitions if each.leader in names}
 
     def wait_until_healthy(self) -> None:
-        """Every broker is ready, and sees that every replica of every topic is in sync.
+        """Wait until every broker is ready and reports every replica of every topic in sync.
 
-        All are asked: who was cut off for a while may not know yet what has happened.
+        All brokers are asked: one that was cut off may still have an old image.
         """
         self.wait_until_ready()
         deadline = time.monotonic() + HEALTHY_SECONDS_MAX
-        while unwell := [trouble for broker in self.brokers.values() if (trouble := _health_problem(broker))]:
+        while problems := [problem for each in self.brokers.values() if (problem := _health_problem(each))]:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"not well after {HEALTHY_SECONDS_MAX} s: {'; '.join(unwell)}")
+                raise RuntimeError(f"not healthy after {HEALTHY_SECONDS_MAX} s: {'; '.join(problems)}")
             time.sleep(0.1)
 
 
 def _health_problem(broker: Process) -> str:
-    """What it sees that is not as it should be."""
+    """What is wrong with the cluster as this broker sees it; empty if nothing is."""
     try:
         with urllib.request.urlopen(
             f"http://{broker.machine.address}:{HTTP_PORT}/v1/cluster", timeout=2
@@ -184,7 +184,7 @@ def _health_problem(broker: Process) -> str:
         "brokers": [each["id"] for each in seen["brokers"] if each["state"] != "admitted"],
         "offline": seen["offline"]["partitions"],
         "under-replicated": seen["under_replicated"]["partitions"],
-        "metadata away": seen["metadata_away"],
+        "store unavailable": seen["metadata_away"],
     }
     return ", ".join(f"{broker.name} sees {what}: {which}" for what, which in found.items() if which)
 

@@ -1,8 +1,8 @@
-"""Disks of a lab's machines, and what can happen to them.
+"""Disks of a lab's machines, and their faults.
 
-image    an ext4 file system in a file in memory: can be full, and can lose what was not synced
+image    an ext4 file system in a file in memory: can be full, and can lose unsynced data
 memory   a tmpfs: can be full
-folder   of somebody's disk: nothing can be done to it
+folder   a folder of the host's disk: has no faults
 """
 
 import os
@@ -26,8 +26,8 @@ BUSY_SECONDS_MAX: Final = 20.0
 
 class Folder:
     cannot: Final = {
-        Ability.DISK_FULL: "the disk is not the machine's own",
-        Ability.POWER_LOSS: "the disk is not the machine's own",
+        Ability.DISK_FULL: "the disk belongs to the host, not to the machine",
+        Ability.POWER_LOSS: "the disk belongs to the host, not to the machine",
     }
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +57,7 @@ class _MountedDisk:
         self._filler = path / "filler"
 
     def fill(self) -> None:
-        """Space is taken without writing to it, down to the last block."""
+        """Allocate all free space, down to the last block, without writing to it."""
         with self._filler.open("wb") as file:
             end = 0
             for step in FILLER_STEPS:
@@ -76,7 +76,7 @@ class MemoryDisk(_MountedDisk):
         mount_tmpfs(path, DISK_BYTES)
 
     def lose_power(self) -> None:
-        raise UnsupportedHost("a disk in memory has nothing that was synced")
+        raise UnsupportedHost("a disk in memory keeps nothing over a power loss")
 
     def restore_power(self) -> None:
         pass
@@ -87,7 +87,7 @@ class MemoryDisk(_MountedDisk):
 
 
 class ImageDisk(_MountedDisk):
-    """The image is in a folder of its own beside the disk."""
+    """An ext4 image, in another folder than its mount point."""
 
     def __init__(self, path: Path, image: Path, size: int = DISK_BYTES) -> None:
         super().__init__(path)
@@ -114,12 +114,12 @@ class ImageDisk(_MountedDisk):
         self._has_power = True
 
     def _unmount(self) -> None:
-        """Not lazily: while anybody has it open, the next mount would show what was never written."""
+        """Unmount, not lazily: while a process has a file open, the next mount would show unsynced data."""
         deadline = time.monotonic() + BUSY_SECONDS_MAX
         while True:
             try:
                 self._power.unmount()
-            except subprocess.CalledProcessError:  # somebody who was killed is not quite dead yet
+            except subprocess.CalledProcessError:  # a killed process has not ended yet
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
@@ -137,7 +137,7 @@ def mount_tmpfs(path: Path, size: int) -> None:
 
 
 def unmount(path: Path) -> None:
-    """At the end: whoever still has it open ends now."""
+    """Unmount lazily, at the end of the lab: processes that still have files open are about to end."""
     _run("umount", "--lazy", str(path))
 
 
@@ -146,7 +146,7 @@ def _run(*words: str) -> None:
 
 
 def why_no_images(folder: Path) -> str | None:
-    """Tries it with a small one. None: it works."""
+    """Try a small image. Returns the reason why images do not work here; None: they work."""
     if os.geteuid() != 0:
         return "power loss needs root, which may mount an image"
     if shutil.which("mkfs.ext4") is None:

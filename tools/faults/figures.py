@@ -1,11 +1,11 @@
-"""How long clients had to wait, from what they wrote down. Pure.
+"""How long clients waited, computed from the history. Pure functions.
 
-    silence   of writes: the longest time in which nobody was told of a write to a partition
-              of reads: the longest time in which a reader was given nothing new of a partition
-    lag       how long a record had been acknowledged when a reader was given it
+    silence   of writes: the longest time without an acknowledgement for a partition
+              of reads: the longest time without a new record for a reader of a partition
+    lag       time between the acknowledgement of a record and its read
 
-Silence counts from the fault on, and on the partitions whose clients had to notice it. That of reads holds
-that of writes: where nothing is written there is nothing to be read.
+Silence counts from the beginning of the fault, on the partitions whose clients are affected. The silence of
+reads includes that of writes: a partition without writes has nothing to read.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tools.faults.history import FaultSpan, History, Outcome
 
 AFTER_S = 12.0
-"""For so long after a fault has ended, silence is still its doing, unless it is known better."""
+"""Silence up to this long after a fault counts for the fault, unless the end of its recovery is known."""
 
 
 class Outage(NamedTuple):
@@ -27,13 +27,15 @@ class Outage(NamedTuple):
 
 
 class Timeline:
-    """When something happened, of one partition."""
+    """Times of the events of one partition."""
 
     def __init__(self, times: Iterable[float]) -> None:
         self._times = sorted(times)
 
     def longest_gap_s(self, began: float, ended: float, limit: float = inf) -> float:
-        """Of what is silent after `began`, and was begun to be before `ended`. None goes on past `limit`."""
+        """The longest gap without an event that begins between `began` and `ended`; it ends at `limit` at the
+        latest.
+        """
         first = bisect_left(self._times, began)
         longest, before = 0.0, began
         for after in self._times[first:]:
@@ -45,7 +47,7 @@ class Timeline:
 
 
 def outages(history: History) -> dict[str, list[Outage]]:
-    """By kind of fault. What comes after the next one began is that one's doing."""
+    """Outages by kind of fault. Silence after the beginning of the next fault counts for that one."""
     writes, reads = _writes(history), _reads(history)
     found: dict[str, list[Outage]] = defaultdict(list)
     for span, following in zip_longest(history.faults, history.faults[1:]):
@@ -80,7 +82,7 @@ def _reads(history: History) -> dict[int, list[Timeline]]:
 
 
 def lag_s_max(history: History) -> float:
-    """The longest that a reader lacked something that had been acknowledged."""
+    """The longest time between the acknowledgement of a record and its read."""
     told = {
         (write.partition, write.value): write.ended
         for write in history.writes
@@ -91,7 +93,7 @@ def lag_s_max(history: History) -> float:
 
 
 def repeated(history: History) -> dict[str, int]:
-    """By group, how many records it was given again."""
+    """Number of records that were read again, by group."""
     found: dict[str, int] = {}
     for group, reads in history.group_reads.items():
         counts = Counter((read.partition, read.offset) for read in reads)
@@ -100,7 +102,7 @@ def repeated(history: History) -> dict[str, int]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The lowest value that at least this share of them does not exceed."""
+    """The lowest value that at least `share` of the values do not exceed."""
     ordered = sorted(values)
     rank = -(-len(ordered) * share // 1)
     return ordered[max(int(rank), 1) - 1]

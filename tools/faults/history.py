@@ -1,7 +1,7 @@
-"""What clients of a cluster did and saw, in their own words.
+"""History of a run: what the clients of a cluster did and saw.
 
-Every value that is written is unique. A write is acknowledged, refused, or nobody knows: then it may be there
-and may not. Times are of one clock.
+Every written value is unique. A write is acknowledged, rejected, or its outcome is unknown: then it may be
+stored or not. All times are of one monotonic clock.
 """
 
 import json
@@ -15,57 +15,57 @@ from typing import NamedTuple
 
 class Outcome(StrEnum):
     ACKNOWLEDGED = "acknowledged"
-    REFUSED = "refused"
-    """The broker said that it will not be there."""
+    REJECTED = "rejected"
+    """The broker said that it does not store the record."""
     UNKNOWN = "unknown"
 
 
 class Write(NamedTuple):
     producer: str
-    """A client that began anew is another producer."""
+    """Name of the producer. A client that crashed and was replaced counts as another producer."""
     partition: int
     value: str
     began: float
     ended: float
     outcome: Outcome
     offset: int | None = None
-    """Where it was stored, as the broker said."""
+    """The offset in the acknowledgement."""
 
 
 class Read(NamedTuple):
     consumer: str
-    """Somebody who reads on from where he was. A member of a group is another one whenever he is given the
-    partition: what is between is up to the group."""
+    """Name of a consumer that reads on from its position. A member of a group has another name in each
+    assignment, since the group decides where an assignment begins."""
     partition: int
     offset: int
     value: str
     at: float
 
 
-class Given(NamedTuple):
-    """A member of a group was given a partition, and then asks where the group was."""
+class Assignment(NamedTuple):
+    """A member of a group was assigned a partition, and then fetches the committed offset."""
 
     group: str
     consumer: str
-    """As whom it reads this partition from now on."""
+    """Name of the consumer in all reads of this assignment."""
     partition: int
     at: float
 
 
 class Commit(NamedTuple):
-    """A member wanted a place of its group to be stored."""
+    """A commit of an offset by a member of a group."""
 
     group: str
     partition: int
     offset: int
     at: float
-    """When it was told what became of it. Infinity: never."""
+    """Time of the reply. Infinity: the member crashed before it."""
     is_stored: bool = True
-    """Else nobody knows."""
+    """False: the outcome is unknown."""
 
 
 class Denial(NamedTuple):
-    """A consumer was told that its place is not there."""
+    """A consumer's position was rejected as out of range."""
 
     consumer: str
     partition: int
@@ -73,44 +73,44 @@ class Denial(NamedTuple):
 
 
 class FaultSpan(NamedTuple):
-    """When something was wrong."""
+    """The time of one fault."""
 
     kind: str
     what: str
     began: float
     ended: float
     partitions: tuple[int, ...] = ()
-    """Those whose clients had to notice: the victim led them."""
+    """Partitions whose clients are affected: the broker with the fault led them."""
     until: float = 0.0
-    """When everything was well again. 0: this was not waited for."""
+    """When the cluster had recovered. 0: the run did not wait for it."""
 
 
 @dataclass(slots=True)
 class History:
     writes: list[Write] = field(default_factory=list)
-    """Of each producer, in the order it was told."""
+    """Each producer's writes in the order of their replies."""
     reads: list[Read] = field(default_factory=list)
-    """Of each consumer that was assigned its partitions and never seeks, in the order it got them."""
+    """Reads of the consumers outside of groups, which never seek; each consumer's in their order."""
     group_reads: dict[str, list[Read]] = field(default_factory=dict)
-    """By group, of each consumer in the order it got them."""
-    given: list[Given] = field(default_factory=list)
+    """By group; each consumer's reads in their order."""
+    assignments: list[Assignment] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     denials: list[Denial] = field(default_factory=list)
     final: list[Read] = field(default_factory=list)
-    """What is there at the end, read from the start when everything had healed."""
+    """All records at the end, read from the start after all faults were healed."""
     faults: list[FaultSpan] = field(default_factory=list)
     clients: int = 0
-    """How many clients there were, one after another."""
+    """Number of clients, the replaced ones included."""
 
 
 def write_down(history: History, path: Path) -> None:
-    """One thing in each line, of each kind in its order, to look at with other tools."""
+    """Write the history as one JSON document a line, for other tools."""
     kinds: list[Sequence[NamedTuple]] = [
         history.faults,
         history.writes,
         history.reads,
         *history.group_reads.values(),
-        history.given,
+        history.assignments,
         history.commits,
         history.denials,
         history.final,

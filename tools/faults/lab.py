@@ -1,8 +1,8 @@
-"""What a cluster under faults stands on: machines with a disk each, and what can be done to them.
+"""The lab of a cluster under faults: machines with a network and a disk each, and the faults of both.
 
-Two kinds of lab do the same things: namespaces of the kernel (`machines`), and proxies between the processes
-where namespaces are not to be had (`proxies`). What one of them cannot do it names, with the reason, and then
-that is reported as not tried.
+There are two labs: kernel namespaces (`machines.py`), and proxies between the processes on hosts that allow
+no namespaces (`proxies.py`). A lab lists the faults that it cannot inject, with the reason, and the report
+names them as not tried.
 """
 
 import ctypes
@@ -16,12 +16,12 @@ from typing import Final, Protocol
 
 PR_SET_PDEATHSIG: Final = 1
 SLOW_LATENCY_S: Final = 0.15
-"""In each direction."""
+"""Latency of a slow link, in each direction."""
 SLOW_BYTES_PER_S: Final = 1_000_000
 
 
 class UnsupportedHost(Exception):
-    """This host does not let us. The message says what is missing."""
+    """This host cannot run the lab. The message says what is missing."""
 
 
 class Ability(StrEnum):
@@ -39,7 +39,7 @@ class Disk(Protocol):
     def free(self) -> None: ...
 
     def lose_power(self) -> None:
-        """Whoever wrote to it is dead already. What was not synced is gone."""
+        """Lose all unsynced data. The processes that wrote to the disk have been killed before."""
 
     def restore_power(self) -> None: ...
 
@@ -55,14 +55,14 @@ class Machine(Protocol):
 
     @property
     def address(self) -> str:
-        """Where its processes listen."""
+        """Address at which its processes listen."""
 
     @property
     def known_as(self) -> str:
-        """Where others find it."""
+        """Address at which other machines and clients reach it."""
 
     def command(self, *words: str) -> list[str]:
-        """What runs a program on this machine."""
+        """The command line that runs a program on this machine."""
 
     def start(self, *words: str, log: Path) -> "subprocess.Popen[bytes]": ...
 
@@ -70,21 +70,24 @@ class Machine(Protocol):
 class Lab(Protocol):
     folder: Path
     cannot: dict[Ability, str]
-    """With the reason."""
+    """Faults that this lab cannot inject, with the reasons."""
 
     def __getitem__(self, name: str) -> Machine: ...
 
     def cut(self, name: str, others: Sequence[str] | None = None, *, one_way: bool = False) -> None:
-        """Between a machine and others, or all and clients. One way: nothing that it sends arrives."""
+        """Cut the network between a machine and `others`; None: all machines and the clients.
+
+        `one_way`: only what the machine sends is lost.
+        """
 
     def slow(self, name: str) -> None:
-        """Everything to and from this machine takes its time."""
+        """Slow down everything to and from this machine."""
 
     def reset(self, name: str) -> None:
-        """Every connection of this machine breaks, and both ends are told."""
+        """Reset every connection of this machine, for both of its ends."""
 
     def heal(self) -> None:
-        """Everybody hears everybody."""
+        """Remove all faults of the network."""
 
     def close(self) -> None: ...
 

@@ -1,15 +1,16 @@
-"""Machines for a cluster on one host: each has a network of its own, and a disk of its own.
+"""Machines of a cluster on one host, each with a network namespace and a disk of its own.
 
-    this process, in a namespace of its own ── bridge ── a namespace for each machine
+    this process, in its own namespace ── bridge ── one namespace for each machine
 
-Namespaces belong to processes: each machine has one that sleeps, and everything is gone when these are. They
-die with this process, however it ends, so nothing is left behind.
+A namespace lives as long as a process in it: each machine has a sleeping process. These die with this
+process, however it ends, so nothing is left behind.
 
-A machine is cut off from another by giving it a wrong hardware address for that one: frames are sent, and
-nobody takes them. Neither side is told, as when a cable is pulled, and it can be done in one direction.
-A slow machine is taken off the bridge, and a process carries its frames there and back (`slow_link`).
+To cut a machine off from another one, the lab gives it a wrong hardware address for the other: frames are
+sent and not received. As with a pulled cable, neither side gets an error, and it works in one direction.
+A slow machine is detached from the bridge, and a process forwards its frames in both directions
+(`slow_link.py`).
 
-Rule: what is done here is done in namespaces that this process made (`in_own_namespaces`).
+Rule: every change is made in namespaces that this process created (`in_own_namespaces`).
 """
 
 import os
@@ -37,13 +38,13 @@ from tools.faults.lab import (
 
 PREFIX: Final = "10.77.0"
 OWN_ADDRESS: Final = 254
-NOBODY: Final = "02:00:00:00:00:99"
+UNUSED_HARDWARE: Final = "02:00:00:00:00:99"
 MARK: Final = "PENSTOCK_FAULTS_INSIDE"
 SLOW_NEAR, SLOW_FAR = "slow-near", "slow-far"
 
 
 def in_own_namespaces(module: str, arguments: Sequence[str]) -> int | None:
-    """Run this program again in namespaces of its own, and return its exit code. None: it is there."""
+    """Run this program again in its own namespaces and return its exit code. None: it runs in them."""
     if os.environ.get(MARK):
         return None
     require_possible()
@@ -55,7 +56,7 @@ def in_own_namespaces(module: str, arguments: Sequence[str]) -> int | None:
 
 @contextmanager
 def _signals_passed_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """The terminal tells all of us; who is told by `kill` passes it on."""
+    """Pass SIGTERM on to the child. SIGINT needs no help: the terminal sends it to both processes."""
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -98,12 +99,12 @@ class NamespaceMachine:
 
     @property
     def port(self) -> str:
-        """Its end of the cable at the bridge."""
+        """Name of the machine's network device at the bridge."""
         return f"m{self.number}"
 
     def plug_in(self, bridge: str) -> None:
         inner, pid = "eth0", str(self._holder.pid)
-        _until_apart(self._holder.pid)
+        _wait_for_own_namespace(self._holder.pid)
         _ip("link", "add", self.port, "type", "veth", "peer", "name", inner, "netns", pid)
         _ip("link", "set", self.port, "master", bridge, "up")
         _ip("link", "set", "lo", "up", inside=self._holder.pid)
@@ -125,15 +126,15 @@ class NamespaceMachine:
         self._holder.wait()
 
 
-def _until_apart(pid: int) -> None:
-    """The process has left our namespace: until then its network is ours."""
+def _wait_for_own_namespace(pid: int) -> None:
+    """Wait until the process has left the namespace of this one: until then both share a network."""
     ours = os.readlink("/proc/self/ns/net")
     while os.readlink(f"/proc/{pid}/ns/net") == ours:
         os.sched_yield()
 
 
 class NamespaceLab:
-    """All machines, and which of them hears which."""
+    """All machines, and the network between them."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.folder = folder
@@ -163,7 +164,7 @@ class NamespaceLab:
         return machine
 
     def close(self) -> None:
-        """The disks are gone, and with them what was on them."""
+        """End all machines and remove their disks."""
         self._end_slowness()
         for machine in self.machines.values():
             machine.end()
@@ -178,13 +179,13 @@ class NamespaceLab:
         machine = self.machines[name]
         for other in (each for each in self.machines.values() if each is not machine):
             if others is None or other.name in others:
-                machine.send_to(other.address, NOBODY)
+                machine.send_to(other.address, UNUSED_HARDWARE)
                 if not one_way:
-                    other.send_to(machine.address, NOBODY)
-        if others is None:  # clients too: they are where this process is
-            machine.send_to(f"{PREFIX}.{OWN_ADDRESS}", NOBODY)
+                    other.send_to(machine.address, UNUSED_HARDWARE)
+        if others is None:  # clients too: they are in the namespace of this process
+            machine.send_to(f"{PREFIX}.{OWN_ADDRESS}", UNUSED_HARDWARE)
             if not one_way:
-                self._set_own_neighbour(machine, NOBODY)
+                self._set_own_neighbour(machine, UNUSED_HARDWARE)
 
     def slow(self, name: str) -> None:
         assert self._slow is None, "one machine at a time"
@@ -198,7 +199,7 @@ class NamespaceLab:
         self._slow = (machine, carrier)
         assert carrier.stdout is not None
         if not carrier.stdout.readline():
-            raise RuntimeError("the process that carries frames has ended")
+            raise RuntimeError("the process that forwards frames has ended")
         _ip("link", "set", machine.port, "nomaster")
 
     def _end_slowness(self) -> None:
@@ -230,7 +231,7 @@ class NamespaceLab:
 
 
 def _why_no_resets() -> str | None:
-    """Tries it with a connection of ours. None: it works."""
+    """Try to reset a connection of this process. Returns the reason why that fails; None: it works."""
     if shutil.which("ss") is None:
         return "the program ss is not installed (package iproute2)"
     with (
@@ -245,4 +246,4 @@ def _why_no_resets() -> str | None:
                 line.recv(1)
             except ConnectionError:
                 return None
-    return "this kernel does not break connections of others (CONFIG_INET_DIAG_DESTROY)"
+    return "this kernel does not reset connections of other processes (CONFIG_INET_DIAG_DESTROY)"

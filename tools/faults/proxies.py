@@ -1,9 +1,9 @@
-"""A lab without namespaces: all processes are on this host's loopback, with a proxy before each of them.
+"""A lab without namespaces: all processes use this host's loopback, with a proxy in front of each.
 
-Each machine has two addresses of 127.0.0.0/8: one where its processes listen, one where others find it, which
-is the proxy's. Disks are folders, so they are neither full nor without power here.
+Each machine has two addresses of 127.0.0.0/8: its processes listen at one, and the proxy listens at the
+other, which is advertised. Disks are folders, which have no faults.
 
-Rule: everything that is known of a machine to others is `known_as`; only this program looks behind it.
+Rule: other machines and clients know a machine only by `known_as`; only the lab uses `address`.
 """
 
 import json
@@ -26,8 +26,8 @@ from tools.faults.lab import (
 from tools.faults.proxy import CLIENTS
 
 PORTS: Final = (9092, 2379)
-"""Those that parties reach each other at."""
-KNOWN: Final = 100
+"""Ports at which the machines reach each other."""
+PROXY_HOST_OFFSET: Final = 100
 
 
 class ProxyMachine:
@@ -35,7 +35,7 @@ class ProxyMachine:
         self.number = number
         self.name = name
         self.address = f"{prefix}.{number}"
-        self.known_as = f"{prefix}.{KNOWN + number}"
+        self.known_as = f"{prefix}.{PROXY_HOST_OFFSET + number}"
         self.disk = Folder(folder)
         self._lab = lab
 
@@ -44,7 +44,7 @@ class ProxyMachine:
 
     def start(self, *words: str, log: Path) -> "subprocess.Popen[bytes]":
         process = start_process(self.command(*words), log)
-        self._lab.know(self, process.pid)
+        self._lab.add_process(self, process.pid)
         return process
 
 
@@ -53,7 +53,7 @@ class ProxyLab:
         require_possible()
         self.folder = folder
         self.cannot = dict[Ability, str](Folder.cannot)
-        # Others on this host may have a lab, too.
+        # Another process of this host may run a lab, too.
         run = os.getpid() % (1 << 14)
         prefix = f"127.{64 + run // 256}.{run % 256}"
         self.machines = {
@@ -73,12 +73,12 @@ class ProxyLab:
         )
         self.heal()
 
-    def know(self, machine: ProxyMachine, pid: int) -> None:
-        """What this process connects to, the machine does."""
-        self.order(do="know", name=machine.name, pid=pid)
+    def add_process(self, machine: ProxyMachine, pid: int) -> None:
+        """Tell the proxy that connections of this process are connections of the machine."""
+        self.order(do="add process", name=machine.name, pid=pid)
 
     def order(self, **order: object) -> None:
-        """Returns when it is carried out."""
+        """Send an order to the proxy, and return when it is carried out."""
         assert self._proxy.stdin is not None
         assert self._proxy.stdout is not None
         self._proxy.stdin.write(json.dumps(order) + "\n")
@@ -113,12 +113,14 @@ class ProxyLab:
         self.order(do="heal")
 
     def _from(self, name: str, others: Sequence[str] | None = None) -> list[tuple[str, str]]:
-        everybody = [*self.machines, CLIENTS] if others is None else others
-        return [(name, other) for other in everybody if other != name]
+        ends = [*self.machines, CLIENTS] if others is None else others
+        return [(name, other) for other in ends if other != name]
 
 
 def require_possible() -> None:
     if not sys.platform.startswith("linux"):
-        raise UnsupportedHost("without namespaces, proxies tell who connects from /proc, which is Linux's")
+        raise UnsupportedHost(
+            "without namespaces, proxies find the sender of a connection in /proc, which only Linux has"
+        )
     if not Path("/proc/net/tcp").exists():
-        raise UnsupportedHost("there is no /proc/net/tcp to tell who connects")
+        raise UnsupportedHost("there is no /proc/net/tcp, in which proxies find the sender of a connection")

@@ -1,14 +1,14 @@
-"""`python -m tools.faults.proxy`: stands before every party of a cluster on this host, and can misbehave.
+"""`python -m tools.faults.proxy`: a proxy in front of every machine of a cluster, which can inject faults.
 
-    somebody ──> where a party is known ── this process ──> where that party listens
+    a machine or client ──> advertised address ── this process ──> address at which the machine listens
 
-Who connects is found by whose file the other end of the connection is (`sockets`), since all of them find a
-party at one address. Each direction between two parties is a link, which can be cut (nothing more is passed
-on, nobody is told), slow, or reset. A place is listened at as long as the party behind it listens: who is
-dead refuses connections, as without a proxy.
+All machines reach another one at the same advertised address. So the proxy finds the sender of a connection
+by the process that owns its other end (`sockets.py`). Each direction between two machines is a link. It can
+be cut (data waits, neither side gets an error), slow, or reset. The proxy listens for a machine as long as
+the machine listens, so a dead process refuses connections as it would without a proxy.
 
-Parties come as one JSON document in the arguments. Orders come as JSON, one in a line, and are answered with
-a line when they are carried out.
+The machines are a JSON document in the arguments. Orders are read from stdin, one JSON document a line; the
+proxy writes a line to stdout when it has carried an order out.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ LOOK_EVERY_S: Final = 0.02
 
 
 class Link:
-    """One direction between two parties."""
+    """One direction between two machines."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -61,7 +61,7 @@ class Link:
 
 
 class Pump:
-    """Carries what comes from one end of a connection to the other end."""
+    """Copies data from one end of a connection to the other."""
 
     def __init__(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._link = link
@@ -69,7 +69,7 @@ class Pump:
         self._writer = writer
         self._waiting: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue(WAITING_MAX)
         self._unsent = 0
-        """What waits, and what has been taken from there and is not written yet."""
+        """Number of chunks that wait, or were taken from the queue and are not written yet."""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -88,7 +88,7 @@ class Pump:
                 await self._waiting.put((due, data))
 
     async def _next(self) -> bytes | None:
-        """None: there is nothing more. A connection that broke has ended for the other end, too."""
+        """The next chunk; None at the end of the stream, also if the connection broke."""
         with suppress(OSError):
             if data := await self._reader.read(CHUNK_BYTES):
                 return data
@@ -107,7 +107,7 @@ class Pump:
             self._unsent -= 1
 
     async def _write(self, data: bytes) -> None:
-        with suppress(OSError):  # that end has gone: the other pump passes that on
+        with suppress(OSError):  # that end is closed: the other pump passes the end on
             self._writer.write(data)
             await self._writer.drain()
 
@@ -121,7 +121,7 @@ class Pump:
 
 
 def break_off(writer: asyncio.StreamWriter) -> None:
-    """The other side is told at once that there is no connection."""
+    """Close with a TCP reset, so that the other side notices at once."""
     line = writer.get_extra_info("socket")
     if line is not None and not writer.is_closing():
         with suppress(OSError):
@@ -131,7 +131,7 @@ def break_off(writer: asyncio.StreamWriter) -> None:
 
 class Proxy:
     def __init__(self, parties: dict[str, list[tuple[Address, Address]]]) -> None:
-        """Of each party, pairs of where it is known and where it listens."""
+        """`parties`: by machine, pairs of advertised address and listening address."""
         self._places = {listens: (name, known) for name, pairs in parties.items() for known, listens in pairs}
         self._links: dict[tuple[str, str], Link] = defaultdict(Link)
         self._pids: dict[int, str] = {}
@@ -139,7 +139,7 @@ class Proxy:
         self._servers: dict[Address, asyncio.Server] = {}
 
     async def follow(self) -> None:
-        """Listen where the party behind listens."""
+        """Listen for each machine as long as the machine itself listens."""
         while True:
             listening = sockets.listening()
             for place, (name, known) in self._places.items():
@@ -187,7 +187,7 @@ class Proxy:
 
     def execute(self, order: dict[str, Any]) -> None:
         match order["do"]:
-            case "know":
+            case "add process":
                 self._pids = {pid: name for pid, name in self._pids.items() if name != order["name"]}
                 self._pids[order["pid"]] = order["name"]
             case "cut":

@@ -1,4 +1,4 @@
-"""What a run says at its end. Pure."""
+"""Report of a run: counts, silence by kind of fault, anomalies. Pure functions."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ def report(
     in_groups = sum(len(reads) for reads in history.group_reads.values())
     again = ", ".join(f"{count:,} again by {group}" for group, count in repeated(history).items())
     return [
-        f"writes         {len(history.writes):,}: {told}; never answered {unresolved:,}",
+        f"writes         {len(history.writes):,}: {told}; without an outcome {unresolved:,}",
         f"reads          {len(history.reads):,} by readers, {in_groups:,} in groups ({again}), "
         f"{len(history.final):,} at the end",
-        f"clients        {history.clients:,}; {len(history.commits):,} places stored, "
-        f"{len(history.given):,} partitions given to members of groups",
+        f"clients        {history.clients:,}; {len(history.commits):,} commits, "
+        f"{len(history.assignments):,} partitions assigned to members of groups",
         f"lag            {lag_s_max(history):.2f} s at most between an acknowledgement and a reader",
         f"faults         {len(history.faults):,}; silence in seconds, by kind:",
         *table(outages(history)),
@@ -58,13 +58,13 @@ def _percentiles(values: Sequence[float]) -> str:
 
 
 def missing_coverage(history: History) -> list[str]:
-    """Why this run says nothing: of each kind of operation some have to succeed."""
+    """Kinds of operations that never succeeded. A run without them proves nothing."""
     acknowledged = any(write.outcome is Outcome.ACKNOWLEDGED for write in history.writes)
     done = {
         "written": acknowledged,
         "read": bool(history.reads),
         "read at the end": bool(history.final),
         "read by some group": all(history.group_reads.values()) and bool(history.group_reads),
-        "stored by a group": bool(history.commits),
+        "committed by a group": bool(history.commits),
     }
-    return [f"nothing was {what}: this says nothing" for what, is_done in done.items() if not is_done]
+    return [f"nothing was {what}: this run proves nothing" for what, is_done in done.items() if not is_done]

@@ -1,4 +1,4 @@
-"""One run: a cluster, its clients, faults until it is enough, and what is there at the end."""
+"""One run: start the clients, inject faults, wait for recovery, read everything at the end."""
 
 import time
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Amount(NamedTuple):
 
 
 def run(cluster: Cluster, steps: Iterator[Step], amount: Amount) -> tuple[History, int]:
-    """Returns what clients did and saw, and how many writes nobody was ever told of."""
+    """Run the clients under the faults. Returns the history and the number of writes without an outcome."""
     history = History()
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "socket.timeout.ms": 3_000, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, BROKERS)])[TOPIC].result(30)
@@ -62,7 +62,7 @@ def _inject_faults(
 
 
 def _wait_until_writable(history: History) -> None:
-    """A write to every partition that began from now on was acknowledged: nobody waits any more."""
+    """Wait until a write that begins from now on is acknowledged for every partition."""
     now, looked_at = time.monotonic(), len(history.writes)
     missing = set(range(PARTITIONS))
     while missing:
@@ -76,17 +76,17 @@ def _wait_until_writable(history: History) -> None:
 
 
 def _leaders(cluster: Cluster, admin: AdminClient) -> dict[int, str]:
-    """Somebody leads, sooner or later."""
+    """Leaders by partition, as soon as any partition has one."""
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
     while not (leaders := cluster.leaders(admin, TOPIC)):
         if time.monotonic() > deadline:
-            raise RuntimeError("nobody leads anything")
+            raise RuntimeError("no partition has a leader")
         time.sleep(0.1)
     return leaders
 
 
 def _shown(span: FaultSpan) -> str:
-    """With the time as it stands in the logs."""
+    """One line for a fault, with the time in the form of the brokers' logs."""
     at = datetime.fromtimestamp(time.time() - (time.monotonic() - span.began), UTC)
     well = f", well after {span.until - span.ended:.1f} s" if span.until else ""
     led = ",".join(map(str, span.partitions))
@@ -98,7 +98,7 @@ class _Clients:
         self._bootstrap = bootstrap
         self._history = history
         count = PARTITIONS + READERS + MEMBERS * len(GROUPS)
-        # One after the other crashes, not all at once.
+        # Crashes are spread out, so that not all clients crash at once.
         crashes = (CRASH_EVERY_S * (1 + number / count) for number in range(count))
         self._writers = [
             Writer(bootstrap, TOPIC, number, history, first_crash_s=next(crashes))
@@ -119,7 +119,7 @@ class _Clients:
             client.start()
 
     def end(self) -> int:
-        """Returns how many writes nobody was told of."""
+        """Stop the clients. Returns the number of writes without an outcome."""
         unresolved = sum(writer.end(SETTLE_SECONDS_MAX) for writer in self._writers)
         self._history.final = read_all(self._bootstrap, TOPIC, PARTITIONS, SETTLE_SECONDS_MAX)
         ends = {read.partition: read.offset for read in self._history.final}
@@ -129,7 +129,7 @@ class _Clients:
         return unresolved
 
     def _wait_until_read(self, ends: dict[int, int]) -> None:
-        """Readers and groups have come to the end, or will not. The checker sees what they lack."""
+        """Wait until readers and groups are at the end. The checker reports what they missed."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         for reads in (self._history.reads, *self._history.group_reads.values()):
             while time.monotonic() < deadline and not _has_reached(reads, ends):

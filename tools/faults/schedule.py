@@ -1,4 +1,4 @@
-"""Which faults there are, in which order, and what each does. The order is drawn from a seed."""
+"""The kinds of faults, and the order in which a run injects them, drawn from a seed."""
 
 import random
 import time
@@ -10,16 +10,16 @@ from tools.faults.history import FaultSpan
 from tools.faults.lab import Ability
 
 CALM_S: Final = (0.5, 2.0)
-"""Between two faults."""
-ALL_BROKERS: Final = "everybody"
+"""Pause between two faults, from and to."""
+ALL_BROKERS: Final = "all brokers"
 
 
 class Fault(NamedTuple):
     kind: str
     seconds: float
-    """How long it lasts."""
+    """How long the fault lasts."""
     inject: Callable[[Cluster, str], None]
-    """Against this broker."""
+    """Injects the fault on the broker of this name."""
     needs: Ability | None = None
 
 
@@ -32,7 +32,7 @@ def _disk_full(cluster: Cluster, name: str) -> None:
 
 
 def _power_loss(cluster: Cluster, name: str) -> None:
-    """Nobody is told: a machine without power says nothing."""
+    """Cut the network first: a machine without power sends no FIN or RST."""
     cluster.lab.cut(name)
     cluster.brokers[name].kill()
     cluster.lab[name].disk.lose_power()
@@ -74,13 +74,13 @@ OF_ALL: Final = ("power loss of all",)
 class Step(NamedTuple):
     fault: Fault
     calm_s: float
-    """Before it."""
+    """Pause before the fault."""
     draw: float
-    """Which broker it strikes, from 0 to 1."""
+    """Selects the broker, from 0 to 1."""
 
 
 def draw_steps(seed: int, faults: Sequence[Fault]) -> Iterator[Step]:
-    """Every fault about as often, in an order that only the seed decides. It does not end."""
+    """Endless steps: every fault about equally often, in an order that depends only on the seed."""
     assert faults, "there is something to draw from"
     random_source = random.Random(seed)
     while True:
@@ -89,7 +89,7 @@ def draw_steps(seed: int, faults: Sequence[Fault]) -> Iterator[Step]:
 
 
 def carry_out(step: Step, cluster: Cluster, leaders: dict[int, str]) -> FaultSpan:
-    """Strike, wait, and heal. Who is struck leads something: its clients have to notice."""
+    """Inject the fault on a broker that leads a partition, so that clients are affected; wait; heal."""
     candidates = sorted(set(leaders.values()))
     name = candidates[int(step.draw * len(candidates))]
     began = time.monotonic()

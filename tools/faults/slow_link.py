@@ -1,9 +1,9 @@
-"""`python -m tools.faults.slow_link NEAR FAR LATENCY RATE`: a slow cable between two network devices.
+"""`python -m tools.faults.slow_link NEAR FAR LATENCY RATE`: a slow link between two network devices.
 
-Every frame that arrives at one leaves at the other, later, and not faster than so many bytes a second in each
-direction. What would wait too long is dropped, as a switch does whose memory is full. Frames are passed on
-with what the kernel has left undone of them (checksums, cutting into pieces), so nothing has to be
-switched off.
+Each frame from one device is sent to the other one later, with a limited number of bytes a second in each
+direction. A frame that would wait too long is dropped, as by a switch whose buffer is full. Frames are
+forwarded with their virtio header, which says what the kernel has left to the device (checksums,
+segmentation), so no offloading has to be switched off.
 """
 
 import selectors
@@ -25,7 +25,7 @@ WAIT_S_MAX: Final = 2.0
 
 
 class Direction:
-    """Of a link: what is on its way, and when it arrives. Pure."""
+    """One direction of the link: frames under way, with their times of arrival. Pure."""
 
     def __init__(self, latency_s: float, bytes_per_s: float) -> None:
         self._latency_s = latency_s
@@ -54,7 +54,9 @@ def _device(name: str) -> socket.socket:
     device = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     device.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     device.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-    with suppress(PermissionError):  # in a namespace of a user some kernels do not let us: then it is smaller
+    with suppress(
+        PermissionError
+    ):  # some kernels forbid this in a user namespace: the buffer is smaller then
         device.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
     device.bind((name, ETH_P_ALL))
     device.setblocking(False)
@@ -63,22 +65,25 @@ def _device(name: str) -> socket.socket:
 
 def main(near_name: str, far_name: str, latency_s: float, bytes_per_s: float) -> None:
     near, far = _device(near_name), _device(far_name)
-    ways = {near: (Direction(latency_s, bytes_per_s), far), far: (Direction(latency_s, bytes_per_s), near)}
+    directions = {
+        near: (Direction(latency_s, bytes_per_s), far),
+        far: (Direction(latency_s, bytes_per_s), near),
+    }
     selector = selectors.DefaultSelector()
-    for device in ways:
+    for device in directions:
         selector.register(device, selectors.EVENT_READ, device)
-    print("carries", flush=True)
+    print("forwarding", flush=True)
     while True:
-        due = [direction.next_at for direction, _ in ways.values() if direction.next_at is not None]
+        due = [direction.next_at for direction, _ in directions.values() if direction.next_at is not None]
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
         for key, _ in selector.select(timeout):
-            _take(key.data, ways[key.data][0])
-        for direction, other in ways.values():
+            _receive(key.data, directions[key.data][0])
+        for direction, other in directions.values():
             for frame in direction.arrived(time.monotonic()):
-                _give(other, frame)
+                _send(other, frame)
 
 
-def _take(device: socket.socket, direction: Direction) -> None:
+def _receive(device: socket.socket, direction: Direction) -> None:
     while True:
         try:
             frame = device.recv(FRAME_BYTES_MAX)
@@ -87,8 +92,8 @@ def _take(device: socket.socket, direction: Direction) -> None:
         direction.enter(frame, time.monotonic())
 
 
-def _give(device: socket.socket, frame: bytes) -> None:
-    with suppress(BlockingIOError):  # it is full: TCP sends it again
+def _send(device: socket.socket, frame: bytes) -> None:
+    with suppress(BlockingIOError):  # the device is full: TCP retransmits
         device.send(frame)
 
 

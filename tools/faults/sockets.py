@@ -1,4 +1,4 @@
-"""Which sockets there are on this host, and whose they are. Linux, from /proc."""
+"""TCP sockets of this host and the processes that own them, from Linux's /proc."""
 
 import os
 import re
@@ -25,12 +25,12 @@ class _Row(NamedTuple):
 
 
 def listening() -> set[Address]:
-    return {_place(row.local) for row in _rows() if row.state == LISTENS}
+    return {_address(row.local) for row in _rows() if row.state == LISTENS}
 
 
 def owner(local: Address, remote: Address, processes: Mapping[int, str]) -> str | None:
-    """Of these processes, the one that has this end of a connection. None: none of them."""
-    ends = _as_written(local), _as_written(remote)
+    """The name of the process that owns the `local` end of a connection; None: none of `processes`."""
+    ends = _as_in_proc(local), _as_in_proc(remote)
     inodes = {row.inode for row in _rows() if (row.local, row.remote) == ends}
     for pid, name in processes.items():
         if inodes & set(_inodes(pid)):
@@ -45,17 +45,17 @@ def _rows() -> Iterator[_Row]:
 
 
 def _inodes(pid: int) -> Iterator[str]:
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         for entry in os.scandir(f"/proc/{pid}/fd"):
-            with suppress(OSError):  # this file was closed meanwhile
+            with suppress(OSError):  # the file was closed meanwhile
                 if found := INODE.fullmatch(os.readlink(entry.path)):
                     yield found[1]
 
 
-def _place(text: str) -> Address:
+def _address(text: str) -> Address:
     host, port = text.split(":")
     return Address(socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16))
 
 
-def _as_written(place: Address) -> str:
-    return f"{socket.inet_aton(place.host)[::-1].hex().upper()}:{place.port:04X}"
+def _as_in_proc(address: Address) -> str:
+    return f"{socket.inet_aton(address.host)[::-1].hex().upper()}:{address.port:04X}"

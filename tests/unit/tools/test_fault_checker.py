@@ -3,7 +3,7 @@
 from math import inf
 
 from tools.faults.checker import Anomaly, anomalies, log_anomalies
-from tools.faults.history import Commit, Denial, Given, History, Outcome, Read, Write
+from tools.faults.history import Assignment, Commit, Denial, History, Outcome, Read, Write
 
 
 def write(
@@ -74,7 +74,7 @@ def test_what_a_consumer_saw_and_is_gone_is_lost_although_nobody_acknowledged_it
 def test_what_was_refused_is_not_there() -> None:
     history = sound()
     history.final += reads("final", (5, "b3"))
-    assert kinds(history) == {"refused-read"}
+    assert kinds(history) == {"rejected-read"}
 
 
 def test_a_consumer_gets_every_record_in_order() -> None:
@@ -110,7 +110,7 @@ def test_what_somebody_was_given_stays_there() -> None:
 def test_the_place_that_a_consumer_has_reached_is_there() -> None:
     history = sound()
     history.denials.append(Denial("c", 0, "out of range"))
-    assert kinds(history) == {"denied-place"}
+    assert kinds(history) == {"denied-position"}
 
 
 # Groups
@@ -122,7 +122,9 @@ def in_group(*held: tuple[str, tuple[tuple[int, str], ...]]) -> History:
     """A sound history, of which members of one group saw so much, one after the other."""
     history = sound()
     history.group_reads["g"] = [read for member, seen in held for read in reads(member, *seen)]
-    history.given = [Given("g", member, 0, 10.0 * number) for number, (member, _) in enumerate(held, start=1)]
+    history.assignments = [
+        Assignment("g", member, 0, 10.0 * number) for number, (member, _) in enumerate(held, start=1)
+    ]
     return history
 
 
