@@ -1,1 +1,1 @@
-"""How fast Penstock is, and what it costs: one file a question, run by `python -m benchmarks.run`."""
+"""Benchmarks of Penstock: one file for each question, run by `python -m benchmarks.run`."""

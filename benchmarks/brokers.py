@@ -1,7 +1,7 @@
 """Real brokers: `penstock serve` on free loopback ports, with data in a temporary folder.
 
-Rule 1: whatever ends a block, its broker has ended and its folder is gone.
-Rule 2: a process is ended by its own handle, never by its name.
+Rule 1: when a block ends, for whatever reason, its broker has ended and its folder is removed.
+Rule 2: a process is ended by its handle, never by its name.
 """
 
 import os
@@ -19,7 +19,7 @@ from pathlib import Path
 READY = re.compile(rb"penstock ready kafka=(?P<kafka>\S+) http=(?P<http>\S+)")
 MEMORY_LINE = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 START_S_MAX = 600
-"""A broker that recovers many gigabytes may take minutes."""
+"""Time limit of a start: recovery of many gigabytes may take minutes."""
 STOP_S_MAX = 60
 
 
@@ -29,7 +29,7 @@ class BrokerFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """In bytes, as /proc/PID/status says."""
+    """Memory in bytes, from /proc/PID/status."""
 
     resident: int
     anonymous: int
@@ -40,7 +40,7 @@ class Broker:
     process: subprocess.Popen[bytes]
     bootstrap: str
     start_s: float
-    """From spawning the process to its ready line."""
+    """Seconds from the start of the process to its ready line."""
 
     @property
     def pid(self) -> int:
@@ -64,7 +64,7 @@ def memory_of(pid: int) -> Memory:
 
 
 def environment() -> dict[str, str]:
-    """As an installed broker has it: with its byte code kept, whatever this shell prefers."""
+    """Environment of an installed broker: Python caches its byte code, whatever this shell has set."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -95,7 +95,7 @@ def _wait_for_ready(process: subprocess.Popen[bytes], home: Path, deadline: floa
 
 @contextmanager
 def running_broker(home: Path, settings: Sequence[str] = ()) -> Iterator[Broker]:
-    """A broker with its data and its complaints in `home`. Ended by SIGTERM unless the block killed it."""
+    """Run a broker with its data and its stderr in `home`. SIGTERM ends it at the end of the block."""
     process, began = _spawned(home, settings)
     try:
         ready = _wait_for_ready(process, home, began + START_S_MAX)
@@ -121,6 +121,6 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def fresh_broker(settings: Sequence[str] = ()) -> Iterator[Broker]:
-    """A broker with nothing in it."""
+    """Run an empty broker in a temporary folder."""
     with temporary_folder() as folder, running_broker(folder, settings) as broker:
         yield broker

@@ -1,11 +1,10 @@
 """The clients, which run in processes of their own: producers and consumers of librdkafka.
 
-Every function takes a `Job` and returns a `Phase` that was measured around the work alone: a
-producer has connected and written to every partition before the clock starts. A consumer's
-connecting, a few milliseconds, is counted.
+Every function takes a `Job` and returns a `Phase` that was measured around the work alone: a producer has
+connected and written to every partition before the clock starts. The connection time of a consumer, a few
+milliseconds, is included.
 
-librdkafka puts one partition's batch into each produce request, so requests can be counted: they
-are batches.
+librdkafka puts one batch into each produce request, so the number of requests is the number of batches.
 """
 
 import time
@@ -23,17 +22,17 @@ Result = TypeVar("Result")
 DELIVERY_S_MAX = 120
 STALL_S_MAX = 30
 CLIENT_S_MAX = 1200
-"""A client process that died without a word would otherwise be waited for without end."""
+"""Time limit for a client process: one that was killed would otherwise be awaited for ever."""
 LOG_ERRORS = 3
 BATCHED = {"linger.ms": 100, "batch.size": 1_000_000}
-"""Long enough for full batches even where the records are spread over 1,000 partitions."""
+"""Long enough for full batches even with 1,000 partitions."""
 READ_AHEAD = {"queued.min.messages": 200_000, "fetch.queue.backoff.ms": 2}
-"""By default librdkafka rests a second once it has read far enough ahead, however soon that is used."""
+"""By default librdkafka pauses for a second when its prefetch queue is full, however soon it is consumed."""
 ONE_BY_ONE = {"linger.ms": 0, "batch.num.messages": 1}
 
 
 class ClientFailed(Exception):
-    """A record was refused, lost or not delivered in time."""
+    """A record was rejected, lost or not delivered in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Job:
 
 
 def in_another_process(function: Callable[..., Result], *arguments: Any) -> Result:
-    """So that the client has an interpreter, and a core, of its own. It ends when this call does."""
+    """Run the client in another process, with its own interpreter and core. It ends with this call."""
     with get_context("spawn").Pool(1) as pool:
         return pool.apply_async(function, arguments).get(CLIENT_S_MAX)
 
@@ -58,7 +57,7 @@ def _raise_if_refused(error: KafkaError | None, _: Message) -> None:
 
 
 def connected_producer(job: Job, settings: dict[str, Any]) -> Producer:
-    """A producer whose batches reach every partition already."""
+    """A producer that is connected to every partition's leader."""
     producer = Producer(
         {
             "bootstrap.servers": job.bootstrap,
@@ -83,7 +82,7 @@ def flush(producer: Producer) -> None:
 
 
 def _produce_all(producer: Producer, job: Job) -> None:
-    """Hand every record to librdkafka, in turn to each partition, waiting only when it is full."""
+    """Produce the records round-robin over the partitions, and wait only while librdkafka's queue is full."""
     value, produce, partitions = bytes(job.record_bytes), producer.produce, job.partitions
     left = job.records
     while left:
@@ -106,7 +105,7 @@ def produce_batched(job: Job) -> Phase:
 
 
 def produce_one_by_one(job: Job) -> Phase:
-    """A request for each record, as many in flight as librdkafka and the broker allow."""
+    """Send one request for each record, with as many in flight as librdkafka and the broker allow."""
     producer = connected_producer(job, ONE_BY_ONE | {"delivery.report.only.error": True})
     gauge = Gauge(job.broker_pids)
     _produce_all(producer, job)
@@ -114,7 +113,7 @@ def produce_one_by_one(job: Job) -> Phase:
 
 
 def produce_and_wait(job: Job) -> tuple[Phase, list[float]]:
-    """One record at a time, each acknowledged before the next. Also how many milliseconds each took."""
+    """Send each record after the acknowledgement of the one before. Returns each one's milliseconds, too."""
     producer = connected_producer(job, ONE_BY_ONE)
     value, took_ms = bytes(job.record_bytes), []
     clock = time.perf_counter
@@ -143,7 +142,7 @@ def assigned_consumer(job: Job, settings: dict[str, Any]) -> Consumer:
 
 
 def consume_batched(job: Job) -> Phase:
-    """Read everything that `produce_batched` left."""
+    """Consume all records of `produce_batched`."""
     consumer = assigned_consumer(job, READ_AHEAD)
     gauge = Gauge(job.broker_pids)
     expected, received = job.records + job.partitions, 0

@@ -1,6 +1,7 @@
 """Real clusters: `penstock cluster up` on free loopback ports, with everything in a temporary folder.
 
-etcd and all brokers share the machine with the clients. Rule: whatever ends a block, all of it has ended.
+etcd and all brokers share the machine with the clients. Rule: when a block ends, for whatever reason, all of
+its processes have ended.
 """
 
 import os
@@ -25,10 +26,10 @@ READY = re.compile(rb"node (\d+) ready kafka=(\S+) http=(\S+) pid=(\d+)")
 class Cluster:
     folder: Path
     addresses: tuple[str, ...]
-    """Of each broker, by its node id."""
+    """Kafka address of each broker, in the order of node ids."""
     pids: tuple[int, ...]
     start_s: float
-    """From spawning the command to the last broker's ready line."""
+    """Seconds from the start of the command to the last broker's ready line."""
 
     @property
     def bootstrap(self) -> str:
@@ -47,7 +48,7 @@ class Cluster:
 
 @contextmanager
 def running_cluster(folder: Path, brokers: int = 3) -> Iterator[Cluster]:
-    """An existing folder goes on with the cluster it holds."""
+    """Run a cluster in `folder`; a cluster that is there already is started again."""
     program = Path(sys.executable).with_name("penstock")
     kafka, http = _free_ports(brokers), _free_ports(brokers)
     command = [str(program), "cluster", "up", "--brokers", str(brokers), "--data-dir", str(folder)]
@@ -67,7 +68,7 @@ def running_cluster(folder: Path, brokers: int = 3) -> Iterator[Cluster]:
 
 
 def _wait_for_ready(up: "subprocess.Popen[bytes]", brokers: int, deadline: float) -> list[tuple[str, int]]:
-    """Address and process of each broker."""
+    """Address and process id of each broker."""
     assert up.stdout is not None
     output = b""
     while len(set(READY.findall(output))) < brokers:
@@ -81,7 +82,7 @@ def _wait_for_ready(up: "subprocess.Popen[bytes]", brokers: int, deadline: float
 
 
 def _free_ports(count: int) -> int:
-    """The first of so many in a row that nobody has."""
+    """The first of `count` consecutive ports that are free."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             first: int = taken.getsockname()[1]

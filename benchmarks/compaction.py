@@ -1,13 +1,13 @@
-"""How fast compacted logs are cleaned, in how much memory, and what producers feel of it.
+"""Speed and memory of log compaction, and the delay that it adds for producers.
 
     python -m benchmarks.compaction              both questions, about five minutes
     python -m benchmarks.compaction --quick      a tenth of the records
 
-Speed: a log of a million keys is written to a folder and given to the cleaner's own process, as a
-broker does. Megabytes are those of the log before it is cleaned; both passes and all syncs count.
+Speed: a log of a million keys is written to a folder and passed to the cleaner's process, as a broker does.
+Megabytes are those of the log before cleaning; both passes and all syncs count.
 
-Delay: a producer sends one record at a time and waits for each, first while nothing is cleaned, then
-while the broker has a gigabyte of another topic cleaned.
+Delay: a producer sends one record at a time and waits for its acknowledgement, first without compaction, then
+while the cleaner cleans a gigabyte of another topic.
 """
 
 import argparse
@@ -50,7 +50,7 @@ MEMORY_MIB_MAX = 200.0
 DELAY_RATIO_MAX = 2.0
 WAITING_RECORDS = 5_000
 RECORD_OVERHEAD_BYTES = 24
-"""Of the 16 bytes of a key, and what frames a record."""
+"""Bytes of a record beside its value: the key of 16 bytes and the framing."""
 
 
 def measure(settings: Settings) -> Iterator[Figure]:
@@ -93,7 +93,7 @@ def _speed(settings: Settings, record_bytes: int, records: int, target: float) -
 
 
 def _cleaned(cleaner: ChildProcess, job: bytes) -> CleaningResult:
-    """Asks for one step after another; nothing is taken over."""
+    """Run all steps of one cleaning job."""
     step = step_in(cleaner.send_request(job))
     while not isinstance(step, CleaningResult):
         step = step_in(cleaner.send_request(msgspec.msgpack.encode(CleaningRequest(None))))
@@ -101,7 +101,7 @@ def _cleaned(cleaner: ChildProcess, job: bytes) -> CleaningResult:
 
 
 def write_log(folder: str, keys: int, records: int, record_bytes: int) -> tuple[bytes, int]:
-    """Every key once, then keys at random. Returns the job that cleans it all, and its bytes."""
+    """Write every key once, then keys at random. Returns the cleaning job for the log, and its size."""
     log = PartitionLog(OsDisk(), folder, LogSettings(SEGMENT_BYTES, 10**15, 4096, 10 * MIB))
     random, value = Random(0), Random(1).randbytes(record_bytes - RECORD_OVERHEAD_BYTES)
     for first in range(0, records, count := max(BATCH_BYTES // record_bytes, 1)):
@@ -161,7 +161,7 @@ def _delay(settings: Settings) -> Iterator[Figure]:
 
 
 def _is_cleaning(broker: Broker) -> bool:
-    """Whether the broker's cleaner uses the processor; between two cleanings it waits."""
+    """Whether the broker's cleaner uses the processor. Between two cleanings it waits."""
     # A child belongs to the thread that started it.
     threads = Path(f"/proc/{broker.pid}/task").iterdir()
     children = [pid for thread in threads for pid in (thread / "children").read_text().split()]

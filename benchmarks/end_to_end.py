@@ -1,7 +1,7 @@
-"""How old a record is when a consumer has it, at a steady 5,000 records a second.
+"""End-to-end latency, from producer to consumer, at a steady 5,000 records a second.
 
-Producer and consumer are two processes on the broker's machine, so one monotonic clock dates both
-ends. Flush policy before_ack: nobody sees a record that is not on disk.
+Producer and consumer are two processes on the broker's machine, so one monotonic clock gives both times.
+Flush policy before_ack: a record is visible only when it is on disk.
 """
 
 import struct
@@ -33,7 +33,7 @@ TICK_S = 0.001
 P99_MS_MAX = 10.0
 STAMP = struct.Struct(">q")
 WARM_UP_S = 3
-"""At the same pace and not counted: until the consumer has found its partitions and caught up."""
+"""Warm-up at the same rate, not counted: until the consumer has found its partitions and caught up."""
 NOT_COUNTED = 0
 
 
@@ -71,7 +71,7 @@ def send(job: Job) -> Phase:
 
 
 def send_evenly(producer: Producer, job: Job, records: int, *, is_counted: bool) -> None:
-    """Each tick sends what is due by now, however late the tick comes."""
+    """Send at each tick the records that are due, however late the tick is."""
     padding = bytes(job.record_bytes - STAMP.size)
     began, sent = time.monotonic(), 0
     while sent < records:
@@ -85,7 +85,7 @@ def send_evenly(producer: Producer, job: Job, records: int, *, is_counted: bool)
 
 
 def receive(job: Job) -> list[float]:
-    """The age in milliseconds of every record that counts."""
+    """The latency in milliseconds of every record after the warm-up."""
     consumer = assigned_consumer(job, {"fetch.min.bytes": 1})
     ages_ms: list[float] = []
     deadline = time.monotonic() + STALL_S_MAX

@@ -1,8 +1,8 @@
-"""What a benchmark found: figures, how they stand against their targets, and the table of them.
+"""Results of benchmarks: figures, their targets, and the table that prints them.
 
-A figure keeps every sample it was made from. Its value is the best of them, because whatever else
-runs on the machine can only make a broker look worse; times that a user waits for are medians, since
-nobody gets the best one; what depends on the moment it was asked is the worst, since it must hold for all.
+A figure keeps all its samples. Its value is the best sample, because other load on the machine can only make
+a broker look worse. Exceptions: waiting times of users are medians, because users do not get the best one;
+a value that depends on the moment of measuring is the worst sample, because it must hold at any moment.
 """
 
 import math
@@ -74,7 +74,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def shown(value: float) -> str:
-    """Three significant digits, thousands separated."""
+    """The number with three significant digits and thousands separators."""
     if value == 0:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -85,7 +85,7 @@ HEAD = ("figure", "value", "samples", "target", "ratio", "met", "limited by")
 
 
 def table(figures: Iterable[Figure]) -> str:
-    """For people: one row a figure, columns as wide as their widest cell."""
+    """A table for a terminal: one row for each figure, columns as wide as their widest cell."""
     rows = [HEAD, *(_row(figure) for figure in figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

@@ -1,9 +1,9 @@
-"""How many offset commits go through, and what one costs the broker.
+"""Throughput of offset commits, and their cost for the broker.
 
-Ten connections commit without waiting, each for a group of its own: first groups that one shard of
-__consumer_offsets is responsible for, so that every commit passes through one coordinator, then groups
-spread over all its shards. A commit names one partition and is answered when it is on disk: the topic
-has flush policy before_ack.
+Ten connections send commits without waiting for replies, each for another group: first for groups of one
+partition of __consumer_offsets, so that one coordinator shard handles every commit, then for groups of all
+its partitions. A commit names one partition and is acknowledged when it is on disk: the topic has flush
+policy before_ack.
 """
 
 from collections.abc import Iterator
@@ -38,9 +38,9 @@ class CommitJob(NamedTuple):
     broker_pids: tuple[int, ...]
     topic: str
     groups: tuple[tuple[str, ...], ...]
-    """Of each connection, taken in turn."""
+    """Groups of each connection, used round-robin."""
     commits: int
-    """Of all connections together."""
+    """Commits of all connections together."""
 
 
 def measure(settings: Settings) -> Iterator[Figure]:

@@ -1,9 +1,8 @@
-"""What ten thousand groups cost: memory, and the time until a killed broker knows them again.
+"""The cost of ten thousand groups: memory, and the time until a killed broker has loaded them again.
 
-Every group commits ten partitions in one request. The broker is killed the moment the last commit is
-acknowledged, and the clock runs from starting it anew until the offsets of every group have been
-fetched and are right. The same once each group has committed ten times, so that the coordinator reads
-nine records in vain for each that counts, and after compaction has removed those.
+Every group commits ten partitions in one request. The broker is killed when the last commit is acknowledged.
+The time counts from its start until the offsets of every group have been fetched and are right. The same is
+measured after ten commits of each group, when nine of ten records are outdated, and after compaction.
 """
 
 import time
@@ -42,7 +41,7 @@ MB = 1_000_000
 NO_CLEANER = ("log.cleaner.enable=false",)
 EAGER_CLEANER = ("log.cleaner.max.compaction.lag.ms=1", "log.cleaner.backoff.ms=100")
 CLEAN_S = 3.0
-"""Logs that have not changed for so long are taken to be clean."""
+"""A log that has not changed for this long counts as cleaned."""
 
 
 def measure(settings: Settings) -> Iterator[Figure]:
@@ -91,7 +90,7 @@ def _commit_first(broker: Broker, topic: str, what: str) -> Iterator[Figure]:
 
 
 def commit_rounds(bootstrap: str, broker_pids: tuple[int, ...], topic: str, offsets: range) -> Phase:
-    """Every group commits every offset, a request for each."""
+    """Commit every offset for every group, with one request for each."""
     with client_of(bootstrap) as client:
         wait_for_shards(client)
     frames = [CommitFrame(f"group-{number}", topic, PARTITIONS) for number in range(GROUPS)]
@@ -160,7 +159,7 @@ def _wait_for_compaction(folder: Path) -> None:
 
 
 def _log_bytes(folder: Path) -> int:
-    """Of the topic that groups live on, while a cleaner renames and removes its files."""
+    """Size of __consumer_offsets on disk, while the cleaner renames and removes its files."""
     total = 0
     for path in folder.glob("data/**/__consumer_offsets-*/*.log"):
         try:

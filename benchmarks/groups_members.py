@@ -1,12 +1,12 @@
-"""The members of a group and the source of their records, in processes of their own.
+"""Processes with the members of a group, and a process that produces their records.
 
-A crew is a process with some of the members, each in a thread: what costs time is done by librdkafka's
-own threads, and a few members leave the interpreter idle. It does what it is told through its pipe and
-says there what happens to its members; what they received it says at the end.
+A crew is a process with some of the members, each in a thread: librdkafka's threads do the work, so a few
+members leave the interpreter idle. A crew takes orders through a pipe, and reports the events of its members
+there; at the end it reports the records that they received.
 
-Rule 1: a member does what a consumer's documentation shows: it subscribes, polls and closes. Offsets are
-        committed by librdkafka.
-Rule 2: a crew ends when it is told to, or when whoever started it is gone.
+Rule 1: a member subscribes, polls and closes, as a consumer's documentation shows. librdkafka commits the
+        offsets.
+Rule 2: a crew ends on an order, or when the process that started it has ended.
 """
 
 import struct
@@ -26,7 +26,7 @@ POLL_S = 0.1
 
 
 class Flow(NamedTuple):
-    """Records that keep coming: one to each partition in every interval."""
+    """A steady load: one record to each partition in every interval."""
 
     bootstrap: str
     topic: str
@@ -43,7 +43,7 @@ class Leave(NamedTuple):
 
 
 class End(NamedTuple):
-    """Members are left to die with their process; what they received is said."""
+    """Order to end without closing the members, and to report what they received."""
 
 
 # Members
@@ -104,7 +104,7 @@ class _EventPipe:
 
 
 def run_crew(pipe: Connection, settings: dict[str, Any], topic: str) -> None:
-    """The process. Ends after it has said what its members received."""
+    """Main function of a crew. It ends after the report of what its members received."""
     crew, members, departed = _EventPipe(pipe), dict[int, _Member](), list[_Member]()
     while not isinstance(command := _next_command(pipe), End):
         if isinstance(command, Join):
@@ -133,7 +133,7 @@ def _next_command(pipe: Connection) -> Join | Leave | End:
 
 
 def run_source(pipe: Connection, flow: Flow) -> None:
-    """The process. Sends until something, or nothing more, comes through the pipe."""
+    """Main function of the source. It produces until a message, or the end of the pipe, arrives."""
     producer = Producer({"bootstrap.servers": flow.bootstrap, "linger.ms": 0, "log_level": LOG_ERRORS})
     due = time.monotonic()
     while not pipe.poll(max(0.0, due - time.monotonic())):

@@ -1,15 +1,15 @@
-"""What a member that joins, and one that leaves, do to a group of 20 on 100 partitions.
+"""The effect of a member that joins or leaves on a group of 20 members and 100 partitions.
 
-Every partition is sent a record each 100 ms. The members are librdkafka consumers in five processes, with
-the settings a consumer has by itself, so the classic protocol waits for heartbeats every three seconds.
-The clock starts when the new member is made, or begins to close, and stops at the last change of hands.
+A producer sends a record to every partition each 100 ms. The members are librdkafka consumers in five
+processes with default settings, so the classic protocol has a heartbeat every three seconds. The time counts
+from the creation of the new member, or the call that closes one, to the last change of an assignment.
 
-Members report at fixed intervals, so much depends on when a change meets them: changes come at irregular
-times, and the worst of all counts.
+Members send heartbeats at fixed intervals, so the result depends on the moment of a change: changes come at
+irregular times, and the worst result counts.
 
-A pause is how much later a record came than its producer's pace explains (groups_timeline.py). A member
-that keeps a partition shall see no gap longer than two intervals and 100 ms, which is a pause of one
-interval and 100 ms. The longest pause of a stretch without any rebalance says what the machine adds.
+A pause is the time that a record arrives later than its producer's rate explains (groups_timeline.py). A
+member that keeps a partition should see no gap longer than two intervals and 100 ms, which is a pause of one
+interval and 100 ms. The longest pause of a period without a rebalance shows what the machine adds.
 """
 
 import time
@@ -36,10 +36,10 @@ PARTITIONS = 100
 CREWS = 5
 INTERVAL_S = 0.1
 ROUNDS = 5
-"""Of one that joins and one that leaves."""
+"""Number of rounds; each has one join and one leave."""
 QUIET_S = 5.0
 SETTLE_S = 3.0
-"""After the last change of hands, until records must have come again everywhere."""
+"""Time after the last change of an assignment in which every partition must have delivered a record."""
 IRREGULAR_S_MAX = 3.0
 STABLE_S_MAX = 90.0
 END_S_MAX = 20.0
@@ -49,7 +49,7 @@ PAUSE_MS_TARGET = (INTERVAL_S + 0.1) * 1000
 
 
 class RebalanceMode(NamedTuple):
-    """A way to share work, and what sets its pace."""
+    """A group protocol, and the interval that bounds its reaction."""
 
     name: str
     settings: dict[str, str]
@@ -77,7 +77,7 @@ MODES = (
 
 
 class Costs(NamedTuple):
-    """At one moment, of the processes that take part."""
+    """CPU time of the participating processes at one moment."""
 
     at: float
     broker_s: float
@@ -93,7 +93,7 @@ class Costs(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One member joined or left."""
+    """The measurement of one join or leave."""
 
     window: tuple[float, float]
     stable_s: float
@@ -101,7 +101,7 @@ class Change(NamedTuple):
     moved: set[int]
     shares: str
     broker_cpu_s: float
-    """Beyond what the broker used in as much time without a change."""
+    """CPU time of the broker beyond what it uses in the same time without a change."""
 
 
 class RebalanceRun(NamedTuple):
@@ -170,14 +170,14 @@ def _pause_ms(rebalance_run: RebalanceRun, partitions: Collection[int], window: 
 
 
 class Group:
-    """Crews with members, the source of their records, and who holds what."""
+    """Crews with members, the source of their records, and the current assignments."""
 
     def __init__(self, broker: Broker, crews: Sequence[tuple[SpawnProcess, Connection]]) -> None:
         self._broker = broker
         self._processes = [process for process, _ in crews]
         self._pipes = [pipe for _, pipe in crews]
         self._began: dict[tuple[int, Kind], float] = {}
-        """When members say that they began to join or leave, since the last change was asked for."""
+        """Times at which members reported the beginning of a join or leave since the last order."""
         self.members: set[int] = set()
         self.holdings = Holdings(PARTITIONS)
 
@@ -286,7 +286,7 @@ def _change(group: Group, member: int, kind: Kind, idle_share: float) -> Change:
 
 @contextmanager
 def _process(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[SpawnProcess, Connection]]:
-    """A process with a pipe to it as its first argument. Ended with the block."""
+    """Run a process with a pipe as its first argument. It is ended with the block."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)

@@ -1,10 +1,10 @@
-"""What happened to a group, from what its members said: who held what when, and who had to wait. Pure.
+"""Timeline of a group from the reports of its members: assignments and pauses. Pure functions.
 
-All times are seconds of one clock that every process of the machine shares.
+All times are seconds of the monotonic clock of the machine.
 
 Stable: every partition has one holder, and every member holds its share, rounded down.
-Pause: how much later a record came after the one before it in its partition than it was sent after it.
-       A producer that stumbles makes no pause; a record that is delivered twice counts once.
+Pause: the gap between two records of a partition at the consumer, minus their gap at the producer. So a
+       slow producer makes no pause. A record that is delivered twice counts once.
 """
 
 from collections import defaultdict
@@ -18,13 +18,13 @@ class Kind(Enum):
     JOINING = "joining"
     ASSIGNED = "assigned"
     REVOKED = "revoked"
-    """Also where they were lost."""
+    """Revoked or lost."""
     LEAVING = "leaving"
     LEFT = "left"
 
 
 class Event(NamedTuple):
-    """What a member said. Partitions are those that it got or gave up, not all it has."""
+    """A report of a member. `partitions` are those assigned or revoked, not all that it holds."""
 
     at: float
     member: int
@@ -33,7 +33,7 @@ class Event(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """A record that a member was given."""
+    """A record that a member received."""
 
     partition: int
     offset: int
@@ -42,13 +42,13 @@ class Receipt(NamedTuple):
 
 
 class Holdings:
-    """Who holds what, as far as has been said."""
+    """Holders of partitions, from the reports so far."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
         self._held: dict[int, set[int]] = defaultdict(set)
         self.changed_at = 0.0
-        """When a partition was last taken up or given up."""
+        """Time of the latest assignment or revocation."""
 
     def note(self, event: Event) -> None:
         held = self._held[event.member]
@@ -70,19 +70,19 @@ class Holdings:
         )
 
     def holders(self) -> dict[int, int]:
-        """By partition, once every partition has one holder."""
+        """Holder by partition, once every partition has exactly one."""
         return {partition: member for member, held in self._held.items() for partition in held}
 
 
 def kept(before: Mapping[int, int], after: Mapping[int, int]) -> set[int]:
-    """The partitions whose holder is the same, whatever lay between."""
+    """Partitions with the same holder before and after."""
     return {partition for partition, member in before.items() if after.get(partition) == member}
 
 
 def longest_pause(
     receipts: Iterable[Receipt], partitions: Collection[int], window: tuple[float, float], interval_s: float
 ) -> float:
-    """Of all these partitions, among the pauses that ended in the window or had not ended by then."""
+    """The longest pause of these partitions that ended in the window, or had not ended at its end."""
     by_partition: dict[int, list[Receipt]] = {partition: [] for partition in partitions}
     for receipt in receipts:
         if receipt.partition in by_partition:
@@ -91,7 +91,7 @@ def longest_pause(
 
 
 def _once(receipts: Sequence[Receipt]) -> Iterator[Receipt]:
-    """The first delivery of each record, in order."""
+    """The first delivery of each record, in their order."""
     last = -1
     for receipt in sorted(receipts, key=lambda each: each.received_at):
         if receipt.offset > last:

@@ -1,13 +1,12 @@
-"""Commits and the reading of them as bare frames, many in flight: what a broker takes, not what a client
-library gives.
+"""OffsetCommit and OffsetFetch as raw frames with many in flight: measures the broker, not a client library.
 
-A frame is encoded once; before it is sent only its number and its offsets are written anew. The answer
-that is right is known beforehand, so answers are compared and not decoded. Both keep the client's cost
-at a few microseconds.
+A frame is encoded once; each sending overwrites only its correlation id and its offsets. The expected
+response is known beforehand, so responses are compared and not decoded. Both keep the client's cost at a few
+microseconds.
 
-Rule 1: an answer that is not, byte for byte, the one expected ends the benchmark.
-Rule 2: the frames in flight on a connection fit into the buffers of its socket, or broker and client
-        could each wait for the other to read.
+Rule 1: a response that differs from the expected bytes ends the benchmark.
+Rule 2: the frames in flight on a connection fit into its socket buffers. Otherwise broker and client could
+        each wait for the other to read.
 """
 
 import selectors
@@ -48,9 +47,9 @@ from penstock.protocol.messages.offset_fetch import (
 from penstock.wire.blocking_client import BlockingClient
 
 SHARDS = 50
-"""Partitions of __consumer_offsets, unless a broker is told otherwise."""
+"""Default number of partitions of __consumer_offsets."""
 VERSION = 9
-"""Of both requests: the newest that names topics."""
+"""Version of both requests: the newest one with topic names."""
 CLIENT_ID = "benchmarks"
 RECEIVE_BYTES = 256 * 1024
 ANSWER_S_MAX = 30.0
@@ -62,11 +61,11 @@ _NUMBER_AT = 8
 _REPLY_HEADER = struct.Struct(">ii")
 _OFFSET = struct.Struct(">q")
 _MARK = 0x5A5B_5C5D_5E5F_6061
-"""An offset that no other bytes of a frame look like: where it stands, offsets are written."""
+"""Placeholder offset that occurs nowhere else in a frame: its position is where offsets are written."""
 
 
 class Exchange(NamedTuple):
-    """A frame to send, its number still to be written, and the answer without size and number."""
+    """A frame without its correlation id, and the response without size and correlation id."""
 
     request: bytearray
     reply: bytes
@@ -76,7 +75,7 @@ class Exchange(NamedTuple):
 
 
 def groups_of_shard(shard: int, count: int) -> list[str]:
-    """Names of groups that one shard is responsible for."""
+    """Names of groups of one coordinator shard."""
     found: list[str] = []
     number = 0
     while len(found) < count:
@@ -91,7 +90,7 @@ def groups_of_shard(shard: int, count: int) -> list[str]:
 
 
 class CommitFrame:
-    """A group's commit to the first partitions of a topic, to be sent with ever other offsets."""
+    """A group's OffsetCommit for the first partitions of a topic, sent each time with other offsets."""
 
     def __init__(self, group: str, topic: str, partitions: int) -> None:
         asked = [OffsetCommitRequestPartition(index, _MARK) for index in range(partitions)]
@@ -113,7 +112,7 @@ class CommitFrame:
 
 
 def fetch_frame(groups: Sequence[str], topic: str, partitions: int, offset: int) -> Exchange:
-    """Asks for the offsets of groups that have all committed the same."""
+    """OffsetFetch of several groups that have all committed the same offsets."""
     indexes = list(range(partitions))
     wanted = [OffsetFetchRequestTopic(topic, partition_indexes=indexes)]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=wanted) for group in groups])
@@ -150,14 +149,14 @@ def client_of(bootstrap: str) -> Iterator[BlockingClient]:
 
 
 def make_group_topic(client: BlockingClient) -> None:
-    """The first who asks for a coordinator makes the topic that groups live on."""
+    """Create __consumer_offsets, which the first FindCoordinator does."""
     reply = client.ask(FIND_COORDINATOR, FindCoordinatorRequest(coordinator_keys=["first"]))
     if reply.coordinators[0].error_code != ErrorCode.NONE:
         raise ClientFailed(f"no coordinator: {reply.coordinators[0].error_message}")
 
 
 def wait_for_shards(client: BlockingClient) -> None:
-    """Until every shard has loaded what it is responsible for."""
+    """Wait until every shard has loaded its groups."""
     groups = [OffsetFetchRequestGroup(groups_of_shard(shard, 1)[0], topics=[]) for shard in range(SHARDS)]
     deadline = time.monotonic() + LOAD_S_MAX
     while True:
@@ -174,7 +173,7 @@ def wait_for_shards(client: BlockingClient) -> None:
 
 
 class _PipelinedConnection:
-    """A connection, what it shall still ask, and the answers that are due."""
+    """A connection with the requests to send and the responses that are due."""
 
     def __init__(self, bootstrap: str, exchanges: Iterator[Exchange]) -> None:
         self.socket = socket.create_connection(_address(bootstrap), timeout=STALL_S_MAX)
@@ -185,7 +184,7 @@ class _PipelinedConnection:
         self._received = bytearray()
 
     def ask(self, count: int) -> bool:
-        """Send so many more. False once everything has been asked and answered."""
+        """Send up to `count` more. False once everything has been sent and answered."""
         frames = []
         for exchange in self._exchanges:
             self._number += 1
@@ -199,7 +198,7 @@ class _PipelinedConnection:
         return bool(self._due)
 
     def take(self) -> int:
-        """Read what has come. Returns how many answers that completed."""
+        """Read what has arrived. Returns the number of complete responses."""
         piece = self.socket.recv(RECEIVE_BYTES)
         if not piece:
             raise ClientFailed("the broker closed the connection")
@@ -221,7 +220,7 @@ class _PipelinedConnection:
 def exchange_all(
     bootstrap: str, broker_pids: tuple[int, ...], lanes: Sequence[Iterator[Exchange]], in_flight: int
 ) -> Phase:
-    """Every lane through a connection of its own, each with so many frames unanswered."""
+    """Send every lane through its own connection, each with a number of frames in flight."""
     with selectors.DefaultSelector() as selector:
         opened = [_PipelinedConnection(bootstrap, exchanges) for exchanges in lanes]
         try:

@@ -1,4 +1,4 @@
-"""How long a producer waits that sends one record and wants it acknowledged before the next."""
+"""Latency of a producer that waits for the acknowledgement of each record before it sends the next."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What the figures were measured on, and how long its disk takes to make 4 KiB durable."""
+"""Description of the machine, and the time that its disk takes to sync 4 KiB."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ SYNC_BYTES = 4096
 
 
 def sync_ms_p50() -> float:
-    """Append and fdatasync, on the file system where the brokers of this run keep their data."""
+    """Median time of an append with fdatasync, on the file system of this run's brokers."""
     took = []
     with temporary_folder() as folder:
         descriptor = os.open(folder / "probe", os.O_CREAT | os.O_WRONLY)

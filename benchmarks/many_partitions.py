@@ -1,6 +1,6 @@
-"""What 10,000 partitions with three copies each cost three brokers: to make, to keep, to fail over, to start.
+"""The cost of 10,000 partitions with three replicas on three brokers: creation, idling, fail-over, start.
 
-Nothing is written to them, except to one for each broker that the kill concerns. All brokers, etcd and the
+Nothing is written to them, except to one partition of each broker for the kill. All brokers, etcd and the
 client share the machine, so a time to start is that of three brokers which start at once.
 """
 
@@ -24,7 +24,7 @@ PARTITIONS = 10_000
 FACTOR = 3
 ANSWER_S_MAX = 300
 SETTLE_S = 15.0
-"""Until the brokers have nothing left to do for what was made."""
+"""Time in which the brokers finish their work for new partitions."""
 IDLE_S = 20.0
 METADATA_REQUESTS = 20
 LOOK_EVERY_S = 0.05
@@ -100,7 +100,7 @@ def _metadata_ms(admin: AdminClient) -> float:
 
 
 def _measure_failover(cluster: Cluster, admin: AdminClient, partitions: int) -> Iterator[Figure]:
-    """A broker that leads a third of them is killed."""
+    """Kill a broker that leads a third of the partitions."""
     survivors = Cluster(cluster.folder, cluster.addresses[1:], cluster.pids[1:], cluster.start_s)
     admin = _admin(survivors)
     topic, partition = _led_by(admin, 0)
@@ -123,7 +123,7 @@ def _measure_failover(cluster: Cluster, admin: AdminClient, partitions: int) -> 
 
 
 def _measure_restart(folder: Path, partitions: int) -> Iterator[Figure]:
-    """All three after a stop, the killed one with what it had."""
+    """Start all three brokers again, the killed one with its data."""
     with running_cluster(folder / "cluster") as cluster:
         yield Figure(
             name=_named("all brokers ready after a start", partitions),
@@ -174,7 +174,7 @@ def _led_by(admin: AdminClient, node: int) -> tuple[str, int]:
 
 
 def _until_led(admin: AdminClient, partitions: int, leaders: range | tuple[int, ...]) -> None:
-    """Every partition, by one of these."""
+    """Wait until one of these brokers leads every partition."""
     deadline = time.monotonic() + ANSWER_S_MAX
     while True:
         led = sum(leader in leaders for _, _, leader in _many(admin.list_topics(timeout=ANSWER_S_MAX)))

@@ -1,4 +1,4 @@
-"""What partitions and connections cost while nobody uses them."""
+"""Memory of idle partitions and idle connections."""
 
 import resource
 import socket

@@ -1,7 +1,7 @@
-"""What one stretch of work cost: wall time, and the processor time of broker, client and machine.
+"""Cost of one phase: wall time, and the CPU time of broker, client and machine.
 
-Taken inside the client process, so that starting it and connecting are left out. From the four
-numbers follows what the work waited for.
+Measured inside the client process, so that its start and its connecting are excluded. The four numbers show
+which part was the bottleneck.
 """
 
 import os
@@ -13,11 +13,11 @@ from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 BUSY_SHARE = 0.85
-"""A process that uses this much of a core is what the others wait for."""
+"""A process that uses this much of a core is the bottleneck."""
 
 
 def process_cpu_s(pid: int) -> float:
-    """User and system time of all threads of a process."""
+    """User and system time of all threads of the process."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / TICKS_PER_SECOND
 
@@ -28,7 +28,7 @@ def own_cpu_s() -> float:
 
 
 def machine_busy_s() -> float:
-    """Of all cores together, waiting for devices not counted."""
+    """CPU time of all cores together, without waiting for devices."""
     user, nice, system, _idle, _wait, *others = map(
         int, Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]
     )
@@ -42,14 +42,14 @@ class Phase:
     client_cpu_s: float
     machine_busy_s: float
     work: int
-    """Records, or requests: whatever was counted."""
+    """Number of records or requests."""
 
     @property
     def per_second(self) -> float:
         return self.work / self.wall_s
 
     def limited_by(self, cores: int | None = None) -> str:
-        """The busiest party, or the machine, or waiting."""
+        """The bottleneck: the busiest process, the machine, or waiting."""
         cores = cores or os.cpu_count() or 1
         broker, client = self.broker_cpu_s / self.wall_s, self.client_cpu_s / self.wall_s
         others = max(0.0, self.machine_busy_s / self.wall_s - broker - client)
@@ -65,10 +65,10 @@ class Phase:
 
 @dataclass(slots=True)
 class Gauge:
-    """Started where the work starts; `stop` gives the phase."""
+    """Measures a phase: created at its beginning; `stop` returns it."""
 
     pids: tuple[int, ...]
-    """Of all brokers that take part."""
+    """Process ids of all participating brokers."""
     wall_clock: Callable[[], float] = time.monotonic
     _before: tuple[float, float, float, float] = field(init=False)
 

@@ -1,7 +1,7 @@
-"""What it costs to keep three copies: the same records to topics with one copy and with three.
+"""The cost of replication: the same records to topics with one replica and with three.
 
-Three brokers, etcd and the clients share the machine. Flush policy before_ack: a record is acknowledged when
-it is on the disk of every broker in sync, and nobody sees it before.
+Three brokers, etcd and the clients share the machine. Flush policy before_ack: a record is acknowledged, and
+visible, when it is on the disks of all in-sync replicas.
 """
 
 from collections.abc import Iterator
@@ -30,9 +30,9 @@ from benchmarks.topics import new_topic
 
 FACTORS = (1, 3)
 PARTITIONS = 3
-"""Each broker leads one."""
+"""Partitions of a topic: each broker leads one."""
 EVEN_PARTITIONS = (1, 3)
-"""The more there are, the smaller are the batches: 5,000 records a second are 1,000 batches, or 3,000."""
+"""With more partitions batches are smaller: 5,000 records a second are 1,000 batches, or 3,000."""
 RECORDS = {100: 1_000_000, 1000: 500_000}
 MB = 1_000_000
 SHARE_MIN = 0.3
@@ -53,7 +53,7 @@ def measure(settings: Settings) -> Iterator[Figure]:
 
 
 def _throughput(cluster: Cluster, settings: Settings, record_bytes: int) -> Iterator[Figure]:
-    """One copy and three take turns, so that whatever else the machine does meets them alike."""
+    """Runs with one replica and with three alternate, so that other load on the machine affects both."""
     phases: dict[int, list[Phase]] = {factor: [] for factor in FACTORS}
     for _ in range(settings.repeats):
         for factor in FACTORS:
@@ -106,12 +106,12 @@ def _latency(cluster: Cluster, settings: Settings) -> Iterator[Figure]:
 
 
 class SteadyLatency(NamedTuple):
-    """What a steady flow saw: a time for each record."""
+    """Times of a steady load, one for each record."""
 
     phase: Phase
     acknowledged_ms: list[float]
     ages_ms: list[float]
-    """When a consumer had it."""
+    """Time at which a consumer received the record."""
 
 
 def _measure_steady_flow(cluster: Cluster, settings: Settings, partitions: int, factor: int) -> SteadyLatency:
@@ -127,7 +127,7 @@ def _measure_steady_flow(cluster: Cluster, settings: Settings, partitions: int, 
 
 
 def send_and_note(job: Job) -> tuple[Phase, list[float]]:
-    """Also how many milliseconds each record took to be acknowledged."""
+    """Send evenly, and return the milliseconds until each record was acknowledged, too."""
     took_ms: list[float] = []
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""What a small request costs: one record each, many in flight."""
+"""Cost of a small request: one record each, many in flight."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,8 @@
-"""How long a killed broker needs before it serves again.
+"""Time that a killed broker needs until it serves again.
 
-The broker is killed the moment the last record is acknowledged, so everything that the last
-checkpoint does not cover must be read and checked. The page cache stays warm, as after a crash of the
-process; after a loss of power the device adds its own reading time.
+The broker is killed when the last record is acknowledged, so recovery reads and checks everything above the
+last checkpoint. The page cache stays warm, as after a crash of the process; after a power loss the time to
+read from the device comes on top.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,11 @@
-"""Runs the benchmarks, prints what they found and keeps it.
+"""Runs the benchmarks, prints their figures and stores them.
 
     python -m benchmarks.run                     everything, about half an hour
     python -m benchmarks.run --quick             a tenth of the records, once each
     python -m benchmarks.run --only requests     one question; may be repeated
     python -m benchmarks.run --large             the restart with 10 GB instead of 1 GB
 
-Figures are kept in benchmarks/results/<time>.json with what is known of the machine.
+Figures are stored in benchmarks/results/<time>.json with a description of the machine.
 """
 
 import argparse
@@ -56,7 +56,7 @@ LARGE_BYTES = 10_000_000_000
 
 
 def main() -> int:
-    """Ends with 1 if a target was measured and missed."""
+    """Run the command line. Exit code 1: a measured figure missed its target."""
     arguments = _arguments()
     settings = QUICK if arguments.quick else FULL
     if arguments.large:

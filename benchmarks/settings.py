@@ -1,4 +1,4 @@
-"""How much a run measures."""
+"""The size of a run."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Settings:
     repeats: int = 3
     share: float = 1.0
-    """Of the records that a full run sends."""
+    """Share of the records of a full run."""
     partition_counts: tuple[int, ...] = (1, 100, 1000)
     restart_bytes: int = 1_000_000_000
 

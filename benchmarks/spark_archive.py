@@ -1,7 +1,7 @@
-"""How fast a topic becomes a lake, against Spark's own Parquet sink on the same topic.
+"""Throughput of `penstock pipeline archive`, compared with Spark's Parquet sink on the same topic.
 
-Both read it in batches of the same size, from a checkpoint of their own, and write snappy Parquet. Ours is
-the pipeline as its command runs it: it syncs its files and commits them once. Spark's sink does not sync.
+Both read batches of the same size from their own checkpoints and write snappy Parquet. The pipeline runs as
+its command does: it syncs its files and commits them once. Spark's sink does not sync.
 """
 
 from collections.abc import Callable, Iterator

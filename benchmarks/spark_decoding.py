@@ -1,11 +1,11 @@
-"""How many rows a second one core decodes into Arrow, and encodes from it, without a broker or Spark.
+"""Rows a second that one core decodes to Arrow and encodes from it, without a broker or Spark.
 
     python -m benchmarks.spark_decoding              all shapes, about half a minute
     python -m benchmarks.spark_decoding --quick      one sample of each
 
-Everything counts: checksums, expansion, all checks, all columns but headers where none are written.
-Time is the processor's, of this process, so that others on the machine count as little as they can.
-Copying the same bytes once is measured beside it: what the memory of the machine gives at that moment.
+All work counts: checksums, decompression, all checks, all columns (headers only if there are any).
+Time is the CPU time of this process, so that other load on the machine counts as little as possible.
+Copying the same bytes once is measured beside it, as a measure of the memory bandwidth at that moment.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""How fast Spark reads a topic, against the same rows in Parquet and against its own Kafka connector.
+"""Throughput of reading a topic in Spark, compared with Parquet and with Spark's Kafka connector.
 
-All columns are read, and go nowhere. Parquet has the same rows, compressed with lz4 and without dictionaries,
-in as many files as the topic has partitions.
+All columns are read and dropped. The Parquet table has the same rows, compressed with lz4 and without
+dictionaries, in as many files as the topic has partitions.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
-"""What Spark does with topics, measured against what Spark does without them.
+"""Benchmarks of topics in Spark, compared with Spark's own sources and sinks.
 
     python -m benchmarks.spark_run                    everything; a quarter of an hour on a busy machine
     python -m benchmarks.spark_run --quick            a fifth of the records, two pairs instead of three
     python -m benchmarks.spark_run --only archive     one question; may be repeated
 
-Figures are kept in benchmarks/results/spark-<time>.json with what is known of the machine.
+Figures are stored in benchmarks/results/spark-<time>.json with a description of the machine.
 """
 
 import argparse
@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
-    """Ends with 1 if a target was measured and missed."""
+    """Run the command line. Exit code 1: a measured figure missed its target."""
     arguments = _arguments()
     # A benchmark that is stopped must still end its broker and Spark: the blocks they run in see this.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

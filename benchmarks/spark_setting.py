@@ -1,8 +1,8 @@
-"""What every question about Spark is asked with: one broker, one Spark, topics with records, and pairs.
+"""Setting of the Spark benchmarks: one broker, one Spark session, topics with records, and pairs of runs.
 
-Rule 1: whoever is compared runs in the same Spark, in turn, and in the opposite order every other time, so
-        that both share the state of the machine. What counts is the median of the ratios.
-Rule 2: each has run before it is measured, so often that Java has compiled what it runs.
+Rule 1: both sides of a comparison run in the same Spark session, alternately, and in the opposite order every
+        other time, so that both share the state of the machine. The median of the ratios counts.
+Rule 2: both sides run before they are measured, until Java has compiled their code.
 """
 
 import time
@@ -40,9 +40,9 @@ WARM_UP_RUNS = 2
 
 class Size(NamedTuple):
     small_records: int
-    """Of 100 B."""
+    """Number of records of 100 B."""
     large_records: int
-    """Of 1 KB."""
+    """Number of records of 1 KB."""
     written_records: int
     micro_batches: int
     pairs: int
@@ -56,14 +56,14 @@ class SparkBenchmark(NamedTuple):
     spark: "SparkSession"
     bootstrap: str
     folder: Path
-    """For whatever is written; it is gone afterwards."""
+    """Temporary folder for everything that is written."""
     size: Size
     small: str
     """A topic with records of 100 B."""
     large: str
-    """One with records of 1 KB."""
+    """A topic with records of 1 KB."""
     connector: str | None
-    """The version of Spark's own Kafka connector; None if it is not to be had."""
+    """Version of Spark's Kafka connector; None if it is not available."""
 
     def topic(self, form: str, name: str, **more: str) -> "DataFrame":
         options = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": name, **more}
@@ -85,7 +85,7 @@ def setting(size: Size, report: Callable[[str], None]) -> Iterator[SparkBenchmar
 
 
 def _connector(report: Callable[[str], None]) -> tuple[str | None, str]:
-    """Its version, and its jars as Spark wants to be told."""
+    """Version of the connector, and its jars in the form that Spark takes."""
     try:
         version, files = jars()
     except ConnectorUnavailable as problem:
@@ -97,7 +97,7 @@ def _connector(report: Callable[[str], None]) -> tuple[str | None, str]:
 
 
 def fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
-    """In batches of up to 500 kB, with values that no dictionary shortens."""
+    """Produce batches of up to 500 kB, with values that do not repeat, so that no dictionary helps."""
     rows = min(ROWS_AT_ONCE, records // PARTITIONS)
     keys = pa.array([b"key-%06d" % number for number in range(rows)], pa.binary())
     values = pa.array([_value(number, value_bytes) for number in range(rows)], pa.binary())
@@ -116,7 +116,7 @@ def fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
 
 
 def _value(number: int, size: int) -> bytes:
-    """Orders, each another one: text that compresses as such text does."""
+    """Orders as text, each different, with a realistic compression ratio."""
     orders: list[bytes] = []
     while sum(map(len, orders)) < size:
         order = (number * 31 + len(orders)) * 2_654_435_761 % 2**40
@@ -128,7 +128,7 @@ def _value(number: int, size: int) -> bytes:
 
 
 def in_turn(runs: Mapping[str, Callable[[], float]], pairs: int) -> dict[str, list[float]]:
-    """What each run gave, once for each pair, after warming up."""
+    """Results of both sides, one pair for each repetition, after the warm-up."""
     for _ in range(WARM_UP_RUNS):
         for run in runs.values():
             run()
@@ -155,7 +155,7 @@ def speed(name: str, records: int, took: list[float]) -> Figure:
 
 
 def share(name: str, ours: list[float], theirs: list[float], target: float | None = None) -> Figure:
-    """How many times as fast as theirs ours was."""
+    """Ratio of Penstock's speed to that of the other side."""
     samples = tuple(their / our for our, their in zip(ours, theirs, strict=True))
     return Figure(
         name=f"  {name}",

@@ -1,7 +1,7 @@
-"""How long the smallest micro-batch takes, against Spark's own source of numbers.
+"""Duration of the smallest micro-batch, compared with Spark's rate source.
 
-Two records in a batch, one batch behind the other, checkpoints on disk, rows go nowhere. The first batches
-of a query do not count. Most of the time is Spark's own: it writes two files for each batch.
+Two records in a batch, batches without a pause, checkpoints on disk, rows are dropped. The first batches of a
+query do not count. Spark itself takes most of the time: it writes two files for each batch.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def measure(setting: SparkBenchmark) -> Iterator[Figure]:
 
 
 def _batch_ms(setting: SparkBenchmark, stream: "DataFrame") -> float:
-    """The median of one run."""
+    """Median duration of a batch in one run."""
     wanted = FIRST_BATCHES + setting.size.micro_batches
     checkpoint = str(setting.folder / f"micro-{next(_numbers)}")
     query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()

@@ -1,4 +1,4 @@
-"""How soon a broker is ready, and how much memory it then holds."""
+"""Time until a broker is ready, and its memory then."""
 
 import time
 from collections.abc import Iterator

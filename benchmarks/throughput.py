@@ -1,6 +1,6 @@
-"""How much goes through: batched records of 100 bytes and 1 KB, produced and consumed.
+"""Throughput of batched records of 100 bytes and 1 KB, produced and consumed.
 
-The flush policies take turns, so that whatever else the machine does meets them alike.
+Runs of the flush policies alternate, so that other load on the machine affects them alike.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ SHARE_OF_OS_MIN = {1: 0.8, 100: 0.6}
 CPU_S_PER_GB_MAX = 1.5
 
 Phases = dict[str, list[Phase]]
-"""By what was done: "os", "before_ack" (produced) and "consume"."""
+"""Phases by name: "os" and "before_ack" (produced), and "consume"."""
 
 
 def measure(settings: Settings) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""Making and removing the topics that a benchmark writes to."""
+"""Creates and deletes the topics of a benchmark."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from confluent_kafka.cimpl import NewTopic
 ANSWER_S_MAX = 60
 LOG_ERRORS = 3
 FLUSH_INTERVAL_MS = 1000
-"""With flush policy interval: how often records are made durable."""
+"""`flush.ms` for flush policy interval."""
 
 _numbers = count(1)
 
@@ -28,7 +28,7 @@ def create_topic(bootstrap: str, partitions: int, flush_policy: str, factor: int
 
 @contextmanager
 def new_topic(bootstrap: str, partitions: int, flush_policy: str, factor: int = 1) -> Iterator[str]:
-    """A topic of its own, deleted when the block ends so that the disk does not fill up."""
+    """Create a topic, and delete it when the block ends, so that the disk does not fill up."""
     name = create_topic(bootstrap, partitions, flush_policy, factor)
     yield name
     admin = _admin(bootstrap)

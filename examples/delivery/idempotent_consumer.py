@@ -1,7 +1,7 @@
-"""An idempotent consumer: at least once, and what was done is remembered with the result.
+"""An idempotent consumer: at least once, with the id of each handled message stored beside its result.
 
-The id of each message and the result of working on it are written in one transaction. A message that
-comes again finds its id there and is passed over.
+The id of each message and the result of its handling are written in one transaction. A message that is
+delivered again finds its id there and is skipped.
 
 Survives: no order is lost and none is charged twice, wherever the consumer crashes.
 Does not: effects outside of the database, which cannot be part of its transaction.
@@ -18,7 +18,7 @@ CRASHES_AT = "order-33"
 
 
 class Books:
-    """Charges, in a database that outlives our process."""
+    """Charges in a database that survives a crash of the process."""
 
     def __init__(self, path: Path) -> None:
         self.passed_over = 0

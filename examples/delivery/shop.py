@@ -1,4 +1,4 @@
-"""What the examples share: orders in a topic, consumers that can crash, and a count at the end."""
+"""Shared parts of the examples: orders in a topic, consumers that can crash, and a count at the end."""
 
 import argparse
 from collections import Counter
@@ -12,15 +12,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 ORDERS = 100
 ORDERS_AT_ONCE = 10
 WAIT_S = 1.0
-"""How long to wait for more before looking again whether there is more."""
+"""Time limit of one poll."""
 
 
 class Crash(Exception):
-    """Stands for a power cut: nothing after the line that raises it is done."""
+    """Simulates a crash: nothing after the line that raises it runs."""
 
 
 class Shop:
-    """A topic of its own with a hundred orders, gone at the end."""
+    """A topic with a hundred orders, which is deleted at the end."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.bootstrap = bootstrap
@@ -28,10 +28,10 @@ class Shop:
 
     @contextmanager
     def consumer(self) -> Iterator[Consumer]:
-        """A member of the group, which begins where the group has committed.
+        """A member of the group, which begins at the committed offsets.
 
-        Nothing is committed but by the program itself. Closing tells the group at once that this member
-        is gone; after a real crash it would find out when the session times out.
+        Only the program itself commits. Closing leaves the group at once; after a real crash the group would
+        notice at the session timeout.
         """
         consumer = Consumer(
             {
@@ -68,7 +68,7 @@ def open_shop() -> Iterator[Shop]:
 
 
 def orders(consumer: Consumer) -> Iterator[list[Message]]:
-    """Ten orders at a time, until the last one has come."""
+    """Yield ten orders at a time, until the last one has arrived."""
     messages: list[Message] = []
     while not messages or messages[-1].offset() < ORDERS - 1:
         messages = []
@@ -85,7 +85,7 @@ def order_id(message: Message) -> str:
 
 
 def report(charged: Iterable[str]) -> None:
-    """What became of the orders."""
+    """Print how many orders were lost and how many were handled twice."""
     times = Counter(charged)
     lost = ORDERS - len(times)
     duplicated = sum(count > 1 for count in times.values())

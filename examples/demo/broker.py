@@ -26,7 +26,7 @@ class Broker(NamedTuple):
             raise DemoFailed(f"the broker ended by itself:\n{self.program.output()}")
 
     def group(self, name: str) -> dict[str, Any]:
-        """What the broker says of a consumer group; nothing before the group is there."""
+        """The broker's report on a consumer group; None before the group exists."""
         self.check()
         address = f"http://{self.http}/v1/groups?prefix={name}"
         try:

@@ -1,7 +1,7 @@
 """The folder of a demo: new, empty, or left by an earlier demo and then replaced.
 
-Rule: what no demo made is never removed. A file marks the folder; it is there before anything else is, and
-      is locked while a demo runs.
+Rule: only folders that a demo made are removed. A file marks such a folder. The mark is written before
+      anything else, and is locked while a demo runs.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ MARK = ".made-by-penstock-demo"
 
 @contextmanager
 def demo_folder(folder: Path) -> Iterator[Path]:
-    """Empty but for its mark, and nobody else's until the block ends."""
+    """Prepare the folder, empty but for its mark, and keep it locked until the block ends."""
     _refuse_what_is_not_ours(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

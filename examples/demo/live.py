@@ -1,9 +1,9 @@
-"""A steady producer and two consumer groups, with their lag as the broker tells it.
+"""A steady producer and two consumer groups, with their lag as the broker reports it.
 
-`billing` keeps up. `shipping` has one worker, who is slower than the orders come: its lag grows, until more
-workers join and share the partitions. It ends when all orders are sent and neither group is behind.
+`billing` keeps up. `shipping` has one worker, which is slower than the producer: its lag grows until more
+workers join and share the partitions. The part ends when all orders are sent and neither group has lag.
 
-Rule: threads end when the block does that started them, and what one of them fails with is told.
+Rule: threads end with the block that started them, and an error of a thread is raised there.
 """
 
 import threading
@@ -22,9 +22,9 @@ from examples.demo.processes import DemoFailed, Interruption
 PARTITIONS = 4
 ORDERS_PER_S = 1500
 SLOW_ORDERS_PER_S = 900
-"""What one worker of `shipping` gets done in a second."""
+"""Orders that one worker of `shipping` handles in a second."""
 MORE_WORKERS_AFTER = 0.45
-"""They join when this part of the orders should have been sent."""
+"""Share of the orders after which more workers join."""
 DRAINED_SECONDS_MAX = 120.0
 LOOKED_EVERY_S = 1.0
 WAIT_S = 0.1
@@ -41,7 +41,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 
 
 class Threads:
-    """Those of the stream, which share an end."""
+    """Threads of the stream, with one event that ends them."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self.stop = threading.Event()
@@ -102,7 +102,7 @@ def send(bootstrap: str, orders: Sequence[Order], stop: threading.Event) -> None
 
 
 def work(bootstrap: str, group: str, orders_per_s: float | None, stop: threading.Event) -> None:
-    """A member of a group, which handles so many orders in a second and commits what it has handled."""
+    """A group member that handles a number of orders a second and commits their offsets."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -127,7 +127,7 @@ def work(bootstrap: str, group: str, orders_per_s: float | None, stop: threading
 
 
 def stream(broker: Broker, orders: Sequence[Order], interruption: Interruption) -> int:
-    """Show it all, a line for each second; how many orders `shipping` was behind at most."""
+    """Run the stream and print a line for each second. Returns the largest lag of `shipping`."""
     most = 0
     workers = 1
     print(HEADING)

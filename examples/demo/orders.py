@@ -1,7 +1,8 @@
 """Six hours of a shop: its orders and their payments, with mistakes and fraud planted among them. Pure.
 
-Payments are those of examples/detect/payments.py, and each of them pays for an order. What was planted is
-told, so that whoever looks for it knows what must be found. The same seed makes the same shop.
+Payments are those of examples/detect/payments.py, and each of them pays for an order. The planted mistakes
+and frauds are returned, too, so that the demo can check that they are found. The same seed makes the same
+shop.
 
 Planted:
     a hot key    a company places a third of all orders, each of its people with a card of their own
@@ -59,7 +60,7 @@ class Order(NamedTuple):
 
 class Shop(NamedTuple):
     orders: list[Order]
-    """In the order of their times."""
+    """Orders in the order of their times."""
     customers: list[int]
     fraud: list[Planted]
 
@@ -69,7 +70,7 @@ class Shop(NamedTuple):
 
 
 def shop(count: int, seed: int, start: datetime) -> Shop:
-    """So many orders, exactly, from `start` on for six hours."""
+    """Exactly `count` orders in the six hours from `start`."""
     assert count >= ORDERS_MIN, "the fraud alone is a good number of payments"
     chance = random.Random(seed)  # noqa: S311
     paid: list[Payment] = []
@@ -93,7 +94,7 @@ def customers_csv(customers: Sequence[int]) -> str:
 
 
 def _honest(count: int, start: datetime, chance: random.Random) -> list[Payment]:
-    """Chosen from more than are wanted: leaving some out makes nobody suspicious."""
+    """Choose from more payments than needed: leaving some out makes no card suspicious."""
     payments_per_card_min = math.floor(HOURS * 60 / (MINUTES_APART_MIN * 3))
     made = list(honest(math.ceil(count / payments_per_card_min), start, HOURS, chance))
     return chance.sample(made, count)

@@ -1,9 +1,9 @@
-"""Programs of the demo: started, waited for, and ended with all that they started.
+"""The demo's programs: started, awaited, and ended with their child processes.
 
-Each runs in a session of its own, so that Ctrl-C reaches the demo alone, which then ends them in order.
+Each program runs in its own session, so that Ctrl-C reaches only the demo, which then ends them in order.
 
-Rule 1: a signal is noted, and acted on between two steps. So no process can be started and forgotten.
-Rule 2: whoever is asked to end has some seconds, and is killed after them.
+Rule 1: a signal sets a flag that the demo checks between two steps. So no started process is left behind.
+Rule 2: a program that was asked to end has some seconds, and is killed after them.
 """
 
 import os
@@ -20,19 +20,19 @@ from types import FrameType
 TURN_S = 0.05
 END_SECONDS_MAX = 5.0
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java compiles less and collects simply: less work in runs of seconds, and wrong for long ones."""
+"""Java options for runs of seconds: less compilation and a simple collector. Wrong for long runs."""
 
 
 class DemoFailed(Exception):
-    """The message is what the user is told."""
+    """The demo failed; the message is for the user."""
 
 
 class Interrupted(Exception):
-    """The user wants the demo to end."""
+    """The user asked the demo to end."""
 
 
 class Interruption:
-    """Whether Ctrl-C was pressed, or an end was asked for in another way."""
+    """Whether the demo received SIGINT or SIGTERM."""
 
     def __init__(self) -> None:
         self._is_asked = False
@@ -49,7 +49,7 @@ class Interruption:
             raise Interrupted
 
     def wait(self, seconds: float) -> None:
-        """In short turns: a signal does not cut a sleep short."""
+        """Sleep in short steps: a signal does not interrupt a sleep."""
         until = time.monotonic() + seconds
         self.check()
         while (left := until - time.monotonic()) > 0:
@@ -58,7 +58,7 @@ class Interruption:
 
 
 class Program:
-    """A command of `penstock`, running."""
+    """A running `penstock` command."""
 
     def __init__(self, arguments: Sequence[str], stdout: Path, stderr: Path) -> None:
         self._paths = (stdout, stderr)
@@ -74,7 +74,7 @@ class Program:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Exit code; None while the command runs."""
         return self._process.poll()
 
     @property
@@ -82,11 +82,11 @@ class Program:
         return self._paths[0].read_text()
 
     def output(self) -> str:
-        """All that it wrote, for somebody who has to find out why it failed."""
+        """All output of the command, for finding the cause of a failure."""
         return "\n".join(text for path in self._paths if (text := path.read_text(errors="replace").strip()))
 
     def end(self) -> None:
-        """It and the processes of its group, such as a JVM, are gone afterwards."""
+        """End the command and all processes of its group, such as a JVM."""
         self._signal(signal.SIGTERM)
         until = time.monotonic() + END_SECONDS_MAX
         while self._is_there() and time.monotonic() < until:
@@ -99,7 +99,7 @@ class Program:
         return self._signal(0)
 
     def _signal(self, number: int) -> bool:
-        """False if there is nobody left to hear it."""
+        """Send a signal to the group. False if no process is left."""
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
@@ -117,5 +117,5 @@ def running(arguments: Sequence[str], stdout: Path, stderr: Path) -> Iterator[Pr
 
 
 def typed(arguments: Sequence[str]) -> str:
-    """As a user would type it."""
+    """The command line as a user would type it."""
     return shlex.join(["penstock", *arguments])

@@ -1,9 +1,9 @@
-"""`make demo`: a broker, an order stream, two consumer groups, then the pipelines, and what came of it.
+"""`make demo`: a broker, an order stream, two consumer groups, then the pipelines and their results.
 
     python -m examples.demo
     python -m examples.demo --orders 2000 --folder /tmp/penstock-demo
 
-Exit codes: 0 all went as it should, 1 something did not, 2 wrong options, 130 after Ctrl-C.
+Exit codes: 0 success, 1 failure, 2 wrong options, 130 after Ctrl-C.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def _say(sentence: str, *commands: list[str]) -> None:
 
 
 def _stream(folder: Path, made: Shop, broker: brokers.Broker, interruption: Interruption) -> int:
-    """How many orders the slow group was behind at most."""
+    """The largest lag of the slow group."""
     more = ["--partitions", str(live.PARTITIONS), "--bootstrap", broker.bootstrap]
     creating = [["topic", "create", topic, *settings, *more] for topic, settings in TOPICS.items()]
     _say(

@@ -1,7 +1,7 @@
-"""The pipelines of the demo, as commands that a user would type, and what their reports must say.
+"""The pipelines of the demo, as commands that a user would type, and the expected lines of their reports.
 
-Rule: a step fails if its command fails, or if its report does not say what was sent. Then the demo ends
-      with all that the command wrote.
+Rule: a step fails if its command fails, or if its report does not match what was sent. Then the demo ends
+      with the output of the command.
 """
 
 import json
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     says: str
     arguments: tuple[str, ...]
     told: Callable[[Report], list[str]]
-    """Lines from the report. DemoFailed if it is not what it must be."""
+    """Returns lines of the report to show. DemoFailed: the report is wrong."""
 
 
 class Done(NamedTuple):
@@ -38,7 +38,7 @@ class Done(NamedTuple):
 
 
 def pipelines(folder: Path, shop: Shop) -> list[Step]:
-    """In the order in which they are run."""
+    """The steps in the order in which they run."""
     orders = len(shop.orders)
     lake, checkpoints = folder / "lake", folder / "checkpoints"
     return [
@@ -111,7 +111,7 @@ def run_pipeline(step: Step, folder: Path, broker: Broker, interruption: Interru
 def run(
     arguments: Sequence[str], stdout: Path, stderr: Path, broker: Broker, interruption: Interruption
 ) -> float:
-    """Until it ends; how many seconds it took."""
+    """Wait until the command ends. Returns the seconds that it took."""
     started = time.monotonic()
     with running(arguments, stdout, stderr) as program:
         while (exit_code := program.exit_code) is None:
@@ -171,6 +171,6 @@ def _audited(report: Report) -> list[str]:
 
 
 def _shown(path: Path) -> str:
-    """Relative where it can be, so that commands stay short."""
+    """The path, relative if possible, so that commands stay short."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

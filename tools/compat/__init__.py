@@ -1,4 +1,4 @@
-"""Runs another project's own suite of tests against Penstock and compares the outcome with our list.
+"""Runs another project's test suite against Penstock and compares the outcomes with a list.
 
     suites.py       the projects that are recognised, and what each expects of a broker
     lists.py        tests/compat/*.toml: which tests are known to fail, and which do not apply, and why
@@ -11,6 +11,6 @@
     served.py       the table of APIs in docs/compatibility.md
 
 Rule 1: no suite's code enters this repository. The user gives a folder, and it is copied, not changed.
-Rule 2: a test is never left out silently: what does not apply is listed with the feature it needs.
+Rule 2: a test is never omitted silently: a test that does not apply is listed with the feature it needs.
 Rule 3: a test that starts to fail fails the run, and so does a listed failure that starts to pass.
 """

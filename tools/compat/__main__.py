@@ -1,4 +1,4 @@
-"""`python -m tools.compat --suite FOLDER`: another project's suite against a broker of ours."""
+"""`python -m tools.compat --suite FOLDER`: runs another project's test suite against a Penstock broker."""
 
 import argparse
 import signal

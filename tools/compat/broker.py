@@ -1,7 +1,7 @@
 """The broker under test: `penstock serve` in a process of its own, with a plain and a TLS listener.
 
 Rule 1: one broker for each run, on free ports, with a data directory that is removed afterwards.
-Rule 2: it is stopped by its process, however the run ends.
+Rule 2: the broker is stopped by its process handle, however the run ends.
 """
 
 import re
@@ -28,7 +28,7 @@ class RunningBroker:
     """host:port of the plain listener."""
     tls: str
     certificates: Path
-    """A folder with the authority's ca.crt, and client.crt with client.key, which it signed."""
+    """Folder with ca.crt of the certificate authority, and client.crt and client.key signed by it."""
     output: Path
     process: subprocess.Popen[bytes]
 
@@ -38,7 +38,7 @@ class RunningBroker:
 
 @contextmanager
 def running_broker(home: Path, settings: Mapping[str, str]) -> Iterator[RunningBroker]:
-    """Yields when it is ready. `home` is an empty folder; whatever the broker writes is below it."""
+    """Run a broker and yield when it is ready. `home` is an empty folder for all its files."""
     certificates = home / "certificates"
     # Advertised as well, though nothing differs: suites ask where that setting comes from.
     listeners = f"PLAINTEXT://{LOOPBACK}:0,SSL://{LOOPBACK}:0"
@@ -64,7 +64,7 @@ def running_broker(home: Path, settings: Mapping[str, str]) -> Iterator[RunningB
 
 
 def _write_certificates(folder: Path) -> dict[str, str]:
-    """Certificates for one run, and the settings that make the broker use them."""
+    """Create certificates for one run. Returns the broker settings that use them."""
     folder.mkdir(parents=True)
     authority = trustme.CA()
     # Each project has a name of its own for the same file.

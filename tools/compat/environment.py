@@ -1,6 +1,6 @@
-"""An interpreter for each suite, with the client it tests, apart from the one Penstock runs in.
+"""A virtual environment for each suite, with the client that it tests, apart from Penstock's own.
 
-It is made once below .cache and made anew when the requirements change.
+It is created once below .cache, and again when the requirements change.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ _WRITTEN_WHEN_DONE = "requirements.txt"
 
 
 def interpreter_with(folder: Path, requirements: Sequence[str]) -> Path:
-    """The interpreter in `folder`, which has these requirements installed."""
+    """The interpreter of the environment in `folder`, with these requirements installed."""
     program = folder / "bin" / "python"
     wanted = "\n".join(requirements) + "\n"
     done = folder / _WRITTEN_WHEN_DONE

@@ -1,7 +1,7 @@
-"""Our list for a suite, tests/compat/<suite>.toml: what is expected to fail and what does not apply.
+"""The list for a suite, tests/compat/<suite>.toml: known failures, and tests that do not apply.
 
 An entry names a test as pytest does, or everything below it: a file, a class, a folder that ends in a
-slash, or all parameters of a test. It has one reason, which readers of docs/compatibility.md see.
+slash, or all parameters of a test. Its reason is counted in docs/compatibility.md.
 
 This file is also read by plugin.py in a suite's interpreter, so it imports the standard library alone.
 """
@@ -18,13 +18,13 @@ class Entry(NamedTuple):
 
 class SuiteList(NamedTuple):
     not_applicable: tuple[Entry, ...]
-    """Left out: they need something that this broker does not offer."""
+    """Tests that are not run: they need a feature that this broker does not offer."""
     known_failures: tuple[Entry, ...]
-    """Run, and expected to fail."""
+    """Tests that are run and expected to fail."""
 
 
 class ListError(Exception):
-    """A list that cannot be meant as it stands."""
+    """The list contradicts itself or cannot be read."""
 
 
 def read_list(text: str) -> SuiteList:
@@ -51,7 +51,7 @@ def _entries(tables: Iterable[dict[str, object]]) -> tuple[Entry, ...]:
 
 
 def entry_for(test: str, entries: Sequence[Entry]) -> Entry | None:
-    """The most precise entry that names this test."""
+    """The most specific entry that names this test."""
     covering = [entry for entry in entries if covers(entry.test, test)]
     return max(covering, key=lambda entry: len(entry.test), default=None)
 

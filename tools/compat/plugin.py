@@ -1,9 +1,9 @@
-"""Given to pytest inside a suite's interpreter: which tests run, and how each of them ended.
+"""pytest plugin for a suite's environment: selects the tests that run, and records their outcomes.
 
-It is loaded where Penstock is not installed, so it imports nothing of ours but lists.py.
+Penstock is not installed in that environment, so the plugin imports only lists.py.
 
-Rule 1: every test that concerns a broker leaves one line, whether it ran or not.
-Rule 2: a test's outcome is its worst part: one that passes and fails to clean up has failed.
+Rule 1: every test that uses a broker is recorded in one line, whether it ran or not.
+Rule 2: the outcome of a test is that of its worst phase: a test that passes and fails in teardown has failed.
 """
 
 import json
@@ -26,7 +26,7 @@ _DETAIL_CHARACTERS_MAX = 300
 
 
 class Recorder:
-    """Writes one JSON line for each test as soon as its outcome is known."""
+    """Writes a JSON line for each test as soon as its outcome is known."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,7 +55,7 @@ class Recorder:
 
 
 class Selector:
-    """Keeps the tests that concern a broker and that this broker offers what they need."""
+    """Keep the tests that use a broker and need only features that this broker offers."""
 
     def __init__(self, recorder: Recorder, list_path: Path) -> None:
         self._recorder = recorder
@@ -90,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _detail_of(report: pytest.TestReport) -> str:
-    """Why it did not pass, in a line."""
+    """Reason in one line why the test did not pass."""
     if report.passed:
         return ""
     if report.skipped and isinstance(report.longrepr, tuple):

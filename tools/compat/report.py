@@ -1,8 +1,10 @@
-"""The outcomes of a run against our list for the suite. Pure: lines in, a verdict and lines out.
+"""Compares the outcomes of a run with the list for the suite. Pure functions.
+
+The published figure is
 
     passed / (collected - not applicable)
 
-is the figure that is published. A test that the suite itself skips is not applicable, for its reason.
+A test that the suite itself skips is not applicable, with the suite's reason.
 """
 
 import json
@@ -28,11 +30,11 @@ class Verdict(NamedTuple):
     known_failures: tuple[Outcome, ...]
     new_failures: tuple[Outcome, ...]
     now_passing: tuple[Outcome, ...]
-    """Listed as failures, or as not applicable, and passed all the same."""
+    """Tests that passed although they are listed as failing or as not applicable."""
     not_applicable: Counter[str]
-    """How many tests, by reason."""
+    """Number of tests by reason."""
     stale: tuple[Entry, ...]
-    """Entries of the list that name no test of this suite."""
+    """Entries of the list that match no test of the suite."""
 
     @property
     def applicable(self) -> int:
@@ -48,7 +50,7 @@ def read_outcomes(text: str) -> list[Outcome]:
 
 
 def judge(outcomes: Sequence[Outcome], listed: SuiteList, *, whole: bool = True) -> Verdict:
-    """`whole` is False when only some tests were asked for: then no entry can be called stale."""
+    """`whole`: False if only some tests were selected: then no entry counts as stale."""
     known: list[Outcome] = []
     new: list[Outcome] = []
     now_passing: list[Outcome] = []
@@ -78,13 +80,13 @@ def judge(outcomes: Sequence[Outcome], listed: SuiteList, *, whole: bool = True)
 
 
 def _stale(outcomes: Sequence[Outcome], listed: SuiteList) -> tuple[Entry, ...]:
-    """An entry that is the most precise one for no test does nothing."""
+    """Entries that are not the most specific one for any test."""
     used = {entry_for(outcome.test, entries) for entries in listed for outcome in outcomes}
     return tuple(entry for entries in listed for entry in entries if entry not in used)
 
 
 def summary(suite: str, verdict: Verdict) -> list[str]:
-    """What is printed after a run."""
+    """Lines of the report."""
     lines = [
         f"{suite}: {verdict.passed} passed of {verdict.applicable} that apply"
         f" ({verdict.collected} collected, {verdict.not_applicable.total()} not applicable)"

@@ -1,8 +1,8 @@
-"""One run: a copy of the suite, a broker, pytest in the suite's interpreter, and what came of it.
+"""One run: copies the suite, starts a broker, runs pytest in the suite's environment, reads the outcomes.
 
-Rule 1: the checkout is only read. Everything that is written is below a temporary folder.
-Rule 2: a run that did not come to its end proves nothing, so it is an error and not a result.
-Rule 3: a broker that died, or that logged an error of its own, spoils the run whatever the tests say.
+Rule 1: the checkout is only read. All files are written to a temporary folder.
+Rule 2: a run that did not finish proves nothing: it is an error and not a result.
+Rule 3: a run fails if the broker died or logged an error, whatever the outcomes of the tests.
 """
 
 import os
@@ -20,25 +20,25 @@ _ROOT = Path(__file__).parents[2]
 _PLUGINS = ("tools.compat.plugin", "tools.compat.stand_ins")
 _LOG_LINES_MAX = 20
 _RAN_TO_THE_END = (0, 1)
-"""Of pytest's exit codes: all passed, some failed. A client that crashes takes pytest with it."""
+"""Exit codes of pytest for complete runs. A client library that crashes ends pytest with another code."""
 
 
 class Choice(NamedTuple):
-    """Which of the suite's tests are run."""
+    """Selection of the suite's tests."""
 
     list_path: Path
     only: str = ""
-    """As pytest's -k takes it; empty for all."""
+    """Expression for pytest's -k; empty: all tests."""
     everything: bool = False
-    """Also what our list calls not applicable."""
+    """Whether tests that do not apply are run, too."""
     test_s_max: int = 60
-    """A test that waits for what never comes is ended after this."""
+    """Time limit of each test."""
 
 
 class SuiteRun(NamedTuple):
     outcomes: list[Outcome]
     complaints: list[str]
-    """What the broker logged as errors."""
+    """Errors in the broker's log."""
 
 
 def run(suite: Suite, source: Path, program: Path, choice: Choice, keep: Path | None = None) -> SuiteRun:

@@ -1,7 +1,7 @@
 """`python -m tools.compat.served`: writes the table of APIs into docs/compatibility.md.
 
-The table is what a broker answers to ApiVersions, with the names from the message tables, so it is what
-clients see. A test compares the page with a broker.
+The table is a broker's response to ApiVersions, with the names from the message tables. A test compares the
+page with a broker.
 """
 
 import sys
@@ -24,7 +24,7 @@ Range = tuple[int, int, int]
 
 
 def advertised(address: str) -> list[Range]:
-    """What the broker at host:port says that it serves."""
+    """The APIs in the ApiVersions response of the broker at host:port."""
     host, port = address.rsplit(":", 1)
     request = ApiVersionsRequest(client_software_name="compat", client_software_version="1")
     frame = b"".join(encode_request(API_VERSIONS, _VERSION, 1, "compat", request))
@@ -46,7 +46,7 @@ def _row(key: int, oldest_advertised: int, newest: int) -> str:
 
 
 def table_in(page: str) -> str:
-    """The table as the page has it."""
+    """The rows of the table in the page."""
     return page.partition(_BEGIN)[2].partition(_END)[0].strip()
 
 

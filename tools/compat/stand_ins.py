@@ -1,7 +1,7 @@
-"""Some suites start a Kafka of their own, from a container or a distribution. Here the fixtures that
-would do so are answered with the broker that runs already.
+"""Replacements for fixtures with which some suites start a Kafka from a container or a distribution.
 
-Loaded by pytest inside a suite's interpreter, beside plugin.py.
+The replacements return the broker that is already running. pytest loads them in a suite's environment, beside
+plugin.py.
 """
 
 import os
@@ -14,7 +14,7 @@ import pytest
 from _pytest.fixtures import SubRequest
 
 _IMAGE = "penstock/kafka:2.13_4.2.0"
-"""Never pulled. aiokafka's suite reads from the tag which version of Kafka to expect."""
+"""Image name; never pulled. aiokafka's suite reads the expected Kafka version from its tag."""
 _NOBODY_LISTENS_AT = 1
 
 

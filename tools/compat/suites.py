@@ -1,9 +1,9 @@
-"""The projects whose suites are recognised, and what each expects to find.
+"""The projects whose suites are supported, and the broker that each of them expects.
 
-A project is known by the package it builds. From its folder only the tests are copied, so that they run
-against the client that users install and not against the source beside them.
+A project is recognised by the package that it builds. Only the tests are copied from its folder, so that they
+run against the released client and not against the source beside them.
 
-Rule 1: broker settings follow what the project's own fixtures set up for Kafka.
+Rule 1: broker settings follow those that the project's own fixtures give Kafka.
 """
 
 import tomllib
@@ -18,23 +18,23 @@ _PYTEST = ("pytest==9.0.2", "pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pyt
 
 
 class SuiteError(Exception):
-    """A folder that no suite can be run from."""
+    """The folder holds no supported project."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
     name: str
-    """As the package is called; also the name of our list and of the interpreter's folder."""
+    """Name of the package; also of the list and of the environment's folder."""
     requirements: tuple[str, ...]
     copied: tuple[str, ...]
     tests: tuple[str, ...]
-    """Folders or files given to pytest, below the copy."""
+    """Folders or files for pytest, relative to the copy."""
     settings: Mapping[str, str]
-    """Of the broker."""
+    """Settings of the broker."""
     broker_fixture: str = ""
-    """Where set, only tests that use this fixture concern a broker."""
+    """If set, only tests that use this fixture use a broker."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables; {kafka} stands for the broker's host:port, {home} for the working folder."""
+    """Environment variables; {kafka} is replaced by the broker's host:port, {home} by the working folder."""
 
     def environment(self, broker: RunningBroker, home: Path) -> dict[str, str]:
         values = {"kafka": broker.kafka, "home": str(home)}
@@ -91,7 +91,7 @@ SUITES: Final = (CONFLUENT_KAFKA, KAFKA_PYTHON, AIOKAFKA)
 
 
 def recognise(folder: Path) -> Suite:
-    """The suite whose project this folder holds."""
+    """The suite of the project in this folder."""
     try:
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"]
     except (OSError, KeyError, tomllib.TOMLDecodeError) as problem:

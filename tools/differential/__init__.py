@@ -1,4 +1,4 @@
-"""Asks a real Apache Kafka and Penstock the same questions and compares their answers field by field.
+"""Sends the same requests to Apache Kafka and to Penstock and compares the responses field by field.
 
     kafka.py, penstock.py   start and stop the two brokers
     coordinators.py         whether a broker coordinates groups yet

@@ -1,4 +1,4 @@
-"""`python -m tools.differential`: starts both brokers, asks, prints, and fails on the unexpected."""
+"""`python -m tools.differential`: runs the scenarios on both brokers, and fails on unexpected differences."""
 
 import argparse
 import json

@@ -1,7 +1,7 @@
-"""What is inside batches, where Kafka looks and Penstock does not (gap G18): every field that differs.
+"""Differences for malformed records in valid batches, which Kafka decodes and Penstock does not (gap G18).
 
-A batch that Kafka refuses and Penstock stores shows in the answer to its produce and in the fetch that
-ends the scenario. Each is named with its partition and its values.
+A batch that Kafka rejects and Penstock stores differs in the Produce response and in the Fetch at the end of
+the scenario. Each difference is listed with its partition and its values.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Field(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A batch that Kafka refuses."""
+    """Differences for a batch that Kafka rejects."""
 
     scenario: str
     name: str
@@ -60,7 +60,7 @@ STORED = (
 
 
 def refused_here(scenario: str, partition: int) -> Iterator[Field]:
-    """The fetch at the end of a scenario, for a batch that Kafka stores and Penstock refuses."""
+    """Differences of the final Fetch of a scenario, for a batch that Kafka stores and Penstock rejects."""
     case, read = f"{scenario}/what is there", f"responses.{scenario}.partitions.{partition}"
     yield Field(case, f"{read}.high_watermark", "1", "0")
     yield Field(case, f"{read}.last_stable_offset", "1", "0")

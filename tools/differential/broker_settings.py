@@ -1,13 +1,13 @@
-"""Kafka's description of a broker's settings and ours, where they differ on purpose (gap G8).
+"""Intended differences between the broker settings of Kafka and of Penstock in DescribeConfigs (gap G8).
 
-Each setting and each value is named: another difference in the same answer is a defect.
+Each setting and each value is listed: any other difference in the same response is a defect.
 """
 
 from penstock.config.kafka_settings import OF_KAFKA_4_2, PROTECTIVE_SETTINGS
 from tools.differential.compare import ABSENT
 
 ONLY_KAFKA_HAS = OF_KAFKA_4_2.union(PROTECTIVE_SETTINGS) - {"allow.everyone.if.no.acl.found", "super.users"}
-"""Those two belong to the authorizer, and Kafka does not list them."""
+"""Settings of the authorizer, which Kafka does not list."""
 
 _ONLY_PENSTOCK_HAS = """
 auto.balance follower.replication.throttled.rate group.consumer.rebalance.heartbeat.interval.ms
@@ -28,7 +28,7 @@ READ_ONLY_HERE = (
     "ssl.truststore.location",
     "ssl.truststore.type",
 )
-"""Kafka can change them while it runs."""
+"""Settings that Kafka can change at run time."""
 
 READ_ONLY_THERE = (
     "auto.leader.rebalance.enable",
@@ -47,7 +47,7 @@ READ_ONLY_THERE = (
     "offsets.retention.minutes",
     "replica.lag.time.max.ms",
 )
-"""Kafka has to be restarted for them."""
+"""Settings that Kafka changes only with a restart."""
 
 VALUES: tuple[tuple[str, str, str], ...] = (
     ("advertised.listeners.value", "<place>", "None"),
@@ -109,4 +109,4 @@ VALUES: tuple[tuple[str, str, str], ...] = (
     ("ssl.truststore.type.value", "JKS", "PEM"),
     ("ssl.truststore.type.synonyms.0.value", "JKS", "PEM"),
 )
-"""Field, Kafka's value, ours."""
+"""Field, Kafka's value, Penstock's value."""

@@ -1,8 +1,8 @@
-"""Two answers side by side.
+"""Comparison of two responses.
 
 Lists whose order carries no meaning become mappings from a label (the topic's name, the partition's
-index ...) to the element, so that a difference has a path which a reader understands and brokers may
-answer in any order. Lists in `ORDERED` are compared element by element.
+index ...) to the element, so that a difference has a readable path, and brokers may use any
+order. Lists in `ORDERED` are compared element by element.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ class Difference:
 
 
 def differences(kafka: Plain, penstock: Plain, path: str = "") -> Iterator[Difference]:
-    """Every field in which the two answers differ, in the order of Kafka's answer."""
+    """Every field in which the two responses differ, in the order of Kafka's response."""
     if isinstance(kafka, dict) and isinstance(penstock, dict):
         for key in (*kafka, *(key for key in penstock if key not in kafka)):
             inner = f"{path}.{key}" if path else key
@@ -57,7 +57,7 @@ def differences(kafka: Plain, penstock: Plain, path: str = "") -> Iterator[Diffe
 
 
 def labelled(value: Plain, field: str = "") -> Plain:
-    """The same answer with unordered lists of structs turned into mappings by label."""
+    """The response with unordered lists of structs turned into mappings by label."""
     if isinstance(value, dict):
         return {key: labelled(inner, key) for key, inner in value.items()}
     if not isinstance(value, list):

@@ -1,6 +1,6 @@
-"""Whether a broker has coordinators. Asking makes it create their topics.
+"""Waits until a broker coordinates groups. The first request makes the broker create the internal topics.
 
-It takes seconds, during which answers depend on the moment.
+That takes seconds, during which responses vary.
 """
 
 from penstock.errors import ErrorCode

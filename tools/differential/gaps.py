@@ -1,8 +1,8 @@
-"""Differences that are meant. Each id is a row of docs/protocol-gaps.md, which says why.
+"""Intended differences. Each id is a row of docs/protocol-gaps.md, which gives the reason.
 
 A gap covers a difference when its case and path patterns match (shell patterns; `*` also spans dots)
-and, where given, the two values match too. A gap that covers nothing in a whole run is reported: it
-has been closed, or its pattern is wrong.
+and, where given, the two values match too. A gap that covers nothing in a complete run is
+reported: either the difference is gone, or the pattern is wrong.
 """
 
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ from tools.differential.coordinators import GROUP, has_coordinators
 from tools.differential.wire import is_answering
 
 VERSIONS = ("4.2.0", "4.1.1", "4.1.0", "4.0.1", "4.0.0")
-"""Tried in this order; the first that Maven can resolve is used."""
+"""Versions in the order of preference: the first one that Maven can resolve is used."""
 
 NODE_ID = 1
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -63,12 +63,12 @@ appender.console.layout.pattern=%p %c %m%n
 
 
 def missing_programs() -> list[str]:
-    """The programs that starting Kafka needs and this machine lacks."""
+    """Programs that Kafka needs and that are not installed here."""
     return [program for program in ("java", "mvn") if shutil.which(program) is None]
 
 
 def fetch_jars(cache: Path) -> tuple[str, Path]:
-    """The newest version that resolves, and the folder with its jars."""
+    """Return the newest version that Maven can resolve, and the folder with its jars."""
     problems: list[str] = []
     for version in VERSIONS:
         folder = cache / f"kafka-{version}"
@@ -82,7 +82,7 @@ def fetch_jars(cache: Path) -> tuple[str, Path]:
 
 
 def _copy_jars(version: str, folder: Path) -> str | None:
-    """Fetches into a neighbouring folder and renames it at the end: a folder that is there is complete."""
+    """Fetch into another folder and rename it at the end, so that an existing folder is always complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         pom = Path(temporary) / "pom.xml"
@@ -101,7 +101,7 @@ def _copy_jars(version: str, folder: Path) -> str | None:
 
 @contextmanager
 def running_kafka(jars: Path) -> Iterator[Broker]:
-    """A Kafka with nothing in it, stopped and removed when the block ends."""
+    """Run an empty Kafka; stop it and remove its data when the block ends."""
     with tempfile.TemporaryDirectory(prefix="penstock-kafka-") as temporary:
         home = Path(temporary)
         port, controller_port = free_ports(2)

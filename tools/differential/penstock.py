@@ -1,4 +1,4 @@
-"""Penstock as a user starts it: the installed command, on free ports, in a temporary folder."""
+"""Runs the installed `penstock` command on free ports in a temporary folder."""
 
 import re
 import sys
@@ -15,12 +15,12 @@ _READY = re.compile(r"^penstock ready kafka=(?P<host>\S+):(?P<port>\d+)", re.MUL
 _START_S_MAX = 20
 _START_POLL_S = 0.05
 _AS_KAFKA = ("group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=1")
-"""What kafka.py sets too."""
+"""Settings that kafka.py also sets."""
 
 
 @contextmanager
 def running_penstock() -> Iterator[Broker]:
-    """A Penstock with nothing in it, stopped and removed when the block ends."""
+    """Run an empty broker; stop it and remove its data when the block ends."""
     program = Path(sys.executable).with_name("penstock")
     if not program.exists():
         raise BrokerFailed(f"there is no {program.name} command beside {Path(sys.executable).name}")

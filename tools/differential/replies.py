@@ -1,10 +1,10 @@
-"""An answer as plain values, with what must vary from run to run taken out.
+"""A response as plain values, without what varies from run to run.
 
-Ids, ports, directories, sizes of file systems and times chosen by the broker become a word in angle
-brackets. Of texts for people only their presence is kept: null, empty or `<text>`. Everything else
-stays as it was on the wire, and only the fields that the version carries appear.
+Ids, ports, directories, sizes of file systems and times chosen by the broker are replaced by a word in angle
+brackets. Error messages are replaced by their presence: null, empty or `<text>`. Everything else stays as it
+was on the wire, with the fields of the version in use.
 
-Records become their batches, field by field, and a count of bytes after the last whole batch.
+Records become their batches, field by field, and the number of bytes after the last whole batch.
 """
 
 import re
@@ -26,7 +26,7 @@ NO_TOPIC_ID = bytes(16)
 
 _BROKER_TIME_MS_FIRST = 1_750_000_000_000
 _BROKER_TIME_MS_LAST = 4_000_000_000_000
-"""Times between these two were chosen by a broker: what scenarios send lies before or after."""
+"""Bounds of timestamps chosen by a broker: scenarios send only timestamps outside of them."""
 
 _LOG_APPEND_TIME_BIT = 8
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -38,7 +38,7 @@ _SETTINGS_THAT_NAME_PLACES = frozenset(
 
 
 def plain(message: msgspec.Struct, version: int, topic_ids: Mapping[bytes, str]) -> dict[str, Plain]:
-    """The fields of a message that this version carries, by name."""
+    """The fields of a message in this version, by name."""
     values: dict[str, Plain] = {}
     for field in fields_of(type(message)):
         if not field.is_in(version):
@@ -60,7 +60,7 @@ def plain(message: msgspec.Struct, version: int, topic_ids: Mapping[bytes, str])
 
 
 def renamed(value: Plain, made_up: Mapping[str, str]) -> Plain:
-    """The same answer with texts that the broker made up replaced by what the scenario calls them."""
+    """The response with generated ids replaced by the names that the scenario uses."""
     if isinstance(value, dict):
         return {key: renamed(inner, made_up) for key, inner in value.items()}
     if isinstance(value, list):

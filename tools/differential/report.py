@@ -1,4 +1,4 @@
-"""What is printed: every difference that is not meant, then one table with a row per scenario."""
+"""Report of a run: every unexpected difference, then a table with one row per scenario."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ _VALUE_CHARACTERS_MAX = 160
 
 
 def difference_lines(case: Case) -> list[str]:
-    """A case's unexpected differences for a reader: the path of the field and both values."""
+    """Unexpected differences of a case: the path of the field and both values."""
     lines = [f"{case.name}"]
     for difference in case.unexpected:
         lines += [
@@ -23,7 +23,7 @@ def difference_lines(case: Case) -> list[str]:
 
 
 def table(cases: Sequence[Case]) -> list[str]:
-    """Scenarios with the number of their cases, how many are equal, and which gaps explain others."""
+    """Table of scenarios: number of cases, number of equal ones, and the gaps that cover the others."""
     names = list(dict.fromkeys(case.name.split("/")[0] for case in cases))
     width = max((len(name) for name in names), default=0)
     lines = [f"{'scenario':<{width}}  cases  equal  intended  unexpected  gaps"]
@@ -35,7 +35,7 @@ def table(cases: Sequence[Case]) -> list[str]:
 
 
 def gaps_without_effect(cases: Iterable[Case], gaps: Iterable[Gap]) -> list[Gap]:
-    """Gaps that covered nothing: closed by now, or written wrongly."""
+    """Gaps that covered no difference: the difference is gone, or the pattern is wrong."""
     used = {gap for case in cases for gap, _ in case.intended}
     return [gap for gap in gaps if gap not in used]
 

@@ -1,7 +1,7 @@
-"""Both brokers through all scenarios, in step, and what came out.
+"""Runs all scenarios on both brokers in step, and collects the differences.
 
-Kafka's side is either a running Kafka or the answers recorded from one. A question marked
-`eventually` is repeated to whoever is running until the answers agree or patience ends.
+Kafka's responses come from a running Kafka or from a recording of one. A request marked `eventually` is
+repeated on the running brokers until the responses agree or the time limit is reached.
 """
 
 import time
@@ -22,7 +22,7 @@ _AGREE_POLL_S = 0.05
 
 
 class ReplySource(Protocol):
-    """Whoever answers the questions of one scenario."""
+    """Source of the responses of one scenario: a broker or a recording."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -33,7 +33,7 @@ class ReplySource(Protocol):
 
 
 class RecordedReplies:
-    """Answers of an earlier run, by the name of the case."""
+    """Responses of an earlier run, by the name of the case."""
 
     def __init__(self, answers: Mapping[str, Plain], scenario: str) -> None:
         self._answers = answers
@@ -59,7 +59,7 @@ Kafka = Broker | Mapping[str, Plain]
 
 @dataclass(frozen=True)
 class Case:
-    """One question: what Kafka answered, and where Penstock answered otherwise."""
+    """One request: Kafka's response, and the fields in which Penstock's differs."""
 
     name: str
     kafka: Plain
@@ -72,7 +72,7 @@ def case_name(scenario: str, step: str) -> str:
 
 
 def compare_case(name: str, kafka: Plain, penstock: Plain, gaps: Sequence[Gap]) -> Case:
-    """The differences of one case, parted into those that are meant and those that are not."""
+    """Split the differences of one case into intended and unexpected ones."""
     intended: list[tuple[Gap, Difference]] = []
     unexpected: list[Difference] = []
     for difference in differences(kafka, penstock):

@@ -1,4 +1,4 @@
-"""One broker being led through a scenario: its connection, its memory, its answers as plain values."""
+"""Runs a scenario on one broker: the connection, the saved values, the responses as plain values."""
 
 import time
 from types import TracebackType
@@ -48,7 +48,7 @@ class Session:
         self._disconnect()
 
     def prepare(self, topics: tuple[Topic, ...]) -> None:
-        """Creates the topics and waits until their partitions can be used."""
+        """Create the topics and wait until their partitions have leaders."""
         for topic in topics:
             configs = [CreatableTopicConfig(name, value) for name, value in topic.configs.items()]
             wanted = CreatableTopic(topic.name, topic.partitions, 1, [], configs)
@@ -65,7 +65,7 @@ class Session:
             self._remember_id(topic.name)
 
     def answer(self, step: Step) -> Plain:
-        """The broker's answer to one question, ready to be compared."""
+        """The broker's response to one request, ready for comparison."""
         api, version = (step.api, step.version) if isinstance(step, RequestStep) else step.reads
         try:
             frame = self._exchange(self._frame(step), step.timeout_s)

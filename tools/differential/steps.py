@@ -1,4 +1,4 @@
-"""What a scenario is made of: topics that are there when it begins, and questions in order."""
+"""Parts of a scenario: the topics that exist at its beginning, and the requests in their order."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,19 +9,19 @@ from penstock.types import TopicId
 
 REPLY_S_MAX = 10.0
 NO_REPLY_S = 0.7
-"""How long is waited where silence is one of the answers."""
+"""How long a request waits if no response is one of the expected outcomes."""
 
 
 @dataclass
 class ScenarioState:
-    """What one broker has said that later questions to it depend on."""
+    """Values from responses of one broker that later requests to it need."""
 
     topic_ids: dict[str, TopicId] = field(default_factory=dict)
     saved: dict[str, Any] = field(default_factory=dict)
-    """Numbers, and texts that the broker made up, such as the ids of members."""
+    """Numbers, and generated texts such as member ids."""
 
     def actual_name(self, name: str) -> str:
-        """What the broker calls whom the scenario calls `name`; the name itself before it has said so."""
+        """The broker's id for the member `name` of the scenario; the name itself before there is an id."""
         return str(self.saved.get(name, name))
 
 
@@ -30,11 +30,10 @@ Message = Struct | Callable[[ScenarioState], Struct]
 
 @dataclass(frozen=True)
 class RequestStep:
-    """A request that the codec can write.
+    """A request that the codec can encode.
 
-    `eventually`: brokers may take a moment to come to the same answer, so the question is repeated
-    while the answers differ. `saves`: a field of the answer that later questions use, remembered by its
-    name or as `saves_as`.
+    `eventually`: the request is repeated while the responses differ, because brokers apply some changes late.
+    `saves`: a field of the response that later requests use, saved under its own name or as `saves_as`.
     """
 
     name: str
@@ -49,7 +48,7 @@ class RequestStep:
 
 @dataclass(frozen=True)
 class FrameStep:
-    """A frame as it stands, for what no codec would write. `reads` says how to read an answer."""
+    """A raw frame that the codec would not encode. `reads` tells how to decode a response."""
 
     name: str
     frame: bytes

@@ -1,7 +1,7 @@
-"""The same tales told to both brokers by real clients: what users' programs would see.
+"""Comparison through real clients: the results that a user's program gets from both brokers.
 
-A story is a function from a broker's address to plain values. Client libraries retry and reorder as
-they like; only what they report in the end is compared.
+A story is a function from a broker's address to plain values. Client libraries may retry and reorder
+requests; only their results are compared.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def run_on_both(kafka: Broker, penstock: Broker, gaps: Sequence[Gap]) -> Iterator[Case]:
-    """Every story to both brokers."""
+    """Run every story on both brokers."""
     for name, scenario in CLIENT_SCENARIOS.items():
         heard = [_run_scenario(scenario, broker.address) for broker in (kafka, penstock)]
         yield compare_case(case_name("stories", name), heard[0], heard[1], gaps)
@@ -181,7 +181,7 @@ def _administration(address: str) -> Plain:
 
 
 def _order_of_settings(address: str) -> Plain:
-    """Names alone, in the order in which they are listed, without those that only one broker has."""
+    """Names of settings in the order of the response, without those that only one broker has."""
     topic = "story-settings"
     _make_topic(address, topic)
     admin = _admin(address)

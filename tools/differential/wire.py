@@ -1,4 +1,4 @@
-"""One connection to a broker. Frames go out and come back whole; nothing is interpreted here."""
+"""One connection to a broker, which sends and receives whole frames and interprets nothing."""
 
 import socket
 import struct
@@ -11,11 +11,11 @@ _API_VERSIONS_V0 = bytes.fromhex("0000000a0012000000000001ffff")
 
 
 class ConnectionClosed(Exception):
-    """The broker closed the connection instead of answering."""
+    """The broker closed the connection instead of replying."""
 
 
 class NoReply(Exception):
-    """The broker neither answered nor closed the connection in the time it was given."""
+    """The broker neither replied nor closed the connection in time."""
 
 
 class Connection:
@@ -34,7 +34,7 @@ class Connection:
         self._socket.close()
 
     def exchange(self, frame: bytes, timeout_s: float) -> bytes:
-        """What comes back for a frame (size included in what is sent, not in what is returned)."""
+        """Send a frame, with its size, and return the response frame, without its size."""
         self._socket.settimeout(timeout_s)
         try:
             self._socket.sendall(frame)
@@ -56,7 +56,7 @@ class Connection:
 
 
 def is_answering(host: str, port: int) -> bool:
-    """Whether a broker there answers the smallest request there is."""
+    """Whether a broker replies to a minimal request."""
     try:
         with Connection(host, port) as connection:
             connection.exchange(_API_VERSIONS_V0, _CONNECT_S_MAX)

@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of everything that reads what a stranger wrote; needs the extra `fuzz`.
+"""Coverage-guided fuzzing of everything that reads untrusted bytes; needs the extra `fuzz`.
 
     python -m tools.fuzz --list
     python -m tools.fuzz --target frames --seconds 60
@@ -7,8 +7,7 @@
     seeds.py      valid inputs to start from
     __main__.py   runs one target in a process of its own, and says what it found
 
-Rule 1: a target lets only those errors pass that its callers handle. Everything else is a finding.
-Rule 2: a target also checks what must hold of the result: sizes, limits, that reading again gives the
-        same. Not crashing is the least of it.
+Rule 1: a target accepts only the errors that the production callers handle. Any other error is a finding.
+Rule 2: a target also checks the result: sizes, limits, and that decoding again gives the same value.
 Rule 3: the corpus of a target grows in .cache/fuzz and is used again by the next run.
 """

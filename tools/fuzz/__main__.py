@@ -1,7 +1,7 @@
 """`python -m tools.fuzz --target NAME --seconds N`: runs one target and fails if it found something.
 
-libFuzzer ends its process when the time is up or something was found. An input that was found is
-kept in .cache/fuzz/NAME-*, and `--replay FILE` tries it again with an ordinary traceback.
+libFuzzer ends its process when the time is up or it has a finding. The input of a finding is kept in
+.cache/fuzz/NAME-*, and `--replay FILE` runs it again with a Python traceback.
 """
 
 import argparse

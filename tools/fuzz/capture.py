@@ -1,8 +1,8 @@
 """`python -m tools.fuzz.capture`: records the requests that real clients send, into tests/fuzz/corpus.
 
-A proxy stands between the clients and a broker that advertises the proxy's address. Every request
-frame is kept once, in a file named after its API, version and content: Fetch-v17-1a2b3c4d.bin. What
-is in a file is the frame without its size.
+A proxy forwards between the clients and a broker that advertises the proxy's address. Every request frame is
+kept once, in a file named after its API, version and content: Fetch-v17-1a2b3c4d.bin. A file holds the frame
+without its size.
 
 Rule 1: no more than FRAMES_MAX of one API, version and client id, and none larger than
         FRAME_BYTES_MAX: the corpus is read by every run of the tests.
@@ -51,7 +51,7 @@ SECONDS_MAX = 20
 
 
 class Recorder:
-    """Keeps one of each kind of frame."""
+    """Keeps one frame of each kind."""
 
     def __init__(self) -> None:
         self._frames: dict[str, bytes] = {}
@@ -109,7 +109,7 @@ def _splitter(recorder: Recorder) -> Callable[[bytes], None]:
 
 @contextmanager
 def proxied(recorder: Recorder) -> Iterator[str]:
-    """The address of a proxy in front of a broker."""
+    """Run a proxy in front of a broker, and yield the proxy's address."""
     with socket.create_server(("127.0.0.1", 0)) as listening, tempfile.TemporaryDirectory() as folder:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         with serving(Path(folder) / "data", "--advertised", address) as broker:

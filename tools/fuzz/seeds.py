@@ -1,4 +1,4 @@
-"""Valid inputs, so that a fuzzer begins where decoders have begun to agree."""
+"""Valid inputs from which a fuzzer starts."""
 
 from collections.abc import Iterator
 from random import Random
@@ -54,13 +54,13 @@ def compressed() -> list[bytes]:
 
 
 def frames() -> list[bytes]:
-    """Requests of real clients, with their sizes, alone and in a row."""
+    """Request frames of real clients, with their sizes, alone and concatenated."""
     found = [len(frame).to_bytes(4, "big") + frame for _, frame in captured_frames()]
     return [*found, b"".join(found[:5])]
 
 
 def requests() -> Iterator[tuple[int, bytes]]:
-    """(number of the case, body) for every message that a decoder reads."""
+    """Pairs of case number and body, for every message that a decoder reads."""
     random = Random(1)
     for number, case in enumerate(CASES):
         for _ in range(SAMPLES_PER_CASE):

@@ -1,4 +1,4 @@
-"""What is fuzzed. Each target takes any bytes and returns, or raises what its callers handle."""
+"""The fuzz targets. Each takes any bytes, and raises only errors that its production callers handle."""
 
 import shutil
 import tempfile
@@ -49,7 +49,7 @@ class Target(NamedTuple):
 
 
 def frames(data: bytes) -> None:
-    """The same frames, or the same refusal, however the bytes are cut."""
+    """Check that any split of the bytes gives the same frames, or the same rejection."""
     whole = _split(data, [len(data)])
     cuts = [data[0] % 7 + 1 if data else 1] * (len(data) + 1)
     assert _split(data, cuts) == whole
@@ -63,7 +63,7 @@ def frames(data: bytes) -> None:
 
 
 def _split(data: bytes, sizes: Sequence[int]) -> list[bytes | None]:
-    """The frames in order; None at the end if the stream was refused."""
+    """The frames in order; None at the end if the stream was rejected."""
     receiver = FrameReceiver(FRAME_BYTES_MAX)
     found: list[bytes | None] = []
     position = 0
@@ -79,7 +79,7 @@ def _split(data: bytes, sizes: Sequence[int]) -> list[bytes | None]:
 
 
 def _feed(receiver: FrameReceiver, piece: bytes, found: list[bytes | None]) -> int:
-    """As the shell does it, without its budgets. Returns how much was taken."""
+    """Feed bytes as a connection does, without memory budgets. Returns the number of bytes consumed."""
     if not receiver.is_unfinished:
         shared = memoryview(bytearray(piece))
         position = 0
@@ -105,7 +105,7 @@ def _feed(receiver: FrameReceiver, piece: bytes, found: list[bytes | None]) -> i
 
 
 def requests(data: bytes) -> None:
-    """Decoded or refused; what was decoded is encoded to something that decodes to the same."""
+    """Check that a body is rejected, or decodes to a value that encodes and decodes to the same value."""
     if len(data) < 2:
         return
     case = CASES[int.from_bytes(data[:2], "big") % len(CASES)]
@@ -121,7 +121,7 @@ def requests(data: bytes) -> None:
 
 
 def batches(data: bytes) -> None:
-    """With its checksum mended, so that what lies behind the checksum is reached."""
+    """Check a batch with a corrected checksum, so that the code behind the checksum runs."""
     batch = bytearray(data)
     try:
         header = parse_header(batch)
@@ -162,7 +162,7 @@ def decompressors(data: bytes) -> None:
 
 
 def recovery(data: bytes) -> None:
-    """A segment that a crash or a stranger left: opening it ends, and opening again changes nothing."""
+    """Check that recovery of any segment file ends, and that a second recovery changes nothing."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-fuzz-", dir=_memory_folder()))
     try:
         (folder / _SEGMENT).write_bytes(data)
@@ -201,7 +201,7 @@ def metadata_values(data: bytes) -> None:
 
 
 def configs(data: bytes) -> None:
-    """The same bytes as a file, and as settings given one by one."""
+    """Check the bytes as a configuration file, and as single settings."""
     text = data.decode(errors="replace")
     for file, sets in ((data, []), (None, text.split("\0"))):
         try:

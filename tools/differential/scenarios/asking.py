@@ -1,4 +1,4 @@
-"""Short ways to write the questions that many scenarios ask."""
+"""Builders of requests that many scenarios use."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def every_version(api: Api[Any, Any]) -> range:
 
 
 def data_topic(name: str, partitions: int = 1, **configs: str) -> Topic:
-    """A topic whose old records stay: retention would otherwise have a clock take part."""
+    """A topic without retention by time: otherwise responses would depend on the clock."""
     named = {key.replace("_", "."): value for key, value in configs.items()}
     return Topic(name, partitions, {"retention.ms": "-1", **named})
 
@@ -66,7 +66,7 @@ def fetch_partition(partition: int, offset: int, **fields: Any) -> FetchPartitio
 def fetch(
     name: str, topic: str, *partitions: FetchPartition, version: int = 12, **fields: Any
 ) -> RequestStep:
-    """A fetch by name, or by the topic's id in versions that carry ids."""
+    """A Fetch by topic name, or by topic id in versions that have ids."""
     asked = list(partitions) or [fetch_partition(0, 0)]
 
     def message(memory: ScenarioState) -> FetchRequest:
@@ -77,6 +77,6 @@ def fetch(
 
 
 def overrides(name: str, topic: str, *keys: str) -> RequestStep:
-    """What a topic's settings have become. Brokers may need a moment to show a change."""
+    """DescribeConfigs of a topic. Brokers may return a change late."""
     resource = DescribeConfigsResource(TOPIC_RESOURCE, topic, list(keys) or None)
     return RequestStep(name, DESCRIBE_CONFIGS, 4, DescribeConfigsRequest([resource]), eventually=True)

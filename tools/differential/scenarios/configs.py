@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs, each change followed by a look at what it did."""
+"""IncrementalAlterConfigs and AlterConfigs, with a DescribeConfigs after each change."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def _change(
 
 
 def _seen(name: str, *operations: _Operation, **options: Any) -> tuple[Step, Step]:
-    """A change and what the topic's settings are then."""
+    """A change and the DescribeConfigs of the topic after it."""
     return _change(name, *operations, **options), overrides(f"{name}, then", _TOPIC)
 
 

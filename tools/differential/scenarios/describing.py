@@ -59,7 +59,7 @@ def _directories(name: str, topic: str, *partitions: int, version: int = 4) -> R
 
 
 def _moved(name: str, *asked: tuple[str, str, list[int]], version: int = 2) -> RequestStep:
-    """Replicas asked to be in a directory; `_OWN` is the one that the broker says it has."""
+    """AlterReplicaLogDirs of replicas to a directory; `_OWN` is the broker's own directory."""
 
     def message(memory: ScenarioState) -> AlterReplicaLogDirsRequest:
         own = memory.saved[_DIRECTORIES][0].log_dir

@@ -1,4 +1,4 @@
-"""Fetch without sessions: where it begins, how much it gives, how long it waits, what it refuses."""
+"""Fetch without sessions: offsets, limits, waiting, rejections."""
 
 from penstock.protocol.compression import Codec
 from penstock.protocol.messages.fetch import FETCH, FetchTopic

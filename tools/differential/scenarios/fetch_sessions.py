@@ -1,4 +1,4 @@
-"""Fetch sessions: made, continued, narrowed, lost, closed."""
+"""Fetch sessions: created, continued, reduced, forgotten, closed."""
 
 from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tools.differential.batches import batch
@@ -8,7 +8,7 @@ from tools.differential.steps import RequestStep, Scenario, ScenarioState
 _TOPIC = "session"
 _UNKNOWN_SESSION = 12345
 _CURRENT = -1
-"""Stands for the session that the broker named last."""
+"""Placeholder for the session id of the latest response."""
 
 
 def _request(topic: str, partitions: tuple[FetchPartition, ...]) -> FetchRequest:

@@ -1,4 +1,4 @@
-"""Frames and headers, good and broken, and ApiVersions, with which every conversation begins."""
+"""Frames and headers, valid and malformed, and ApiVersions, the first request of every connection."""
 
 import struct
 

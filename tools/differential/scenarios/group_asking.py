@@ -1,7 +1,7 @@
-"""Short ways to write questions about groups.
+"""Builders of requests about groups.
 
-A member is called by a name that the scenario chooses. Until the broker has given it an id, the name
-goes out as it stands, which is how a broker is asked about members it does not know.
+A scenario chooses a name for each member. Until the broker has assigned a member id, requests carry the name
+itself: that is how scenarios send requests of unknown members.
 """
 
 from struct import pack
@@ -29,7 +29,7 @@ from penstock.types import NO_TOPIC_ID
 from tools.differential.steps import NO_REPLY_S, REPLY_S_MAX, RequestStep, ScenarioState
 
 SESSION_MS = 600_000
-"""So long that no session ends while a scenario lasts, however slow the machine."""
+"""Long enough that no session times out during a scenario, even on a slow machine."""
 
 NEW_MEMBER_ID = ""
 
@@ -42,8 +42,8 @@ def newest(api: Api[Any, Any], version: int | None) -> int:
 
 
 def subscription(*topics: str, note: bytes = b"") -> bytes:
-    """What consumers put into their metadata, in its oldest form. Kafka never answers a consumer whose
-    metadata seems to announce more topics than memory holds."""
+    """Member metadata of a consumer, in its oldest version. Kafka never replies to a consumer whose metadata
+    claims more topics than fit into memory."""
     names = b"".join(_string(topic) for topic in topics)
     return pack(">hi", 0, len(topics)) + names + pack(">i", len(note)) + note
 
@@ -58,7 +58,7 @@ RANGE: Protocols = {"range": subscription("read")}
 def join(
     name: str, group: str, member: str, protocols: Protocols | None = None, **fields: Any
 ) -> RequestStep:
-    """`saves_as` remembers the id the broker gives; `silent` expects it to wait for other members."""
+    """`saves_as`: name for the member id of the response. `silent`: no response comes until others join."""
     version = fields.pop("version", JOIN_GROUP.versions[1])
     saves_as = fields.pop("saves_as", None)
     timeout_s = NO_REPLY_S if fields.pop("silent", False) else REPLY_S_MAX
@@ -84,7 +84,7 @@ def join(
 
 
 def sync(name: str, group: str, member: str, generation: int, **fields: Any) -> RequestStep:
-    """`given`: the assignments, by member."""
+    """`given`: assignments by member."""
     version = fields.pop("version", SYNC_GROUP.versions[1])
     given: dict[str, bytes] = fields.pop("given", {})
     timeout_s = NO_REPLY_S if fields.pop("silent", False) else REPLY_S_MAX
@@ -117,7 +117,7 @@ def heartbeat(name: str, group: str, member: str, generation: int, **fields: Any
 
 
 def leave(name: str, group: str, *members: tuple[str, str | None], version: int | None = None) -> RequestStep:
-    """Members with their instance ids. Before version 3 there is one, without."""
+    """Members with their instance ids. Before version 3: one member, without an instance id."""
     asked = newest(LEAVE_GROUP, version)
 
     def message(memory: ScenarioState) -> LeaveGroupRequest:
@@ -132,7 +132,7 @@ def leave(name: str, group: str, *members: tuple[str, str | None], version: int 
 
 
 def commit(name: str, group: str, topic: str, offsets: dict[int, int], **fields: Any) -> RequestStep:
-    """By the topic's id in versions that carry ids. `member` and `generation` are optional."""
+    """OffsetCommit, by topic id in versions that have ids. `member` and `generation` are optional."""
     version = fields.pop("version", 9)
     member, generation = fields.pop("member", ""), fields.pop("generation", -1)
     note, epoch = fields.pop("note", "a note"), fields.pop("epoch", -1)
@@ -152,7 +152,7 @@ def commit(name: str, group: str, topic: str, offsets: dict[int, int], **fields:
 def committed(
     name: str, group: str, topics: dict[str, list[int]] | None, *, version: int = 9, **fields: Any
 ) -> RequestStep:
-    """No topics means all that the group has. `member`, `epoch` and `eventually` are optional."""
+    """OffsetFetch; None: all topics of the group. `member`, `epoch` and `eventually` are optional."""
     member, epoch = fields.pop("member", None), fields.pop("epoch", -1)
     eventually = fields.pop("eventually", False)
 

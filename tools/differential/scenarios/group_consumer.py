@@ -38,7 +38,7 @@ Owned = dict[str, list[int]]
 
 
 def _beat(name: str, group: str, member: str, epoch: int, **fields: Any) -> RequestStep:
-    """`owns`: the partitions that the member says it has, by topic."""
+    """`owns`: the partitions that the member reports as its own, by topic."""
     version = fields.pop("version", 1)
     owns: Owned | None = fields.pop("owns", None)
     saves_as = fields.pop("saves_as", None)
@@ -59,7 +59,7 @@ def _beat(name: str, group: str, member: str, epoch: int, **fields: Any) -> Requ
 
 
 def _enter(name: str, group: str, member: str, *topics: str, **fields: Any) -> RequestStep:
-    """The first heartbeat of a member, which says everything."""
+    """The first heartbeat of a member, which carries every field."""
     said: dict[str, Any] = {
         "owns": {},
         "rebalance_timeout_ms": _REBALANCE_MS,

@@ -1,4 +1,4 @@
-"""Members of classic groups: a whole life in every version, and every way to be refused."""
+"""Members of classic groups: from join to leave in every version, and every rejection."""
 
 from penstock.protocol.messages.heartbeat import HEARTBEAT
 from penstock.protocol.messages.join_group import JOIN_GROUP
@@ -25,7 +25,7 @@ _SHORTEST_SESSION_MS = 6_000
 
 
 def _life(version: int) -> tuple[RequestStep, ...]:
-    """From the first join to the end, each request as a client of that age would send it."""
+    """From the first join to the leave, with the request versions of one client release."""
     group, member = f"life-{version}", f"member {version}"
     at_sync, at_heartbeat = newest(SYNC_GROUP, version), newest(HEARTBEAT, version)
     return (
@@ -67,7 +67,7 @@ _REFUSED_JOINS = tuple(
 
 
 def _with_member(group: str) -> tuple[RequestStep, ...]:
-    """A group with one member, called after it."""
+    """A group with one member, named after the group."""
     member = f"alone in {group}"
     return (
         join("somebody comes", group, NEW_MEMBER_ID, saves_as=member),

@@ -65,7 +65,7 @@ _BY_NAME = OffsetFetchRequestTopic(_TOPIC, partition_indexes=[0, 1])
 
 
 def _deletes_of_a_member_that_declares(version: int) -> tuple[Step, ...]:
-    """A living member writes the fields of version 0 under another number."""
+    """A live member that writes the fields of subscription version 0 under another version number."""
     group, member = f"forgetful-{version}", f"declares {version}"
     protocols = {"range": version.to_bytes(2, signed=True) + subscription("forgotten")[2:]}
     return (

@@ -1,7 +1,7 @@
-"""Two members and how they wait for one another, and members that keep their place by a name.
+"""Rebalances of two members, and static members.
 
-The second member's join is not answered until the first has come back. The scenario takes the silence
-for the answer and gives up the connection: the member stays in the group all the same.
+The second member's JoinGroup gets no response until the first member has rejoined. The scenario expects no
+response and closes the connection; the member stays in the group.
 """
 
 from penstock.protocol.messages.delete_groups import DELETE_GROUPS, DeleteGroupsRequest
@@ -41,7 +41,7 @@ def _static_join(
 
 
 def _replaced(version: int) -> tuple[RequestStep, ...]:
-    """A static member comes back, as a client of that age, while the group is stable."""
+    """A static member rejoins a stable group, with the request versions of one client release."""
     group, old, new = f"replaced-{version}", f"old {version}", f"new {version}"
     return (
         _static_join(f"v{version} joins", group, version, saves_as=old),

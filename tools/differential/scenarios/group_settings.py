@@ -44,14 +44,14 @@ def _change(
 
 
 def _shown(name: str, *keys: str, of: str = _GROUP, version: int = 4, synonyms: bool = False) -> RequestStep:
-    """Brokers may need a moment to show a change."""
+    """DescribeConfigs of a group. Brokers may return a change late."""
     resource = DescribeConfigsResource(_GROUP_RESOURCE, of, list(keys) or None)
     asked = DescribeConfigsRequest([resource], include_synonyms=synonyms)
     return RequestStep(name, DESCRIBE_CONFIGS, version, asked, eventually=True)
 
 
 def _seen(name: str, *operations: _Operation, only_validate: bool = False) -> tuple[Step, Step]:
-    """A change and what the group's settings are then."""
+    """A change and the DescribeConfigs of the group after it."""
     return _change(name, *operations, only_validate=only_validate), _shown(f"{name}, then")
 
 

@@ -1,4 +1,4 @@
-"""Produce: batches that are broken, too large, from the future, or not for this topic."""
+"""Produce: batches that are malformed, too large, have future timestamps, or violate the topic's config."""
 
 from penstock.protocol.compression import Codec, compress
 from tools.differential.batches import (
@@ -22,7 +22,7 @@ _NULL_HEADER_KEY = bytes([1, 2]) + b"x"
 
 
 _Case = tuple[str, bytes | None, int]
-"""A name, what is produced, and the version of the request."""
+"""A name, the records, and the version of the request."""
 
 
 def _case(name: str, records: bytes | None, *, version: int = 9) -> _Case:
@@ -34,9 +34,9 @@ def _gzipped(name: str, payload: bytes, **lies: int) -> _Case:
 
 
 def _scenario(topic: str, *cases: _Case, **configs: str) -> Scenario:
-    """Each batch goes to a partition of its own, so that an accepted one moves no other's offsets.
+    """Produce each batch to a partition of its own, so that batches do not influence each other's offsets.
 
-    In the end all partitions are read.
+    All partitions are fetched at the end.
     """
     partitions = [fetch_partition(index, 0) for index in range(len(cases))]
     steps = (

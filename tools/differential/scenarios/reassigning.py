@@ -1,4 +1,4 @@
-"""Reassigning partitions, electing leaders and unregistering brokers, where there is one broker."""
+"""Reassignments, leader elections and unregistering of brokers, on a single broker."""
 
 from penstock.protocol.messages.alter_partition_reassignments import (
     ALTER_PARTITION_REASSIGNMENTS,

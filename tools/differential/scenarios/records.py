@@ -1,4 +1,4 @@
-"""DeleteRecords, and what the log looks like afterwards."""
+"""DeleteRecords, and the offsets of the log after it."""
 
 from penstock.protocol.messages.delete_records import (
     DELETE_RECORDS,

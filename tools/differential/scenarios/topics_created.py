@@ -1,4 +1,4 @@
-"""CreateTopics: every way to be refused, and what a new topic looks like."""
+"""CreateTopics: every rejection, and the description of a new topic."""
 
 from penstock.protocol.messages.create_topics import (
     CREATE_TOPICS,
