@@ -25,7 +25,7 @@ def sound() -> History:
             write("a2", None, began=2, outcome="unknown"),
             write("a3", None, began=3, outcome="unknown"),
             write("b2", 4, began=4),
-            write("b3", None, began=5, outcome="refused"),
+            write("b3", None, began=5, outcome="rejected"),
         ],
         reads=[*reads("c", (0, "a1"), (1, "b1"), (2, "a2")), *reads("d", (1, "b1"), (2, "a2"), (4, "b2"))],
         final=reads("final", (0, "a1"), (1, "b1"), (2, "a2"), (4, "b2")),
@@ -65,13 +65,13 @@ def test_what_was_acknowledged_last_is_there_too() -> None:
     assert kinds(history) == {"unseen"}
 
 
-def test_what_a_consumer_saw_and_is_gone_is_lost_although_nobody_acknowledged_it() -> None:
+def test_a_value_that_was_read_and_is_gone_is_lost_also_unacknowledged() -> None:
     history = sound()
     history.final = reads("final", (0, "a1"), (1, "b1"), (2, "b2"))
     assert "inconsistent-offsets" in kinds(history)
 
 
-def test_what_was_refused_is_not_there() -> None:
+def test_the_value_of_a_rejected_write_is_not_stored() -> None:
     history = sound()
     history.final += reads("final", (5, "b3"))
     assert kinds(history) == {"rejected-read"}
@@ -101,13 +101,13 @@ def test_records_are_where_the_broker_said() -> None:
     assert kinds(history) == {"wrong-offset"}
 
 
-def test_what_somebody_was_given_stays_there() -> None:
+def test_a_value_that_was_read_stays_there() -> None:
     history = sound()
     history.reads += reads("e", (5, "b9"))
     assert kinds(history) == {"vanished-read"}
 
 
-def test_the_place_that_a_consumer_has_reached_is_there() -> None:
+def test_the_position_of_a_consumer_is_in_range() -> None:
     history = sound()
     history.denials.append(Denial("c", 0, "out of range"))
     assert kinds(history) == {"denied-position"}
@@ -128,7 +128,7 @@ def in_group(*held: tuple[str, tuple[tuple[int, str], ...]]) -> History:
     return history
 
 
-def test_a_group_may_be_given_records_again_by_another_member() -> None:
+def test_another_member_of_a_group_may_read_records_again() -> None:
     assert anomalies(in_group(("m1", ALL[:3]), ("m2", ALL[1:]))) == []
 
 
@@ -142,18 +142,18 @@ def test_a_group_gets_every_record() -> None:
     assert anomalies(history) == [Anomaly("group-missed", 0, "g: a2 at 2")]
 
 
-def test_a_group_goes_on_where_it_said_that_it_was() -> None:
+def test_a_group_goes_on_at_its_committed_offset() -> None:
     history = in_group(("m1", ALL), ("m2", ALL[1:]))
     history.commits = [Commit("g", 0, 1, 15.0), Commit("g", 0, 4, 21.0), Commit("other", 0, 4, 15.0)]
-    assert anomalies(history) == [], "what is stored after a member was given the partition says nothing"
+    assert anomalies(history) == [], "what is stored after an assignment proves nothing"
     history.commits.append(Commit("g", 0, 2, 18.0, is_stored=False))
-    assert anomalies(history) == [], "nobody knows whether it is"
+    assert anomalies(history) == [], "a commit without a reply may have failed"
     history.commits.append(Commit("g", 0, 2, 19.0))
     history.commits.append(Commit("g", 0, 1, 15.5))
-    assert anomalies(history) == [Anomaly("committed-offset-back", 0, "m2 began at 1, and 2 was stored")]
+    assert anomalies(history) == [Anomaly("committed-offset-back", 0, "m2 began at 1, and 2 was committed")]
 
 
-def test_a_member_that_comes_late_may_store_an_older_place() -> None:
+def test_a_late_member_may_commit_an_older_offset() -> None:
     history = in_group(("m1", ALL), ("m2", ALL[1:]))
     history.commits = [Commit("g", 0, 2, 15.0), Commit("g", 0, 1, inf, is_stored=False)]
     assert anomalies(history) == []

@@ -76,14 +76,14 @@ def test_a_report_names_what_was_found_and_what_was_not_tried() -> None:
     )
     lines = report(history, [Anomaly("duplicate", 0, "x is at 1, 2")], 3, {"power loss": "no loop devices"})
     text = "\n".join(lines)
-    assert "never answered 3" in text
+    assert "without an outcome 3" in text
     assert "    kill                       1     4.00   4.00   4.00" in text
     assert "NOT TRIED      power loss: no loop devices" in text
     assert "duplicate 1 times" in text
     assert "duplicate, partition 0: x is at 1, 2" in text
 
 
-def test_a_run_in_which_something_never_worked_says_nothing() -> None:
+def test_a_run_without_a_kind_of_operation_proves_nothing() -> None:
     history = History(
         writes=told(0, 1.0),
         reads=given("r", 0, 1.0),
@@ -93,6 +93,6 @@ def test_a_run_in_which_something_never_worked_says_nothing() -> None:
     )
     assert missing_coverage(history) == []
     history.group_reads["h"] = []
-    assert missing_coverage(history) == ["nothing was read by some group: this says nothing"]
+    assert missing_coverage(history) == ["nothing was read by some group: this run proves nothing"]
     history.writes[0] = history.writes[0]._replace(outcome=Outcome.UNKNOWN)
-    assert missing_coverage(history)[0] == "nothing was written: this says nothing"
+    assert missing_coverage(history)[0] == "nothing was written: this run proves nothing"
