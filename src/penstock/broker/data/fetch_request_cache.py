@@ -218,9 +218,7 @@ class FetchRequestCache:
             known = topic.entries.pop(before)
             replaced.append(known)
             # A new object, because an earlier request may still wait with the old one (rule 3).
-            targets = FetchTarget(known.key, params)
-            if known.partition is not None:
-                targets.find(known.partition)
+            targets = FetchTarget(known.key, params, known.partition)
         elif self._reserve(1):
             targets = FetchTarget(FetchPartitionKey(topic.name, topic.topic_id, number), params)
         else:
