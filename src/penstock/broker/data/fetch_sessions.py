@@ -72,9 +72,8 @@ class FetchTarget:
 
 
 class TopicRun(NamedTuple):
-    """Consecutive partitions of one topic in a request."""
+    """Consecutive partitions of one topic in a cached request, which names topics by id."""
 
-    topic: str
     topic_id: TopicId
     partitions: int
 

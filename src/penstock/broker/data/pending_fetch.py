@@ -287,8 +287,8 @@ def _remember(results: list[tuple[FetchTarget, PartitionData]]) -> None:
 
 def _by_run(runs: list[TopicRun], answers: list[PartitionData]) -> list[FetchableTopicResponse]:
     responses, begin = [], 0
-    for topic, topic_id, count in runs:
-        responses.append(FetchableTopicResponse(topic, topic_id, answers[begin : begin + count]))
+    for topic_id, count in runs:
+        responses.append(FetchableTopicResponse("", topic_id, answers[begin : begin + count]))
         begin += count
     return responses
 
