@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks import (
     compaction,
     end_to_end,
+    fetches,
     groups_commits,
     groups_many,
     groups_rebalance,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Settings], Iterator[Figure]]] = {
     "start": start.measure,
     "memory": memory.measure,
     "requests": requests.measure,
+    "fetches": fetches.measure,
     "latency": latency.measure,
     "end_to_end": end_to_end.measure,
     "throughput": throughput.measure,

@@ -48,7 +48,7 @@ INSTEAD = {
     "Way": "InterBrokerLink",
     "Witnesses": "PeerLeaseCheck",
     "World": "Environment",
-    "at_end": "cached_empty_reply",
+    "at_end": "empty_reply",
     "burden": "memory_cost",
     "doomed": "pending_deletion",
     "insist": "retry",

@@ -50,6 +50,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.data.append import BatchAppender
 from penstock.broker.data.fetch_reader import NO_FOLLOWERS, FetchReader, Followers
 from penstock.broker.data.fetch_sessions import FetchSessions
+from penstock.broker.data.pending_fetch import FetchCapacity
 from penstock.broker.data.pending_produce import PRODUCE_LIMITS, ProduceLimits
 from penstock.broker.data.timestamp_lookups import TimeLookups
 from penstock.broker.groups.group_coordinator import GroupCoordinator
@@ -127,10 +128,11 @@ def _produce(parts: HandlerDependencies) -> Produce:
 def _log_handlers(parts: HandlerDependencies) -> list[ServingHandler]:
     storage, partitions = parts.storage, parts.storage.partitions
     fetch_config = parts.cluster.config.fetch
-    reads = FetchReader(partitions, parts.cold_reads, parts.followers)
+    reader = FetchReader(partitions, parts.cold_reads, parts.followers)
     sessions = FetchSessions(fetch_config.sessions_max, parts.clock, parts.randomness)
+    capacity = FetchCapacity(parts.free_reply_bytes, fetch_config.fetch_bytes_max)
     return [
-        Fetch(reads, sessions, parts.tasks, fetch_config.fetch_bytes_max, parts.free_reply_bytes),
+        Fetch(reader, parts.followers, sessions, capacity, parts.tasks),
         ListOffsets(partitions, parts.lookups),
         OffsetForLeaderEpoch(partitions),
         DeleteRecords(parts.cluster, partitions, storage),

@@ -1,18 +1,19 @@
 """The fast path for plain produce replies: one partition, no error, packed with one call.
 
-The bytes are those of `encode_response`, at a third of the cost. All replies for a topic differ only in the
-offsets and a few other numbers, so the layout is cached by topic name or id.
+Broker CPU of a produce of one record: 13.4 µs, and 16.1 µs if the general encoder makes its reply (medians of
+five runs, `python -m benchmarks.run --only requests --partitions 1`, flush policy os, two busy cores).
 
-Rule 1: replies of any other form are left to the general encoder, which is always correct.
-Rule 2: at most TOPICS_KEPT_MAX layouts are cached, and only for topics that exist: an error reply has the
+The bytes are those of `encode_response`. Replies of any other form are left to it.
+
+Rule 1: layouts are cached for TOPICS_KEPT_MAX topics, and only for topics that exist: an error reply has the
         name that the client chose, which may be as long as its request.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from struct import Struct as Layout
 from typing import Final, NamedTuple
 
-from penstock.limits import TOPIC_NAME_CHARACTERS_MAX
 from penstock.protocol.encoders import varint_bytes
 from penstock.protocol.messages.produce import PRODUCE, PartitionProduceResponse, ProduceResponse
 
@@ -35,7 +36,16 @@ class _ReplyLayout(NamedTuple):
     topic: bytes
 
 
-_layouts: dict[str | bytes, _ReplyLayout] = {}
+@lru_cache(TOPICS_KEPT_MAX)
+def _layout(topic: str | bytes) -> _ReplyLayout:
+    """The layout of all plain replies for a topic, by its name or id."""
+    encoded = topic
+    if isinstance(encoded, str):
+        name = encoded.encode()
+        encoded = varint_bytes(len(name) + 1) + name
+    # A tag section (x) follows the correlation id, the partition, the topic and the body.
+    layout = Layout(f">iixB{len(encoded)}sBihqqqBBxxix")
+    return _ReplyLayout(layout.pack, layout.size - _SIZE_BYTES, encoded)
 
 
 def encode_plain_reply(version: int, correlation_id: int, reply: ProduceResponse) -> bytes | None:
@@ -55,11 +65,7 @@ def encode_plain_reply(version: int, correlation_id: int, reply: ProduceResponse
         or answer.current_leader is not _NO_LEADER
     ):
         return None
-    key = topic.name if version < TOPIC_IDS_SINCE else topic.topic_id
-    reply_layout = _layouts.get(key) or _layout_for(key)
-    if reply_layout is None:
-        return None
-    pack, size, encoded = reply_layout
+    pack, size, encoded = _layout(topic.name if version < TOPIC_IDS_SINCE else topic.topic_id)
     return pack(
         size,
         correlation_id,
@@ -75,18 +81,3 @@ def encode_plain_reply(version: int, correlation_id: int, reply: ProduceResponse
         _NULL,
         reply.throttle_time_ms,
     )
-
-
-def _layout_for(topic: str | bytes) -> _ReplyLayout | None:
-    if len(topic) > TOPIC_NAME_CHARACTERS_MAX:
-        return None
-    if len(_layouts) >= TOPICS_KEPT_MAX:
-        _layouts.clear()
-    encoded = topic
-    if isinstance(encoded, str):
-        name = encoded.encode()
-        encoded = varint_bytes(len(name) + 1) + name
-    # A tag section (x) follows the correlation id, the partition, the topic and the body.
-    layout = Layout(f">iixB{len(encoded)}sBihqqqBBxxix")
-    reply_layout = _layouts[topic] = _ReplyLayout(layout.pack, layout.size - _SIZE_BYTES, encoded)
-    return reply_layout

@@ -40,12 +40,7 @@ from penstock.log.reading.time_lookup import TimedSegment, TimeLookup
 from penstock.log.retention import SegmentFacts
 from penstock.log.validation import FastCheckLimits, check_batch, passes_fast_checks, read_batch
 from penstock.protocol.batches import BatchHeader
-from penstock.protocol.messages.fetch import (
-    EpochEndOffset,
-    FetchPartition,
-    PartitionData,
-    ReadyPartitionData,
-)
+from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
 from penstock.replication.following import Applied, FetchOutcome, FetchPosition, FollowerRole, Ignored
 from penstock.replication.leading import (
     CommittedPartitionState,
@@ -89,7 +84,6 @@ class Partition:
         "_requires_record_checks",
         "_uncommitted",
         "batches_waiting",
-        "cached_empty_reply",
         "committed_bytes",
         "failure",
         "fetch_waits",
@@ -147,8 +141,6 @@ class Partition:
         """Own ends above the high watermark, each with the bytes appended up to it."""
         self.leading: LeaderRole | None = None
         self.following: FollowerRole | None = None
-        self.cached_empty_reply: ReadyPartitionData | None = None
-        """Last reply to a fetch at the high watermark; None once it is outdated."""
         self.fetch_waits: dict[Callable[[int], None], int] = {}
         """Called with the number when there is more to read, or on a failure. Ordered, for fairness."""
         self.follower_waits: dict[Callable[[int], None], int] = {}
@@ -332,21 +324,19 @@ class Partition:
         if offset <= self.high_watermark:
             return
         self.high_watermark = offset
-        self.cached_empty_reply = None
         if committed_bytes > self.committed_bytes:
             self.committed_bytes = committed_bytes
         if self.produce_waits.queue:
             self.produce_waits.release(offset)
         if self.fetch_waits:
-            self._wake_fetches()
+            _wake(self.fetch_waits)
 
     def go_offline(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
         """Reject every request from now on, including those that wait."""
         # Set first: the callbacks of the waits below must find the partition offline.
         self.offline = ApiError(code, reason)
-        self.cached_empty_reply = None
         self._fail_waits(code)
-        self._wake_fetches()
+        _wake(self.fetch_waits)
         _wake(self.follower_waits)
         self._wake_replica_waits()
 
@@ -375,23 +365,23 @@ class Partition:
         if self.offline is not None:
             raise self.offline.again()
 
-    def _wake_fetches(self) -> None:
-        _wake(self.fetch_waits)
-
     # Reading
 
     def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> BatchesRead | ColdRead:
         """Read whole batches below the high watermark. A ColdRead is for a worker thread."""
         self.require_online()
+        self._require_in_log(offset)
+        if offset >= self.high_watermark:
+            return BatchesRead(b"", offset, 0)
+        return self.log.read(offset, self.high_watermark, bytes_max, at_least_one=at_least_one)
+
+    def _require_in_log(self, offset: Offset) -> None:
         log = self.log
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is not within {log.log_start_offset} to {log.log_end_offset}",
             )
-        if offset >= self.high_watermark:
-            return BatchesRead(b"", offset, 0)
-        return log.read(offset, self.high_watermark, bytes_max, at_least_one=at_least_one)
 
     def keep_indexes(self, loaded: Sequence[LoadedIndexes]) -> None:
         """Keep indexes that a worker thread loaded; rebuilt ones are scheduled for disk."""
@@ -413,6 +403,16 @@ class Partition:
         if epoch == self.leader_epoch:
             return epoch, self.log.log_end_offset
         return self.log.epochs.end_of(epoch, self.log.log_end_offset)
+
+    def diverging(self, params: FetchPartition) -> EpochEndOffset | None:
+        """End of the last common epoch; None if this log begins with all that the reader has fetched."""
+        asked = LeaderEpoch(params.last_fetched_epoch)
+        if asked == NO_EPOCH:
+            return None  # the reader has no records
+        epoch, end = self.end_of_epoch(asked)
+        if epoch == NO_EPOCH:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
+        return None if epoch == asked and end >= params.fetch_offset else EpochEndOffset(epoch, end)
 
     def time_lookup(self) -> TimeLookup:
         """Collect the values with which a worker thread finds an offset by timestamp."""
@@ -437,14 +437,10 @@ class Partition:
         if params.current_leader_epoch < 0:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, "a follower says under which epoch it fetches")
         self.check_epoch(params.current_leader_epoch)
-        diverging = self._diverging(params)
+        diverging = self.diverging(params)
         if diverging is not None:
             return FollowerFetchResult(diverging, None)
-        if not log.log_start_offset <= offset <= log.log_end_offset:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not within {log.log_start_offset} to {log.log_end_offset}",
-            )
+        self._require_in_log(offset)
         # Before `fetched`, which compares the follower's log start with it before the follower may join the
         # ISR.
         leading.own_start = log.stored_start
@@ -452,16 +448,6 @@ class Partition:
         self._advance_high_watermark(leading.high_watermark)
         self._wake_replica_waits()
         return FollowerFetchResult(None, proposal)
-
-    def _diverging(self, params: FetchPartition) -> EpochEndOffset | None:
-        """End of the last common epoch; None if this log begins with all of the follower's log."""
-        asked = LeaderEpoch(params.last_fetched_epoch)
-        if asked == NO_EPOCH:
-            return None  # the follower has no records
-        epoch, end = self.end_of_epoch(asked)
-        if epoch == NO_EPOCH:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
-        return None if epoch == asked and end >= params.fetch_offset else EpochEndOffset(epoch, end)
 
     def read_for_follower(
         self, offset: Offset, bytes_max: int, *, at_least_one: bool
@@ -530,11 +516,10 @@ class Partition:
         """Adapt to a log whose end was truncated. No visible record was removed, except after an unclean
         election: then records that clients have seen are no longer there.
         """
-        self.cached_empty_reply = None
         self.high_watermark = self._clamp_to_log(self.high_watermark)
         if self.log.is_dirty:
             self._on_dirty(self)
-        self._wake_fetches()
+        _wake(self.fetch_waits)
 
     # Deleting records
 

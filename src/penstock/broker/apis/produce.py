@@ -38,9 +38,7 @@ from penstock.broker.data.pending_produce import (
     PRODUCE_LIMITS,
     PendingProduce,
     ProduceLimits,
-    ProduceWithoutAcks,
     QueuedAppends,
-    QueuedProduce,
     UnreplicatedAppends,
     acknowledgeable_end,
     rejected_partition,
@@ -102,7 +100,7 @@ class Produce:
     ) -> ProduceResponse | DeferredReply | None:
         answers: list[PartitionProduceResponse] = []
         waiting: UnreplicatedAppends = []
-        turns: QueuedAppends = []
+        queued: QueuedAppends = []
         responses = []
         names_left, acks = RECORDS_NAMED_MAX, request.acks
         if acks == ACKS_LEADER and self._is_cut_off():
@@ -122,13 +120,10 @@ class Produce:
                     answers.append(answer)
                     continue
                 if isinstance(appended, QueuedAppend):
-                    turns.append((len(answers), partition, appended))
+                    queued.append((len(answers), partition, appended))
                     answers.append(PartitionProduceResponse(data.index))
                     continue
-                reached = partition.high_watermark
-                if acks == ACKS_LEADER:
-                    reached = acknowledgeable_end(partition, is_local=True)
-                if appended.end_offset > reached:
+                if appended.end_offset > acknowledgeable_end(partition, acks):
                     waiting.append((len(answers), partition, appended))
                 start = partition.log.log_start_offset
                 answers.append(
@@ -138,20 +133,18 @@ class Produce:
                 )
             if topic.partition_data:
                 responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers[first:]))
-        if turns:
-            in_turn = ProduceWithoutAcks if acks == ACKS_NONE else QueuedProduce
-            wait_ms = self._wait_ms_max if acks == ACKS_NONE else min(request.timeout_ms, self._wait_ms_max)
-            progress = in_turn(responses, answers, self._deadline(request), acks)
-            return progress.begin(waiting, turns, names_left=names_left, wait_ms=wait_ms)
-        if request.acks == ACKS_NONE:
+        if waiting or queued:
+            deadline = self._clock.monotonic() + request.timeout_ms / 1000
+            pending = PendingProduce(responses, answers, deadline, acks)
+            if queued:
+                timeout_ms = self._wait_ms_max if acks == ACKS_NONE else request.timeout_ms
+                wait_ms = min(timeout_ms, self._wait_ms_max)
+                pending.wait_for_appends(queued, names_left=names_left, wait_ms=wait_ms)
+            return pending.wait_for_replicas(waiting)
+        if acks == ACKS_NONE:
             require_success(answers)
             return None
-        if not waiting:
-            return ProduceResponse(responses)
-        return PendingProduce(responses, answers, self._deadline(request), acks).wait(waiting)
-
-    def _deadline(self, request: ProduceRequest) -> float:
-        return self._clock.monotonic() + request.timeout_ms / 1000
+        return ProduceResponse(responses)
 
     def _find(
         self, topic: TopicProduceData, index: int, request: ProduceRequest, context: RequestContext

@@ -49,7 +49,7 @@ class QueuedAppend:
     def drop(self) -> None:
         """Discard the batch without storing it and without calling `then`, unless it was finished before."""
         job_queue = self._partition.job_queue
-        assert job_queue is not None, "somebody was waited for"
+        assert job_queue is not None, "the batch was queued"
         if self._job is not None and job_queue.drop(self._job):
             self.end()
 
@@ -86,37 +86,36 @@ class BatchAppender:
             if (rejection := self._rejection(partition, problem, request)) is problem:
                 raise
             raise rejection from problem
-        return self._wait(partition, answer, request) if isinstance(answer, DeepValidation) else answer
+        return self._queue(partition, answer, request) if isinstance(answer, DeepValidation) else answer
 
-    def _wait(
-        self, partition: Partition, inspection: DeepValidation, request: ProduceRequest
+    def _queue(
+        self, partition: Partition, validation: DeepValidation, request: ProduceRequest
     ) -> QueuedAppend:
-        job_queue, turn = partition.job_queue, QueuedAppend(partition)
-        assert job_queue is not None, "what is to wait has somebody to wait for"
-        size_bytes = INSPECTION_BYTES + len(inspection.batch)
+        job_queue, queued = partition.job_queue, QueuedAppend(partition)
+        assert job_queue is not None, "without a queue every validation runs at once"
+        size_bytes = INSPECTION_BYTES + len(validation.batch)
         if not job_queue.has_room(partition, size_bytes):
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be looked into; try again later"
             )
 
-        def inspected(result: ValidatedBatch | None, error: BaseException | None) -> None:
+        def validated(result: ValidatedBatch | None, error: BaseException | None) -> None:
             # Decremented on every path: while the count is above 0, all later batches of the partition are
             # queued.
-            turn.end()
+            queued.end()
+            # Replies leave in request order, so requests behind this one would wait for ever without an
+            # outcome.
+            outcome: Appended | ApiError = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
             try:
                 outcome = self._stored(partition, result, error, request)
-            except BaseException:
-                # Replies leave in request order, so requests behind this one would wait for ever without an
-                # outcome.
-                turn.finish(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
-                raise
-            turn.finish(outcome)
+            finally:
+                queued.finish(outcome)
 
         # The batch is copied because the connection overwrites the request's bytes with the next read.
-        job = job_queue.add(partition, size_bytes, inspection.copied().run, inspected)
+        job = job_queue.add(partition, size_bytes, validation.copied().run, validated)
         assert job is not None, "there was room for it"
-        turn.begin(job)
-        return turn
+        queued.begin(job)
+        return queued
 
     def _stored(
         self,
@@ -145,12 +144,9 @@ class BatchAppender:
             # A deposed leader finds a sequence gap where the real leader has the missing batches. Producers
             # treat this error as fatal, so it is returned only by a confirmed leader; otherwise the producer
             # gets a retriable error.
-            leadership_confirmed = self._leadership_confirmed(partition, problem.detail)
-            return (
-                problem
-                if leadership_confirmed
-                else ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead")
-            )
+            if not self._leadership_confirmed(partition, problem.detail):
+                return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead")
+            return problem
         if problem.code is ErrorCode.INVALID_TXN_STATE and request.transactional_id is None:
             return ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return problem

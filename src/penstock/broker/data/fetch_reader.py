@@ -18,7 +18,7 @@ from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
 from penstock.broker.network.memory_budget import MemoryBudget
 from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
-from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX
+from penstock.limits import BATCH_BYTES_MAX, FETCH_BYTES_TOTAL_MAX, FETCH_WAIT_MS_MAX
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead
 from penstock.metadata.cluster_image import NO_NODE
 from penstock.protocol.messages.fetch import (
@@ -26,13 +26,14 @@ from penstock.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchPartition,
+    FetchRequest,
     PartitionData,
     ReadyPartitionData,
 )
 from penstock.replication.following import UNKNOWN_LEADER, FollowerRole
 from penstock.replication.partition import Partition
 from penstock.replication.replica_manager import ReplicaManager
-from penstock.types import LeaderEpoch, Offset
+from penstock.types import Offset
 
 READ_COMMITTED = 1
 NOT_FOUND = frozenset(
@@ -47,21 +48,41 @@ NOT_FOUND = frozenset(
 NO_RECORDS = BatchesRead(b"", Offset(0), 0)
 NOT_CACHEABLE = -1
 NO_REPLICA_EPOCH = -1
+NOT_DIVERGING: Final = EpochEndOffset()
+RACKS_SINCE: Final = 11
 _pack_empty_reply = Layout(">ihqqqBiBx").pack
 """Encoder of a partition without records in flexible versions: index, error code, high watermark, last stable
 offset, log start offset, aborted transactions, preferred read replica, records, tags.
 """
 
 
-class FetchLimits(NamedTuple):
+class FetchParams(NamedTuple):
+    """Parameters of a fetch request, apart from its partitions."""
+
     bytes_max: int
     isolation_level: int
     replica_id: int
     replica_epoch: int = NO_REPLICA_EPOCH
     may_read_from_follower: bool = False
-    """Whether a follower may reply to the fetch, too."""
+    """Whether the client supports reading from followers (KIP-392)."""
     rack: str = ""
-    """The rack of the client, for choosing the replica to read from. Empty: the client sent none."""
+    """Rack of the client, for choosing the replica to read from. Empty: the leader serves every client."""
+    wait_ms: int = 0
+    bytes_min: int = 0
+
+    @classmethod
+    def of(cls, request: FetchRequest, version: int, *, is_rack_aware: bool) -> "FetchParams":
+        state = request.replica_state
+        return cls(
+            bytes_max=request.max_bytes,
+            isolation_level=request.isolation_level,
+            replica_id=request.replica_id if request.replica_id >= 0 else state.replica_id,
+            replica_epoch=state.replica_epoch,
+            may_read_from_follower=version >= RACKS_SINCE,
+            rack=request.rack_id if is_rack_aware else "",
+            wait_ms=min(request.max_wait_ms, FETCH_WAIT_MS_MAX),
+            bytes_min=request.min_bytes,
+        )
 
 
 class Followers(Protocol):
@@ -89,7 +110,7 @@ class Followers(Protocol):
         ...
 
     def fetched(
-        self, partition: Partition, params: FetchPartition, limits: FetchLimits
+        self, partition: Partition, params: FetchPartition, sender: FetchParams
     ) -> EpochEndOffset | None:
         """Record a follower's fetch. Returns where the follower's log diverges from the leader's, if it does.
         ApiError: the sender may not fetch this partition as a follower.
@@ -112,7 +133,7 @@ class NoFollowers:
         pass
 
     def fetched(
-        self, partition: Partition, params: FetchPartition, limits: FetchLimits
+        self, partition: Partition, params: FetchPartition, sender: FetchParams
     ) -> EpochEndOffset | None:
         raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
 
@@ -123,30 +144,44 @@ NO_FOLLOWERS: Final = NoFollowers()
 class FetchResult:
     """The partitions read so far for one fetch."""
 
-    __slots__ = (
-        "answers",
-        "bytes_left",
-        "empty_reply_key",
-        "has_diverged",
-        "has_error",
-        "is_cold",
-        "limits",
-        "size",
-    )
+    __slots__ = ("answers", "bytes_left", "empty_reply_key", "ends_wait", "is_cold", "params", "size")
 
-    def __init__(self, limits: FetchLimits, empty_reply_key: int = NOT_CACHEABLE) -> None:
-        self.limits = limits
+    def __init__(self, params: FetchParams, empty_reply_key: int = NOT_CACHEABLE) -> None:
+        self.params = params
         self.empty_reply_key = empty_reply_key
         """Key of the pre-encoded empty replies that this fetch can use; NOT_CACHEABLE: none."""
-        self.bytes_left = limits.bytes_max
+        self.bytes_left = params.bytes_max
         self.answers: list[PartitionData] = []
         """Partition responses, in the order of the fetch targets."""
         self.size = 0
-        self.has_error = False
-        self.has_diverged = False
-        """Whether the log of some partition diverges from what its reader has fetched before."""
+        self.ends_wait = False
+        """Whether the client must be told something other than records at once: an error, a diverging log, or
+        another replica to read from.
+        """
         self.is_cold = False
         """Whether reading stopped at a partition whose bytes are not in memory."""
+
+    def records_of(self, partition: Partition, found: BatchesRead) -> PartitionData:
+        size = len(found.data)
+        self.size += size
+        self.bytes_left = max(self.bytes_left - size, 0)
+        high = partition.high_watermark
+        return PartitionData(
+            partition_index=partition.name.partition,
+            high_watermark=high,
+            last_stable_offset=high,
+            log_start_offset=partition.log.log_start_offset,
+            aborted_transactions=[] if self.params.isolation_level == READ_COMMITTED else None,
+            records=found.data,
+        )
+
+    def rejected(self, index: int, code: ErrorCode) -> PartitionData:
+        """The response for a rejected partition. As in Kafka, a partition that was found has a null list of
+        aborted transactions, and one that was not found has an empty list.
+        """
+        self.ends_wait = True
+        aborted: list[AbortedTransaction] | None = [] if code in NOT_FOUND else None
+        return PartitionData(index, code, -1, -1, -1, aborted_transactions=aborted, records=b"")
 
 
 class FetchReader:
@@ -163,84 +198,78 @@ class FetchReader:
         self._followers = followers
         self._cold_budget = MemoryBudget(bytes_total_max)
 
-    @property
-    def is_rack_aware(self) -> bool:
-        return self._followers.is_rack_aware
-
-    def session_error(self, broker_id: int, broker_epoch: int) -> ErrorCode | None:
-        """The error that rejects a follower's whole fetch; None: each partition is checked on its own."""
-        try:
-            self._followers.require_session(broker_id, broker_epoch)
-        except ApiError as rejection:
-            return rejection.code
-        return None
-
     def find(self, key: FetchPartitionKey) -> Partition | None:
         if key.topic:
             return self._partitions.find(key.topic, key.partition)
         return self._partitions.find_by_id(key.topic_id, key.partition)
 
-    def gather(self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext) -> FetchResult:
+    def gather(self, targets: list[FetchTarget], params: FetchParams, context: RequestContext) -> FetchResult:
         """Read what is in memory. Stops at the first partition whose bytes are not."""
-        empty_reply_key = _empty_reply_key(limits, context)
-        fetch_result = FetchResult(limits, empty_reply_key)
-        add = fetch_result.answers.append
-        for entry in targets:
-            partition = entry.partition
+        empty_reply_key = _empty_reply_key(params, context)
+        result = FetchResult(params, empty_reply_key)
+        add = result.answers.append
+        for target in targets:
+            partition = target.partition
             # Hot path: most partitions of a large fetch are read to their end, and were at the previous
-            # fetch. Every field that the pre-encoded reply depends on is compared, so a reply of another
+            # fetch. Everything that can change about the pre-encoded reply is compared, so a reply of another
             # state is never sent.
             if (
                 partition is not None
-                and (ready := partition.cached_empty_reply) is not None
-                and ready.high_watermark == entry.fast_path_offset
+                and (ready := target.empty_reply) is not None
+                and ready.high_watermark == partition.high_watermark
                 and ready.isolation_level == empty_reply_key
                 and ready.log_start_offset == partition.log.log_start_offset
+                and partition.offline is None
             ):
                 add(ready)
                 continue
-            data = self._read(entry, fetch_result, context)
+            data = self._read(target, result, context)
             if isinstance(data, ColdRead):
-                fetch_result.is_cold = True
-                return fetch_result
+                result.is_cold = True
+                return result
             add(data)
-        return fetch_result
+        return result
 
     def gather_again(
-        self, targets: list[FetchTarget], idle: FetchResult, moved: Iterable[int], context: RequestContext
+        self,
+        targets: list[FetchTarget],
+        params: FetchParams,
+        context: RequestContext,
+        idle: list[PartitionData],
+        moved: Iterable[int],
     ) -> FetchResult:
-        """Repeat a `gather` that found no records, reading only the partitions that changed since, by their
-        index.
+        """Repeat a `gather` that found no records, whose responses are `idle`. Only the partitions that
+        changed since, `moved` by their index, are read.
         """
-        fetch_result = FetchResult(idle.limits, idle.empty_reply_key)
-        fetch_result.answers = idle.answers.copy()
+        result = FetchResult(params, _empty_reply_key(params, context))
+        result.answers = idle.copy()
         for number in sorted(moved):
-            data = self._read(targets[number], fetch_result, context)
+            data = self._read(targets[number], result, context)
             if isinstance(data, ColdRead):
-                fetch_result.is_cold = True
-                return fetch_result
-            fetch_result.answers[number] = data
-        return fetch_result
+                result.is_cold = True
+                return result
+            result.answers[number] = data
+        return result
 
     async def gather_cold(
-        self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext
+        self, targets: list[FetchTarget], params: FetchParams, context: RequestContext
     ) -> FetchResult:
         """Read every partition, first waiting for memory and then for the device."""
         # The first batch is read whole even if the request's limit is smaller.
-        need = max(limits.bytes_max, BATCH_BYTES_MAX)
+        need = max(params.bytes_max, BATCH_BYTES_MAX)
         await self._take_memory(need)
         try:
-            fetch_result = FetchResult(limits, _empty_reply_key(limits, context))
-            for entry in targets:
-                data = self._read(entry, fetch_result, context)
+            result = FetchResult(params, _empty_reply_key(params, context))
+            for target in targets:
+                data = self._read(target, result, context)
                 while isinstance(data, ColdRead):
                     try:
-                        data = await self._read_cold(entry, data, fetch_result)
+                        data = await self._read_cold(target, data, result)
                     # The same position is looked up again in the segments that the log has now.
                     except SegmentsChanged:
-                        data = self._read(entry, fetch_result, context)
-                fetch_result.answers.append(data)
-            return fetch_result
+                        data = self._read(target, result, context)
+                result.answers.append(data)
+            return result
         finally:
             self._cold_budget.release(need)
 
@@ -268,45 +297,46 @@ class FetchReader:
             raise
 
     def _read(
-        self, entry: FetchTarget, fetch_result: FetchResult, context: RequestContext
+        self, target: FetchTarget, result: FetchResult, context: RequestContext
     ) -> PartitionData | ColdRead:
+        partition, target.empty_reply = target.partition, None
         try:
-            partition = entry.partition
             if partition is None or partition.offline is not None or context.denied:
-                partition = self._authorised(entry.key, context)
-                entry.find(partition)
-            found = self._found_in(partition, entry.params, fetch_result)
+                target.partition = partition = self._authorised(target.key, context)
+            found = self._found_in(partition, target.params, result)
         except ApiError as rejection:
-            fetch_result.has_error = True
             # Only OFFSET_OUT_OF_RANGE needs a check of leadership; other errors are retriable or correct
             # anyway.
             if rejection.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
-                return _rejected(entry.key.partition, rejection.code)
+                return result.rejected(target.key.partition, rejection.code)
             assert partition is not None, "it was looked into"
-            return self._out_of_range(entry, partition, fetch_result.limits, context.peer)
+            return self._out_of_range(target, partition, result, context.peer)
         except (StorageFailed, StorageFull) as problem:  # the file was closed, and cannot be opened again
-            fetch_result.has_error = True
             assert partition is not None, "it was looked into"
             if isinstance(problem, StorageFailed):
                 self._cold_reads.report_failed_read(partition, problem)
-            return _rejected(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        if (
-            found is NO_RECORDS
-            and fetch_result.empty_reply_key != NOT_CACHEABLE
-            and partition.following is None
-        ):
-            # A follower's reply is not cached: the fast path of `gather` skips the check whether it may
-            # serve.
-            return _cache_empty_reply(partition, fetch_result.empty_reply_key)
+            return result.rejected(target.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
         if isinstance(found, PartitionData):
-            fetch_result.has_diverged = True
+            result.ends_wait = True
             return found
-        return found if isinstance(found, ColdRead) else _answer(partition, found, fetch_result)
+        if isinstance(found, ColdRead):
+            return found
+        # The fast path of `gather` checks neither what the client fetched last nor whether a follower may
+        # serve, so replies that depend on those are not cached.
+        if (
+            found is not NO_RECORDS
+            or result.empty_reply_key == NOT_CACHEABLE
+            or target.params.last_fetched_epoch >= 0
+            or partition.following is not None
+        ):
+            return result.records_of(partition, found)
+        target.empty_reply = ready = _empty_reply(partition, result.empty_reply_key)
+        return ready
 
     def _out_of_range(
-        self, entry: FetchTarget, partition: Partition, limits: FetchLimits, peer: str
+        self, target: FetchTarget, partition: Partition, result: FetchResult, peer: str
     ) -> PartitionData:
-        params, is_follower = entry.params, limits.replica_id >= 0
+        params, is_follower = target.params, result.params.replica_id >= 0
         # Below the log start the records are certainly gone. Beyond the end, the records may exist on another
         # leader: a consumer with auto.offset.reset=earliest would start over because of a deposed leader's
         # reply.
@@ -316,8 +346,8 @@ class FetchReader:
         )
         claim = f"{params.fetch_offset} is out of range for {peer}"
         if is_beyond and not is_follower and not self._followers.leadership_confirmed(partition, claim):
-            return _rejected(entry.key.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        answer = _rejected(entry.key.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return result.rejected(target.key.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        answer = result.rejected(target.key.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
         if is_follower:
             # Where the follower restarts after a full truncation.
             answer.log_start_offset = partition.log.log_start_offset
@@ -332,70 +362,60 @@ class FetchReader:
         return partition
 
     def _found_in(
-        self, partition: Partition, params: FetchPartition, fetch_result: FetchResult
+        self, partition: Partition, params: FetchPartition, result: FetchResult
     ) -> BatchesRead | ColdRead | PartitionData:
-        if fetch_result.limits.replica_id >= 0:
-            return self._found_for_follower(partition, params, fetch_result)
+        """The batches for the client, or the response that it gets instead of batches."""
+        if result.params.replica_id >= 0:
+            return self._found_for_follower(partition, params, result)
         # Fences a client with a stale leader epoch before anything is read (KIP-320).
         partition.check_epoch(params.current_leader_epoch)
         if partition.following is not None:
             partition.require_online()
-            if not fetch_result.limits.may_read_from_follower or not _may_serve(
+            if not result.params.may_read_from_follower or not _may_serve(
                 partition.following, partition, params
             ):
                 partition.require_leader()
-        elif (
-            fetch_result.limits.rack
-            and (sent := self._sent_elsewhere(partition, params, fetch_result)) is not None
-        ):
-            return sent
+        elif result.params.rack:
+            node = self._followers.nearest(partition, result.params.rack, Offset(params.fetch_offset))
+            if node != NO_NODE:  # the client is sent to the replica in its rack
+                return _without_records(partition, preferred_read_replica=node)
         # Truncation detection (KIP-595): a reader that fetched records of a diverged log must truncate first.
-        if params.last_fetched_epoch >= 0 and (diverged := _divergence(partition, params)) is not None:
-            return diverged
+        if params.last_fetched_epoch >= 0:
+            if params.last_fetched_epoch > partition.leader_epoch:
+                detail = f"leader epoch {params.last_fetched_epoch} has not begun"
+                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
+            diverging = partition.diverging(params)
+            if diverging is not None:
+                return _without_records(partition, diverging)
         offset = Offset(params.fetch_offset)
         if offset == partition.high_watermark and partition.offline is None:
             return NO_RECORDS  # usual case: the consumer has read everything that is visible
-        limit = min(params.partition_max_bytes, fetch_result.bytes_left)
-        return partition.read(offset, limit, at_least_one=fetch_result.size == 0)
-
-    def _sent_elsewhere(
-        self, partition: Partition, params: FetchPartition, fetch_result: FetchResult
-    ) -> PartitionData | None:
-        """The reply that sends the client to the replica in its rack; None: this broker serves the fetch."""
-        node = self._followers.nearest(partition, fetch_result.limits.rack, Offset(params.fetch_offset))
-        if node == NO_NODE:
-            return None
-        answer = _diverging_reply(partition, params, EpochEndOffset())
-        answer.preferred_read_replica = node
-        return answer
+        limit = min(params.partition_max_bytes, result.bytes_left)
+        return partition.read(offset, limit, at_least_one=result.size == 0)
 
     def _found_for_follower(
-        self, partition: Partition, params: FetchPartition, fetch_result: FetchResult
+        self, partition: Partition, params: FetchPartition, result: FetchResult
     ) -> BatchesRead | ColdRead | PartitionData:
         # The fetch offset acknowledges everything below it, so it is recorded before records are read.
-        diverging = self._followers.fetched(partition, params, fetch_result.limits)
+        diverging = self._followers.fetched(partition, params, result.params)
         if diverging is not None:
-            return _diverging_reply(partition, params, diverging)
-        limit = min(params.partition_max_bytes, fetch_result.bytes_left)
+            return _without_records(partition, diverging)
+        limit = min(params.partition_max_bytes, result.bytes_left)
         offset = Offset(params.fetch_offset)
         if offset == partition.log.log_end_offset:
             return NO_RECORDS
-        return partition.read_for_follower(offset, limit, at_least_one=fetch_result.size == 0)
+        return partition.read_for_follower(offset, limit, at_least_one=result.size == 0)
 
-    async def _read_cold(
-        self, entry: FetchTarget, read: ColdRead, fetch_result: FetchResult
-    ) -> PartitionData:
-        partition = entry.partition
+    async def _read_cold(self, target: FetchTarget, read: ColdRead, result: FetchResult) -> PartitionData:
+        partition = target.partition
         assert partition is not None, "the read was planned for it"
         try:
-            result = await self._cold_reads.run(partition, read)
+            cold = await self._cold_reads.run(partition, read)
         except ApiError as rejection:
-            fetch_result.has_error = True
-            return _rejected(entry.key.partition, rejection.code)
+            return result.rejected(target.key.partition, rejection.code)
         except (CorruptData, StorageFailed, StorageFull):
-            fetch_result.has_error = True
-            return _rejected(entry.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        return _answer(partition, result.found, fetch_result)
+            return result.rejected(target.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        return result.records_of(partition, cold.found)
 
 
 def _may_serve(following: FollowerRole, partition: Partition, params: FetchPartition) -> bool:
@@ -408,46 +428,34 @@ def _may_serve(following: FollowerRole, partition: Partition, params: FetchParti
     return following.leader_id != UNKNOWN_LEADER and params.fetch_offset <= partition.log.log_end_offset
 
 
-def _divergence(partition: Partition, params: FetchPartition) -> PartitionData | None:
-    """The end of the client's last fetched epoch in this log if the two diverge; None if this log has all
-    that the client fetched.
-    """
-    asked = params.last_fetched_epoch
-    if asked > partition.leader_epoch:
-        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"leader epoch {asked} has not begun")
-    epoch, end_offset = partition.end_of_epoch(LeaderEpoch(asked))
-    # The epoch cache has no entry at or below this epoch, so the point of divergence is unknown.
-    if end_offset < 0:
-        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
-    if epoch == asked and end_offset >= params.fetch_offset:
-        return None
-    return _diverging_reply(partition, params, EpochEndOffset(epoch, end_offset))
-
-
-def _diverging_reply(
-    partition: Partition, params: FetchPartition, diverging: EpochEndOffset
+def _without_records(
+    partition: Partition,
+    diverging: EpochEndOffset = NOT_DIVERGING,
+    *,
+    preferred_read_replica: int = NO_NODE,
 ) -> PartitionData:
     return PartitionData(
-        partition_index=params.partition,
+        partition_index=partition.name.partition,
         high_watermark=partition.high_watermark,
         last_stable_offset=partition.high_watermark,
         log_start_offset=partition.log.log_start_offset,
         diverging_epoch=diverging,
+        preferred_read_replica=preferred_read_replica,
         records=b"",
     )
 
 
-def _empty_reply_key(limits: FetchLimits, context: RequestContext) -> int:
-    is_usual = FETCH.is_flexible(context.version) and not context.denied and limits.replica_id < 0
-    is_usual = is_usual and not limits.rack
-    return limits.isolation_level if is_usual else NOT_CACHEABLE
+def _empty_reply_key(params: FetchParams, context: RequestContext) -> int:
+    is_usual = FETCH.is_flexible(context.version) and not context.denied
+    is_usual = is_usual and params.replica_id < 0 and not params.rack
+    return params.isolation_level if is_usual else NOT_CACHEABLE
 
 
-def _cache_empty_reply(partition: Partition, isolation_level: int) -> ReadyPartitionData:
-    """Pre-encode the reply of a partition that was read to its end. All fetches at the end share it."""
+def _empty_reply(partition: Partition, isolation_level: int) -> ReadyPartitionData:
+    """The pre-encoded response for a partition that was read to its end."""
     index, high, start = partition.name.partition, partition.high_watermark, partition.log.log_start_offset
     has_list = isolation_level == READ_COMMITTED
-    partition.cached_empty_reply = ready = ReadyPartitionData(
+    return ReadyPartitionData(
         partition_index=index,
         high_watermark=high,
         last_stable_offset=high,
@@ -457,27 +465,3 @@ def _cache_empty_reply(partition: Partition, isolation_level: int) -> ReadyParti
         isolation_level=isolation_level,
         encoded=_pack_empty_reply(index, 0, high, high, start, has_list, -1, 1),
     )
-    return ready
-
-
-def _answer(partition: Partition, found: BatchesRead, fetch_result: FetchResult) -> PartitionData:
-    size = len(found.data)
-    fetch_result.size += size
-    fetch_result.bytes_left = max(fetch_result.bytes_left - size, 0)
-    high = partition.high_watermark
-    return PartitionData(
-        partition_index=partition.name.partition,
-        high_watermark=high,
-        last_stable_offset=high,
-        log_start_offset=partition.log.log_start_offset,
-        aborted_transactions=[] if fetch_result.limits.isolation_level == READ_COMMITTED else None,
-        records=found.data,
-    )
-
-
-def _rejected(index: int, code: ErrorCode) -> PartitionData:
-    """The response for a rejected partition. As in Kafka, a partition that was found has a null list of
-    aborted transactions, and one that was not found has an empty list.
-    """
-    aborted: list[AbortedTransaction] | None = [] if code in NOT_FOUND else None
-    return PartitionData(index, code, -1, -1, -1, aborted_transactions=aborted, records=b"")

@@ -1,4 +1,7 @@
-"""Decodes full fetch requests that repeat the previous one except for a few offsets.
+"""The cache of a connection's last fetch request, for full requests that repeat it except for a few offsets.
+
+Broker CPU of a fetch of 1,000 idle partitions: 0.62 ms, and 2.8 ms without this cache (medians of three runs
+of `python -m benchmarks.run --only fetches --partitions 1000 --quick` on two busy cores).
 
 A client without a fetch session names everything it reads in every fetch. librdkafka is one: it sends
 
@@ -11,7 +14,7 @@ the cache looks entries up by their bytes and decodes only the new ones.
 
 Rule 1: `recall` returns exactly what the decoder and FetchSessions would make of the request, or nothing. All
         parts of the request are compared or checked byte by byte. A request that has tags, names a partition
-        twice or names an unknown topic is left to the decoder.
+        twice or names an unknown topic is left to the decoder, and so are versions before VERSION_MIN.
 Rule 2: each partition of a topic is cached once, with the parameters it was last fetched with. The partitions
         that all connections cache are counted (FetchCacheBudget). The requests of a connection that finds no
         room are decoded in full.
@@ -28,7 +31,6 @@ import msgspec
 from penstock.broker.data.fetch_sessions import (
     FINAL_EPOCH,
     NO_SESSION,
-    TOPIC_IDS_SINCE,
     CachedFetchRequest,
     FetchPartitionKey,
     FetchTarget,
@@ -43,10 +45,14 @@ from penstock.limits import (
 )
 from penstock.protocol.decoders import varint
 from penstock.protocol.frames import RequestHeader
-from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from penstock.protocol.schema import Struct
 from penstock.types import TopicId
 
+VERSION_MIN: Final = 15
+"""Topics have ids, and the request begins with max wait. librdkafka sends version 16 since 2.4, and version
+11, which has no tags, before.
+"""
 HEAD_BYTES_MAX: Final = 512
 RACK_BYTES_MAX: Final = 127
 _KEY_AND_VERSION_BYTES: Final = 4
@@ -54,10 +60,7 @@ _SAME_FROM: Final = 8
 _CORRELATION_ID: Final = Layout(">4xi").unpack_from
 _BEFORE_TOPICS_BYTES: Final = 21
 """Max wait, min bytes and max bytes, isolation level, session id and session epoch."""
-_REPLICA_ID_BYTES: Final = 4
-_REPLICA_STATE_SINCE: Final = 15
 _ID_BYTES: Final = 16
-_ONE_BYTE_MAX: Final = 127
 _NO_TOPICS_FORGOTTEN: Final = b"\x01"
 _NO_TAGS: Final = b"\x00"
 
@@ -80,10 +83,9 @@ class FetchCacheBudget:
 class _Topic:
     """The cached partitions of a topic: entries as they were on the wire, and their decoded form."""
 
-    __slots__ = ("entries", "name", "numbers", "topic_id")
+    __slots__ = ("entries", "numbers", "topic_id")
 
-    def __init__(self, name: str, topic_id: TopicId) -> None:
-        self.name = name
+    def __init__(self, topic_id: TopicId) -> None:
         self.topic_id = topic_id
         self.entries: dict[bytes, FetchTarget] = {}
         self.numbers: dict[int, bytes] = {}
@@ -96,7 +98,6 @@ class _FetchPattern(NamedTuple):
     head: bytes
     tail: bytes
     topics_at: int
-    names_ids: bool
     header: RequestHeader
     request: FetchRequest
 
@@ -110,7 +111,7 @@ class FetchRequestCache:
         self._memory = memory
         self._pattern: _FetchPattern | None = None
         self._topics: dict[bytes, _Topic] = {}
-        """By the topic's name or id as encoded on the wire."""
+        """By the topic's id."""
         self._taken = 0
 
     def recall(self, frame: memoryview) -> tuple[RequestHeader, CachedFetchRequest] | None:
@@ -139,12 +140,10 @@ class FetchRequestCache:
         count = sum([len(topic.partitions) for topic in request.topics])
         if pattern is None or count < FETCH_REPEATS_PARTITIONS_MIN:
             return
-        topics = {
-            _on_the_wire(topic, pattern): _Topic(topic.topic, topic.topic_id) for topic in request.topics
-        }
-        if b"" in topics or not self._reserve(FETCH_REPEATS_TOPIC_PARTITIONS * len(topics)):
+        topic_ids = {topic.topic_id for topic in request.topics}
+        if not self._reserve(FETCH_REPEATS_TOPIC_PARTITIONS * len(topic_ids)):
             return
-        self._pattern, self._topics = pattern, topics
+        self._pattern, self._topics = pattern, {topic_id: _Topic(topic_id) for topic_id in topic_ids}
         data = bytes(frame)
         end = len(data) - len(pattern.tail)
         # The request is looked up once to fill the cache. A request that its own cache cannot decode is not
@@ -175,9 +174,8 @@ class FetchRequestCache:
             if not 0 < count - 1 <= 2 * len(self._topics):  # a topic may appear in two runs
                 return None
             for _ in range(count - 1):
-                reference_end = position + (_ID_BYTES if pattern.names_ids else data[position])
-                topic = self._topics.get(data[position:reference_end])
-                size, position = varint(data, reference_end)
+                topic = self._topics.get(data[position : position + _ID_BYTES])
+                size, position = varint(data, position + _ID_BYTES)
                 stop = position + (size - 1) * _ENTRY.size
                 if topic is None or not position <= stop < end or data[stop : stop + 1] != _NO_TAGS:
                     return None
@@ -185,7 +183,7 @@ class FetchRequestCache:
                 if found is None:
                     return None
                 targets += found
-                runs.append(TopicRun(topic.name, topic.topic_id, len(found)))
+                runs.append(TopicRun(topic.topic_id, len(found)))
                 position = stop + 1
         except (IndexError, ProtocolError):
             return None
@@ -194,7 +192,19 @@ class FetchRequestCache:
         # this request replaced.
         if position != end or len(named) != len(targets) or not named.isdisjoint(replaced):
             return None
-        return _recalled(pattern.request, targets, runs)
+        template = pattern.request
+        return CachedFetchRequest(
+            max_wait_ms=template.max_wait_ms,
+            min_bytes=template.min_bytes,
+            max_bytes=template.max_bytes,
+            isolation_level=template.isolation_level,
+            session_id=template.session_id,
+            session_epoch=template.session_epoch,
+            topics=[FetchTopic(topic_id=run.topic_id) for run in runs],
+            rack_id=template.rack_id,
+            targets=targets,
+            runs=runs,
+        )
 
     def _partitions(self, topic: _Topic, row: bytes, replaced: list[FetchTarget]) -> list[FetchTarget] | None:
         """The fetch targets of the entries in `row`. None if one of them cannot be cached."""
@@ -218,48 +228,31 @@ class FetchRequestCache:
             known = topic.entries.pop(before)
             replaced.append(known)
             # A new object, because an earlier request may still wait with the old one (rule 3).
-            targets = FetchTarget(known.key, params)
-            if known.partition is not None:
-                targets.find(known.partition)
+            target = FetchTarget(known.key, params, known.partition)
         elif self._reserve(1):
-            targets = FetchTarget(FetchPartitionKey(topic.name, topic.topic_id, number), params)
+            target = FetchTarget(FetchPartitionKey("", topic.topic_id, number), params)
         else:
             return None
-        topic.entries[entry] = targets
+        topic.entries[entry] = target
         topic.numbers[number] = entry
-        return targets
+        return target
 
 
 def _entries(row: bytes) -> Iterator[bytes]:
-    """Split a row into entries. Large parts are split 64 entries at a time, which takes a third less time."""
+    """Split a row into entries. Large parts are split 64 entries at a time: one at a time, a fetch of 1,000
+    idle partitions takes 0.68 ms instead of 0.62 ms.
+    """
     middle = len(row) - len(row) % (_ENTRY.size * _WIDTH)
     wide, rest = _split_wide(row[:middle]), _split(row[middle:])
     return chain(chain.from_iterable(wide), chain.from_iterable(rest))
-
-
-def _recalled(request: FetchRequest, targets: list[FetchTarget], runs: list[TopicRun]) -> CachedFetchRequest:
-    return CachedFetchRequest(
-        replica_id=request.replica_id,
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        max_bytes=request.max_bytes,
-        isolation_level=request.isolation_level,
-        session_id=request.session_id,
-        session_epoch=request.session_epoch,
-        topics=[FetchTopic(topic, topic_id) for topic, topic_id, _ in runs],
-        rack_id=request.rack_id,
-        targets=targets,
-        runs=runs,
-    )
 
 
 def _pattern(
     frame: memoryview, header: RequestHeader, position: int, request: FetchRequest
 ) -> _FetchPattern | None:
     """The constant parts of a request; None: requests of this kind are not cached."""
-    version = header.api_version
     is_plain = (
-        FETCH.is_flexible(version)
+        header.api_version >= VERSION_MIN
         and request.session_id == NO_SESSION
         and request.session_epoch == FINAL_EPOCH
         and not request.forgotten_topics_data
@@ -267,7 +260,7 @@ def _pattern(
         and request.replica_state == ReplicaState()
     )
     rack = request.rack_id.encode()
-    topics_at = position + _BEFORE_TOPICS_BYTES + _REPLICA_ID_BYTES * (version < _REPLICA_STATE_SINCE)
+    topics_at = position + _BEFORE_TOPICS_BYTES
     if not is_plain or len(rack) >= RACK_BYTES_MAX or topics_at > HEAD_BYTES_MAX:
         return None
     return _FetchPattern(
@@ -275,15 +268,6 @@ def _pattern(
         head=bytes(frame[_SAME_FROM:topics_at]),
         tail=_NO_TOPICS_FORGOTTEN + bytes((len(rack) + 1,)) + rack + _NO_TAGS,
         topics_at=topics_at,
-        names_ids=version >= TOPIC_IDS_SINCE,
         header=header,
         request=msgspec.structs.replace(request, topics=[]),
     )
-
-
-def _on_the_wire(topic: FetchTopic, pattern: _FetchPattern) -> bytes:
-    """The topic's reference as encoded in requests; empty if such a reference is not cached."""
-    if pattern.names_ids:
-        return topic.topic_id
-    name = topic.topic.encode()
-    return bytes((len(name) + 1,)) + name if len(name) < _ONE_BYTE_MAX else b""

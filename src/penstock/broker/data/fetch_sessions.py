@@ -27,7 +27,7 @@ from penstock.limits import (
     INT_MAX,
     TOPIC_NAME_CHARACTERS_MAX,
 )
-from penstock.protocol.messages.fetch import FetchPartition, FetchRequest
+from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, ReadyPartitionData
 from penstock.replication.partition import Partition
 from penstock.types import NO_TOPIC_ID, TopicId
 
@@ -35,7 +35,6 @@ NO_SESSION: Final = 0
 FULL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 TOPIC_IDS_SINCE: Final = 13
-NO_EPOCH: Final = -1
 UNSET_OFFSET: Final = -2
 """A marker that equals no offset of any partition."""
 
@@ -50,44 +49,31 @@ class FetchPartitionKey(NamedTuple):
 class FetchTarget:
     """A partition to fetch, and what the broker last sent the client about it."""
 
-    __slots__ = ("fast_path_offset", "key", "params", "partition", "sent_high_watermark", "sent_log_start")
+    __slots__ = ("empty_reply", "key", "params", "partition", "sent_high_watermark", "sent_log_start")
 
-    def __init__(self, key: FetchPartitionKey, params: FetchPartition) -> None:
+    def __init__(
+        self, key: FetchPartitionKey, params: FetchPartition, partition: Partition | None = None
+    ) -> None:
         self.key = key
         self.params = params
-        self.partition: Partition | None = None
+        self.partition = partition
         """The partition object, from when it is found until it goes offline: clients fetch the same
         partitions again and again.
         """
-        self.fast_path_offset = UNSET_OFFSET
-        """The fetch offset, if the pre-encoded empty reply may be used; UNSET_OFFSET if the request needs an
-        epoch check first.
-        """
+        self.empty_reply: ReadyPartitionData | None = None
+        """The last response, pre-encoded, if these parameters found the partition read to its end."""
         self.sent_high_watermark = UNSET_OFFSET
         self.sent_log_start = UNSET_OFFSET
-
-    def find(self, partition: Partition) -> None:
-        self.partition = partition
-        params = self.params
-        # A request with a last fetched epoch, or with another leader epoch, must be validated by the slow
-        # path.
-        is_plain = params.last_fetched_epoch < 0 and params.current_leader_epoch in (
-            NO_EPOCH,
-            partition.leader_epoch,
-        )
-        self.fast_path_offset = params.fetch_offset if is_plain else UNSET_OFFSET
 
     def update(self, params: FetchPartition) -> None:
         """Replace the parameters that the partition is fetched with."""
         self.params = params
-        if self.partition is not None:
-            self.find(self.partition)
+        self.empty_reply = None
 
 
 class TopicRun(NamedTuple):
-    """Consecutive partitions of one topic in a request."""
+    """Consecutive partitions of one topic in a cached request, which names topics by id."""
 
-    topic: str
     topic_id: TopicId
     partitions: int
 

@@ -77,8 +77,19 @@ def weigh_produce(request: ProduceRequest, frame_bytes: int) -> int:
     return DECODED_REQUEST_BYTES + DECODED_PARTITION_BYTES * count
 
 
-class PendingProduce:
-    __slots__ = ("_answers", "_is_local", "_later", "_responses", "_wait")
+class PendingProduce(ProduceWait):
+    """A produce request that waits: replied to when the wait that its partitions release has ended."""
+
+    __slots__ = (
+        "_acks",
+        "_answers",
+        "_is_abandoned",
+        "_later",
+        "_names_left",
+        "_queued",
+        "_responses",
+        "_timer",
+    )
 
     def __init__(
         self,
@@ -87,138 +98,110 @@ class PendingProduce:
         deadline: float,
         acks: int = ACKS_ALL,
     ) -> None:
-        self._is_local = acks == ACKS_LEADER
-        """Whether the request waits for the leader only (acks=1), not for the in-sync replicas."""
+        super().__init__(deadline, self._reply)
+        self._acks = acks
         self._responses = responses
         self._answers = answers
         """All partition responses within `responses`, by their index in the request."""
         self._later = DeferredReply()
-        self._wait = ProduceWait(deadline, self._done)
+        self._queued: dict[int, QueuedAppend] = {}
+        """Appends that still wait for their validation, by the index of their response."""
+        self._names_left = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_abandoned = False
 
-    def wait(self, waiting: UnreplicatedAppends) -> DeferredReply:
-        for number, partition, appended in waiting:
-            waits = partition.local_waits if self._is_local else partition.produce_waits
-            waits.add(appended.end_offset, self._wait, number)
-        return self._later
-
-    def _done(self, wait: ProduceWait) -> None:
-        for number, code in wait.errors.items():
-            self._answers[number].error_code = code
-            self._answers[number].base_offset = -1
-        self._finish()
-
-    def _finish(self) -> None:
-        self._later.finish(ProduceResponse(self._responses))
-
-
-class QueuedProduce(PendingProduce):
-    """A pending produce with batches that must be validated first."""
-
-    __slots__ = ("_is_abandoned", "_names_left", "_timer", "_turns")
-
-    def begin(
-        self, waiting: UnreplicatedAppends, turns: QueuedAppends, *, names_left: int, wait_ms: int
-    ) -> DeferredReply:
+    def wait_for_appends(self, queued: QueuedAppends, *, names_left: int, wait_ms: int) -> None:
         """`names_left`: how many rejected records the reply may still list. `wait_ms`: how long batches may
         stay queued.
         """
-        self._later.abandon = self._abandon
-        self._wait_for_turns(turns, names_left=names_left, wait_ms=wait_ms)
-        return self.wait(waiting)
-
-    def _wait_for_turns(self, turns: QueuedAppends, *, names_left: int, wait_ms: int) -> None:
-        self._is_abandoned = False
         self._names_left = names_left
-        self._turns: dict[int, QueuedAppend] = {}
-        for number, partition, turn in turns:
+        for number, partition, append in queued:
             # Registered as outstanding before anything can finish: the reply must not be sent while a batch
             # is queued.
-            self._wait.outstanding.add(number)
-            self._turns[number] = turn
-            turn.then = partial(self._has_had_its_turn, number, partition)
+            self.outstanding.add(number)
+            self._queued[number] = append
+            append.then = partial(self._append_ended, number, partition)
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_is_up)
+        if self._acks == ACKS_NONE:
+            require_success(self._answers)  # batches that were rejected before any was queued
+        else:
+            self._later.abandon = self._abandon
 
-    def _has_had_its_turn(self, number: int, partition: Partition, outcome: Appended | ApiError) -> None:
-        del self._turns[number]
+    def wait_for_replicas(self, waiting: UnreplicatedAppends) -> DeferredReply:
+        for number, partition, appended in waiting:
+            waits = partition.local_waits if self._acks == ACKS_LEADER else partition.produce_waits
+            waits.add(appended.end_offset, self, number)
+        return self._later
+
+    def _append_ended(self, number: int, partition: Partition, outcome: Appended | ApiError) -> None:
+        del self._queued[number]
         answer = self._answers[number]
         if isinstance(outcome, ApiError):
             _fill_rejection(answer, partition, outcome, self._names_left)
             self._names_left -= len(answer.record_errors)
-            self._wait.reached(number)
+            self.reached(number)
             return
         answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms
         answer.log_start_offset = partition.log.log_start_offset
-        self._is_appended(number, partition, outcome)
-
-    def _is_appended(self, number: int, partition: Partition, appended: Appended) -> None:
         # The append itself may have advanced the high watermark, if no other replica is in sync.
-        if appended.end_offset > acknowledgeable_end(partition, is_local=self._is_local):
-            waits = partition.local_waits if self._is_local else partition.produce_waits
-            waits.add(appended.end_offset, self._wait, number)
+        if outcome.end_offset > acknowledgeable_end(partition, self._acks):
+            self.wait_for_replicas([(number, partition, outcome)])
         else:
-            self._wait.reached(number)
+            self.reached(number)
 
     def _time_is_up(self) -> None:
         # Only queued batches fail here. A batch that was appended keeps waiting for its replicas until the
         # request's own deadline.
-        for number in self._drop_turns():
-            self._wait.failed(number, ErrorCode.REQUEST_TIMED_OUT)
+        for number in self._drop_queued():
+            self.failed(number, ErrorCode.REQUEST_TIMED_OUT)
 
-    def _drop_turns(self) -> list[int]:
-        turns, self._turns = self._turns, {}
-        for turn in turns.values():
-            turn.drop()
-        return list(turns)
-
-    def _done(self, wait: ProduceWait) -> None:
-        if not self._is_abandoned:
-            self._timer.cancel()
-            # After a failure or a timeout some batches may still be queued: rule 1.
-            self._drop_turns()
-            super()._done(wait)
+    def _drop_queued(self) -> list[int]:
+        """Drop the batches that are still queued (rules 1 and 2). Returns the indexes of their responses."""
+        if self._timer is None:
+            return []  # usual case: no batch was queued
+        self._timer.cancel()
+        queued, self._queued = self._queued, {}
+        for append in queued.values():
+            append.drop()
+        return list(queued)
 
     def _abandon(self) -> None:
         """Release the reply of a client that has disconnected. Its appended batches may still wait for
         replicas.
         """
         self._is_abandoned = True
-        self._timer.cancel()
-        # Rule 2: a batch that was not appended yet is dropped.
-        self._drop_turns()
+        self._drop_queued()
         self._responses, self._answers = [], []
 
+    def _reply(self, _: ProduceWait) -> None:
+        if self._is_abandoned:
+            return
+        # After a failure or a timeout some batches may still be queued.
+        self._drop_queued()
+        for number, code in self.errors.items():
+            self._answers[number].error_code = code
+            self._answers[number].base_offset = -1
+        self._later.finish(self._outcome())
 
-class ProduceWithoutAcks(QueuedProduce):
-    """A produce with acks=0: finished when all of its queued batches were appended or rejected."""
-
-    __slots__ = ()
-
-    def begin(
-        self, waiting: UnreplicatedAppends, turns: QueuedAppends, *, names_left: int, wait_ms: int
-    ) -> DeferredReply:
-        self._wait_for_turns(turns, names_left=names_left, wait_ms=wait_ms)
-        require_success(self._answers)  # batches that were rejected before any was queued
-        return self._later
-
-    def _is_appended(self, number: int, partition: Partition, appended: Appended) -> None:
-        self._wait.reached(number)
-
-    def _finish(self) -> None:
+    def _outcome(self) -> ProduceResponse | NoReply | ProtocolError:
+        if self._acks != ACKS_NONE:
+            return ProduceResponse(self._responses)
         try:
             require_success(self._answers)
         except ProtocolError as problem:
-            self._later.finish(problem)
-        else:
-            self._later.finish(NoReply.DONE)
+            return problem
+        return NoReply.DONE
 
 
-def acknowledgeable_end(partition: Partition, *, is_local: bool) -> Offset:
+def acknowledgeable_end(partition: Partition, acks: int) -> Offset:
     """Offset up to which produce requests are acknowledged: the high watermark, or the leader's own end for
-    acks=1.
+    acks=1. With acks=0 nothing is waited for.
     """
+    if acks == ACKS_NONE:
+        return partition.log.log_end_offset
     leading = partition.leading
-    return leading.own_end if is_local and leading is not None else partition.high_watermark
+    return leading.own_end if acks == ACKS_LEADER and leading is not None else partition.high_watermark
 
 
 def rejected_partition(

@@ -13,7 +13,7 @@ Rule 2: a fetch counts only if the fetching process holds the broker's session, 
 import asyncio
 
 from penstock.broker.cluster.metadata_service import MetadataService
-from penstock.broker.data.fetch_reader import FetchLimits
+from penstock.broker.data.fetch_reader import FetchParams
 from penstock.broker.replication.isr_updates import IsrUpdates, OwnBrokerEpoch
 from penstock.broker.replication.leadership_check import LeadershipCheck
 from penstock.errors import ApiError, ErrorCode
@@ -49,16 +49,16 @@ class ClusterFollowers:
         require_session(self._cluster.image, broker_id, broker_epoch)
 
     def fetched(
-        self, partition: Partition, params: FetchPartition, limits: FetchLimits
+        self, partition: Partition, params: FetchPartition, sender: FetchParams
     ) -> EpochEndOffset | None:
         image = self._cluster.image
         # Checked again: the fetch may have waited in purgatory while the follower's session ended.
-        self.require_session(limits.replica_id, limits.replica_epoch)
+        self.require_session(sender.replica_id, sender.replica_epoch)
         fetched = FollowerFetchState(
-            limits.replica_id,
-            limits.replica_epoch,
+            sender.replica_id,
+            sender.replica_epoch,
             Offset(params.fetch_offset),
-            _epoch_to_join_with(image, limits.replica_id),
+            _epoch_to_join_with(image, sender.replica_id),
             Offset(params.log_start_offset),
         )
         # May advance the high watermark. The partition counts acknowledgements over the maximal ISR

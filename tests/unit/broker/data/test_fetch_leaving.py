@@ -8,8 +8,9 @@ from pathlib import Path
 
 from penstock.broker.apis.fetch import Fetch
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchReader
+from penstock.broker.data.fetch_reader import NO_FOLLOWERS, FetchReader
 from penstock.broker.data.fetch_sessions import FetchSessions
+from penstock.broker.data.pending_fetch import FetchCapacity
 from penstock.broker.router import DeferredReply
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.host.clock import SystemClock
@@ -39,7 +40,8 @@ class Wiring:
         self.tasks = Tasks(lambda name, failure: self.failed.append(failure))
         self.reads = FetchReader(inside.partitions, ColdReads(inside.pool, lambda partition, problem: None))
         sessions = FetchSessions(10, SystemClock(), SystemRandomness())
-        self.fetch = Fetch(self.reads, sessions, self.tasks, 2**20, lambda: 2**20)
+        capacity = FetchCapacity(lambda: 2**20, 2**20)
+        self.fetch = Fetch(self.reads, NO_FOLLOWERS, sessions, capacity, self.tasks)
 
     def begin(self, offset: int, *, wait_ms: int = 0) -> DeferredReply:
         wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1)

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchLimits, FetchReader, FetchResult
+from penstock.broker.data.fetch_reader import FetchParams, FetchReader, FetchResult
 from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
 from penstock.broker.storage.cold_reads import ColdReads
-from penstock.errors import CorruptData, ErrorCode
+from penstock.errors import ApiError, CorruptData, ErrorCode
 from penstock.limits import BATCH_BYTES_MAX
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead, ColdResult, LoadedIndexes
 from penstock.protocol.compiler import encode
@@ -28,11 +28,9 @@ class ColdPartition:
 
     name = TopicPartition("t", 0)
     high_watermark = 10
-    offline = None
+    offline: ApiError | None = None
     leader_epoch = 0
     following = None
-    cached_empty_reply: ReadyPartitionData | None = None
-
     is_truncating = False
 
     def __init__(self) -> None:
@@ -84,7 +82,7 @@ class Reading:
         wanted = [
             FetchTarget(KEY, FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=bytes_max))
         ]
-        return asyncio.create_task(self.reads.gather_cold(wanted, FetchLimits(bytes_max, 0, -1), CONTEXT))
+        return asyncio.create_task(self.reads.gather_cold(wanted, FetchParams(bytes_max, 0, -1), CONTEXT))
 
 
 async def turn() -> None:
@@ -141,8 +139,8 @@ def test_what_is_said_at_the_end_of_a_partition_is_made_once_and_said_right(
     reading.partition.log_start_offset = 4
     context = CONTEXT.for_request(version, "tests", frozenset())
     wanted = [FetchTarget(KEY, FetchPartition(partition=0, fetch_offset=10, partition_max_bytes=100))]
-    limits = FetchLimits(100, isolation_level, -1)
-    first, again = (reading.reads.gather(wanted, limits, context).answers[0] for _ in range(2))
+    fetch = FetchParams(100, isolation_level, -1)
+    first, again = (reading.reads.gather(wanted, fetch, context).answers[0] for _ in range(2))
     expected = PartitionData(
         0, 0, 10, 10, 4, aborted_transactions=[] if isolation_level else None, records=b""
     )
@@ -163,17 +161,36 @@ def test_what_was_said_is_not_said_when_it_is_no_longer_so(
     reading: Reading, change: str, offset: int, isolation_level: int
 ) -> None:
     context = CONTEXT.for_request(16, "tests", frozenset())
+    target = FetchTarget(KEY, FetchPartition(partition=0, fetch_offset=10, partition_max_bytes=100))
 
-    def told(offset: int, isolation_level: int) -> PartitionData:
-        wanted = FetchTarget(KEY, FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=100))
-        return reading.reads.gather([wanted], FetchLimits(100, isolation_level, -1), context).answers[0]
+    def told(isolation_level: int) -> PartitionData:
+        return reading.reads.gather([target], FetchParams(100, isolation_level, -1), context).answers[0]
 
-    told(10, 0)
+    told(0)
     if change:
         setattr(reading.partition, change, getattr(reading.partition, change) + 1)
-    data = told(offset, isolation_level)
+    if offset != 10:
+        target.update(FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=100))
+    data = told(isolation_level)
     assert (data.high_watermark, data.log_start_offset) == (
         reading.partition.high_watermark,
         reading.partition.log_start_offset,
     )
     assert (data.aborted_transactions is None) == (isolation_level == 0)
+
+
+@pytest.mark.parametrize("change", ["high_watermark", "offline", "fetch_offset"])
+def test_a_partition_that_was_read_to_its_end_is_read_again_when_that_changes(
+    reading: Reading, change: str
+) -> None:
+    context = CONTEXT.for_request(16, "tests", frozenset())
+    target = FetchTarget(KEY, FetchPartition(partition=0, fetch_offset=10, partition_max_bytes=100))
+    fetch = FetchParams(100, 0, -1)
+    assert not reading.reads.gather([target], fetch, context).is_cold
+    if change == "high_watermark":
+        reading.partition.high_watermark = 11
+    elif change == "offline":
+        reading.partition.offline = ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+    else:
+        target.update(FetchPartition(partition=0, fetch_offset=9, partition_max_bytes=100))
+    assert reading.reads.gather([target], fetch, context).is_cold

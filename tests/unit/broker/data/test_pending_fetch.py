@@ -7,13 +7,12 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchLimits, FetchResult
+from penstock.broker.data.fetch_reader import FetchParams, FetchResult
 from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget, ResolvedFetch
-from penstock.broker.data.pending_fetch import FetchParams, PendingFetch
+from penstock.broker.data.pending_fetch import FetchCapacity, PendingFetch
 from penstock.broker.router import DeferredReply
 from penstock.limits import FETCH_SESSION_PARTITIONS_MAX
 from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, PartitionData
-from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
 from penstock.types import NO_TOPIC_ID
 
@@ -37,40 +36,43 @@ class FakePartition:
             wake(number)
 
 
-class FakeFetch:
+class FakeReader:
     """Reads whatever its partitions have shown, and counts how often it was asked to."""
 
     def __init__(self, partitions: int = 1, watched_max: int = FETCH_SESSION_PARTITIONS_MAX) -> None:
-        self.watched_max = watched_max
+        self.capacity = FetchCapacity(lambda: self.free_reply_bytes, 2**20, watched_max)
         self.partitions = [FakePartition() for _ in range(partitions)]
-        self.has_reply_memory = True
-        self.watched = 0
+        self.free_reply_bytes = 2**20
         self.reads = 0
-        self.has_error = False
         self.moved: list[int] = []
 
-    def limits(self, params: FetchParams) -> FetchLimits:
-        return FetchLimits(params.bytes_max, params.isolation_level, params.replica_id)
+    def find(self, key: FetchPartitionKey) -> FakePartition:
+        return self.partitions[key.partition]
 
-    def gather(self, targets: list[FetchTarget], limits: FetchLimits, context: RequestContext) -> FetchResult:
+    def gather(self, targets: list[FetchTarget], params: FetchParams, context: RequestContext) -> FetchResult:
         self.reads += 1
-        gathered = FetchResult(limits)
-        gathered.has_error = self.has_error or any(each.offline for each in self.partitions)
+        gathered = FetchResult(params)
+        gathered.ends_wait = any(each.offline for each in self.partitions)
         for entry, partition in zip(targets, self.partitions, strict=True):
             gathered.size += partition.committed_bytes
             gathered.answers.append(self.answer(entry.key.partition))
         return gathered
 
     def gather_again(
-        self, targets: list[FetchTarget], idle: FetchResult, moved: Iterable[int], context: RequestContext
+        self,
+        targets: list[FetchTarget],
+        params: FetchParams,
+        context: RequestContext,
+        idle: list[PartitionData],
+        moved: Iterable[int],
     ) -> FetchResult:
         """Only those that moved."""
         self.reads += 1
         self.moved = sorted(moved)
-        gathered = FetchResult(idle.limits)
-        gathered.answers = idle.answers.copy()
+        gathered = FetchResult(params)
+        gathered.answers = idle.copy()
         for number in self.moved:
-            gathered.has_error |= self.partitions[number].offline is not None
+            gathered.ends_wait |= self.partitions[number].offline is not None
             gathered.size += self.partitions[number].committed_bytes
             gathered.answers[number] = self.answer(number)
         return gathered
@@ -78,12 +80,6 @@ class FakeFetch:
     def answer(self, number: int) -> PartitionData:
         partition = self.partitions[number]
         return PartitionData(number, 0, 0, 0, partition.log_start, records=b"x" * partition.committed_bytes)
-
-    def gather_cold(self, progress: PendingFetch) -> None:
-        raise AssertionError("nothing is cold here")
-
-    def partitions_of(self, targets: list[FetchTarget]) -> list[Partition]:
-        return cast(list[Partition], self.partitions)
 
     def begin(
         self, *, wait_ms: int = 60_000, bytes_min: int = 1, replica_id: int = -1
@@ -96,10 +92,12 @@ class FakeFetch:
             entry.sent_log_start = 0
         request = FetchRequest(replica_id=replica_id, max_wait_ms=wait_ms, min_bytes=bytes_min)
         fetching = ResolvedFetch(targets, None, is_incremental=False)
-        return PendingFetch(self, FetchParams.by(request, CONTEXT.version), fetching, CONTEXT).begin()
+        params = FetchParams.of(request, CONTEXT.version, is_rack_aware=False)
+        reader, tasks = cast(Any, self), cast(Any, None)
+        return PendingFetch(reader, self.capacity, tasks, params, fetching, CONTEXT).begin()
 
     def is_let_go(self) -> bool:
-        return self.watched == 0 and not any(partition.fetch_waits for partition in self.partitions)
+        return self.capacity.watched == 0 and not any(partition.fetch_waits for partition in self.partitions)
 
 
 def waiting(answer: FetchResponse | DeferredReply) -> list[FetchResponse]:
@@ -116,14 +114,14 @@ async def turn() -> None:
 
 
 async def test_enough_is_answered_at_once() -> None:
-    fetch = FakeFetch()
+    fetch = FakeReader()
     fetch.partitions[0].committed_bytes = 10
     assert isinstance(fetch.begin(bytes_min=10), FetchResponse)
     assert fetch.is_let_go()
 
 
 async def test_it_waits_until_there_is_enough_and_reads_once_for_it() -> None:
-    fetch = FakeFetch()
+    fetch = FakeReader()
     fetch.partitions[0].committed_bytes = 100
     replies = waiting(fetch.begin(bytes_min=1000))
     for _ in range(80):
@@ -138,7 +136,7 @@ async def test_it_waits_until_there_is_enough_and_reads_once_for_it() -> None:
 
 
 async def test_what_all_partitions_have_together_counts() -> None:
-    fetch = FakeFetch(3)
+    fetch = FakeReader(3)
     replies = waiting(fetch.begin(bytes_min=30))
     for partition in fetch.partitions:
         assert replies == []
@@ -149,7 +147,7 @@ async def test_what_all_partitions_have_together_counts() -> None:
 
 @pytest.mark.parametrize(("replica_id", "is_told"), [(2, True), (-1, False)])
 async def test_a_follower_that_waits_is_told_of_a_new_start(replica_id: int, *, is_told: bool) -> None:
-    fetch = FakeFetch(2)
+    fetch = FakeReader(2)
     replies = waiting(fetch.begin(replica_id=replica_id))
     fetch.partitions[1].wake()
     await turn()
@@ -161,7 +159,7 @@ async def test_a_follower_that_waits_is_told_of_a_new_start(replica_id: int, *, 
 
 
 async def test_only_partitions_that_have_more_are_looked_at_again() -> None:
-    fetch = FakeFetch(5)
+    fetch = FakeReader(5)
     replies = waiting(fetch.begin())
     for number in (3, 1, 3):
         fetch.partitions[number].shows(10)
@@ -178,7 +176,7 @@ async def test_only_partitions_that_have_more_are_looked_at_again() -> None:
 
 
 async def test_what_came_too_little_is_not_missing_when_there_is_enough() -> None:
-    fetch = FakeFetch(3)
+    fetch = FakeReader(3)
     replies = waiting(fetch.begin(bytes_min=30))
     for number in range(3):
         fetch.partitions[number].shows(10)
@@ -187,7 +185,7 @@ async def test_what_came_too_little_is_not_missing_when_there_is_enough() -> Non
 
 
 async def test_a_partition_that_fails_answers_at_once() -> None:
-    fetch = FakeFetch(2)
+    fetch = FakeReader(2)
     replies = waiting(fetch.begin(bytes_min=1000))
     fetch.partitions[1].offline = "the disk"
     fetch.partitions[1].wake()
@@ -197,7 +195,7 @@ async def test_a_partition_that_fails_answers_at_once() -> None:
 
 
 async def test_when_the_time_is_up_whatever_is_there_is_sent() -> None:
-    fetch = FakeFetch()
+    fetch = FakeReader()
     answer = fetch.begin(wait_ms=5, bytes_min=1000)
     assert isinstance(answer, DeferredReply)
     fetch.partitions[0].shows(3)
@@ -210,10 +208,10 @@ async def test_when_the_time_is_up_whatever_is_there_is_sent() -> None:
 
 
 async def test_a_client_that_left_is_no_longer_watched_for() -> None:
-    fetch = FakeFetch(2)
+    fetch = FakeReader(2)
     later = fetch.begin(bytes_min=5)
     assert isinstance(later, DeferredReply)
-    assert fetch.watched == 2
+    assert fetch.capacity.watched == 2
     assert later.abandon is not None
     later.abandon()
     assert fetch.is_let_go()
@@ -223,19 +221,19 @@ async def test_a_client_that_left_is_no_longer_watched_for() -> None:
 
 
 async def test_while_replies_fill_the_memory_a_fetch_waits_without_reading() -> None:
-    fetch = FakeFetch()
+    fetch = FakeReader()
     fetch.partitions[0].committed_bytes = 5000
-    fetch.has_reply_memory = False
+    fetch.free_reply_bytes = 0
     replies = waiting(fetch.begin(bytes_min=1000))
     assert fetch.reads == 0
-    fetch.has_reply_memory = True
+    fetch.free_reply_bytes = 2**20
     fetch.partitions[0].shows(1)
     await turn()
     assert len(replies) == 1
 
 
 async def test_beyond_what_all_may_watch_a_fetch_does_not_wait() -> None:
-    fetch = FakeFetch(3, watched_max=5)
+    fetch = FakeReader(3, watched_max=5)
     first = waiting(fetch.begin())
     assert isinstance(fetch.begin(), FetchResponse)
     fetch.partitions[0].shows(1)
@@ -246,4 +244,5 @@ async def test_beyond_what_all_may_watch_a_fetch_does_not_wait() -> None:
 
 
 async def test_a_wait_beyond_the_longest_is_the_longest() -> None:
-    assert FetchParams.by(FetchRequest(max_wait_ms=2**31 - 1), 17).wait_ms == 5 * 60 * 1000
+    params = FetchParams.of(FetchRequest(max_wait_ms=2**31 - 1), 17, is_rack_aware=False)
+    assert params.wait_ms == 5 * 60 * 1000

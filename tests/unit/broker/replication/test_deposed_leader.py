@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from penstock.broker.cluster.peer_lease_check import PeerLeaseCheck
-from penstock.broker.data.fetch_reader import FetchLimits
+from penstock.broker.data.fetch_reader import FetchParams
 from penstock.broker.replication.replica_fetchers import InterBrokerLink
 from penstock.config.broker import BrokerConfig
 from penstock.config.layers import GivenSettings
@@ -68,7 +68,7 @@ class Replica:
                 fetch_position.last_fetched_epoch,
                 fetch_position.log_start_offset,
             )
-            limits = FetchLimits(1, 0, 2, self._node.membership.epoch)
+            limits = FetchParams(1, 0, 2, self._node.membership.epoch)
             assert self._leader.followers.fetched(leader, params, limits) is None
             records = bytes(read(leader.log, fetch_position.offset).data)
             high, start = leader.high_watermark, leader.log.log_start_offset

@@ -7,10 +7,11 @@ import pytest
 
 from penstock.broker.apis.fetch import Fetch
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchLimits, FetchReader, FetchResult
+from penstock.broker.data.fetch_reader import FetchParams, FetchReader
 from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchSessions, FetchTarget, ResolvedFetch
-from penstock.broker.data.pending_fetch import FetchParams, PendingFetch
+from penstock.broker.data.pending_fetch import FetchCapacity, PendingFetch
 from penstock.broker.replication.follower_fetches import require_session
+from penstock.broker.router import DeferredReply
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.cluster_image import NO_NODE, BrokerRegistration, BrokerSession, ClusterImage
@@ -60,10 +61,10 @@ class Followers:
         return FOLLOWER if rack == NEAR else NO_NODE
 
     def fetched(
-        self, partition: Partition, params: FetchPartition, limits: FetchLimits
+        self, partition: Partition, params: FetchPartition, sender: FetchParams
     ) -> EpochEndOffset | None:
         fetched = FollowerFetchState(
-            limits.replica_id, limits.replica_epoch, Offset(params.fetch_offset), EPOCH
+            sender.replica_id, sender.replica_epoch, Offset(params.fetch_offset), EPOCH
         )
         return partition.follower_fetched(params, fetched, 1.0).diverging
 
@@ -100,7 +101,7 @@ def fetch(
     reads: FetchReader, offset: int, *, replica: int = FOLLOWER, epoch: int = 1, last_epoch: int = -1
 ) -> PartitionData:
     wanted = FetchTarget(KEY, FetchPartition(0, epoch, offset, last_epoch, 0, MIB))
-    (answer,) = reads.gather([wanted], FetchLimits(MIB, 0, replica, EPOCH), CONTEXT).answers
+    (answer,) = reads.gather([wanted], FetchParams(MIB, 0, replica, EPOCH), CONTEXT).answers
     return answer
 
 
@@ -198,8 +199,8 @@ def consumed(
     partition: Partition, *, may_read_from_follower: bool = True, rack: str = "", offset: int = 0
 ) -> PartitionData:
     wanted = FetchTarget(KEY, FetchPartition(0, 1, offset, -1, 0, MIB))
-    limits = FetchLimits(MIB, 0, -1, may_read_from_follower=may_read_from_follower, rack=rack)
-    (answer,) = reads_of(partition).gather([wanted], limits, CONTEXT).answers
+    fetch = FetchParams(MIB, 0, -1, may_read_from_follower=may_read_from_follower, rack=rack)
+    (answer,) = reads_of(partition).gather([wanted], fetch, CONTEXT).answers
     return answer
 
 
@@ -221,10 +222,10 @@ def test_a_consumer_next_to_another_replica_is_sent_there_at_once() -> None:
     leader = leader_on(new_log())
     wanted = FetchTarget(KEY, FetchPartition(0, 1, 0, -1, 0, MIB))
     gathered = reads_of(leader).gather(
-        [wanted], FetchLimits(MIB, 0, -1, may_read_from_follower=True, rack=NEAR), CONTEXT
+        [wanted], FetchParams(MIB, 0, -1, may_read_from_follower=True, rack=NEAR), CONTEXT
     )
     assert gathered.answers[0].preferred_read_replica == FOLLOWER
-    assert gathered.has_diverged, "it is not kept waiting for records"
+    assert gathered.ends_wait, "it is not kept waiting for records"
     assert consumed(leader, rack="elsewhere").preferred_read_replica == -1
     assert consumed(leader).preferred_read_replica == -1
 
@@ -234,42 +235,30 @@ def test_a_broker_that_is_alone_has_no_followers() -> None:
     assert fetch(alone, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-class Handler:
-    """What a fetch in progress asks of the handler."""
-
-    has_reply_memory = True
-    watched = 0
-    watched_max = 100
-
-    def __init__(self, reads: FetchReader) -> None:
-        self._reads = reads
-
-    def limits(self, params: FetchParams) -> FetchLimits:
-        return FetchLimits(params.bytes_max, params.isolation_level, params.replica_id, params.replica_epoch)
-
-    def gather(self, wanted: list[FetchTarget], limits: FetchLimits, context: RequestContext) -> FetchResult:
-        return self._reads.gather(wanted, limits, context)
-
-    def gather_again(self, *arguments: Any) -> FetchResult:
-        return self._reads.gather_again(*arguments)
-
-    def partitions_of(self, wanted: list[FetchTarget]) -> list[Partition]:
-        return [entry.partition for entry in wanted if entry.partition is not None]
+def begin_fetch(leader: Partition, params: FetchPartition) -> list[FetchResponse]:
+    """Begin a fetch of the follower that waits. Returns where its reply will be."""
+    request = FetchRequest(
+        replica_state=ReplicaState(FOLLOWER, EPOCH), max_wait_ms=60_000, min_bytes=1, max_bytes=MIB
+    )
+    pending_fetch = PendingFetch(
+        reads_of(leader),
+        FetchCapacity(lambda: MIB, MIB),
+        cast(Any, None),
+        FetchParams.of(request, CONTEXT.version, is_rack_aware=True),
+        ResolvedFetch([FetchTarget(KEY, params)], None, is_incremental=False),
+        CONTEXT,
+    )
+    later = pending_fetch.begin()
+    assert isinstance(later, DeferredReply)
+    answers: list[FetchResponse] = []
+    later.then(cast(Any, answers.append))
+    return answers
 
 
 def test_a_follower_that_waits_is_woken_by_an_append() -> None:
     async def scene() -> None:
         leader = leader_on(new_log())
-        state = ReplicaState(FOLLOWER, EPOCH)
-        request = FetchRequest(replica_state=state, max_wait_ms=60_000, min_bytes=1, max_bytes=MIB)
-        wanted = [FetchTarget(KEY, FetchPartition(0, 1, 0, -1, 0, MIB))]
-        fetching = ResolvedFetch(wanted, None, is_incremental=False)
-        progress = PendingFetch(
-            cast(Any, Handler(reads_of(leader))), FetchParams.by(request, CONTEXT.version), fetching, CONTEXT
-        )
-        later = cast(Any, progress.begin())
-        answers: list[FetchResponse] = []
-        later.then(answers.append)
+        answers = begin_fetch(leader, FetchPartition(0, 1, 0, -1, 0, MIB))
         await asyncio.sleep(0)
         assert not answers
         produce(leader)
@@ -291,17 +280,7 @@ def test_a_follower_that_waits_is_woken_by_a_deletion() -> None:
         fetched = FollowerFetchState(FOLLOWER, EPOCH, Offset(1), EPOCH)
         leader.follower_fetched(FetchPartition(0, 1, 1, 1, 0, MIB), fetched, 1.0)
         assert leader.high_watermark == 1
-        state = ReplicaState(FOLLOWER, EPOCH)
-        request = FetchRequest(replica_state=state, max_wait_ms=60_000, min_bytes=1, max_bytes=MIB)
-        fetching = ResolvedFetch(
-            [FetchTarget(KEY, FetchPartition(0, 1, 1, 1, 0, MIB))], None, is_incremental=False
-        )
-        handler = cast(Any, Handler(reads_of(leader)))
-        later = cast(
-            Any, PendingFetch(handler, FetchParams.by(request, CONTEXT.version), fetching, CONTEXT).begin()
-        )
-        answers: list[FetchResponse] = []
-        later.then(answers.append)
+        answers = begin_fetch(leader, FetchPartition(0, 1, 1, 1, 0, MIB))
         await asyncio.sleep(0)
         assert not answers
         leader.delete_before(Offset(1))
@@ -315,17 +294,7 @@ def test_a_follower_that_waits_is_woken_by_a_deletion() -> None:
 def test_a_follower_that_waits_is_told_when_the_leadership_is_over() -> None:
     async def scene() -> None:
         leader = leader_on(new_log())
-        state = ReplicaState(FOLLOWER, EPOCH)
-        request = FetchRequest(replica_state=state, max_wait_ms=60_000, min_bytes=1, max_bytes=MIB)
-        fetching = ResolvedFetch(
-            [FetchTarget(KEY, FetchPartition(0, 1, 0, -1, 0, MIB))], None, is_incremental=False
-        )
-        handler = cast(Any, Handler(reads_of(leader)))
-        later = cast(
-            Any, PendingFetch(handler, FetchParams.by(request, CONTEXT.version), fetching, CONTEXT).begin()
-        )
-        answers: list[FetchResponse] = []
-        later.then(answers.append)
+        answers = begin_fetch(leader, FetchPartition(0, 1, 0, -1, 0, MIB))
         leader.resign()
         await asyncio.sleep(0)
         assert answers[0].responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -338,7 +307,8 @@ def test_only_brokers_fetch_as_brokers(replica: int) -> None:
     leader = leader_on(new_log())
     produce(leader)
     sessions = FetchSessions(0, cast(Any, None), cast(Any, None))
-    fetching = Fetch(reads_of(leader), sessions, cast(Any, None), MIB, lambda: MIB)
+    capacity = FetchCapacity(lambda: MIB, MIB)
+    fetching = Fetch(reads_of(leader), Followers(), sessions, capacity, cast(Any, None))
     context = RequestContext(ANONYMOUS, "PLAINTEXT", "here", TopicsOnly()).for_request(17, None, frozenset())
     request = FetchRequest(replica_state=ReplicaState(replica, EPOCH), session_epoch=-1)
     answer = fetching(request, context)

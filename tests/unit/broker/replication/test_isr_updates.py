@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.broker.data.fetch_reader import FetchLimits
+from penstock.broker.data.fetch_reader import FetchParams
 from penstock.broker.replication.follower_fetches import ClusterFollowers
 from penstock.config.broker import BrokerConfig
 from penstock.controller.broker_lifecycle import drain
@@ -104,7 +104,7 @@ class Leader:
 
     def fetched(self, offset: int, of: Partition | None = None) -> None:
         partition = of or self.partition
-        limits = FetchLimits(1, 0, 2, self.two.membership.epoch)
+        limits = FetchParams(1, 0, 2, self.two.membership.epoch)
         params = FetchPartition(partition.name.partition, partition.leader_epoch, offset)
         assert self.followers.fetched(partition, params, limits) is None
 

@@ -31,8 +31,8 @@ def answered(partition: Partition, acks: int) -> PartitionProduceResponse:
     """The answer to a produce of one batch, which changes when it is given."""
     end = produce(partition)
     answer = PartitionProduceResponse(0, 0, end - 1)
-    progress = PendingProduce([], [answer], deadline=10.0, acks=acks)
-    progress.wait([(0, partition, Appended(partition.log.log_start_offset, end, -1))])
+    pending = PendingProduce([], [answer], deadline=10.0, acks=acks)
+    pending.wait_for_replicas([(0, partition, Appended(partition.log.log_start_offset, end, -1))])
     return answer
 
 

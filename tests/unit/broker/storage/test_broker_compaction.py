@@ -12,7 +12,7 @@ import pytest
 
 from penstock.broker.broker import Environment, RunningBroker, running_broker
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchLimits, FetchReader
+from penstock.broker.data.fetch_reader import FetchParams, FetchReader
 from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.config.sources import load
@@ -545,7 +545,7 @@ async def test_a_read_that_a_swap_overtakes_is_answered_from_what_is_there_now(t
             ),
         )
         wanted.partition = partition
-        gathered = await reads.gather_cold([wanted], FetchLimits(MIB, 0, -1), context)
+        gathered = await reads.gather_cold([wanted], FetchParams(MIB, 0, -1), context)
         (data,) = gathered.answers
         assert outcomes == ["refused", "read"]
         assert damages == []

@@ -11,7 +11,7 @@ import pytest
 from penstock.broker.apis.list_offsets import ListOffsets
 from penstock.broker.broker import Environment, RunningBroker
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchLimits, FetchReader
+from penstock.broker.data.fetch_reader import FetchParams, FetchReader
 from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
 from penstock.broker.data.timestamp_lookups import TimeLookups
 from penstock.broker.groups.record_timestamps import RecordTimestamps, TimestampQuery
@@ -104,7 +104,7 @@ class Following:
         )
         wanted.params.last_fetched_epoch = -1
         gathered = await reads.gather_cold(
-            [wanted], FetchLimits(MIB, 0, -1, may_read_from_follower=True), CONTEXT
+            [wanted], FetchParams(MIB, 0, -1, may_read_from_follower=True), CONTEXT
         )
         return gathered.answers[0]
 
@@ -221,7 +221,7 @@ async def by_fetch(
     wanted = FetchTarget(
         FetchPartitionKey("t", NO_TOPIC_ID, 0), FetchPartition(partition=0, partition_max_bytes=MIB)
     )
-    gathered = await fetches.gather_cold([wanted], FetchLimits(MIB, 0, -1), CONTEXT)
+    gathered = await fetches.gather_cold([wanted], FetchParams(MIB, 0, -1), CONTEXT)
     assert gathered.answers[0].error_code == expected
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.broker.broker import BrokerLimits, Environment
 from penstock.broker.data.append import QueuedAppend
-from penstock.broker.data.pending_produce import ProduceLimits, ProduceWithoutAcks, QueuedProduce
+from penstock.broker.data.pending_produce import ACKS_NONE, PendingProduce, ProduceLimits
 from penstock.broker.network.connection import ConnectionLimits
 from penstock.broker.network.memory_budget import MemoryLimits
 from penstock.broker.router import NoReply
@@ -105,12 +105,11 @@ async def test_a_request_that_is_half_appended_when_its_client_leaves_is_forgott
 async def test_what_was_appended_for_a_client_that_has_left_may_run_out_of_time(tmp_path: Path) -> None:
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
-        progress = QueuedProduce([], [PartitionProduceResponse(0) for _ in range(2)], deadline=1.0)
+        pending = PendingProduce([], [PartitionProduceResponse(0) for _ in range(2)], deadline=1.0)
         appended = Appended(Offset(0), Offset(5), -1)
-        turns = [(1, partition, QueuedAppend(partition))]
-        later = progress.begin(
-            [(0, partition, appended)], turns, names_left=RECORDS_NAMED_MAX, wait_ms=10_000
-        )
+        queued = [(1, partition, QueuedAppend(partition))]
+        pending.wait_for_appends(queued, names_left=RECORDS_NAMED_MAX, wait_ms=10_000)
+        later = pending.wait_for_replicas([(0, partition, appended)])
         replies: list[object] = []
         later.then(replies.append)
         assert later.abandon is not None
@@ -138,12 +137,12 @@ async def test_without_acks_what_was_sent_is_stored_although_the_client_has_left
 async def test_without_acks_a_request_is_over_when_its_batches_are_appended(tmp_path: Path) -> None:
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
-        turn = QueuedAppend(partition)
-        progress = ProduceWithoutAcks([], [PartitionProduceResponse(0)], deadline=1.0)
-        later = progress.begin([], [(0, partition, turn)], names_left=RECORDS_NAMED_MAX, wait_ms=10_000)
+        queued = QueuedAppend(partition)
+        pending = PendingProduce([], [PartitionProduceResponse(0)], deadline=1.0, acks=ACKS_NONE)
+        pending.wait_for_appends([(0, partition, queued)], names_left=RECORDS_NAMED_MAX, wait_ms=10_000)
         outcomes: list[object] = []
-        later.then(outcomes.append)
-        turn.finish(Appended(Offset(0), Offset(5), -1))
+        pending.wait_for_replicas([]).then(outcomes.append)
+        queued.finish(partition.append(memoryview(bytearray(batch_of(5))), NOW_MS))
         assert outcomes == [NoReply.DONE]
 
 
@@ -189,7 +188,7 @@ async def test_who_keeps_batches_waiting_is_ended_for_a_large_request_of_another
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_a_batch_whose_turn_does_not_come_in_time_is_answered_in_time_and_not_stored(
+async def test_a_batch_that_is_queued_for_too_long_is_answered_in_time_and_not_stored(
     tmp_path: Path, acks: int
 ) -> None:
     async with serving(tmp_path) as wiring:
