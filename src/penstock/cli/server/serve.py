@@ -11,12 +11,12 @@ from contextlib import suppress
 
 from penstock.cli.main import with_full_stop
 from penstock.cli.server.serve_options import configuration, parser
-from penstock.cli.server.start_checks import advice, taken_addresses
+from penstock.cli.server.start_checks import taken_addresses
 from penstock.cli.server.unused_folder import remove_unused_new_folder
 from penstock.cli.streams import OutputFailed
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Address, Listener
-from penstock.errors import CommandFailed, ConfigError, CorruptData, StorageFailed, StorageFull
+from penstock.errors import CommandFailed, OperatorError, StorageFull
 
 EXAMPLES = (
     ("A broker that only this machine can reach, its data in ./penstock-data", "penstock serve"),
@@ -56,15 +56,14 @@ def run(config: BrokerConfig) -> None:
     try:
         with suppress(KeyboardInterrupt), remove_unused_new_folder(config.node.data_dir):
             uvloop.run(_serve(config))
-    except (ConfigError, CorruptData, StorageFailed, StorageFull) as problem:
+    except OperatorError as problem:
         # The settings were validated before. The remaining problems are in the environment, such as a port
-        # that another process uses.
-        raise CommandFailed(with_full_stop(str(problem)) + advice(str(problem))) from problem
+        # that another process uses, so even a ConfigError is no wrong use.
+        raise CommandFailed(str(problem), remedy=problem.remedy) from problem
     except OSError as problem:
         if problem.errno != errno.ENOSPC:
             raise
-        said = f"the disk of {config.node.data_dir} is full."
-        raise CommandFailed(said + advice(said)) from problem
+        raise StorageFull(f"the disk of {config.node.data_dir} is full") from problem
 
 
 async def _serve(config: BrokerConfig) -> None:
