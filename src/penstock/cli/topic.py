@@ -86,15 +86,14 @@ def create(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.admin_client import Admin
+    from penstock.cli.admin_client import create_topic
     from penstock.cli.output import counted, json_line
     from penstock.cli.topic_metadata import find_topic
 
     settings = parse_settings(set_ or (), "--set")
-    with broker.client():  # reports connection problems at once
-        created = Admin(broker).create(
-            name, partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT, settings
-        )
+    created = create_topic(
+        broker, name, partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT, settings
+    )
     if not created and not if_not_exists:
         raise CommandFailed(f"topic {name} exists already. Change it with `penstock topic alter {name}`.")
     topic = find_topic(broker, name)
@@ -156,16 +155,15 @@ def describe(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.admin_client import Admin
+    from penstock.cli.admin_client import topic_settings
     from penstock.cli.output import json_line
     from penstock.cli.topic_metadata import find_topics
 
     names = list(dict.fromkeys(names))
     topics = find_topics(broker, names)
-    settings = Admin(broker).settings(names)
     shown = {
         name: {key: setting for key, setting in found.items() if all_settings or setting.is_override}
-        for name, found in settings.items()
+        for name, found in topic_settings(broker, names).items()
     }
     if as_json:
         json_line([_description(topic, shown[topic.name]) for topic in topics])
@@ -238,16 +236,18 @@ def offsets(
     as_json: JsonOption = False,
 ) -> None:
     """Show offsets. For a compacted topic, the counts are upper bounds: removed records leave gaps."""
-    from penstock.cli.admin_client import Admin
+    from penstock.cli.admin_client import find_offsets, log_bounds
     from penstock.cli.output import json_line, table
     from penstock.cli.positions import PositionKind
     from penstock.cli.topic_metadata import find_topic
 
     position = _parse_position(at, PositionKind.TIMESTAMP, "--time") if at is not None else None
-    topic, admin = find_topic(broker, name), Admin(broker)
-    spans = admin.span(name, topic.numbers)
-    found = admin.offsets(name, topic.numbers, position) if position is not None else None
-    rows = [_offset_row(number, *spans[number], found[number] if found else None) for number in topic.numbers]
+    topic = find_topic(broker, name)
+    bounds = log_bounds(broker, name, topic.numbers)
+    found = find_offsets(broker, name, topic.numbers, position) if position is not None else None
+    rows = [
+        _offset_row(number, *bounds[number], found[number] if found else None) for number in topic.numbers
+    ]
     if as_json:
         total = sum(row["count"] for row in rows)
         json_line({"topic": name, "partitions": rows, "count": total})
@@ -302,7 +302,7 @@ def alter(
         list[str] | None, typer.Option(metavar="KEY", help="Back to the broker's value. May be repeated.")
     ] = None,
 ) -> None:
-    from penstock.cli.admin_client import Admin
+    from penstock.cli.admin_client import add_partitions, alter_topic, topic_settings
     from penstock.cli.topic_metadata import find_topic
 
     changes: dict[str, str | None] = {**parse_settings(set_ or (), "--set")}
@@ -315,16 +315,15 @@ def alter(
     if not changes and partitions is None:
         raise typer.BadParameter("nothing to change: give --partitions, --set or --unset")
     find_topic(broker, name)
-    admin = Admin(broker)
-    missing = _not_set(name, unset or (), admin.settings([name])[name] if unset else {})
+    missing = _not_set(name, unset or (), topic_settings(broker, [name])[name] if unset else {})
     for key in missing:
         del changes[key]
     # Both changes are validated before either is applied, so that a rejection leaves the topic unchanged.
     for validate_only in (True, False):
         if changes:
-            admin.alter(name, changes, validate_only=validate_only)
+            alter_topic(broker, name, changes, validate_only=validate_only)
         if partitions is not None:
-            admin.add_partitions(name, partitions, validate_only=validate_only)
+            add_partitions(broker, name, partitions, validate_only=validate_only)
     for key in missing:
         typer.echo(f"{key} was not set for topic {name}")
     if changes or partitions is not None:
@@ -355,7 +354,7 @@ DELETE_EXAMPLES = examples(
 @topic_app.command("delete", help="Delete topics and all their records.", epilog=DELETE_EXAMPLES)
 @client_command
 def delete(broker: "BrokerConnector", names: TopicNamesArgument, yes: YesOption = False) -> None:
-    from penstock.cli.admin_client import Admin
+    from penstock.cli.admin_client import delete_topics
     from penstock.cli.output import confirm
     from penstock.cli.topic_metadata import find_topics
 
@@ -363,7 +362,7 @@ def delete(broker: "BrokerConnector", names: TopicNamesArgument, yes: YesOption 
     find_topics(broker, names)
     what = "topic" if len(names) == 1 else "topics"
     confirm(f"Delete {what} {', '.join(names)} with all records?", yes=yes)
-    Admin(broker).delete(names)
+    delete_topics(broker, names)
     typer.echo(f"deleted {what} {', '.join(names)}")
 
 
@@ -387,25 +386,22 @@ def truncate(
     ] = "latest",
     yes: YesOption = False,
 ) -> None:
-    from penstock.cli.admin_client import Admin
+    from penstock.cli.admin_client import delete_records, log_bounds
     from penstock.cli.output import confirm, counted, table
-    from penstock.cli.topic_metadata import find_topic, no_partition_text
+    from penstock.cli.topic_metadata import chosen_partitions, find_topic
 
     if before != "latest" and not (before.isascii() and before.isdigit()):
         raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")
     topic = find_topic(broker, name, advise_creation=False)
-    chosen = topic.numbers if partition is None else [partition]
-    if partition is not None and partition not in topic.numbers:
-        raise CommandFailed(no_partition_text(name, topic.numbers, partition))
-    admin = Admin(broker)
-    spans = admin.span(name, chosen)
-    keep_from = {number: end if before == "latest" else int(before) for number, (_, end) in spans.items()}
-    for number, (_, end) in spans.items():
+    chosen = chosen_partitions(name, topic.numbers, [] if partition is None else [partition])
+    bounds = log_bounds(broker, name, chosen)
+    keep_from = {number: end if before == "latest" else int(before) for number, (_, end) in bounds.items()}
+    for number, (_, end) in bounds.items():
         if keep_from[number] > end:
             raise CommandFailed(f"partition {number} of topic {name} ends at offset {end}, before {before}.")
-    count = sum(max(keep_from[number] - start, 0) for number, (start, _) in spans.items())
+    count = sum(max(keep_from[number] - start, 0) for number, (start, _) in bounds.items())
     where = f"topic {name}" if partition is None else f"partition {partition} of topic {name}"
     if count:
         confirm(f"Delete the {counted(count, 'oldest record')} of {where}?", yes=yes)
-    starts = admin.delete_records(name, keep_from)
+    starts = delete_records(broker, name, keep_from)
     table(("PARTITION", "START"), sorted(starts.items()))

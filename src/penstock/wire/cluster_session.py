@@ -139,7 +139,9 @@ class CallDeadline:
         tried = f" (tried {self._failures} times in {spent_s:.1f} s)" if self._failures > 1 else ""
         advice = f" {failure.advice}" if failure.advice else ""
         kind = _kind_of_absence(failure) if is_gone else _kind(failure)
-        return kind(f"{self.what} failed: {failure.what}{tried}.{advice}")
+        error = kind(f"{self.what} failed: {failure.what}{tried}.{advice}")
+        error.failure = failure
+        return error
 
 
 def _kind_of_absence(failure: RequestFailure) -> type[WireError]:
@@ -336,24 +338,21 @@ class ClusterSession:
         self,
         deadline: CallDeadline,
         group: str,
-        ask: Callable[[BrokerConnection], Iterable[RequestFailure | None]],
-    ) -> None:
-        """Run `ask` on the group's coordinator, with retries. `ask` sends requests and returns the
-        failures."""
+        ask: Callable[[BrokerConnection], Output],
+    ) -> Output:
+        """Run `ask` on the group's coordinator, again as long as it raises AttemptFailed."""
 
-        def attempt() -> None:
+        def attempt() -> Output:
             address = self._coordinator(group, deadline)
             try:
-                broker = self.connection_to_broker(address, deadline)
-                failures = [failure for failure in ask(broker) if failure is not None]
+                return ask(self.connection_to_broker(address, deadline))
             except AttemptFailed as failed:
-                # The coordinator is unreachable: another broker may have taken over.
-                self._coordinators.pop(group, None)
-                raise failed
-            if failures:
-                raise AttemptFailed(failures[0])
+                if failed.failure.code == ErrorCode.NONE:
+                    # The coordinator is unreachable: another broker may have taken over.
+                    self._coordinators.pop(group, None)
+                raise
 
-        self.retry(deadline, attempt)
+        return self.retry(deadline, attempt)
 
     def _coordinator(self, group: str, deadline: CallDeadline) -> Address:
         if group not in self._coordinators:

@@ -90,9 +90,9 @@ def _request(
 def _ask(
     broker: "BrokerConnector", request: "ElectLeadersRequest"
 ) -> "dict[TopicPartition, tuple[ErrorCode, str]]":
-    from penstock.cli.topic_metadata import error_name
     from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
     from penstock.types import TopicPartition
+    from penstock.wire.retry_policy import error_name
 
     with broker.client() as client:
         answer = client.ask(ELECT_LEADERS, request)

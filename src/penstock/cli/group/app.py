@@ -24,7 +24,7 @@ from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
     from penstock.cli.broker_connector import BrokerConnector
-    from penstock.cli.group.client import Coordinator, GroupMember, GroupState
+    from penstock.cli.group.client import Group, GroupMember, GroupState
     from penstock.cli.group.reset import OffsetMove, TopicSelection
     from penstock.cli.positions import PositionSpec
     from penstock.types import TopicPartition
@@ -119,19 +119,18 @@ def delete(
     groups: GroupsArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    from penstock.cli.group.client import coordinator_of
+    from penstock.cli.group.client import Group
     from penstock.cli.output import confirm
 
-    for group in groups:
-        with coordinator_of(broker, group) as coordinator:
-            if coordinator.state() is None:
+    with broker.client() as client:
+        for group in groups:
+            if Group(client, group).state() is None:
                 raise CommandFailed(f"there is no group {group}. See `penstock group list`.")
-    named = ", ".join(groups)
-    confirm(f"Delete {'group' if len(groups) == 1 else 'groups'} {named} and all committed offsets?", yes=yes)
-    for group in groups:
-        with coordinator_of(broker, group) as coordinator:
-            coordinator.delete()
-        typer.echo(f"deleted group {group}")
+        what = "group" if len(groups) == 1 else "groups"
+        confirm(f"Delete {what} {', '.join(groups)} and all committed offsets?", yes=yes)
+        for group in groups:
+            Group(client, group).delete()
+            typer.echo(f"deleted group {group}")
 
 
 RESET_EXAMPLES = examples(
@@ -180,18 +179,19 @@ def reset(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.group.client import coordinator_of
+    from penstock.cli.group.client import Group
 
     position = _parse_position(to)
     selections = _selections(topic or ())
-    with coordinator_of(broker, group) as coordinator:
-        state = coordinator.state()
-        moves = _planned_moves(broker, position, selections, coordinator.committed(), group)
+    with broker.client() as client:
+        moved = Group(client, group)
+        state = moved.state()
+        moves = _planned_moves(broker, position, selections, moved.committed(), group)
         members = state.members if state is not None else []
         if members and not force and not dry_run:
             raise CommandFailed(_has_members(group, members))
         if not dry_run:
-            members = _commit_moves(broker, coordinator, moves, state, force=force)
+            members = _commit_moves(broker, moved, moves, state, force=force)
     _print_moves(group, moves, members, dry_run=dry_run, as_json=as_json)
 
 
@@ -220,7 +220,7 @@ def _planned_moves(
     committed: "Mapping[TopicPartition, int]",
     group: str,
 ) -> "list[OffsetMove]":
-    from penstock.cli.admin_client import Admin
+    from penstock.cli.admin_client import find_offsets, log_bounds
     from penstock.cli.group.reset import plan_moves
     from penstock.cli.positions import PositionKind
     from penstock.types import TopicPartition
@@ -228,14 +228,13 @@ def _planned_moves(
     chosen = _chosen(broker, selections) if selections else _by_topic(committed)
     if not chosen:
         raise CommandFailed(f"group {group} has committed nothing: name what it shall read with --topic.")
-    admin = Admin(broker)
     spans: dict[TopicPartition, tuple[int, int]] = {}
     found: dict[TopicPartition, int | None] = {}
     for topic, numbers in chosen.items():
-        ends = admin.span(topic, numbers)
-        spans |= {TopicPartition(topic, number): ends[number] for number in numbers}
+        bounds = log_bounds(broker, topic, numbers)
+        spans |= {TopicPartition(topic, number): bounds[number] for number in numbers}
         if position.kind is PositionKind.TIMESTAMP:
-            at = admin.offsets(topic, numbers, position)
+            at = find_offsets(broker, topic, numbers, position)
             found |= {TopicPartition(topic, number): at[number].offset for number in numbers}
     return plan_moves(position, spans, found, committed)
 
@@ -265,14 +264,16 @@ def _chosen(broker: "BrokerConnector", selections: "Sequence[TopicSelection]") -
 
 def _commit_moves(
     broker: "BrokerConnector",
-    coordinator: "Coordinator",
+    group: "Group",
     moves: "Sequence[OffsetMove]",
     state: "GroupState | None",
     *,
     force: bool,
 ) -> "list[GroupMember]":
     """Commit all offsets in one request. Removed members may have rejoined, and are then removed again."""
-    offsets = {move.partition: move.after for move in moves}
+    from penstock.types import Offset
+
+    offsets = {move.partition: Offset(move.after) for move in moves}
     removed: dict[str, GroupMember] = {}
     deadline = time.monotonic() + broker.timeout_s
     while True:
@@ -281,13 +282,13 @@ def _commit_moves(
                 raise CommandFailed("nothing was changed: a consumer has just joined the group.")
             # Members must be gone before the commit: the coordinator accepts such a commit only for an empty
             # group.
-            coordinator.remove(state.type, state.members)
+            group.remove(state.type, state.members)
             removed |= {member.member_id: member for member in state.members}
-        if coordinator.commit(offsets):
+        if group.commit(offsets):
             return list(removed.values())
         if time.monotonic() > deadline:
             raise CommandFailed("nothing was changed: its consumers rejoin too fast. Stop them first.")
-        state = coordinator.state()
+        state = group.state()
 
 
 def _has_members(group: str, members: "Sequence[GroupMember]") -> str:

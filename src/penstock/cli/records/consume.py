@@ -152,14 +152,14 @@ def _plan(
     *,
     follows: bool,
 ) -> dict[int, PartitionRange]:
-    from penstock.cli.admin_client import Admin
+    from penstock.cli.admin_client import find_offsets, log_bounds
     from penstock.cli.positions import PositionKind
 
-    admin = Admin(broker)
-    spans = admin.span(topic, list(partitions))
+    spans = log_bounds(broker, topic, partitions)
     found = None
     if position.kind not in (PositionKind.EARLIEST, PositionKind.LATEST, PositionKind.OFFSET):
-        found = {number: at.offset for number, at in admin.offsets(topic, list(partitions), position).items()}
+        offsets = find_offsets(broker, topic, partitions, position)
+        found = {number: at.offset for number, at in offsets.items()}
     return plan_ranges(position, spans, found, follows=follows)
 
 
@@ -230,17 +230,16 @@ class AssignedReader:
     def _new_consumer(self, broker: "BrokerConnector") -> Any:
         from confluent_kafka import Consumer, TopicPartition
 
-        consumer = Consumer(
-            broker.settings(
-                **{
-                    "group.id": "penstock-cli",  # librdkafka requires it; no group is joined
-                    "enable.auto.commit": False,
-                    "enable.partition.eof": True,
-                    "auto.offset.reset": "earliest",
-                    "error_cb": _print_connection_lost,
-                }
-            )
-        )
+        from penstock.cli.records.librdkafka import settings_of
+
+        own = {
+            "group.id": "penstock-cli",  # librdkafka requires it; no group is joined
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "error_cb": _print_connection_lost,
+        }
+        consumer = Consumer(settings_of(broker) | own)
         consumer.assign(
             [TopicPartition(self._topic, number, span.start) for number, span in self._open.items()]
         )

@@ -86,17 +86,16 @@ class GroupReader:
     def _new_consumer(self, broker: "BrokerConnector", membership: GroupMembership) -> Any:
         from confluent_kafka import Consumer
 
-        consumer = Consumer(
-            broker.settings(
-                **{
-                    "group.id": membership.group,
-                    "enable.auto.commit": False,
-                    "enable.partition.eof": True,
-                    "auto.offset.reset": membership.auto_offset_reset,
-                    **_PROTOCOLS[membership.protocol],
-                }
-            )
-        )
+        from penstock.cli.records.librdkafka import settings_of
+
+        own = {
+            "group.id": membership.group,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": membership.auto_offset_reset,
+            **_PROTOCOLS[membership.protocol],
+        }
+        consumer = Consumer(settings_of(broker) | own)
         consumer.subscribe(
             [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )

@@ -166,29 +166,27 @@ class Sender:
     ) -> None:
         from confluent_kafka import Producer
 
-        from penstock.cli.admin_client import Admin
+        from penstock.cli.admin_client import topic_settings
+        from penstock.cli.records.librdkafka import settings_of
 
         self._broker = broker
         self._topic = topic
         self._timeout_s = broker.timeout_s
-        settings = Admin(broker).settings([topic])[topic]
+        settings = topic_settings(broker, [topic])[topic]
         largest = settings["max.message.bytes"].value if "max.message.bytes" in settings else None
-        self._producer: Any = Producer(
-            broker.settings(
-                **{
-                    "partitioner": "murmur2_random",
-                    "compression.type": compression.value,
-                    "acks": acks.value,
-                    # With idempotence, the broker detects a retried batch and does not store it twice.
-                    "enable.idempotence": acks is Acks.ALL,
-                    "message.timeout.ms": int(broker.timeout_s * 1000),
-                    "message.max.bytes": RECORD_BYTES_MAX,
-                    # The broker would reject a batch above the topic's limit with all its records.
-                    "batch.size": min(BATCH_BYTES_MAX, int(largest or BATCH_BYTES_MAX)),
-                    "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
-                }
-            )
-        )
+        own = {
+            "partitioner": "murmur2_random",
+            "compression.type": compression.value,
+            "acks": acks.value,
+            # With idempotence, the broker detects a retried batch and does not store it twice.
+            "enable.idempotence": acks is Acks.ALL,
+            "message.timeout.ms": int(broker.timeout_s * 1000),
+            "message.max.bytes": RECORD_BYTES_MAX,
+            # The broker would reject a batch above the topic's limit with all its records.
+            "batch.size": min(BATCH_BYTES_MAX, int(largest or BATCH_BYTES_MAX)),
+            "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
+        }
+        self._producer: Any = Producer(settings_of(broker) | own)
         self.records = self.bytes = 0
         self._reasons: dict[str, int] = {}
         self._timed_out: dict[int, int] = {}
