@@ -16,10 +16,10 @@ from aiohttp import web
 from penstock.http.change_access import ChangeAccess, access_middleware
 from penstock.http.cluster import ClusterPages
 from penstock.http.errors import errors_as_json
+from penstock.http.fallback_server import Readiness
 from penstock.http.groups import GroupPages
 from penstock.http.metrics import MetricsPage
-from penstock.http.readiness import Readiness
-from penstock.http.sources import Sources
+from penstock.http.server import Sources
 from penstock.limits import HTTP_REQUEST_BYTES_MAX
 
 

@@ -7,10 +7,12 @@ connection gets one response and is closed.
 import asyncio
 import json
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from penstock.http.readiness import Readiness
+Readiness = Callable[[], str | None]
+"""Why the broker is not ready; None when it is."""
 
 HEAD_BYTES_MAX: Final = 8 * 1024
 ANSWER_SECONDS_MAX: Final = 5.0

@@ -16,10 +16,10 @@ from penstock import __version__
 from penstock.broker.groups.coordinator_runtime import CoordinatorErrors
 from penstock.broker.groups.group_lag import GroupLagSurvey, GroupReport, PartitionReport
 from penstock.broker.storage.compaction import Compaction
+from penstock.http.fallback_server import Readiness
 from penstock.http.prometheus import CONTENT_TYPE, COUNTER, GAUGE, Metric, Sample, counter, gauge, lines
-from penstock.http.readiness import Readiness
 from penstock.http.replication_metrics import ReplicationSums, cluster_metrics
-from penstock.http.sources import Sources
+from penstock.http.server import Sources
 from penstock.limits import (
     METRICS_GROUP_PARTITIONS_MAX,
     METRICS_LINES_PER_TURN,

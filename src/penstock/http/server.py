@@ -12,15 +12,34 @@ import asyncio
 import os
 import socket
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.broker.groups.cluster_groups import ClusterGroups
+from penstock.broker.groups.group_lag import GroupLagReporter
+from penstock.broker.network.server import Server
+from penstock.broker.storage.compaction import Compaction
+from penstock.broker.storage.partition_storage import Storage
 from penstock.config.listeners import Address
 from penstock.errors import ConfigError
-from penstock.http.fallback_server import FallbackHttpServer
-from penstock.http.readiness import Readiness
-from penstock.http.sources import Sources
+from penstock.http.fallback_server import FallbackHttpServer, Readiness
 from penstock.http.tokens import read_tokens
 from penstock.limits import CONNECTION_BACKLOG_MAX
+from penstock.observability.logs import Log
+
+
+class Sources(NamedTuple):
+    """The parts of a running broker that the HTTP application uses."""
+
+    groups: ClusterGroups
+    own_groups: GroupLagReporter
+    storage: Storage
+    server: Server
+    compaction: Compaction
+    cluster: MetadataService
+    log: Log
+    tokens_path: str | None = None
+    """The file with the tokens that authorize changes; None: there are no tokens."""
 
 
 class HttpServer:

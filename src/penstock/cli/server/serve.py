@@ -6,17 +6,19 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 from penstock.cli.main import with_full_stop
 from penstock.cli.server.serve_options import configuration, parser
 from penstock.cli.server.start_checks import taken_addresses
-from penstock.cli.server.unused_folder import remove_unused_new_folder
 from penstock.cli.streams import OutputFailed
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Address, Listener
-from penstock.errors import CommandFailed, OperatorError, StorageFull
+from penstock.errors import CommandFailed, ConfigError, OperatorError, StorageFailed, StorageFull
+from penstock.host.folder_lock import FolderLock
+from penstock.host.os_disk import OsDisk
+from penstock.log.data_directory import IDENTITY_FILE, DataDirectory, identity_in
 
 EXAMPLES = (
     ("A broker that only this machine can reach, its data in ./penstock-data", "penstock serve"),
@@ -66,12 +68,38 @@ def run(config: BrokerConfig) -> None:
         raise StorageFull(f"the disk of {config.node.data_dir} is full") from problem
 
 
+@contextmanager
+def remove_unused_new_folder(path: str) -> Iterator[None]:
+    """Remove the data directory that a rejected start created, for example one with a used node id.
+
+    A folder that existed before, or that holds a partition, is never removed.
+    """
+    was_there = os.path.lexists(path)
+    try:
+        yield
+    except ConfigError:
+        if not was_there:
+            _remove_unused(path)
+        raise
+
+
+def _remove_unused(path: str) -> None:
+    """Remove the folder, unless it holds partitions or another process has begun to use it."""
+    disk = OsDisk()
+    with suppress(StorageFailed), ExitStack() as stack:
+        if not disk.exists(f"{path}/{IDENTITY_FILE}"):
+            return
+        # The lock fails if another process uses the folder; then nothing is removed.
+        stack.callback(FolderLock(path).release)
+        if not DataDirectory(disk, path, identity_in(disk, path)).partitions_on_disk():
+            disk.remove_folder(path)
+
+
 async def _serve(config: BrokerConfig) -> None:
     from penstock.broker.broker import Environment, running_broker
     from penstock.host.clock import SystemClock
     from penstock.host.tasks import Tasks
-    from penstock.http.server import HttpServer
-    from penstock.http.sources import Sources
+    from penstock.http.server import HttpServer, Sources
     from penstock.observability.logs import StreamLog
 
     stop = asyncio.Event()
