@@ -25,8 +25,9 @@ from penstock.errors import CommandFailed, ErrorCode
 from penstock.host.blocking_stream import ConnectionProblem, TcpNetwork, TlsFiles
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest
 from penstock.protocol.schema import Api, Request, Response
-from penstock.types import NO_TOPIC_ID, TopicPartition
+from penstock.types import TopicPartition
 from penstock.wire.blocking_client import PendingResponse
+from penstock.wire.cluster_metadata import Leader
 from penstock.wire.cluster_session import ClusterSession, LeaderOperation, PartitionOutcome
 from penstock.wire.connection_pool import AttemptFailed, BrokerConnection, ConnectionPool, Network
 from penstock.wire.errors import WireError
@@ -113,6 +114,13 @@ class BrokerClient:
                     return results
                 self.session.recover(deadline, failure_of(ErrorCode.NOT_CONTROLLER), ())
 
+    def leaders(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, Leader | RequestFailure]:
+        """Return the leader of each partition at this moment, or why it is unknown."""
+        with failures_explained():
+            return self.session.leaders_of(partitions, self.session.deadline("looking up leaders"))
+
     def run_on_leaders(
         self, operation: LeaderOperation[Input, Output], work: Mapping[TopicPartition, Input], what: str
     ) -> dict[TopicPartition, Output]:
@@ -122,17 +130,10 @@ class BrokerClient:
             try:
                 return self.session.run_on_leaders(deadline, _EndsAtDamage(operation), work)
             except WireError:
-                if leaderless := self._leaderless(work):
+                view = self.session.view
+                if leaderless := leaderless_in({partition: view.leader_of(partition) for partition in work}):
                     raise CommandFailed(f"{what}: {leaderless_text(leaderless)}.") from None
                 raise
-
-    def _leaderless(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        leaders = {partition: self.session.view.leader_of(partition, NO_TOPIC_ID) for partition in partitions}
-        return [
-            partition
-            for partition, found in sorted(leaders.items())
-            if isinstance(found, RequestFailure) and found.code == ErrorCode.LEADER_NOT_AVAILABLE
-        ]
 
     def retry(self, attempt: Callable[[], Output], what: str) -> Output:
         """Run `attempt` until it no longer raises AttemptFailed, at most until --timeout."""
@@ -207,6 +208,14 @@ def reported_error(code: int, partition: TopicPartition) -> str:
             "`penstock dump-log --verify` shows damage"
         )
     return f"the broker reports {error_name(code)} for {partition}"
+
+
+def leaderless_in(leaders: Mapping[TopicPartition, Leader | RequestFailure]) -> list[TopicPartition]:
+    return [
+        partition
+        for partition, found in sorted(leaders.items())
+        if isinstance(found, RequestFailure) and found.code == ErrorCode.LEADER_NOT_AVAILABLE
+    ]
 
 
 def leaderless_text(partitions: list[TopicPartition]) -> str:

@@ -11,11 +11,11 @@ import pytest
 
 from penstock.cli.broker_connector import BrokerConnector
 from penstock.cli.records.consume import AssignedReader, PartitionRange
+from penstock.cli.records.failure_reasons import write_failure_reason
 from penstock.cli.records.record_output import IncomingRecord
-from penstock.cli.topic_metadata import write_failure_reason
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed
-from tests.unit.wire.fake_cluster import FakeCluster
+from tests.unit.wire.fake_cluster import OTHER, FakeCluster
 
 TIMEOUT_S = 1.0
 NOBODY = -1
@@ -49,7 +49,7 @@ def reached() -> Iterator[BrokerConnector]:
 
 
 def test_who_writes_learns_which_partition_nobody_leads(reached: BrokerConnector) -> None:
-    reason = write_failure_reason(reached, "orders", 1)
+    reason = write_failure_reason(reached, OTHER)
     assert reason == "nobody leads orders-1: `penstock cluster status` shows which brokers are away"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from penstock.cli.command import client_command, examples, group_names, topic_names
+from penstock.cli.command import client_command, errors_of_option, examples, group_names, topic_names
 from penstock.cli.records.record_output import BytesFormat, BytesFormats, IncomingRecord, formatter
 from penstock.errors import CommandFailed
 
@@ -101,18 +101,17 @@ def consume(
         GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
     ] = GroupProtocol.CLASSIC,
 ) -> None:
-    from penstock.cli.positions import PositionKind
+    from penstock.cli.positions import PositionKind, parse_position
     from penstock.cli.records.consume_group import GroupMembership, GroupReader
     from penstock.cli.topic_metadata import chosen_partitions, find_topic
 
     if until_end and follow:
         raise typer.BadParameter("choose --until-end or --follow")
-    position = _parse_position(start)
+    with errors_of_option("--from"):
+        position = parse_position(start, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
     follows = follow or (position.kind is PositionKind.LATEST and not until_end)
-    try:
+    with errors_of_option("--format"):
         written = formatter(format_, BytesFormats(key_format, value_format))
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint="--format") from None
     numbers = find_topic(broker, topic).numbers
     if group is not None:
         _check_group_options(position, partition)
@@ -133,15 +132,6 @@ def _check_group_options(position: "PositionSpec", partitions: Sequence[int] | N
             "a group goes on where it has committed; move it first with `penstock group reset`",
             param_hint="--from",
         )
-
-
-def _parse_position(start: str) -> "PositionSpec":
-    from penstock.cli.positions import PositionKind, parse_position
-
-    try:
-        return parse_position(start, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint="--from") from None
 
 
 def _plan(
@@ -285,13 +275,13 @@ class AssignedReader:
             self._raise_reason_for_silence(waiting)
 
     def _raise_reason_for_silence(self, waiting: Mapping[int, int]) -> None:
-        from penstock.cli.topic_metadata import leaderless_reason, read_failure_reason
+        from penstock.cli.records.failure_reasons import read_failure_reason
+        from penstock.types import TopicPartition
 
         follows = all(span.end is None for span in self._open.values())
+        offsets = {TopicPartition(self._topic, number): offset for number, offset in waiting.items()}
         try:
-            reason = read_failure_reason(self._broker, self._topic, waiting)
-            if reason is None and not follows:
-                reason = leaderless_reason(self._broker, self._topic, waiting)
+            reason = read_failure_reason(self._broker, offsets, waits_for_leaders=follows)
         except CommandFailed:  # no broker is reachable; with --follow, one may return
             if follows:
                 return

@@ -234,10 +234,11 @@ class Sender:
         return reasons
 
     def _why_timed_out(self, partition: int) -> str | None:
-        from penstock.cli.topic_metadata import write_failure_reason
+        from penstock.cli.records.failure_reasons import write_failure_reason
+        from penstock.types import TopicPartition
 
         try:
-            return write_failure_reason(self._broker, self._topic, partition)
+            return write_failure_reason(self._broker, TopicPartition(self._topic, partition))
         except CommandFailed as unreachable:
             return str(unreachable).rstrip(".")
 
