@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.command import JsonOption, client_command, examples, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def log_dirs(
         list[str] | None,
         typer.Argument(metavar="[TOPIC...]", callback=topic_names, help="Only these. Default: all."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.output import json_line
     from penstock.cli.topic_metadata import find_topics

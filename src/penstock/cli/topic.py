@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command import client_command, examples, new_app, parse_settings, topic_names
+from penstock.cli.command import (
+    JsonOption,
+    YesOption,
+    client_command,
+    errors_of_option,
+    examples,
+    new_app,
+    parse_settings,
+    topic_names,
+)
 from penstock.errors import CommandFailed
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 
 if TYPE_CHECKING:
     from penstock.cli.admin_client import FoundOffset, TopicSetting
     from penstock.cli.broker_connector import BrokerConnector
-    from penstock.cli.positions import PositionSpec
     from penstock.cli.topic_metadata import TopicDescription
 
 BROKER_DEFAULT = -1
@@ -39,8 +47,6 @@ SetOption = Annotated[
         help="A setting. May be repeated. `topic describe NAME --all-settings` lists them.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 EXAMPLES = examples(
     ("A topic with three partitions", "penstock topic create orders --partitions 3"),
@@ -238,10 +244,13 @@ def offsets(
     """Show offsets. For a compacted topic, the counts are upper bounds: removed records leave gaps."""
     from penstock.cli.admin_client import find_offsets, log_bounds
     from penstock.cli.output import json_line, table
-    from penstock.cli.positions import PositionKind
+    from penstock.cli.positions import PositionKind, parse_position
     from penstock.cli.topic_metadata import find_topic
 
-    position = _parse_position(at, PositionKind.TIMESTAMP, "--time") if at is not None else None
+    position = None
+    if at is not None:
+        with errors_of_option("--time"):
+            position = parse_position(at, time.time_ns() // 1_000_000, number_is=PositionKind.TIMESTAMP)
     topic = find_topic(broker, name)
     bounds = log_bounds(broker, name, topic.numbers)
     found = find_offsets(broker, name, topic.numbers, position) if position is not None else None
@@ -269,15 +278,6 @@ def _offset_row(number: int, start: int, end: int, found: "FoundOffset | None") 
         since = 0 if found.offset is None else end - found.offset
         row |= {"offset": found.offset, "timestamp": found.timestamp, "since": since}
     return row
-
-
-def _parse_position(text: str, number_is: Any, option: str) -> "PositionSpec":
-    from penstock.cli.positions import parse_position
-
-    try:
-        return parse_position(text, time.time_ns() // 1_000_000, number_is=number_is)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint=option) from None
 
 
 ALTER_EXAMPLES = examples(

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import JsonOption
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.command import JsonOption, client_command, examples, topic_names
 from penstock.errors import CommandFailed, ErrorCode
 
 if TYPE_CHECKING:

@@ -14,7 +14,12 @@ import typer
 
 from penstock.cli.command import (
     TIMEOUT_S_DEFAULT,
+    URL_DEFAULT,
+    JsonOption,
+    TimeoutOption,
+    YesOption,
     client_command,
+    errors_of_option,
     examples,
     group_names,
     new_app,
@@ -29,9 +34,6 @@ if TYPE_CHECKING:
     from penstock.cli.positions import PositionSpec
     from penstock.types import TopicPartition
 
-URL_DEFAULT = "http://127.0.0.1:8080"
-
-
 EXAMPLES = examples(
     ("Which groups there are", "penstock group list"),
     ("How far one is behind", "penstock group describe billing"),
@@ -42,7 +44,6 @@ GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", callback=group_na
 GroupsArgument = Annotated[
     list[str], typer.Argument(metavar="GROUP...", callback=group_names, help="The groups.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 group_app = new_app(help="List, describe, reset and delete consumer groups.", epilog=EXAMPLES)
 
@@ -93,9 +94,7 @@ def describe(
     url: Annotated[
         str, typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="The broker's HTTP address.")
     ] = URL_DEFAULT,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="How long the broker may take to answer.")
-    ] = TIMEOUT_S_DEFAULT,
+    timeout: TimeoutOption = TIMEOUT_S_DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.group.output import print_group
@@ -117,7 +116,7 @@ DELETE_EXAMPLES = examples(("A group that nobody uses any more", "penstock group
 def delete(
     broker: "BrokerConnector",
     groups: GroupsArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     from penstock.cli.group.client import Group
     from penstock.cli.output import confirm
@@ -180,9 +179,12 @@ def reset(
     as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.group.client import Group
+    from penstock.cli.group.reset import parse_selection, parse_target
 
-    position = _parse_position(to)
-    selections = _selections(topic or ())
+    with errors_of_option("--to"):
+        position = parse_target(to, time.time_ns() // 1_000_000)
+    with errors_of_option("--topic"):
+        selections = [parse_selection(text) for text in topic or ()]
     with broker.client() as client:
         moved = Group(client, group)
         state = moved.state()
@@ -193,24 +195,6 @@ def reset(
         if not dry_run:
             members = _commit_moves(broker, moved, moves, state, force=force)
     _print_moves(group, moves, members, dry_run=dry_run, as_json=as_json)
-
-
-def _parse_position(to: str) -> "PositionSpec":
-    from penstock.cli.group.reset import parse_target
-
-    try:
-        return parse_target(to, time.time_ns() // 1_000_000)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint="--to") from None
-
-
-def _selections(topics: Sequence[str]) -> "list[TopicSelection]":
-    from penstock.cli.group.reset import parse_selection
-
-    try:
-        return [parse_selection(text) for text in topics]
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint="--topic") from None
 
 
 def _planned_moves(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.command import client_command, examples, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
     IsolationLevel,
     IsolationOption,
@@ -97,8 +97,6 @@ def audit(
     settings: SparkSettingsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.command import parse_settings
-
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
         from penstock.spark.pipelines.audit.audit import AuditSettings, check

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.command import client_command, errors_of_option, examples, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
     JsonOption,
     MasterOption,
@@ -88,8 +88,6 @@ def replay(
     settings: SparkSettingsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.command import parse_settings
-
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
         from penstock.spark.pipelines.common.spark_action import RunInterrupted
@@ -141,10 +139,8 @@ def bound(text: str, option: str, *, unbounded: str) -> "Bound":
                 "give the offset of one partition at least, from 0 on", param_hint=option
             )
         return Bound(text, offsets=offsets)
-    try:
+    with errors_of_option(option):
         position = parse_position(text, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint=option) from problem
     if position.kind is PositionKind.OFFSET:
         return Bound(text, offset=position.number)
     if position.kind is PositionKind.TIMESTAMP:
