@@ -9,10 +9,12 @@ import typer
 
 from penstock.cli.command import client_command, errors_of_option, examples, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
+    EndOption,
     JsonOption,
     MasterOption,
     PipelineNameOption,
     SparkSettingsOption,
+    StartOption,
     kafka_options_of,
     pipeline_app,
     print_report,
@@ -60,10 +62,8 @@ def replay(
         list[str] | None,
         typer.Option("--topic", callback=topic_names, help="Only rows of this topic; may be repeated."),
     ] = None,
-    start: Annotated[
-        str, typer.Option(metavar="PLACE", help="An offset, a time, so long ago, or JSON with offsets.")
-    ] = "earliest",
-    end: Annotated[str, typer.Option(metavar="PLACE", help="The same; not included.")] = "latest",
+    start: StartOption = "earliest",
+    end: EndOption = "latest",
     where: Annotated[str | None, typer.Option(metavar="SQL", help="Only rows for which this holds.")] = None,
     rate: Annotated[
         float | None, typer.Option(metavar="ROWS", min=0.001, help="Send at most so many rows per second.")
