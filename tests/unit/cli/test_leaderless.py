@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.cli.broker_connector import BrokerConnector
-from penstock.cli.records.consume import AssignedReader, PartitionRange
 from penstock.cli.records.failure_reasons import write_failure_reason
+from penstock.cli.records.readers import AssignedReader, PartitionRange
 from penstock.cli.records.record_output import IncomingRecord
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed
