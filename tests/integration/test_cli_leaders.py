@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.admin_client import find_offsets
+from penstock.cli.topic_requests import find_offsets
 from penstock.cli.broker_connector import BrokerConnector
 from penstock.cli.positions import PositionKind, PositionSpec
 from penstock.config.listeners import Address

@@ -108,8 +108,8 @@ class BrokerClient:
         deadline = self.session.deadline(what)
         with failures_explained(what):
             while True:
-                self.session.refresh([], deadline)
-                results = results_of(self.ask(api, message, at=self.session.view.controller))
+                controller = self.session.controller(deadline)
+                results = results_of(self.session.exchange(controller, api, message))
                 if all(result.error_code != ErrorCode.NOT_CONTROLLER for result in results):
                     return results
                 self.session.recover(deadline, failure_of(ErrorCode.NOT_CONTROLLER), ())

@@ -108,8 +108,8 @@ def errors_of_option(option: str) -> Iterator[None]:
 def topic_names(given: Any) -> Any:
     """Validate topic names in arguments before any request is sent.
 
-    The rule is that of every Kafka broker. Bytes that are not UTF-8 would otherwise fail in librdkafka's C
-    code.
+    The rule is that of every Kafka broker. Bytes that are not UTF-8 would otherwise fail in the encoder, or
+    in librdkafka's C code.
     """
     for name in [given] if isinstance(given, str) else given or ():
         if not name:

@@ -24,15 +24,15 @@ from penstock.errors import CommandFailed
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 
 if TYPE_CHECKING:
-    from penstock.cli.admin_client import FoundOffset, TopicSetting
     from penstock.cli.broker_connector import BrokerConnector
     from penstock.cli.topic_metadata import TopicDescription
+    from penstock.cli.topic_requests import FoundOffset, TopicSetting
 
 BROKER_DEFAULT = -1
 """Value in Kafka's protocol that requests the broker's default."""
 PARTITIONS_MAX = 100_000
 REPLICATION_FACTOR_MAX = 10_000
-"""Upper limit of librdkafka's requests; the broker has its own limits."""
+"""Bounds of the options; the broker has its own limits."""
 PENSTOCK_MAKES = f"; a Penstock broker allows {PARTITIONS_PER_TOPIC_MAX}"
 
 TopicNameArgument = Annotated[str, typer.Argument(metavar="NAME", callback=topic_names, help="The topic.")]
@@ -92,9 +92,9 @@ def create(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.admin_client import create_topic
     from penstock.cli.output import counted, json_line
     from penstock.cli.topic_metadata import find_topic
+    from penstock.cli.topic_requests import create_topic
 
     settings = parse_settings(set_ or (), "--set")
     created = create_topic(
@@ -161,9 +161,9 @@ def describe(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.admin_client import topic_settings
     from penstock.cli.output import json_line
     from penstock.cli.topic_metadata import find_topics
+    from penstock.cli.topic_requests import topic_settings
 
     names = list(dict.fromkeys(names))
     topics = find_topics(broker, names)
@@ -242,10 +242,10 @@ def offsets(
     as_json: JsonOption = False,
 ) -> None:
     """Show offsets. For a compacted topic, the counts are upper bounds: removed records leave gaps."""
-    from penstock.cli.admin_client import find_offsets, log_bounds
     from penstock.cli.output import json_line, table
     from penstock.cli.positions import PositionKind, parse_position
     from penstock.cli.topic_metadata import find_topic
+    from penstock.cli.topic_requests import find_offsets, log_bounds
 
     position = None
     if at is not None:
@@ -302,8 +302,8 @@ def alter(
         list[str] | None, typer.Option(metavar="KEY", help="Back to the broker's value. May be repeated.")
     ] = None,
 ) -> None:
-    from penstock.cli.admin_client import add_partitions, alter_topic, topic_settings
     from penstock.cli.topic_metadata import find_topic
+    from penstock.cli.topic_requests import add_partitions, alter_topic, topic_settings
 
     changes: dict[str, str | None] = {**parse_settings(set_ or (), "--set")}
     for key in unset or ():
@@ -332,8 +332,8 @@ def alter(
 
 def _not_set(name: str, keys: Sequence[str], settings: dict[str, "TopicSetting"]) -> list[str]:
     """Return the keys without an override; raise CommandFailed for an unknown setting."""
-    from penstock.cli.admin_client import SETTINGS_ARE_LISTED
     from penstock.cli.main import with_full_stop
+    from penstock.cli.topic_requests import SETTINGS_ARE_LISTED
     from penstock.config.setting import unknown_setting_message
 
     for key in keys:
@@ -354,9 +354,9 @@ DELETE_EXAMPLES = examples(
 @topic_app.command("delete", help="Delete topics and all their records.", epilog=DELETE_EXAMPLES)
 @client_command
 def delete(broker: "BrokerConnector", names: TopicNamesArgument, yes: YesOption = False) -> None:
-    from penstock.cli.admin_client import delete_topics
     from penstock.cli.output import confirm
     from penstock.cli.topic_metadata import find_topics
+    from penstock.cli.topic_requests import delete_topics
 
     names = list(dict.fromkeys(names))
     find_topics(broker, names)
@@ -386,9 +386,9 @@ def truncate(
     ] = "latest",
     yes: YesOption = False,
 ) -> None:
-    from penstock.cli.admin_client import delete_records, log_bounds
     from penstock.cli.output import confirm, counted, table
     from penstock.cli.topic_metadata import chosen_partitions, find_topic
+    from penstock.cli.topic_requests import delete_records, log_bounds
 
     if before != "latest" and not (before.isascii() and before.isdigit()):
         raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")

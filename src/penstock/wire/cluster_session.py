@@ -185,6 +185,12 @@ class ClusterSession:
     def any_broker(self, deadline: CallDeadline) -> BrokerConnection:
         return self._brokers.any(self.view.addresses.values(), deadline.remaining_s)
 
+    def controller(self, deadline: CallDeadline) -> BrokerConnection:
+        """Connection to the controller, which takes changes; to any broker if there is none at present."""
+        self.refresh([], deadline)
+        address = self.view.controller
+        return self.any_broker(deadline) if address is None else self.connection_to_broker(address, deadline)
+
     def start_request(
         self, broker: BrokerConnection, send: Callable[[], PendingResponse[Response]]
     ) -> PendingResponse[Response]:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.admin_client import create_topic, delete_records, find_offsets, log_bounds
 from penstock.cli.broker_connector import BrokerConnector
 from penstock.cli.positions import PositionKind, PositionSpec
+from penstock.cli.topic_requests import create_topic, delete_records, find_offsets, log_bounds
 from penstock.errors import CommandFailed, ErrorCode
 from penstock.protocol.messages.create_topics import (
     CREATE_TOPICS,

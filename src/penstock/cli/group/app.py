@@ -204,9 +204,9 @@ def _planned_moves(
     committed: "Mapping[TopicPartition, int]",
     group: str,
 ) -> "list[OffsetMove]":
-    from penstock.cli.admin_client import find_offsets, log_bounds
     from penstock.cli.group.reset import plan_moves
     from penstock.cli.positions import PositionKind
+    from penstock.cli.topic_requests import find_offsets, log_bounds
     from penstock.types import TopicPartition
 
     chosen = _chosen(broker, selections) if selections else _by_topic(committed)

@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 import typer
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from penstock.cli.admin_client import find_offsets, log_bounds
 from penstock.cli.broker_connector import BrokerConnector
 from penstock.cli.positions import PositionKind, PositionSpec
 from penstock.cli.records.failure_reasons import read_failure_reason
 from penstock.cli.records.librdkafka import settings_of
 from penstock.cli.records.record_output import IncomingRecord
+from penstock.cli.topic_requests import find_offsets, log_bounds
 from penstock.errors import CommandFailed, ErrorCode
 from penstock.types import TopicPartition as PartitionName
 

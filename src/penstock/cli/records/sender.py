@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from penstock.cli.admin_client import topic_settings
 from penstock.cli.broker_connector import BrokerConnector
 from penstock.cli.output import counted, note
 from penstock.cli.records.failure_reasons import write_failure_reason
 from penstock.cli.records.librdkafka import settings_of
 from penstock.cli.records.record_input import OutgoingRecord
+from penstock.cli.topic_requests import topic_settings
 from penstock.errors import CommandFailed
 from penstock.types import TopicPartition
 
