@@ -98,8 +98,7 @@ def _remove_unused(path: str) -> None:
 async def _serve(config: BrokerConfig) -> None:
     from penstock.broker.broker import Environment, running_broker
     from penstock.host.clock import SystemClock
-    from penstock.host.tasks import Tasks
-    from penstock.http.server import HttpServer, Sources
+    from penstock.http.server import HttpServer
     from penstock.observability.logs import StreamLog
 
     stop = asyncio.Event()
@@ -112,27 +111,7 @@ async def _serve(config: BrokerConfig) -> None:
         # The membership may have ended before the callback was set.
         if broker.has_ended_membership:
             stop.set()
-        sources = Sources(
-            groups=broker.groups,
-            own_groups=broker.own_groups,
-            storage=broker.storage,
-            server=broker.server,
-            compaction=broker.compaction,
-            cluster=broker.cluster,
-            log=world.log,
-            tokens_path=config.http_tokens_path,
-        )
-        http = HttpServer(config.http, broker.not_ready, sources)
-        fallback_tasks = Tasks(
-            lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure))
-        )
-
-        def serve_fallback(_: str, failure: BaseException) -> None:
-            world.log.error("http.failed", reason=repr(failure))
-            broker.failure = broker.failure or f"HTTP cannot be served: {failure!r}"
-            fallback_tasks.start(http.serve_fallback(), "http.excuse")
-
-        tasks = Tasks(serve_fallback)
+        http = HttpServer(config.http, broker, world.log, config.http_tokens_path)
         try:
             # Objects that exist now live as long as the process: the garbage collector need not scan them
             # again.
@@ -140,12 +119,10 @@ async def _serve(config: BrokerConfig) -> None:
             gc.freeze()
             if not stop.is_set():
                 _print_ready_line(broker.listeners, http.address)
-            tasks.start(http.serve(), "http")
+            http.start()
             await stop.wait()
             world.log.info("broker.stopping")
         finally:
-            await tasks.stop()
-            await fallback_tasks.stop()
             await http.stop()
     if broker.has_ended_membership:
         raise CommandFailed(
