@@ -252,10 +252,11 @@ def offsets(
         with errors_of_option("--time"):
             position = parse_position(at, time.time_ns() // 1_000_000, number_is=PositionKind.TIMESTAMP)
     topic = find_topic(broker, name)
-    bounds = log_bounds(broker, name, topic.numbers)
-    found = find_offsets(broker, name, topic.numbers, position) if position is not None else None
+    bounds = log_bounds(broker, topic.names)
+    found = find_offsets(broker, topic.names, position) if position is not None else None
     rows = [
-        _offset_row(number, *bounds[number], found[number] if found else None) for number in topic.numbers
+        _offset_row(each.partition, start, end, found[each] if found else None)
+        for each, (start, end) in bounds.items()
     ]
     if as_json:
         total = sum(row["count"] for row in rows)
@@ -393,15 +394,17 @@ def truncate(
     if before != "latest" and not (before.isascii() and before.isdigit()):
         raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")
     topic = find_topic(broker, name, advise_creation=False)
-    chosen = chosen_partitions(name, topic.numbers, [] if partition is None else [partition])
-    bounds = log_bounds(broker, name, chosen)
-    keep_from = {number: end if before == "latest" else int(before) for number, (_, end) in bounds.items()}
-    for number, (_, end) in bounds.items():
-        if keep_from[number] > end:
-            raise CommandFailed(f"partition {number} of topic {name} ends at offset {end}, before {before}.")
-    count = sum(max(keep_from[number] - start, 0) for number, (start, _) in bounds.items())
+    chosen = chosen_partitions(topic, [] if partition is None else [partition])
+    bounds = log_bounds(broker, chosen)
+    keep_from = {each: end if before == "latest" else int(before) for each, (_, end) in bounds.items()}
+    for each, (_, end) in bounds.items():
+        if keep_from[each] > end:
+            raise CommandFailed(
+                f"partition {each.partition} of topic {name} ends at offset {end}, before {before}."
+            )
+    count = sum(max(keep_from[each] - start, 0) for each, (start, _) in bounds.items())
     where = f"topic {name}" if partition is None else f"partition {partition} of topic {name}"
     if count:
         confirm(f"Delete the {counted(count, 'oldest record')} of {where}?", yes=yes)
-    starts = delete_records(broker, name, keep_from)
-    table(("PARTITION", "START"), sorted(starts.items()))
+    starts = delete_records(broker, keep_from)
+    table(("PARTITION", "START"), [(each.partition, start) for each, start in sorted(starts.items())])

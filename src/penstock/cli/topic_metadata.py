@@ -14,7 +14,7 @@ from penstock.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
-from penstock.types import NO_TOPIC_ID
+from penstock.types import NO_TOPIC_ID, TopicPartition
 from penstock.wire.connection_pool import AttemptFailed
 from penstock.wire.retry_policy import error_name, failure_of
 
@@ -32,6 +32,10 @@ class TopicDescription(NamedTuple):
     id: str | None
     is_internal: bool
     partitions: list[PartitionDescription]
+
+    @property
+    def names(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, number) for number in self.numbers]
 
     @property
     def numbers(self) -> list[int]:
@@ -75,12 +79,12 @@ def no_partition_text(topic: str, existing: Sequence[int], number: int) -> str:
     return f"topic {topic} has no partition {number}: it has {has}."
 
 
-def chosen_partitions(topic: str, existing: Sequence[int], wanted: Sequence[int]) -> list[int]:
+def chosen_partitions(topic: TopicDescription, wanted: Sequence[int]) -> list[TopicPartition]:
     """Return the requested partitions, or all; raise CommandFailed if the topic lacks one of them."""
     for number in wanted:
-        if number not in existing:
-            raise CommandFailed(no_partition_text(topic, existing, number))
-    return sorted(set(wanted)) or list(existing)
+        if number not in topic.numbers:
+            raise CommandFailed(no_partition_text(topic.name, topic.numbers, number))
+    return [TopicPartition(topic.name, number) for number in sorted(set(wanted))] or topic.names
 
 
 def find_or_create_topic(broker: BrokerConnector, name: str) -> TopicDescription:

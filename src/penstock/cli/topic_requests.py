@@ -4,7 +4,7 @@ A rejection becomes CommandFailed with the broker's own error message, which nam
 was violated.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.cli.broker_connector import BrokerClient, BrokerConnector
@@ -124,13 +124,13 @@ def _change(
         _require_success(client.ask_controller(api, message, results_of, what), what)
 
 
-def delete_records(broker: BrokerConnector, topic: str, before: Mapping[int, int]) -> dict[int, int]:
+def delete_records(
+    broker: BrokerConnector, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
     """Delete records up to the given offsets, and return the new log start offset of each partition."""
-    work = {TopicPartition(topic, number): offset for number, offset in before.items()}
+    what = f"topic {_topics(before)} was not truncated everywhere"
     with broker.client() as client:
-        operation = _DeleteRecordsOperation(_timeout_ms(broker))
-        starts = client.run_on_leaders(operation, work, f"topic {topic} was not truncated everywhere")
-    return {partition.partition: start for partition, start in starts.items()}
+        return client.run_on_leaders(_DeleteRecordsOperation(_timeout_ms(broker)), before, what)
 
 
 class _DeleteRecordsOperation(NamedTuple):
@@ -171,34 +171,36 @@ def topic_settings(broker: BrokerConnector, names: Sequence[str]) -> dict[str, d
 
 
 def find_offsets(
-    broker: BrokerConnector, topic: str, partitions: Sequence[int], position: PositionSpec
-) -> dict[int, FoundOffset]:
+    broker: BrokerConnector, partitions: Iterable[TopicPartition], position: PositionSpec
+) -> dict[TopicPartition, FoundOffset]:
     with broker.client() as client:
-        return _find_offsets(client, topic, partitions, _timestamp_of(position))
+        return _find_offsets(client, partitions, _timestamp_of(position))
 
 
-def log_bounds(broker: BrokerConnector, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+def log_bounds(
+    broker: BrokerConnector, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
     """Return the log start and end offset of each partition."""
     with broker.client() as client:
-        starts = _find_offsets(client, topic, partitions, EARLIEST)
-        ends = _find_offsets(client, topic, partitions, LATEST)
-    return {number: (starts[number].offset or 0, ends[number].offset or 0) for number in partitions}
+        starts = _find_offsets(client, partitions, EARLIEST)
+        ends = _find_offsets(client, partitions, LATEST)
+    return {each: (starts[each].offset or 0, ends[each].offset or 0) for each in partitions}
 
 
 def _find_offsets(
-    client: BrokerClient, topic: str, partitions: Sequence[int], timestamp: int
-) -> dict[int, FoundOffset]:
-    found = client.run_on_leaders(
-        ListOffsetsOperation(read_committed=False),
-        {TopicPartition(topic, number): timestamp for number in partitions},
-        f"the offsets of topic {topic} cannot be read",
-    )
+    client: BrokerClient, partitions: Iterable[TopicPartition], timestamp: int
+) -> dict[TopicPartition, FoundOffset]:
+    work = dict.fromkeys(partitions, timestamp)
+    what = f"the offsets of topic {_topics(work)} cannot be read"
+    found = client.run_on_leaders(ListOffsetsOperation(read_committed=False), work, what)
     return {
-        partition.partition: FoundOffset(
-            offset if offset >= 0 else None, timestamp if timestamp >= 0 else None
-        )
+        partition: FoundOffset(offset if offset >= 0 else None, timestamp if timestamp >= 0 else None)
         for partition, (offset, timestamp) in found.items()
     }
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(dict.fromkeys(partition.topic for partition in partitions))
 
 
 def _timestamp_of(position: PositionSpec) -> int:

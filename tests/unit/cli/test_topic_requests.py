@@ -23,7 +23,8 @@ from penstock.protocol.messages.delete_records import (
 )
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
 from penstock.protocol.messages.metadata import METADATA
-from tests.unit.wire.fake_cluster import FakeCluster, Hangup, offsets_answer
+from penstock.types import TopicPartition
+from tests.unit.wire.fake_cluster import ORDERS, OTHER, FakeCluster, Hangup, offsets_answer
 
 TIMEOUT_S = 10.0
 NOBODY = -1
@@ -35,7 +36,7 @@ def reached(cluster: FakeCluster) -> BrokerConnector:
 
 
 def asked(cluster: FakeCluster) -> int | None:
-    return find_offsets(reached(cluster), "orders", [0], END)[0].offset
+    return find_offsets(reached(cluster), [ORDERS], END)[ORDERS].offset
 
 
 def test_another_leader_is_looked_for() -> None:
@@ -80,7 +81,7 @@ def test_all_partitions_without_a_leader_are_named() -> None:
     cluster.leaders = {0: 0, 1: NOBODY, 2: NOBODY}
     cluster.brokers[0].on(LIST_OFFSETS, offsets_answer())
     with pytest.raises(CommandFailed) as failed:
-        log_bounds(reached(cluster), "orders", [0, 1, 2])
+        log_bounds(reached(cluster), [ORDERS, OTHER, TopicPartition("orders", 2)])
     assert str(failed.value) == (
         "the offsets of topic orders cannot be read: nobody leads orders-1, orders-2: "
         "`penstock cluster status` shows which brokers are away."
@@ -100,7 +101,7 @@ def test_records_are_deleted_by_the_leader_of_each_partition() -> None:
 
     for broker in cluster.brokers:
         broker.on(DELETE_RECORDS, deleted)
-    assert delete_records(reached(cluster), "orders", {0: 5, 1: 6}) == {0: 5, 1: 6}
+    assert delete_records(reached(cluster), {ORDERS: 5, OTHER: 6}) == {ORDERS: 5, OTHER: 6}
     assert [broker.count(DELETE_RECORDS) for broker in cluster.brokers] == [1, 1]
 
 

@@ -81,9 +81,8 @@ def _request(
 
     if topic is None:
         return ElectLeadersRequest(int(unclean), None)
-    numbers = find_topic(broker, topic, advise_creation=False).numbers
-    chosen = chosen_partitions(topic, numbers, wanted)
-    return ElectLeadersRequest(int(unclean), [TopicPartitions(topic, chosen)])
+    chosen = chosen_partitions(find_topic(broker, topic, advise_creation=False), wanted)
+    return ElectLeadersRequest(int(unclean), [TopicPartitions(topic, [each.partition for each in chosen])])
 
 
 def _ask(

@@ -99,7 +99,7 @@ def consume(
     follows = follow or (position.kind is PositionKind.LATEST and not until_end)
     with errors_of_option("--format"):
         written = formatter(format_, BytesFormats(key_format, value_format))
-    numbers = find_topic(broker, topic).numbers
+    state = find_topic(broker, topic)
     if group is not None:
         _check_group_options(position, partition)
     # Only now, so that an unreachable broker is reported without loading librdkafka.
@@ -110,8 +110,8 @@ def consume(
         membership = GroupMembership(group, protocol.value, position.kind.value)
         reader = GroupReader(broker, topic, membership, maximum, follows=follows)
     else:
-        chosen = chosen_partitions(topic, numbers, partition or [])
-        ranges = find_ranges(broker, topic, chosen, position, follows=follows)
+        chosen = chosen_partitions(state, partition or [])
+        ranges = find_ranges(broker, chosen, position, follows=follows)
         reader = AssignedReader(broker, topic, ranges, maximum)
     _read(reader, written, follows=follows)
 

@@ -43,19 +43,14 @@ class PartitionRange(NamedTuple):
 
 
 def find_ranges(
-    broker: BrokerConnector,
-    topic: str,
-    partitions: Sequence[int],
-    position: PositionSpec,
-    *,
-    follows: bool,
+    broker: BrokerConnector, partitions: Sequence[PartitionName], position: PositionSpec, *, follows: bool
 ) -> dict[int, PartitionRange]:
-    """Return what to read of each partition, from this position on."""
-    spans = log_bounds(broker, topic, partitions)
+    """Return what to read of each partition of a topic, from this position on."""
+    spans = {each.partition: bounds for each, bounds in log_bounds(broker, partitions).items()}
     found = None
     if position.kind not in (PositionKind.EARLIEST, PositionKind.LATEST, PositionKind.OFFSET):
-        offsets = find_offsets(broker, topic, partitions, position)
-        found = {number: at.offset for number, at in offsets.items()}
+        offsets = find_offsets(broker, partitions, position)
+        found = {each.partition: at.offset for each, at in offsets.items()}
     return plan_ranges(position, spans, found, follows=follows)
 
 
