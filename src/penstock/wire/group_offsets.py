@@ -43,9 +43,8 @@ def commit(session: ClusterSession, group: str, offsets: Mapping[TopicPartition,
     )
 
     def ask(broker: BrokerConnection) -> None:
-        version = broker.version_of(OFFSET_COMMIT, newest=_LAST_VERSION_WITH_NAMES)
-        pending = session.start_request(broker, lambda: broker.send(OFFSET_COMMIT, request, version=version))
-        for topic in session.wait(broker, pending).topics:
+        answer = session.exchange(broker, OFFSET_COMMIT, request, newest=_LAST_VERSION_WITH_NAMES)
+        for topic in answer.topics:
             for entry in topic.partitions:
                 _require_success(entry.error_code, f"{topic.name}-{entry.partition_index}")
 
@@ -64,9 +63,10 @@ def committed(
     request = OffsetFetchRequest(group, topics, [OffsetFetchRequestGroup(group, topics=topics)])
 
     def ask(broker: BrokerConnection) -> dict[TopicPartition, Offset]:
-        version = broker.version_of(OFFSET_FETCH, newest=_LAST_VERSION_WITH_NAMES)
-        pending = session.start_request(broker, lambda: broker.send(OFFSET_FETCH, request, version=version))
-        code, answered = _answer_of(session.wait(broker, pending), version)
+        pending = session.start_request(
+            broker, lambda: broker.send(OFFSET_FETCH, request, newest=_LAST_VERSION_WITH_NAMES)
+        )
+        code, answered = _answer_of(session.wait(broker, pending), pending.version)
         _require_success(code, f"group {group}")
         found = {}
         for topic in answered:
