@@ -119,21 +119,35 @@ class ProtocolError(Exception):
     """The peer sent bytes that cannot be replied to. The connection is closed."""
 
 
-class ConfigError(Exception):
+class OperatorError(Exception):
+    """An error that an operator can do something about. Commands print the message and the remedy."""
+
+    remedy = ""
+    """A sentence of its own; empty if the message says what to do, or nothing can be done."""
+
+    def __init__(self, message: str = "", *, remedy: str = "") -> None:
+        super().__init__(message)
+        if remedy:
+            self.remedy = remedy
+
+
+class ConfigError(OperatorError):
     """A setting is wrong. The message names the setting, the value and the allowed values."""
 
 
-class CommandFailed(Exception):
+class CommandFailed(OperatorError):
     """A command cannot do what the user requested. The message is a sentence for that user."""
 
 
-class StorageFull(Exception):
+class StorageFull(OperatorError):
     """No disk space is left. Nothing of the failed write remains; the write may be retried."""
 
+    remedy = "Free some space on its disk and start again."
 
-class StorageFailed(Exception):
+
+class StorageFailed(OperatorError):
     """A sync or another disk operation failed. Whether earlier writes reached the disk is unknown."""
 
 
-class CorruptData(Exception):
+class CorruptData(OperatorError):
     """Bytes that were once safely on disk have changed."""

@@ -1,31 +1,44 @@
-"""Connection of a command to a broker, and diagnosis of connection failures.
+"""Connection of a command to the cluster, and the sentences that users read when a request fails.
 
-Commands use two clients. The wire client sends requests that any broker can answer (topics, leaders, sizes),
-and reports a wrong address at once, with the reason. librdkafka sends requests that must reach a leader or
-the controller, and transfers records.
+Every command uses the wire client (`penstock.wire`) for administration, metadata, offsets, groups and the
+cluster. Only records go through librdkafka, in `penstock produce` and `penstock consume`
+(cli/records/librdkafka.py).
 
-Rule: every command uses `BrokerConnector.client` first. librdkafka reports a failure only after its whole
-timeout, and without the reason.
+Rule 1: the first connection is tried once at each address, so that a wrong address is reported at once, with
+        the reason.
+Rule 2: a request to leaders or to a coordinator is retried until --timeout, as wire/retry_policy.py decides.
+        Other requests are sent once: after a lost reply, a retried change would be rejected as done already.
 """
 
-import logging
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import typer
 
+from penstock.cli.main import with_full_stop
 from penstock.config.listeners import Address, parse_address
-from penstock.errors import CommandFailed, ProtocolError
-from penstock.host.blocking_stream import BlockingStream, TlsFiles, open_stream
+from penstock.errors import CommandFailed, ErrorCode
+from penstock.host.blocking_stream import ConnectionProblem, TcpNetwork, TlsFiles
+from penstock.protocol.messages.metadata import METADATA, MetadataRequest
 from penstock.protocol.schema import Api, Request, Response
-from penstock.wire.blocking_client import BlockingClient
-from penstock.wire.client_protocol import VersionMismatch
+from penstock.types import TopicPartition
+from penstock.wire.blocking_client import PendingResponse
+from penstock.wire.cluster_metadata import Leader
+from penstock.wire.cluster_session import ClusterSession, LeaderOperation, PartitionOutcome
+from penstock.wire.connection_pool import AttemptFailed, BrokerConnection, ConnectionPool, Network
+from penstock.wire.errors import WireError
+from penstock.wire.retry_policy import Remedy, RequestFailure, error_name, failure_of
 
 CLIENT_ID: Final = "penstock-cli"
+_ELSEWHERE: Final = "Name another broker with --bootstrap or PENSTOCK_BOOTSTRAP."
+_LEADERLESS_SHOWN_MAX: Final = 5
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 
 class BrokerConnector(NamedTuple):
@@ -34,65 +47,219 @@ class BrokerConnector(NamedTuple):
     addresses: tuple[Address, ...]
     timeout_s: float
     tls: TlsFiles | None = None
+    network: Network | None = None
+    """Network of the client; None: the real one."""
 
     @contextmanager
-    def client(self, address: Address | None = None) -> Iterator["BrokerClient"]:
-        """Connect to `address`, or to the first configured address that accepts the connection."""
-        stream, reached = self._connect((address,) if address else self.addresses)
-        with stream:
-            yield BrokerClient(self, stream, reached)
+    def client(self) -> Iterator["BrokerClient"]:
+        """Connect to the first address that accepts the connection."""
+        network = self.network or _CommandNetwork(self.tls, self.timeout_s)
+        connections = ConnectionPool(
+            network,
+            self.addresses,
+            CLIENT_ID,
+            connect_s_max=self.timeout_s,
+            answer_s_max=self.timeout_s,
+        )
+        session = ClusterSession(network, connections, self.timeout_s)
+        try:
+            yield BrokerClient(session, self._first_connected(session))
+        finally:
+            session.close()
 
-    def settings(self, **more: Any) -> dict[str, Any]:
-        """Return librdkafka's configuration."""
-        settings: dict[str, Any] = {
-            "bootstrap.servers": ",".join(map(str, self.addresses)),
-            "client.id": CLIENT_ID,
-            "socket.timeout.ms": max(int(self.timeout_s * 1000), 1000),
-            "logger": _silent_logger(),
-        }
-        if self.tls is not None:
-            settings["security.protocol"] = "SSL"
-            names = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
-            settings |= {name: path for name, path in zip(names, self.tls, strict=True) if path is not None}
-        return settings | more
-
-    def unreachable(self, address: Address, problem: Exception) -> CommandFailed:
-        what, remedy = _diagnosis(problem, self.timeout_s, is_tls=self.tls is not None)
-        return CommandFailed(f"cannot reach a broker at {address}: {what}. {remedy}")
-
-    def _connect(self, addresses: tuple[Address, ...]) -> tuple[BlockingStream, Address]:
-        # Every address is tried; the error lists the reason for each of them.
-        refusals: list[CommandFailed] = []
-        for address in addresses:
+    def _first_connected(self, session: ClusterSession) -> Address:
+        failures = []
+        for address in self.addresses:
             try:
-                return self._open(address), address
-            except OSError as problem:
-                refusals.append(self.unreachable(address, problem))
-        raise CommandFailed("\n".join(map(str, refusals)))
-
-    def _open(self, address: Address) -> BlockingStream:
-        return open_stream(address.host, address.port, timeout_s=self.timeout_s, tls=self.tls)
+                session.connection_to_broker(address, session.deadline("connecting"))
+                return address
+            except AttemptFailed as failed:
+                failures.append(failed.failure)
+        raise CommandFailed("\n".join(map(failure_sentence, failures)))
 
 
 class BrokerClient:
-    """Wire client whose failures become readable sentences."""
+    """Requests of a command to brokers of the cluster. Every failure is a CommandFailed."""
 
-    def __init__(self, broker: BrokerConnector, stream: BlockingStream, address: Address) -> None:
-        self._broker = broker
+    def __init__(self, session: ClusterSession, address: Address) -> None:
+        self.session = session
         self.address = address
-        with self._failures_explained():
-            self._client = BlockingClient(stream, CLIENT_ID)
+        """Broker that was connected first."""
 
-    def ask(self, api: Api[Request, Response], message: Request) -> Response:
-        with self._failures_explained():
-            return self._client.ask(api, message)
+    def ask(self, api: Api[Request, Response], message: Request, *, at: Address | None = None) -> Response:
+        """Send a request once, to the broker `at` or to the one that was connected first."""
+        with failures_explained():
+            broker = self.session.connection_to_broker(at or self.address, self.session.deadline(api.name))
+            return self.session.exchange(broker, api, message)
 
-    @contextmanager
-    def _failures_explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ProtocolError, VersionMismatch) as problem:
-            raise self._broker.unreachable(self.address, problem) from problem
+    def brokers(self) -> dict[int, Address]:
+        """Return the available brokers of the cluster by id."""
+        answer = self.ask(METADATA, MetadataRequest(topics=[], allow_auto_topic_creation=False))
+        return {node.node_id: Address(node.host, node.port) for node in answer.brokers}
+
+    def ask_controller(
+        self,
+        api: Api[Request, Response],
+        message: Request,
+        results_of: Callable[[Response], Sequence[Any]],
+        what: str,
+    ) -> Sequence[Any]:
+        """Send a change to the controller; again if a broker did nothing because it is not the controller."""
+        deadline = self.session.deadline(what)
+        with failures_explained(what):
+            while True:
+                controller = self.session.controller(deadline)
+                results = results_of(self.session.exchange(controller, api, message))
+                if all(result.error_code != ErrorCode.NOT_CONTROLLER for result in results):
+                    return results
+                self.session.recover(deadline, failure_of(ErrorCode.NOT_CONTROLLER), ())
+
+    def leaders(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, Leader | RequestFailure]:
+        """Return the leader of each partition at this moment, or why it is unknown."""
+        with failures_explained():
+            return self.session.leaders_of(partitions, self.session.deadline("looking up leaders"))
+
+    def run_on_leaders(
+        self, operation: LeaderOperation[Input, Output], work: Mapping[TopicPartition, Input], what: str
+    ) -> dict[TopicPartition, Output]:
+        """Run an operation on the leaders of all partitions, with retries, and return its results."""
+        deadline = self.session.deadline(what)
+        with failures_explained(what):
+            try:
+                return self.session.run_on_leaders(deadline, _EndsAtDamage(operation), work)
+            except WireError:
+                view = self.session.view
+                if leaderless := leaderless_in({partition: view.leader_of(partition) for partition in work}):
+                    raise CommandFailed(f"{what}: {leaderless_text(leaderless)}.") from None
+                raise
+
+    def retry(self, attempt: Callable[[], Output], what: str) -> Output:
+        """Run `attempt` until it no longer raises AttemptFailed, at most until --timeout."""
+        with failures_explained(what):
+            return self.session.retry(self.session.deadline(what), attempt)
+
+    def ask_coordinator(
+        self,
+        group_id: str,
+        api: Api[Request, Response],
+        message: Request,
+        code_of: Callable[[Response], int],
+        what: str,
+    ) -> Response:
+        """Send a request to the group's coordinator, and again while the coordinator loads or moves."""
+
+        def ask(broker: BrokerConnection) -> Response:
+            answer = self.session.exchange(broker, api, message)
+            failure = failure_of(code_of(answer))
+            if failure.remedy in (Remedy.RETRY, Remedy.FIND_COORDINATOR):
+                raise AttemptFailed(failure)
+            return answer
+
+        with failures_explained(what):
+            return self.session.run_on_coordinator(self.session.deadline(what), group_id, ask)
+
+
+class _EndsAtDamage(LeaderOperation[Input, Output]):
+    """An operation that is not retried after a storage error: users should learn of damage at once."""
+
+    def __init__(self, operation: LeaderOperation[Input, Output]) -> None:
+        self._operation = operation
+
+    def send(self, broker: BrokerConnection, work: Mapping[TopicPartition, Input]) -> PendingResponse[Any]:
+        return self._operation.send(broker, work)
+
+    def outcomes(self, answer: Any) -> Iterator[PartitionOutcome[Output]]:
+        for partition, failure, result in self._operation.outcomes(answer):
+            if failure is not None and failure.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                failure = failure._replace(remedy=Remedy.GIVE_UP)
+            yield partition, failure, result
+
+
+# Sentences
+
+
+@contextmanager
+def failures_explained(what: str = "") -> Iterator[None]:
+    """Convert failures of the wire client; `what` names the request, as in `topic orders was not created`."""
+    try:
+        yield
+    except AttemptFailed as failed:
+        raise CommandFailed(failure_sentence(failed.failure, what)) from failed
+    except WireError as error:
+        raise CommandFailed(failure_sentence(error.failure, what) if error.failure else str(error)) from error
+
+
+def failure_sentence(failure: RequestFailure, what: str = "") -> str:
+    said = failure.what
+    if failure.partition is not None and failure.code != ErrorCode.NONE:
+        said = reported_error(failure.code, failure.partition)
+    sentence = with_full_stop(f"{what}: {said}" if what else said)
+    # The advice about an error code repeats what commands say better; that about a connection is theirs.
+    return f"{sentence} {failure.advice}" if failure.advice and failure.code == ErrorCode.NONE else sentence
+
+
+def reported_error(code: int, partition: TopicPartition) -> str:
+    """Return the text of a partition's error, and where to look for details; without a full stop."""
+    if code == ErrorCode.KAFKA_STORAGE_ERROR:
+        return (
+            f"the broker reports a storage error for {partition}: see its log; "
+            "`penstock dump-log --verify` shows damage"
+        )
+    return f"the broker reports {error_name(code)} for {partition}"
+
+
+def leaderless_in(leaders: Mapping[TopicPartition, Leader | RequestFailure]) -> list[TopicPartition]:
+    return [
+        partition
+        for partition, found in sorted(leaders.items())
+        if isinstance(found, RequestFailure) and found.code == ErrorCode.LEADER_NOT_AVAILABLE
+    ]
+
+
+def leaderless_text(partitions: list[TopicPartition]) -> str:
+    """Name the partitions without a leader, without a full stop."""
+    shown = ", ".join(map(str, partitions[:_LEADERLESS_SHOWN_MAX]))
+    more = ", ..." if len(partitions) > _LEADERLESS_SHOWN_MAX else ""
+    return f"nobody leads {shown}{more}: `penstock cluster status` shows which brokers are away"
+
+
+class _CommandNetwork(TcpNetwork):
+    """The network, whose errors come with the options of a command that may help."""
+
+    def __init__(self, tls: TlsFiles | None, timeout_s: float) -> None:
+        super().__init__(tls)
+        self._is_tls = tls is not None
+        self._timeout_s = timeout_s
+
+    def problem(self, error: OSError) -> ConnectionProblem:
+        found = super().problem(error)
+        match error:
+            case ConnectionRefusedError():
+                remedy = f"Start one with `penstock serve`. {_ELSEWHERE}"
+            case TimeoutError():
+                found = found._replace(what=f"no answer within {self._timeout_s:g} s")
+                remedy = f"Allow more with --timeout. {_ELSEWHERE}"
+            case ssl.SSLCertVerificationError():
+                remedy = "Give the authority that signed it with --tls-ca."
+            case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ConnectionError() if self._is_tls:
+                remedy = "It may want another certificate: see --tls-cert."
+            case ssl.SSLError():
+                remedy = "Check that this port is for TLS, and --tls-*."
+            case ConnectionError():
+                remedy = (
+                    "If it expects TLS, give --tls-ca. "
+                    "Check that --bootstrap names the port for Kafka clients, not the one for HTTP."
+                )
+            case socket.gaierror():
+                remedy = f"Check the name. {_ELSEWHERE}"
+            case _:
+                remedy = _ELSEWHERE
+        return found._replace(remedy=remedy)
+
+
+# Options
 
 
 def connector_of(
@@ -123,45 +290,3 @@ def _addresses(bootstrap: str) -> tuple[Address, ...]:
         if address is None or not address.host or not address.port:
             raise typer.BadParameter(f"{entry!r} is not host:port", param_hint="--bootstrap")
     return tuple(address for _, address in addresses if address is not None)
-
-
-def _diagnosis(problem: Exception, timeout_s: float, *, is_tls: bool) -> tuple[str, str]:
-    """Return the problem and its remedy."""
-    elsewhere = "Name another broker with --bootstrap or PENSTOCK_BOOTSTRAP."
-    other_port = "Check that --bootstrap names the port for Kafka clients, not the one for HTTP."
-    match problem:
-        case ConnectionRefusedError():
-            return "nothing listens there", f"Start one with `penstock serve`. {elsewhere}"
-        case ssl.SSLCertVerificationError():
-            why = problem.verify_message
-            return (
-                f"its certificate is not trusted ({why})",
-                "Give the authority that signed it with --tls-ca.",
-            )
-        case ssl.SSLError():
-            return (
-                f"TLS failed ({problem.reason or problem})",
-                "Check that this port is for TLS, and --tls-*.",
-            )
-        case TimeoutError():
-            return f"no answer within {timeout_s:g} s", f"Allow more with --timeout. {elsewhere}"
-        case ConnectionError() if is_tls:
-            return "it closed the connection", "It may want another certificate: see --tls-cert."
-        case ConnectionError():
-            return "it closed the connection", f"If it expects TLS, give --tls-ca. {other_port}"
-        case VersionMismatch():
-            return str(problem), "Use a broker that offers it."
-        case ProtocolError():
-            return f"what answers there does not speak Kafka's protocol ({problem})", other_port
-        case socket.gaierror():
-            return "no such host is known", f"Check the name. {elsewhere}"
-        case _:
-            return str(getattr(problem, "strerror", None) or problem), elsewhere
-
-
-def _silent_logger() -> logging.Logger:
-    """Suppress librdkafka's own log lines on stderr; commands report the relevant errors themselves."""
-    logger = logging.getLogger("penstock.librdkafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger

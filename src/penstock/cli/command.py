@@ -7,7 +7,8 @@ same options, defined and explained once.
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -23,6 +24,14 @@ TIMEOUT_S_DEFAULT: Final = 10.0
 TIMEOUT_S_MAX: Final = 86_400.0
 GROUP_NAME_BYTES_MAX: Final = 32_767
 """Limit of Kafka's strings with a 16-bit length."""
+URL_DEFAULT: Final = "http://127.0.0.1:8080"
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+TimeoutOption = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.1, help="How long the broker may take to answer.")
+]
+"""For commands that use HTTP only; `client_command` declares the option of the others."""
 
 
 def new_app(**options: Any) -> typer.Typer:
@@ -87,11 +96,20 @@ def client_command(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+@contextmanager
+def errors_of_option(option: str) -> Iterator[None]:
+    """Convert a ValueError, whose text is a sentence, to the error for a wrong value of this option."""
+    try:
+        yield
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint=option) from problem
+
+
 def topic_names(given: Any) -> Any:
     """Validate topic names in arguments before any request is sent.
 
-    The rule is that of every Kafka broker. Bytes that are not UTF-8 would otherwise fail in librdkafka's C
-    code.
+    The rule is that of every Kafka broker. Bytes that are not UTF-8 would otherwise fail in the encoder, or
+    in librdkafka's C code.
     """
     for name in [given] if isinstance(given, str) else given or ():
         if not name:

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.command import JsonOption, client_command, examples, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.cli.broker_connector import BrokerConnector
+    from penstock.cli.broker_connector import BrokerClient, BrokerConnector
+    from penstock.config.listeners import Address
 
 EXAMPLES = examples(
     ("Every partition, the largest first", "penstock log-dirs"),
@@ -47,7 +48,7 @@ def log_dirs(
         list[str] | None,
         typer.Argument(metavar="[TOPIC...]", callback=topic_names, help="Only these. Default: all."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.output import json_line
     from penstock.cli.topic_metadata import find_topics
@@ -64,23 +65,20 @@ def log_dirs(
 
 def read_directories(broker: "BrokerConnector", topics: list[str] | None) -> list[LogDirectory]:
     """Read the directories of every broker in the cluster: a broker reports only its own."""
-    from penstock.cli.topic_metadata import metadata_of
-    from penstock.config.listeners import Address
-
-    with broker.client() as client:
-        brokers = sorted(metadata_of(client, []).brokers, key=lambda node: node.node_id)
     directories = []
-    for node in brokers:
-        with broker.client(Address(node.host, node.port)) as client:
-            directories += _directories_of(client, node.node_id, topics)
+    with broker.client() as client:
+        for node_id, address in sorted(client.brokers().items()):
+            directories += _directories_of(client, node_id, address, topics)
     return directories
 
 
-def _directories_of(client: Any, node_id: int, topics: list[str] | None) -> list[LogDirectory]:
-    from penstock.cli.topic_metadata import error_name
+def _directories_of(
+    client: "BrokerClient", node_id: int, address: "Address", topics: list[str] | None
+) -> list[LogDirectory]:
     from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS, DescribeLogDirsRequest
+    from penstock.wire.retry_policy import error_name
 
-    answer = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None))
+    answer = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None), at=address)
     for code in (answer.error_code, *(result.error_code for result in answer.results)):
         if code:
             raise CommandFailed(f"broker {node_id} cannot tell its log directories: {error_name(code)}.")

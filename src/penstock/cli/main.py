@@ -29,7 +29,7 @@ def _main() -> None:
     from contextlib import suppress
 
     from penstock.cli.streams import OutputFailed, reliable_streams
-    from penstock.errors import CommandFailed, ConfigError, CorruptData, StorageFailed, StorageFull
+    from penstock.errors import ConfigError, OperatorError
 
     try:
         with reliable_streams():
@@ -40,8 +40,8 @@ def _main() -> None:
         with suppress(OSError):  # without a stderr, the exit code still reports it
             print(f"penstock: {problem}", file=sys.stderr)
         sys.exit(EXIT_WRONG_USE)
-    except (CommandFailed, CorruptData, StorageFailed, StorageFull) as problem:
-        sys.exit(f"penstock: {with_full_stop(str(problem))}")
+    except OperatorError as problem:
+        sys.exit(f"penstock: {with_full_stop(str(problem))} {problem.remedy}".rstrip())
 
 
 def _run(arguments: list[str]) -> None:

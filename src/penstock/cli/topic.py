@@ -10,21 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command import client_command, examples, new_app, parse_settings, topic_names
+from penstock.cli.command import (
+    JsonOption,
+    YesOption,
+    client_command,
+    errors_of_option,
+    examples,
+    new_app,
+    parse_settings,
+    topic_names,
+)
 from penstock.errors import CommandFailed
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 
 if TYPE_CHECKING:
-    from penstock.cli.admin_client import FoundOffset, TopicSetting
     from penstock.cli.broker_connector import BrokerConnector
-    from penstock.cli.positions import PositionSpec
     from penstock.cli.topic_metadata import TopicDescription
+    from penstock.cli.topic_requests import FoundOffset, TopicSetting
 
 BROKER_DEFAULT = -1
 """Value in Kafka's protocol that requests the broker's default."""
 PARTITIONS_MAX = 100_000
 REPLICATION_FACTOR_MAX = 10_000
-"""Upper limit of librdkafka's requests; the broker has its own limits."""
+"""Bounds of the options; the broker has its own limits."""
 PENSTOCK_MAKES = f"; a Penstock broker allows {PARTITIONS_PER_TOPIC_MAX}"
 
 TopicNameArgument = Annotated[str, typer.Argument(metavar="NAME", callback=topic_names, help="The topic.")]
@@ -39,8 +47,6 @@ SetOption = Annotated[
         help="A setting. May be repeated. `topic describe NAME --all-settings` lists them.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 EXAMPLES = examples(
     ("A topic with three partitions", "penstock topic create orders --partitions 3"),
@@ -86,15 +92,14 @@ def create(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.admin_client import Admin
     from penstock.cli.output import counted, json_line
     from penstock.cli.topic_metadata import find_topic
+    from penstock.cli.topic_requests import create_topic
 
     settings = parse_settings(set_ or (), "--set")
-    with broker.client():  # reports connection problems at once
-        created = Admin(broker).create(
-            name, partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT, settings
-        )
+    created = create_topic(
+        broker, name, partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT, settings
+    )
     if not created and not if_not_exists:
         raise CommandFailed(f"topic {name} exists already. Change it with `penstock topic alter {name}`.")
     topic = find_topic(broker, name)
@@ -156,16 +161,15 @@ def describe(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.admin_client import Admin
     from penstock.cli.output import json_line
     from penstock.cli.topic_metadata import find_topics
+    from penstock.cli.topic_requests import topic_settings
 
     names = list(dict.fromkeys(names))
     topics = find_topics(broker, names)
-    settings = Admin(broker).settings(names)
     shown = {
         name: {key: setting for key, setting in found.items() if all_settings or setting.is_override}
-        for name, found in settings.items()
+        for name, found in topic_settings(broker, names).items()
     }
     if as_json:
         json_line([_description(topic, shown[topic.name]) for topic in topics])
@@ -238,16 +242,22 @@ def offsets(
     as_json: JsonOption = False,
 ) -> None:
     """Show offsets. For a compacted topic, the counts are upper bounds: removed records leave gaps."""
-    from penstock.cli.admin_client import Admin
     from penstock.cli.output import json_line, table
-    from penstock.cli.positions import PositionKind
+    from penstock.cli.positions import PositionKind, parse_position
     from penstock.cli.topic_metadata import find_topic
+    from penstock.cli.topic_requests import find_offsets, log_bounds
 
-    position = _parse_position(at, PositionKind.TIMESTAMP, "--time") if at is not None else None
-    topic, admin = find_topic(broker, name), Admin(broker)
-    spans = admin.span(name, topic.numbers)
-    found = admin.offsets(name, topic.numbers, position) if position is not None else None
-    rows = [_offset_row(number, *spans[number], found[number] if found else None) for number in topic.numbers]
+    position = None
+    if at is not None:
+        with errors_of_option("--time"):
+            position = parse_position(at, time.time_ns() // 1_000_000, number_is=PositionKind.TIMESTAMP)
+    topic = find_topic(broker, name)
+    bounds = log_bounds(broker, topic.names)
+    found = find_offsets(broker, topic.names, position) if position is not None else None
+    rows = [
+        _offset_row(each.partition, start, end, found[each] if found else None)
+        for each, (start, end) in bounds.items()
+    ]
     if as_json:
         total = sum(row["count"] for row in rows)
         json_line({"topic": name, "partitions": rows, "count": total})
@@ -269,15 +279,6 @@ def _offset_row(number: int, start: int, end: int, found: "FoundOffset | None") 
         since = 0 if found.offset is None else end - found.offset
         row |= {"offset": found.offset, "timestamp": found.timestamp, "since": since}
     return row
-
-
-def _parse_position(text: str, number_is: Any, option: str) -> "PositionSpec":
-    from penstock.cli.positions import parse_position
-
-    try:
-        return parse_position(text, time.time_ns() // 1_000_000, number_is=number_is)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint=option) from None
 
 
 ALTER_EXAMPLES = examples(
@@ -302,8 +303,8 @@ def alter(
         list[str] | None, typer.Option(metavar="KEY", help="Back to the broker's value. May be repeated.")
     ] = None,
 ) -> None:
-    from penstock.cli.admin_client import Admin
     from penstock.cli.topic_metadata import find_topic
+    from penstock.cli.topic_requests import add_partitions, alter_topic, topic_settings
 
     changes: dict[str, str | None] = {**parse_settings(set_ or (), "--set")}
     for key in unset or ():
@@ -315,16 +316,15 @@ def alter(
     if not changes and partitions is None:
         raise typer.BadParameter("nothing to change: give --partitions, --set or --unset")
     find_topic(broker, name)
-    admin = Admin(broker)
-    missing = _not_set(name, unset or (), admin.settings([name])[name] if unset else {})
+    missing = _not_set(name, unset or (), topic_settings(broker, [name])[name] if unset else {})
     for key in missing:
         del changes[key]
     # Both changes are validated before either is applied, so that a rejection leaves the topic unchanged.
     for validate_only in (True, False):
         if changes:
-            admin.alter(name, changes, validate_only=validate_only)
+            alter_topic(broker, name, changes, validate_only=validate_only)
         if partitions is not None:
-            admin.add_partitions(name, partitions, validate_only=validate_only)
+            add_partitions(broker, name, partitions, validate_only=validate_only)
     for key in missing:
         typer.echo(f"{key} was not set for topic {name}")
     if changes or partitions is not None:
@@ -333,8 +333,8 @@ def alter(
 
 def _not_set(name: str, keys: Sequence[str], settings: dict[str, "TopicSetting"]) -> list[str]:
     """Return the keys without an override; raise CommandFailed for an unknown setting."""
-    from penstock.cli.admin_client import SETTINGS_ARE_LISTED
     from penstock.cli.main import with_full_stop
+    from penstock.cli.topic_requests import SETTINGS_ARE_LISTED
     from penstock.config.setting import unknown_setting_message
 
     for key in keys:
@@ -355,15 +355,15 @@ DELETE_EXAMPLES = examples(
 @topic_app.command("delete", help="Delete topics and all their records.", epilog=DELETE_EXAMPLES)
 @client_command
 def delete(broker: "BrokerConnector", names: TopicNamesArgument, yes: YesOption = False) -> None:
-    from penstock.cli.admin_client import Admin
     from penstock.cli.output import confirm
     from penstock.cli.topic_metadata import find_topics
+    from penstock.cli.topic_requests import delete_topics
 
     names = list(dict.fromkeys(names))
     find_topics(broker, names)
     what = "topic" if len(names) == 1 else "topics"
     confirm(f"Delete {what} {', '.join(names)} with all records?", yes=yes)
-    Admin(broker).delete(names)
+    delete_topics(broker, names)
     typer.echo(f"deleted {what} {', '.join(names)}")
 
 
@@ -387,25 +387,24 @@ def truncate(
     ] = "latest",
     yes: YesOption = False,
 ) -> None:
-    from penstock.cli.admin_client import Admin
     from penstock.cli.output import confirm, counted, table
-    from penstock.cli.topic_metadata import find_topic, no_partition_text
+    from penstock.cli.topic_metadata import chosen_partitions, find_topic
+    from penstock.cli.topic_requests import delete_records, log_bounds
 
     if before != "latest" and not (before.isascii() and before.isdigit()):
         raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")
     topic = find_topic(broker, name, advise_creation=False)
-    chosen = topic.numbers if partition is None else [partition]
-    if partition is not None and partition not in topic.numbers:
-        raise CommandFailed(no_partition_text(name, topic.numbers, partition))
-    admin = Admin(broker)
-    spans = admin.span(name, chosen)
-    keep_from = {number: end if before == "latest" else int(before) for number, (_, end) in spans.items()}
-    for number, (_, end) in spans.items():
-        if keep_from[number] > end:
-            raise CommandFailed(f"partition {number} of topic {name} ends at offset {end}, before {before}.")
-    count = sum(max(keep_from[number] - start, 0) for number, (start, _) in spans.items())
+    chosen = chosen_partitions(topic, [] if partition is None else [partition])
+    bounds = log_bounds(broker, chosen)
+    keep_from = {each: end if before == "latest" else int(before) for each, (_, end) in bounds.items()}
+    for each, (_, end) in bounds.items():
+        if keep_from[each] > end:
+            raise CommandFailed(
+                f"partition {each.partition} of topic {name} ends at offset {end}, before {before}."
+            )
+    count = sum(max(keep_from[each] - start, 0) for each, (start, _) in bounds.items())
     where = f"topic {name}" if partition is None else f"partition {partition} of topic {name}"
     if count:
         confirm(f"Delete the {counted(count, 'oldest record')} of {where}?", yes=yes)
-    starts = admin.delete_records(name, keep_from)
-    table(("PARTITION", "START"), sorted(starts.items()))
+    starts = delete_records(broker, keep_from)
+    table(("PARTITION", "START"), [(each.partition, start) for each, start in sorted(starts.items())])

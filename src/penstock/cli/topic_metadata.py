@@ -1,28 +1,12 @@
-"""Topic metadata over the wire client, and the reasons why a partition is unavailable.
+"""Topics as users see them: their metadata, and the sentence for a topic that cannot be used."""
 
-Requests that must reach a leader or the controller are in admin_client.py. Exceptions are the requests whose
-errors librdkafka hides: it retries them, and finally reports only a timeout.
-"""
-
-import time
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.cli.broker_connector import BrokerClient, BrokerConnector
 from penstock.cli.command import TOPIC_NAME_RULE
-from penstock.cli.output import bytes_text
-from penstock.config.listeners import Address
 from penstock.errors import CommandFailed, ErrorCode
-from penstock.limits import BATCH_BYTES_MAX
-from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS, DescribeLogDirsRequest
-from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic
-from penstock.protocol.messages.list_offsets import (
-    LIST_OFFSETS,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from penstock.protocol.messages.metadata import (
     METADATA,
     MetadataRequest,
@@ -30,19 +14,9 @@ from penstock.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
-from penstock.types import NO_TOPIC_ID
-
-# Error of a topic that is being created.
-_RETRIABLE: Final = (ErrorCode.LEADER_NOT_AVAILABLE,)
-_RETRY_PAUSE_S: Final = 0.05
-_LATEST: Final = -1
-_LEADERLESS_SHOWN_MAX: Final = 5
-# Errors that librdkafka handles during a fetch, for example by resetting to the log start.
-_HANDLED_BY_CLIENT: Final = (
-    ErrorCode.NONE,
-    ErrorCode.OFFSET_OUT_OF_RANGE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-)
+from penstock.types import NO_TOPIC_ID, TopicPartition
+from penstock.wire.connection_pool import AttemptFailed
+from penstock.wire.retry_policy import error_name, failure_of
 
 
 class PartitionDescription(NamedTuple):
@@ -58,6 +32,10 @@ class TopicDescription(NamedTuple):
     id: str | None
     is_internal: bool
     partitions: list[PartitionDescription]
+
+    @property
+    def names(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, number) for number in self.numbers]
 
     @property
     def numbers(self) -> list[int]:
@@ -101,25 +79,27 @@ def no_partition_text(topic: str, existing: Sequence[int], number: int) -> str:
     return f"topic {topic} has no partition {number}: it has {has}."
 
 
-def chosen_partitions(topic: str, existing: Sequence[int], wanted: Sequence[int]) -> list[int]:
+def chosen_partitions(topic: TopicDescription, wanted: Sequence[int]) -> list[TopicPartition]:
     """Return the requested partitions, or all; raise CommandFailed if the topic lacks one of them."""
     for number in wanted:
-        if number not in existing:
-            raise CommandFailed(no_partition_text(topic, existing, number))
-    return sorted(set(wanted)) or list(existing)
+        if number not in topic.numbers:
+            raise CommandFailed(no_partition_text(topic.name, topic.numbers, number))
+    return [TopicPartition(topic.name, number) for number in sorted(set(wanted))] or topic.names
 
 
 def find_or_create_topic(broker: BrokerConnector, name: str) -> TopicDescription:
     """Look up a topic like a producer: a broker with auto topic creation creates it."""
-    deadline = time.monotonic() + broker.timeout_s
     with broker.client() as client:
-        while True:
+
+        def attempt() -> TopicDescription:
             (topic,) = metadata_of(client, [name], create=True).topics
-            if topic.error_code == ErrorCode.NONE:
-                return _topic_state(topic)
-            if topic.error_code not in _RETRIABLE or time.monotonic() > deadline:
+            if topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE:  # the topic is being created
+                raise AttemptFailed(failure_of(topic.error_code))
+            if topic.error_code:
                 raise CommandFailed(_topic_error_text(topic, advise_creation=True))
-            time.sleep(_RETRY_PAUSE_S)
+            return _topic_state(topic)
+
+        return client.retry(attempt, f"topic {name} cannot be used")
 
 
 def _topic_error_text(topic: MetadataResponseTopic, advise_creation: bool) -> str:
@@ -133,117 +113,6 @@ def _topic_error_text(topic: MetadataResponseTopic, advise_creation: bool) -> st
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return f"you may not use topic {name}."
     return f"topic {name} cannot be used: {error_name(code)}."
-
-
-# Reasons why records cannot be read or written
-
-
-def read_failure_reason(broker: BrokerConnector, topic: str, offsets: Mapping[int, int]) -> str | None:
-    """Return the error that a leader reports for a fetch at one of these offsets; None without an error.
-
-    `offsets` is by partition. A partition without a leader is no error here, since consumers can wait: see
-    `leaderless_reason`.
-    """
-    led, _ = _by_leader(broker, topic, offsets)
-    for leader, state, numbers in led:
-        wanted = FetchTopic(
-            topic,
-            state.topic_id,
-            [
-                FetchPartition(number, fetch_offset=offsets[number], partition_max_bytes=1)
-                for number in numbers
-            ],
-        )
-        # One byte, no wait and no fetch session: only the error code matters.
-        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, session_epoch=-1, topics=[wanted])
-        with broker.client(leader) as client:
-            answer = client.ask(FETCH, request)
-        for entry in (entry for found in answer.responses for entry in found.partitions):
-            if entry.error_code not in _HANDLED_BY_CLIENT:
-                return f"{reported_error(entry.error_code, f'{topic}-{entry.partition_index}')}."
-    return None
-
-
-def write_failure_reason(broker: BrokerConnector, topic: str, partition: int) -> str | None:
-    """Return why the leader cannot store records, without a full stop; None if no reason is found.
-
-    No batch is sent as a test, since the leader might store it.
-    """
-    led, leaderless = _by_leader(broker, topic, [partition])
-    if leaderless:
-        return leaderless_text(topic, leaderless)
-    for leader, _, _ in led:
-        asked = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=_LATEST)])
-        with broker.client(leader) as client:
-            answer = client.ask(LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=[asked]))
-            directories = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=[])).results
-        for entry in (entry for found in answer.topics for entry in found.partitions):
-            if entry.error_code:
-                return reported_error(entry.error_code, f"{topic}-{partition}")
-        for directory in directories:
-            if directory.error_code:
-                return "the broker's disk failed: see its log"
-            # Less than one batch of maximum size fits on the disk.
-            if 0 <= directory.usable_bytes < BATCH_BYTES_MAX:
-                free, total = bytes_text(directory.usable_bytes), bytes_text(directory.total_bytes)
-                return f"the broker's disk is full ({free} of {total} are free)"
-    return None
-
-
-def reported_error(code: int, partition: str) -> str:
-    """Return the text of a partition's error, and where to look for details; without a full stop."""
-    if code == ErrorCode.KAFKA_STORAGE_ERROR:
-        return (
-            f"the broker reports a storage error for {partition}: see its log; "
-            "`penstock dump-log --verify` shows damage"
-        )
-    return f"the broker reports {error_name(code)} for {partition}"
-
-
-def leaderless_reason(broker: BrokerConnector, topic: str, partitions: Iterable[int]) -> str | None:
-    """Name the partitions without a leader, without a full stop; None if all have a leader."""
-    _, leaderless = _by_leader(broker, topic, partitions)
-    return leaderless_text(topic, leaderless) if leaderless else None
-
-
-def leaderless_text(topic: str, partitions: Sequence[int]) -> str:
-    """Return the error text, without a full stop."""
-    shown = ", ".join(f"{topic}-{number}" for number in partitions[:_LEADERLESS_SHOWN_MAX])
-    more = ", ..." if len(partitions) > _LEADERLESS_SHOWN_MAX else ""
-    return f"nobody leads {shown}{more}: `penstock cluster status` shows which brokers are away"
-
-
-class LedPartitions(NamedTuple):
-    address: Address
-    """Address of the leader."""
-    topic: MetadataResponseTopic
-    partitions: list[int]
-
-
-def _by_leader(
-    broker: BrokerConnector, topic: str, partitions: Iterable[int]
-) -> tuple[list[LedPartitions], list[int]]:
-    """Group the partitions by leader; return these groups, and the partitions without a leader."""
-    with broker.client() as client:
-        metadata = metadata_of(client, [topic])
-    addresses = {node.node_id: Address(node.host, node.port) for node in metadata.brokers}
-    (state,) = metadata.topics
-    leaders = {entry.partition_index: entry.leader_id for entry in state.partitions}
-    led: dict[int, list[int]] = {}
-    for number in sorted(leaders.keys() & set(partitions)):
-        led.setdefault(leaders[number], []).append(number)
-    leaderless = [number for node, numbers in led.items() if node not in addresses for number in numbers]
-    known = [
-        LedPartitions(addresses[node], state, numbers) for node, numbers in led.items() if node in addresses
-    ]
-    return known, leaderless
-
-
-def error_name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"error {code}"
 
 
 def _topic_state(topic: MetadataResponseTopic) -> TopicDescription:

@@ -20,6 +20,8 @@ from penstock.types import Buffer
 class TooManyOpenFiles(StorageFull):
     """No descriptor is free. A retry may succeed after other files were closed."""
 
+    remedy = "Allow this process more open files (`ulimit -n`) and start again."
+
 
 class File(Protocol):
     """An open file. `retain` and `release` are counted; the last release closes it."""

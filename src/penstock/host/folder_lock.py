@@ -31,7 +31,10 @@ class DirectoryInUse(StorageFailed):
         """`owner`: id of that process; empty if unknown."""
         self.owner = owner
         holder = f"process {owner}" if owner else "another process"
-        super().__init__(f"the data directory {folder} is in use by {holder}")
+        super().__init__(
+            f"the data directory {folder} is in use by {holder}",
+            remedy="Stop that process, or choose another folder with --data-dir.",
+        )
 
 
 class FolderLock:

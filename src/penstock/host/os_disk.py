@@ -36,6 +36,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 TEMPORARY_SUFFIX = ".tmp"
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_CREATE_REMEDY = "Allow this user to write there, or choose another folder with --data-dir."
 _F_FULLFSYNC = 51  # macOS: fsync alone leaves data in the drive's cache
 
 
@@ -50,7 +51,7 @@ def translate_os_errors(action: str, path: str) -> Iterator[None]:
             raise TooManyOpenFiles(sentence) from error
         if error.errno in FULL:
             raise StorageFull(sentence) from error
-        raise StorageFailed(sentence) from error
+        raise StorageFailed(sentence, remedy=_CREATE_REMEDY if action == "create" else "") from error
 
 
 def _sync_descriptor(descriptor: int) -> None:

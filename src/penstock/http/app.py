@@ -13,28 +13,30 @@ import socket
 
 from aiohttp import web
 
+from penstock.broker.broker import RunningBroker
 from penstock.http.change_access import ChangeAccess, access_middleware
 from penstock.http.cluster import ClusterPages
 from penstock.http.errors import errors_as_json
 from penstock.http.groups import GroupPages
 from penstock.http.metrics import MetricsPage
-from penstock.http.readiness import Readiness
-from penstock.http.sources import Sources
 from penstock.limits import HTTP_REQUEST_BYTES_MAX
+from penstock.observability.logs import Log
 
 
-async def start_serving(listening: socket.socket, readiness: Readiness, sources: Sources) -> web.AppRunner:
+async def start_serving(
+    listening: socket.socket, broker: RunningBroker, log: Log, tokens_path: str | None
+) -> web.AppRunner:
     """Serve requests on a listening socket until the runner is cleaned up."""
-    access = ChangeAccess(listening, sources.tokens_path, sources.log)
+    access = ChangeAccess(listening, tokens_path, log)
     app = web.Application(
         client_max_size=HTTP_REQUEST_BYTES_MAX, middlewares=[errors_as_json, access_middleware(access)]
     )
-    health = _Health(readiness)
+    health = _Health(broker)
     app.router.add_get("/health/live", health.live)
     app.router.add_get("/health/ready", health.ready)
-    MetricsPage(sources, readiness).add_to(app.router)
-    GroupPages(sources.groups).add_to(app.router)
-    ClusterPages(sources.cluster, sources.storage.partitions).add_to(app.router)
+    MetricsPage(broker).add_to(app.router)
+    GroupPages(broker.groups).add_to(app.router)
+    ClusterPages(broker.cluster, broker.storage.partitions).add_to(app.router)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.SockSite(runner, listening).start()
@@ -42,14 +44,14 @@ async def start_serving(listening: socket.socket, readiness: Readiness, sources:
 
 
 class _Health:
-    def __init__(self, readiness: Readiness) -> None:
-        self._readiness = readiness
+    def __init__(self, broker: RunningBroker) -> None:
+        self._broker = broker
 
     async def live(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "live"})
 
     async def ready(self, request: web.Request) -> web.Response:
-        reason = self._readiness()
+        reason = self._broker.not_ready()
         if reason is None:
             return web.json_response({"status": "ready"})
         return web.json_response({"status": "not ready", "reason": reason}, status=503)

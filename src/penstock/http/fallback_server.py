@@ -7,10 +7,9 @@ connection gets one response and is closed.
 import asyncio
 import json
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
-
-from penstock.http.readiness import Readiness
 
 HEAD_BYTES_MAX: Final = 8 * 1024
 ANSWER_SECONDS_MAX: Final = 5.0
@@ -18,8 +17,8 @@ _LIVE: Final = b"/health/live"
 
 
 class FallbackHttpServer:
-    def __init__(self, readiness: Readiness) -> None:
-        self._readiness = readiness
+    def __init__(self, not_ready: Callable[[], str | None]) -> None:
+        self._not_ready = not_ready
         self._server: asyncio.Server | None = None
 
     async def start_serving(self, listening: socket.socket) -> None:
@@ -34,7 +33,7 @@ class FallbackHttpServer:
         with suppress(TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(response(head, self._readiness()))
+                writer.write(response(head, self._not_ready()))
                 await writer.drain()
         writer.close()
 

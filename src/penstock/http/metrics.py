@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator
 from aiohttp import web
 
 from penstock import __version__
+from penstock.broker.broker import RunningBroker
 from penstock.broker.groups.coordinator_runtime import CoordinatorErrors
 from penstock.broker.groups.group_lag import GroupLagSurvey, GroupReport, PartitionReport
 from penstock.broker.storage.compaction import Compaction
 from penstock.http.prometheus import CONTENT_TYPE, COUNTER, GAUGE, Metric, Sample, counter, gauge, lines
-from penstock.http.readiness import Readiness
 from penstock.http.replication_metrics import ReplicationSums, cluster_metrics
-from penstock.http.sources import Sources
 from penstock.limits import (
     METRICS_GROUP_PARTITIONS_MAX,
     METRICS_LINES_PER_TURN,
@@ -31,32 +30,31 @@ from penstock.replication.partition import Partition
 
 
 class MetricsPage:
-    def __init__(self, sources: Sources, readiness: Readiness) -> None:
-        self._sources = sources
-        self._readiness = readiness
+    def __init__(self, broker: RunningBroker) -> None:
+        self._broker = broker
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_get("/metrics", self.metrics)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        survey = await self._sources.own_groups.survey(METRICS_GROUP_PARTITIONS_MAX)
-        sizes, replication = await _partition_sums(self._sources.storage.partitions)
+        survey = await self._broker.own_groups.survey(METRICS_GROUP_PARTITIONS_MAX)
+        sizes, replication = await _partition_sums(self._broker.storage.partitions)
         text = await _rendered(
             [
-                *self._broker(),
+                *self._broker_metrics(),
                 *sizes.metrics(),
                 *replication.metrics(),
-                *cluster_metrics(self._sources.cluster, asyncio.get_running_loop().time()),
+                *cluster_metrics(self._broker.cluster, asyncio.get_running_loop().time()),
                 *group_metrics(survey),
-                *coordinator_error_metrics(self._sources.own_groups.coordinator_errors()),
+                *coordinator_error_metrics(self._broker.own_groups.coordinator_errors()),
             ]
         )
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
-    def _broker(self) -> Iterator[Metric]:
-        storage, server = self._sources.storage, self._sources.server
+    def _broker_metrics(self) -> Iterator[Metric]:
+        storage, server = self._broker.storage, self._broker.server
         yield Metric("penstock_info", GAUGE, "Which version runs.", ("version",), [Sample((__version__,), 1)])
-        yield gauge("penstock_ready", "1 when clients can be served.", int(self._readiness() is None))
+        yield gauge("penstock_ready", "1 when clients can be served.", int(self._broker.not_ready() is None))
         yield gauge(
             "penstock_storage_failed",
             "1 when the disk broke a promise and nothing is written any more.",
@@ -64,7 +62,7 @@ class MetricsPage:
         )
         yield gauge("penstock_connections", "Clients that are connected.", server.connection_count)
         yield from producer_metrics(storage.partitions.producer_registry)
-        yield from _compaction_metrics(self._sources.compaction)
+        yield from _compaction_metrics(self._broker.compaction)
 
 
 def producer_metrics(roll: ProducerRegistry) -> Iterator[Metric]:

@@ -59,6 +59,7 @@ INSERT INTO entries VALUES (?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision
 """
 
+_DAMAGE_REMEDY = "Restore it from a backup, or move the data directory away to begin anew."
 _FULL = {sqlite3.SQLITE_FULL}
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _FAILED = {
@@ -187,9 +188,10 @@ class SqliteStore:
     def _require_undamaged(self) -> None:
         verdict = self._value("PRAGMA quick_check(1)")
         if verdict != "ok":
-            raise CorruptData(f"{self._path} is damaged: {verdict}")
+            raise CorruptData(f"{self._path} is damaged: {verdict}", remedy=_DAMAGE_REMEDY)
         if self._value("SELECT count(*) FROM store") != 1:
-            raise CorruptData(f"{self._path} is damaged: it does not say its revision")
+            problem = f"{self._path} is damaged: it does not say its revision"
+            raise CorruptData(problem, remedy=_DAMAGE_REMEDY)
 
     def _application_id(self) -> object:
         return self._value("PRAGMA application_id")
@@ -280,7 +282,8 @@ class SqliteStore:
             if kind in _FULL:
                 raise StorageFull(f"{self._path}: {error}") from error
             if kind in _CORRUPT:
-                raise CorruptData(f"{self._path} is not a sound metadata store: {error}") from error
+                problem = f"{self._path} is not a sound metadata store: {error}"
+                raise CorruptData(problem, remedy=_DAMAGE_REMEDY) from error
             if kind in _FAILED:
                 # After an I/O error the state on disk is unknown until the file is reopened (rule 3).
                 self._failed = self._failed or kind == sqlite3.SQLITE_IOERR

@@ -56,17 +56,14 @@ class BlockingClient:
         """Whether replies are outstanding and all of them were discarded."""
         return bool(self._pending) and not any(pending.is_expected for pending in self._pending)
 
-    def version_of(self, api: Api[Request, Response], *, newest: int = VERSION_MAX) -> int:
-        """Newest common version, at most `newest`."""
-        return self._core.version_of(api, newest=newest)
-
-    def ask(self, api: Api[Request, Response], message: Request) -> Response:
-        return self.wait(self.send(api, message))
+    def ask(self, api: Api[Request, Response], message: Request, *, newest: int = VERSION_MAX) -> Response:
+        return self.wait(self.send(api, message, newest=newest))
 
     def send(
-        self, api: Api[Request, Response], message: Request, *, version: int | None = None
+        self, api: Api[Request, Response], message: Request, *, newest: int = VERSION_MAX
     ) -> PendingResponse[Response]:
-        version = self._core.version_of(api) if version is None else version
+        """Send a request in the newest common version, at most `newest`."""
+        version = self._core.version_of(api, newest=newest)
         self._stream.send(self._core.ask(api, message, version=version))
         pending: PendingResponse[Response] = PendingResponse(api, version)
         self._pending.append(pending)

@@ -129,15 +129,8 @@ class ClusterClient:
         self._session.retry(deadline, lambda: self._see_leaders(name, deadline))
 
     def _create(self, request: CreateTopicsRequest, deadline: CallDeadline) -> None:
-        session = self._session
-        session.refresh([], deadline)
-        controller = session.view.controller
-        known = (
-            session.any_broker(deadline)
-            if controller is None
-            else session.connection_to_broker(controller, deadline)
-        )
-        for result in session.exchange(known, CREATE_TOPICS, request).topics:
+        controller = self._session.controller(deadline)
+        for result in self._session.exchange(controller, CREATE_TOPICS, request).topics:
             # A retry after a lost reply finds the topic that the first attempt created.
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise AttemptFailed(failure_of(result.error_code, result.error_message))

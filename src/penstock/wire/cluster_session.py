@@ -26,7 +26,7 @@ from penstock.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from penstock.protocol.schema import Api, Request, Response
+from penstock.protocol.schema import VERSION_MAX, Api, Request, Response
 from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
 from penstock.wire.blocking_client import PendingResponse
 from penstock.wire.cluster_metadata import ClusterMetadata, Leader
@@ -51,8 +51,6 @@ from penstock.wire.retry_policy import (
 )
 
 _TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-_FIRST_VERSION_WITH_KEYS: Final = 4
-"""First version of FindCoordinator with several keys."""
 _SECOND_OPINIONS_MAX: Final = 2
 _SECOND_OPINION_S_MAX: Final = 5.0
 """Number of other brokers to check for a topic that the first one lacks, and the time limit for each."""
@@ -139,7 +137,9 @@ class CallDeadline:
         tried = f" (tried {self._failures} times in {spent_s:.1f} s)" if self._failures > 1 else ""
         advice = f" {failure.advice}" if failure.advice else ""
         kind = _kind_of_absence(failure) if is_gone else _kind(failure)
-        return kind(f"{self.what} failed: {failure.what}{tried}.{advice}")
+        error = kind(f"{self.what} failed: {failure.what}{tried}.{advice}")
+        error.failure = failure
+        return error
 
 
 def _kind_of_absence(failure: RequestFailure) -> type[WireError]:
@@ -169,9 +169,16 @@ class ClusterSession:
 
     # Single attempts: these raise AttemptFailed
 
-    def exchange(self, broker: BrokerConnection, api: Api[Request, Response], message: Request) -> Response:
+    def exchange(
+        self,
+        broker: BrokerConnection,
+        api: Api[Request, Response],
+        message: Request,
+        *,
+        newest: int = VERSION_MAX,
+    ) -> Response:
         with self._brokers.closing_on_failure(broker):
-            return broker.ask(api, message)
+            return broker.ask(api, message, newest=newest)
 
     def wait(self, broker: BrokerConnection, pending: PendingResponse[Response]) -> Response:
         with self._brokers.closing_on_failure(broker):
@@ -182,6 +189,12 @@ class ClusterSession:
 
     def any_broker(self, deadline: CallDeadline) -> BrokerConnection:
         return self._brokers.any(self.view.addresses.values(), deadline.remaining_s)
+
+    def controller(self, deadline: CallDeadline) -> BrokerConnection:
+        """Connection to the controller, which takes changes; to any broker if there is none at present."""
+        self.refresh([], deadline)
+        address = self.view.controller
+        return self.any_broker(deadline) if address is None else self.connection_to_broker(address, deadline)
 
     def start_request(
         self, broker: BrokerConnection, send: Callable[[], PendingResponse[Response]]
@@ -336,24 +349,21 @@ class ClusterSession:
         self,
         deadline: CallDeadline,
         group: str,
-        ask: Callable[[BrokerConnection], Iterable[RequestFailure | None]],
-    ) -> None:
-        """Run `ask` on the group's coordinator, with retries. `ask` sends requests and returns the
-        failures."""
+        ask: Callable[[BrokerConnection], Output],
+    ) -> Output:
+        """Run `ask` on the group's coordinator, again as long as it raises AttemptFailed."""
 
-        def attempt() -> None:
+        def attempt() -> Output:
             address = self._coordinator(group, deadline)
             try:
-                broker = self.connection_to_broker(address, deadline)
-                failures = [failure for failure in ask(broker) if failure is not None]
+                return ask(self.connection_to_broker(address, deadline))
             except AttemptFailed as failed:
-                # The coordinator is unreachable: another broker may have taken over.
-                self._coordinators.pop(group, None)
-                raise failed
-            if failures:
-                raise AttemptFailed(failures[0])
+                if failed.failure.code == ErrorCode.NONE:
+                    # The coordinator is unreachable: another broker may have taken over.
+                    self._coordinators.pop(group, None)
+                raise
 
-        self.retry(deadline, attempt)
+        return self.retry(deadline, attempt)
 
     def _coordinator(self, group: str, deadline: CallDeadline) -> Address:
         if group not in self._coordinators:
@@ -365,16 +375,13 @@ class ClusterSession:
         answer = self.exchange(
             broker, FIND_COORDINATOR, FindCoordinatorRequest(key=group, coordinator_keys=[group])
         )
-        if broker.version_of(FIND_COORDINATOR) >= _FIRST_VERSION_WITH_KEYS:
-            if not answer.coordinators:
-                raise AttemptFailed(failure_of(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            found = answer.coordinators[0]
-            code, detail, address = found.error_code, found.error_message, Address(found.host, found.port)
-        else:
-            code, detail, address = answer.error_code, answer.error_message, Address(answer.host, answer.port)
-        if code != ErrorCode.NONE:
-            raise AttemptFailed(failure_of(code, detail))
-        return address
+        # Before the version with several keys, the reply itself names the coordinator.
+        found = answer.coordinators[0] if answer.coordinators else answer
+        if found.error_code != ErrorCode.NONE:
+            raise AttemptFailed(failure_of(found.error_code, found.error_message))
+        if not found.host:
+            raise AttemptFailed(failure_of(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return Address(found.host, found.port)
 
     def close(self) -> None:
         self._brokers.close()

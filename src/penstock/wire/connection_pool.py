@@ -69,7 +69,17 @@ class BrokerConnection(BlockingClient):
 
 
 class ConnectionPool:
-    def __init__(self, network: Network, bootstrap: Sequence[Address], client_id: str) -> None:
+    def __init__(
+        self,
+        network: Network,
+        bootstrap: Sequence[Address],
+        client_id: str,
+        *,
+        connect_s_max: float = CONNECT_S_MAX,
+        answer_s_max: float = ANSWER_S_MAX,
+    ) -> None:
+        self._connect_s_max = connect_s_max
+        self._answer_s_max = answer_s_max
         self._network = network
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
@@ -89,7 +99,7 @@ class ConnectionPool:
         if found is None:
             found = self._connect(address, timeout_s)
             self._connected[address] = found
-        found.stream.allow(min(timeout_s, ANSWER_S_MAX))
+        found.stream.allow(min(timeout_s, self._answer_s_max))
         return found
 
     def any(self, known: Iterable[Address], remaining_s: Callable[[], float]) -> BrokerConnection:
@@ -138,8 +148,9 @@ class ConnectionPool:
             self.drop(broker)
 
     def _connect(self, address: Address, timeout_s: float) -> BrokerConnection:
-        timeout_s = min(timeout_s, CONNECT_S_MAX)
-        self._recently_failed.add(address)  # until a first reply arrives
+        timeout_s = min(timeout_s, self._connect_s_max)
+        has_failed = address in self._recently_failed
+        self._recently_failed.add(address)
         try:
             stream = self._network.connect(address.host, address.port, timeout_s=timeout_s)
         except ConfigError as error:
@@ -147,26 +158,30 @@ class ConnectionPool:
         except OSError as error:
             raise AttemptFailed(self._failure(address, error, is_new=True)) from error
         try:
-            return BrokerConnection(address, stream, self._client_id)
+            connection = BrokerConnection(address, stream, self._client_id)
         except BaseException as error:
             stream.close()
             if isinstance(error, OSError | ProtocolError | VersionMismatch):
                 raise AttemptFailed(self._failure(address, error, is_new=True)) from error
             raise
+        if not has_failed:  # a broker that failed before may greet and then not reply again
+            self._recently_failed.discard(address)
+        return connection
 
     def _failure(self, address: Address, error: Exception, *, is_new: bool) -> RequestFailure:
+        unreachable = f"cannot reach a broker at {address}"
         if isinstance(error, OSError):
             problem = self._network.problem(error)
             # An established connection proves that the settings are right, so its failure is transient.
             remedy = Remedy.FIND_LEADER if problem.may_pass or not is_new else Remedy.GIVE_UP
-            return RequestFailure(f"the broker at {address}: {problem.what}", remedy, advice=problem.remedy)
+            return RequestFailure(f"{unreachable}: {problem.what}", remedy, advice=problem.remedy)
         if isinstance(error, VersionMismatch):
-            return RequestFailure(
-                f"the broker at {address}: {error}", Remedy.GIVE_UP, advice="Use one that offers it."
-            )
-        what = f"what answers at {address} does not speak Kafka's protocol ({error})"
+            advice = "Use a broker that offers it."
+            return RequestFailure(f"{unreachable}: {error}", Remedy.GIVE_UP, advice=advice)
+        what = f"{unreachable}: what answers there does not speak Kafka's protocol ({error})"
         remedy = Remedy.GIVE_UP if is_new else Remedy.FIND_LEADER
-        return RequestFailure(what, remedy, advice="Check that the port is the one for Kafka clients.")
+        advice = "Check that the port is the one for Kafka clients, not the one for HTTP."
+        return RequestFailure(what, remedy, advice=advice)
 
 
 def _is_unusable(broker: BrokerConnection) -> bool:

@@ -5,10 +5,14 @@ Rule 2: each error is constructed from its own fields, so that it can be pickled
 """
 
 from penstock.types import Offset, TopicPartition
+from penstock.wire.retry_policy import RequestFailure
 
 
 class WireError(Exception):
     """The cluster rejected a request, or did not complete it in time."""
+
+    failure: RequestFailure | None = None
+    """Failure of the last attempt, for callers with words of their own; None if nothing was attempted."""
 
 
 class Unreachable(WireError):

@@ -4,7 +4,7 @@ Requests use topic names: versions with topic ids would lose the committed offse
 add nothing that is needed here.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.errors import ErrorCode
@@ -24,8 +24,8 @@ from penstock.protocol.messages.offset_fetch import (
 )
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_session import ClusterSession
-from penstock.wire.connection_pool import BrokerConnection
-from penstock.wire.retry_policy import RequestFailure, failure_of
+from penstock.wire.connection_pool import AttemptFailed, BrokerConnection
+from penstock.wire.retry_policy import failure_of
 
 _LAST_VERSION_WITH_NAMES: Final = 9
 _FIRST_VERSION_WITH_GROUPS: Final = 8
@@ -42,41 +42,42 @@ def commit(session: ClusterSession, group: str, offsets: Mapping[TopicPartition,
         topics=[OffsetCommitRequestTopic(name, partitions=entries) for name, entries in topics.items()],
     )
 
-    def ask(broker: BrokerConnection) -> Iterator[RequestFailure | None]:
-        version = broker.version_of(OFFSET_COMMIT, newest=_LAST_VERSION_WITH_NAMES)
-        pending = session.start_request(broker, lambda: broker.send(OFFSET_COMMIT, request, version=version))
-        for topic in session.wait(broker, pending).topics:
+    def ask(broker: BrokerConnection) -> None:
+        answer = session.exchange(broker, OFFSET_COMMIT, request, newest=_LAST_VERSION_WITH_NAMES)
+        for topic in answer.topics:
             for entry in topic.partitions:
-                yield _failure(entry.error_code, f"{topic.name}-{entry.partition_index}")
+                _require_success(entry.error_code, f"{topic.name}-{entry.partition_index}")
 
     session.run_on_coordinator(session.deadline(f"committing offsets of group {group}"), group, ask)
 
 
 def committed(
-    session: ClusterSession, group: str, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, Offset | None]:
-    """Committed offsets; None for partitions without one."""
+    session: ClusterSession, group: str, partitions: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, Offset]:
+    """Committed offsets of these partitions that have one; None: of all partitions."""
     requested: dict[str, list[int]] = {}
-    for topic, number in partitions:
+    for topic, number in partitions or ():
         requested.setdefault(topic, []).append(number)
-    topics = [OffsetFetchRequestTopic(name, partition_indexes=numbers) for name, numbers in requested.items()]
+    named = [OffsetFetchRequestTopic(name, partition_indexes=numbers) for name, numbers in requested.items()]
+    topics = None if partitions is None else named
     request = OffsetFetchRequest(group, topics, [OffsetFetchRequestGroup(group, topics=topics)])
-    found: dict[TopicPartition, Offset | None] = {}
 
-    def ask(broker: BrokerConnection) -> Iterator[RequestFailure | None]:
-        version = broker.version_of(OFFSET_FETCH, newest=_LAST_VERSION_WITH_NAMES)
-        pending = session.start_request(broker, lambda: broker.send(OFFSET_FETCH, request, version=version))
-        code, answered = _answer_of(session.wait(broker, pending), version)
-        yield _failure(code, f"group {group}")
+    def ask(broker: BrokerConnection) -> dict[TopicPartition, Offset]:
+        pending = session.start_request(
+            broker, lambda: broker.send(OFFSET_FETCH, request, newest=_LAST_VERSION_WITH_NAMES)
+        )
+        code, answered = _answer_of(session.wait(broker, pending), pending.version)
+        _require_success(code, f"group {group}")
+        found = {}
         for topic in answered:
             for entry in topic.partitions:
                 partition = TopicPartition(topic.name, entry.partition_index)
-                # -1 means that the group has no committed offset.
-                found[partition] = Offset(entry.committed_offset) if entry.committed_offset >= 0 else None
-                yield _failure(entry.error_code, str(partition))
+                _require_success(entry.error_code, str(partition))
+                if entry.committed_offset >= 0:  # -1 means that the group has no committed offset
+                    found[partition] = Offset(entry.committed_offset)
+        return found
 
-    session.run_on_coordinator(session.deadline(f"reading offsets of group {group}"), group, ask)
-    return found
+    return session.run_on_coordinator(session.deadline(f"reading offsets of group {group}"), group, ask)
 
 
 def _answer_of(answer: OffsetFetchResponse, version: int) -> tuple[int, list[OffsetFetchResponseTopic]]:
@@ -87,8 +88,7 @@ def _answer_of(answer: OffsetFetchResponse, version: int) -> tuple[int, list[Off
     return answer.groups[0].error_code, answer.groups[0].topics
 
 
-def _failure(code: int, whose: str) -> RequestFailure | None:
-    if code == ErrorCode.NONE:
-        return None
-    failure = failure_of(code)
-    return failure._replace(what=f"{whose}: {failure.what}")
+def _require_success(code: int, whose: str) -> None:
+    if code != ErrorCode.NONE:
+        failure = failure_of(code)
+        raise AttemptFailed(failure._replace(what=f"{whose}: {failure.what}"))

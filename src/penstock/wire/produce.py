@@ -60,9 +60,7 @@ class ProduceOperation:
             timeout_ms=int(ANSWER_S_MAX * 1000),
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
-        return broker.send(
-            PRODUCE, request, version=broker.version_of(PRODUCE, newest=_LAST_VERSION_WITH_NAMES)
-        )
+        return broker.send(PRODUCE, request, newest=_LAST_VERSION_WITH_NAMES)
 
     def outcomes(
         self, answer: ProduceResponse

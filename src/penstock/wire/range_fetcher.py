@@ -26,6 +26,7 @@ from penstock.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from penstock.protocol.schema import VERSION_MAX
 from penstock.types import NO_TOPIC_ID, Offset, ProducerId, TopicId, TopicPartition
 from penstock.wire.blocking_client import PendingResponse
 from penstock.wire.cluster_metadata import Leader
@@ -184,7 +185,7 @@ class RangeFetcher:
             lambda: broker.send(
                 FETCH,
                 request,
-                version=broker.version_of(FETCH, newest=_LAST_VERSION_WITH_NAMES) if named_only else None,
+                newest=_LAST_VERSION_WITH_NAMES if named_only else VERSION_MAX,
             ),
         )
         return _PendingFetch(broker, pending, size, leader.topic_id)

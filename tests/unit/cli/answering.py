@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from penstock.cli.broker_connector import BrokerConnector
+from penstock.config.listeners import Address
 
 
 class CannedReplies:
@@ -17,12 +18,15 @@ class CannedReplies:
         self.asked: dict[str, Any] = {}
 
     @contextmanager
-    def client(self, address: Any = None) -> Iterator["CannedReplies"]:
+    def client(self) -> Iterator["CannedReplies"]:
         yield self
 
-    def ask(self, api: Any, message: Any) -> Any:
+    def ask(self, api: Any, message: Any, *, at: Any = None) -> Any:
         self.asked[api.name] = message
         return self._answers[api.name]
+
+    def brokers(self) -> dict[int, Address]:
+        return {node.node_id: Address(node.host, node.port) for node in self._answers["Metadata"].brokers}
 
 
 def as_broker(answering: CannedReplies) -> BrokerConnector:

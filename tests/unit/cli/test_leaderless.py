@@ -1,4 +1,4 @@
-"""What commands say of partitions that nobody leads. librdkafka says that it found no leader, or nothing."""
+"""What `produce` and `consume` say of partitions that nobody leads, of which librdkafka says nothing."""
 
 import socketserver
 import threading
@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.admin_client import Admin
 from penstock.cli.broker_connector import BrokerConnector
-from penstock.cli.positions import PositionKind, PositionSpec
-from penstock.cli.records.consume import AssignedReader, PartitionRange
+from penstock.cli.records.failure_reasons import write_failure_reason
+from penstock.cli.records.readers import AssignedReader, PartitionRange
 from penstock.cli.records.record_output import IncomingRecord
-from penstock.cli.topic_metadata import write_failure_reason
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed
-from tests.unit.wire.fake_cluster import FakeCluster
+from tests.unit.wire.fake_cluster import OTHER, FakeCluster
 
 TIMEOUT_S = 1.0
 NOBODY = -1
@@ -51,16 +49,8 @@ def reached() -> Iterator[BrokerConnector]:
 
 
 def test_who_writes_learns_which_partition_nobody_leads(reached: BrokerConnector) -> None:
-    reason = write_failure_reason(reached, "orders", 1)
+    reason = write_failure_reason(reached, OTHER)
     assert reason == "nobody leads orders-1: `penstock cluster status` shows which brokers are away"
-
-
-def test_who_asks_for_offsets_learns_which_partition_nobody_leads(reached: BrokerConnector) -> None:
-    with pytest.raises(CommandFailed) as failed:
-        Admin(reached._replace(timeout_s=2 * TIMEOUT_S)).offsets(
-            "orders", [1], PositionSpec(PositionKind.EARLIEST)
-        )
-    assert "nobody leads orders-1: `penstock cluster status`" in str(failed.value)
 
 
 def test_who_reads_to_the_end_learns_which_partition_nobody_leads(reached: BrokerConnector) -> None:

@@ -5,7 +5,8 @@ fails with one sentence before it changes anything.
 """
 
 from importlib import import_module
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
@@ -31,6 +32,21 @@ COMMAND_FILES: Final = (
     "penstock.cli.cluster.unregister",
     "penstock.cli.cluster.features",
 )
+
+POLL_S: Final = 0.5
+"""Interval at which a waiting command checks again."""
+
+UrlOption = Annotated[
+    str, typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="The HTTP address of any broker.")
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="PATH",
+        help="A file with the token that changes need. Default: the token in PENSTOCK_TOKEN, if any.",
+    ),
+]
 
 cluster_app = new_app(help="Run and look after a cluster of brokers.", epilog=EXAMPLES)
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import URL_DEFAULT, JsonOption, TokenFileOption, UrlOption
+from penstock.cli.cluster.app import TokenFileOption, UrlOption, cluster_app
 from penstock.cli.cluster.reassign import NoLeaderToCopyFrom, wait_until_moved
-from penstock.cli.command import client_command, examples
+from penstock.cli.command import URL_DEFAULT, JsonOption, client_command, examples
 from penstock.errors import CommandFailed
 from penstock.limits import INT_MAX
 

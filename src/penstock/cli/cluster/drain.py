@@ -5,16 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import (
-    POLL_S,
-    URL_DEFAULT,
-    JsonOption,
-    TimeoutOption,
-    TokenFileOption,
-    UrlOption,
-)
-from penstock.cli.command import TIMEOUT_S_DEFAULT, examples
+from penstock.cli.cluster.app import POLL_S, TokenFileOption, UrlOption, cluster_app
+from penstock.cli.command import TIMEOUT_S_DEFAULT, URL_DEFAULT, JsonOption, TimeoutOption, examples
 from penstock.errors import CommandFailed
 from penstock.limits import INT_MAX
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import JsonOption
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.command import JsonOption, client_command, examples, topic_names
 from penstock.errors import CommandFailed, ErrorCode
 
 if TYPE_CHECKING:
@@ -82,17 +81,16 @@ def _request(
 
     if topic is None:
         return ElectLeadersRequest(int(unclean), None)
-    numbers = find_topic(broker, topic, advise_creation=False).numbers
-    chosen = chosen_partitions(topic, numbers, wanted)
-    return ElectLeadersRequest(int(unclean), [TopicPartitions(topic, chosen)])
+    chosen = chosen_partitions(find_topic(broker, topic, advise_creation=False), wanted)
+    return ElectLeadersRequest(int(unclean), [TopicPartitions(topic, [each.partition for each in chosen])])
 
 
 def _ask(
     broker: "BrokerConnector", request: "ElectLeadersRequest"
 ) -> "dict[TopicPartition, tuple[ErrorCode, str]]":
-    from penstock.cli.topic_metadata import error_name
     from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
     from penstock.types import TopicPartition
+    from penstock.wire.retry_policy import error_name
 
     with broker.client() as client:
         answer = client.ask(ELECT_LEADERS, request)

@@ -56,13 +56,13 @@ def _level(client: "BrokerClient") -> tuple[int, int]:
 
 
 def _upgrade(client: "BrokerClient", level: int) -> None:
-    from penstock.cli.topic_metadata import error_name
     from penstock.metadata.levels import FEATURE
     from penstock.protocol.messages.update_features import (
         UPDATE_FEATURES,
         FeatureUpdateKey,
         UpdateFeaturesRequest,
     )
+    from penstock.wire.retry_policy import error_name
 
     wanted = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(FEATURE, level)])
     answer = client.ask(UPDATE_FEATURES, wanted)

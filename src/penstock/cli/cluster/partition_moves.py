@@ -6,8 +6,8 @@ Any broker accepts these requests. The broker that receives a replica reports ho
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.cli.broker_connector import BrokerConnector
-from penstock.cli.topic_metadata import error_name, metadata_of
+from penstock.cli.broker_connector import BrokerClient, BrokerConnector
+from penstock.cli.topic_metadata import metadata_of
 from penstock.config.listeners import Address
 from penstock.errors import CommandFailed, ErrorCode
 from penstock.protocol.messages.alter_partition_reassignments import (
@@ -26,6 +26,7 @@ from penstock.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
 )
 from penstock.types import TopicPartition
+from penstock.wire.retry_policy import error_name
 
 RecordsLeft = dict[int, int | None]
 """Number of records that each broker still lacks; None if unknown."""
@@ -132,24 +133,23 @@ def records_left(
     if not asked:
         return left
     with broker.client() as client:
-        addresses = {node.node_id: Address(node.host, node.port) for node in metadata_of(client, []).brokers}
-    for node, partitions in asked.items():
-        if node not in addresses:
-            continue
-        for partition, lag in _lags(broker, addresses[node], partitions).items():
-            left[partition][node] = lag
+        for node, address in client.brokers().items():
+            for partition, lag in _lags(client, address, asked.get(node, ())).items():
+                left[partition][node] = lag
     return left
 
 
 def _lags(
-    broker: BrokerConnector, address: Address, partitions: Iterable[TopicPartition]
+    client: BrokerClient, address: Address, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
+    if not partitions:
+        return {}
     topics: dict[str, DescribableLogDirTopic] = {}
     for name, index in partitions:
         topics.setdefault(name, DescribableLogDirTopic(name)).partitions.append(index)
     try:
-        with broker.client(address) as client:
-            answer = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=list(topics.values())))
+        request = DescribeLogDirsRequest(topics=list(topics.values()))
+        answer = client.ask(DESCRIBE_LOG_DIRS, request, at=address)
     except CommandFailed:
         return {}  # the broker is unavailable, as the status shows; its lag is unknown
     return {

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import POLL_S, JsonOption
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.cluster.app import POLL_S, cluster_app
+from penstock.cli.command import JsonOption, client_command, errors_of_option, examples, topic_names
 from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -107,10 +106,8 @@ def _current_and_target_replicas(
     from penstock.types import TopicPartition
 
     plan = _read(file) if file is not None else {}
-    try:
+    with errors_of_option("--to"):
         brokers = [] if to is None else parse_brokers(to)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint="--to") from None
     names = list(dict.fromkeys(name.topic for name in plan)) or [topic or ""]
     found = {state.name: state for state in find_topics(broker, names)}
     if topic is not None:

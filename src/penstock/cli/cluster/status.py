@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.cluster.app import cluster_app
-from penstock.cli.cluster.options import URL_DEFAULT, JsonOption, UrlOption
-from penstock.cli.command import client_command, examples
+from penstock.cli.cluster.app import UrlOption, cluster_app
+from penstock.cli.command import URL_DEFAULT, JsonOption, client_command, examples
 
 if TYPE_CHECKING:
     from penstock.cli.broker_connector import BrokerConnector

@@ -27,8 +27,8 @@ def unregister(
 
     `penstock cluster balance --away-from ID` moves its replicas.
     """
-    from penstock.cli.topic_metadata import error_name
     from penstock.protocol.messages.unregister_broker import UNREGISTER_BROKER, UnregisterBrokerRequest
+    from penstock.wire.retry_policy import error_name
 
     with broker.client() as client:
         answer = client.ask(UNREGISTER_BROKER, UnregisterBrokerRequest(broker_id))

@@ -6,7 +6,6 @@ HTTP.
 """
 
 import time
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
@@ -14,7 +13,12 @@ import typer
 
 from penstock.cli.command import (
     TIMEOUT_S_DEFAULT,
+    URL_DEFAULT,
+    JsonOption,
+    TimeoutOption,
+    YesOption,
     client_command,
+    errors_of_option,
     examples,
     group_names,
     new_app,
@@ -24,13 +28,6 @@ from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
     from penstock.cli.broker_connector import BrokerConnector
-    from penstock.cli.group.client import Coordinator, GroupMember, GroupState
-    from penstock.cli.group.reset import OffsetMove, TopicSelection
-    from penstock.cli.positions import PositionSpec
-    from penstock.types import TopicPartition
-
-URL_DEFAULT = "http://127.0.0.1:8080"
-
 
 EXAMPLES = examples(
     ("Which groups there are", "penstock group list"),
@@ -42,7 +39,6 @@ GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", callback=group_na
 GroupsArgument = Annotated[
     list[str], typer.Argument(metavar="GROUP...", callback=group_names, help="The groups.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 group_app = new_app(help="List, describe, reset and delete consumer groups.", epilog=EXAMPLES)
 
@@ -93,9 +89,7 @@ def describe(
     url: Annotated[
         str, typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="The broker's HTTP address.")
     ] = URL_DEFAULT,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="How long the broker may take to answer.")
-    ] = TIMEOUT_S_DEFAULT,
+    timeout: TimeoutOption = TIMEOUT_S_DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.group.output import print_group
@@ -117,21 +111,20 @@ DELETE_EXAMPLES = examples(("A group that nobody uses any more", "penstock group
 def delete(
     broker: "BrokerConnector",
     groups: GroupsArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
-    from penstock.cli.group.client import coordinator_of
+    from penstock.cli.group.client import Group
     from penstock.cli.output import confirm
 
-    for group in groups:
-        with coordinator_of(broker, group) as coordinator:
-            if coordinator.state() is None:
+    with broker.client() as client:
+        for group in groups:
+            if Group(client, group).state() is None:
                 raise CommandFailed(f"there is no group {group}. See `penstock group list`.")
-    named = ", ".join(groups)
-    confirm(f"Delete {'group' if len(groups) == 1 else 'groups'} {named} and all committed offsets?", yes=yes)
-    for group in groups:
-        with coordinator_of(broker, group) as coordinator:
-            coordinator.delete()
-        typer.echo(f"deleted group {group}")
+        what = "group" if len(groups) == 1 else "groups"
+        confirm(f"Delete {what} {', '.join(groups)} and all committed offsets?", yes=yes)
+        for group in groups:
+            Group(client, group).delete()
+            typer.echo(f"deleted group {group}")
 
 
 RESET_EXAMPLES = examples(
@@ -180,151 +173,10 @@ def reset(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.group.client import coordinator_of
+    from penstock.cli.group.reset import parse_selection, parse_target, reset_offsets
 
-    position = _parse_position(to)
-    selections = _selections(topic or ())
-    with coordinator_of(broker, group) as coordinator:
-        state = coordinator.state()
-        moves = _planned_moves(broker, position, selections, coordinator.committed(), group)
-        members = state.members if state is not None else []
-        if members and not force and not dry_run:
-            raise CommandFailed(_has_members(group, members))
-        if not dry_run:
-            members = _commit_moves(broker, coordinator, moves, state, force=force)
-    _print_moves(group, moves, members, dry_run=dry_run, as_json=as_json)
-
-
-def _parse_position(to: str) -> "PositionSpec":
-    from penstock.cli.group.reset import parse_target
-
-    try:
-        return parse_target(to, time.time_ns() // 1_000_000)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint="--to") from None
-
-
-def _selections(topics: Sequence[str]) -> "list[TopicSelection]":
-    from penstock.cli.group.reset import parse_selection
-
-    try:
-        return [parse_selection(text) for text in topics]
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint="--topic") from None
-
-
-def _planned_moves(
-    broker: "BrokerConnector",
-    position: "PositionSpec",
-    selections: "Sequence[TopicSelection]",
-    committed: "Mapping[TopicPartition, int]",
-    group: str,
-) -> "list[OffsetMove]":
-    from penstock.cli.admin_client import Admin
-    from penstock.cli.group.reset import plan_moves
-    from penstock.cli.positions import PositionKind
-    from penstock.types import TopicPartition
-
-    chosen = _chosen(broker, selections) if selections else _by_topic(committed)
-    if not chosen:
-        raise CommandFailed(f"group {group} has committed nothing: name what it shall read with --topic.")
-    admin = Admin(broker)
-    spans: dict[TopicPartition, tuple[int, int]] = {}
-    found: dict[TopicPartition, int | None] = {}
-    for topic, numbers in chosen.items():
-        ends = admin.span(topic, numbers)
-        spans |= {TopicPartition(topic, number): ends[number] for number in numbers}
-        if position.kind is PositionKind.TIMESTAMP:
-            at = admin.offsets(topic, numbers, position)
-            found |= {TopicPartition(topic, number): at[number].offset for number in numbers}
-    return plan_moves(position, spans, found, committed)
-
-
-def _by_topic(partitions: "Mapping[TopicPartition, int]") -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return topics
-
-
-def _chosen(broker: "BrokerConnector", selections: "Sequence[TopicSelection]") -> dict[str, list[int]]:
-    from penstock.cli.topic_metadata import find_topics
-
-    chosen: dict[str, set[int]] = {}
-    found = find_topics(broker, list(dict.fromkeys(selection.topic for selection in selections)))
-    existing = {topic.name: topic.numbers for topic in found}
-    for topic, wanted in selections:
-        missing = sorted(set(wanted or ()) - set(existing[topic]))
-        if missing:
-            raise CommandFailed(
-                f"topic {topic} has no partition {missing[0]}: it has 0 to {existing[topic][-1]}."
-            )
-        chosen.setdefault(topic, set()).update(existing[topic] if wanted is None else wanted)
-    return {topic: sorted(numbers) for topic, numbers in chosen.items()}
-
-
-def _commit_moves(
-    broker: "BrokerConnector",
-    coordinator: "Coordinator",
-    moves: "Sequence[OffsetMove]",
-    state: "GroupState | None",
-    *,
-    force: bool,
-) -> "list[GroupMember]":
-    """Commit all offsets in one request. Removed members may have rejoined, and are then removed again."""
-    offsets = {move.partition: move.after for move in moves}
-    removed: dict[str, GroupMember] = {}
-    deadline = time.monotonic() + broker.timeout_s
-    while True:
-        if state is not None and state.members:
-            if not force:
-                raise CommandFailed("nothing was changed: a consumer has just joined the group.")
-            # Members must be gone before the commit: the coordinator accepts such a commit only for an empty
-            # group.
-            coordinator.remove(state.type, state.members)
-            removed |= {member.member_id: member for member in state.members}
-        if coordinator.commit(offsets):
-            return list(removed.values())
-        if time.monotonic() > deadline:
-            raise CommandFailed("nothing was changed: its consumers rejoin too fast. Stop them first.")
-        state = coordinator.state()
-
-
-def _has_members(group: str, members: "Sequence[GroupMember]") -> str:
-    shown = "\n".join(f"  {member}" for member in members[:10])
-    more = f"\n  and {len(members) - 10} more" if len(members) > 10 else ""
-    return (
-        f"group {group} has members, whose next commits would undo a reset:\n{shown}{more}\n"
-        "Stop them first, or give --force: it removes them, and they rejoin at the new offsets."
-    )
-
-
-def _print_moves(
-    group: str,
-    moves: "Sequence[OffsetMove]",
-    members: "Sequence[GroupMember]",
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    from penstock.cli.output import counted, json_line, note, table
-
-    if as_json:
-        rows = [
-            {**move.partition._asdict(), "from": move.before, "to": move.after, "note": move.note or None}
-            for move in moves
-        ]
-        names = [member.member_id for member in members]
-        key = "members" if dry_run else "removed_members"
-        json_line({"group": group, "dry_run": dry_run, key: names, "partitions": rows})
-        return
-    table(
-        ("TOPIC", "PARTITION", "FROM", "TO", ""),
-        [(*move.partition, move.before, move.after, move.note) for move in moves],
-    )
-    if dry_run:
-        note("nothing was changed (--dry-run)")
-    if members and dry_run:
-        note(f"the group has {counted(len(members), 'member')}: this would be refused without --force")
-    elif members:
-        note(f"removed {counted(len(members), 'member')}: whoever still runs rejoins and goes on from there")
+    with errors_of_option("--to"):
+        position = parse_target(to, time.time_ns() // 1_000_000)
+    with errors_of_option("--topic"):
+        selections = [parse_selection(text) for text in topic or ()]
+    reset_offsets(broker, group, position, selections, dry_run=dry_run, force=force, as_json=as_json)

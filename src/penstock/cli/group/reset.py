@@ -1,4 +1,4 @@
-"""Planning of `penstock group reset`: parses the target and computes offsets. Sends no requests.
+"""`penstock group reset`: parses the target, computes the offsets, and commits them.
 
 earliest, latest
 offset:1234, or 1234
@@ -7,12 +7,19 @@ duration:1h30m, duration:PT1H30M, or without the word: that long before now
 """
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from penstock.cli.broker_connector import BrokerConnector
+from penstock.cli.group.client import Group, GroupMember, GroupState
+from penstock.cli.output import counted, json_line, note, table
 from penstock.cli.positions import PositionKind, PositionSpec, parse_position
+from penstock.cli.topic_metadata import find_topics
+from penstock.cli.topic_requests import find_offsets, log_bounds
+from penstock.errors import CommandFailed
 from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
-from penstock.types import TopicPartition
+from penstock.types import Offset, TopicPartition
 
 _ISO_DURATION: Final = re.compile(
     r"P(?!$)(?:(?P<d>\d{1,9})D)?(?:T(?!$)(?:(?P<h>\d{1,9})H)?(?:(?P<m>\d{1,9})M)?(?:(?P<s>\d{1,9})S)?)?",
@@ -116,3 +123,124 @@ def _target(position: PositionSpec, start: int, end: int, found: int | None) -> 
     if position.number > end:
         return end, f"{position.number} does not exist yet: the end"
     return position.number, ""
+
+
+# Requests
+
+
+def reset_offsets(
+    broker: BrokerConnector,
+    group_id: str,
+    position: PositionSpec,
+    selections: Sequence[TopicSelection],
+    *,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Move the group, or only show what would move; print the moves."""
+    with broker.client() as client:
+        group = Group(client, group_id)
+        state = group.state()
+        moves = _planned_moves(broker, position, selections, group.committed(), group_id)
+        members = state.members if state is not None else []
+        if members and not force and not dry_run:
+            raise CommandFailed(_has_members(group_id, members))
+        if not dry_run:
+            members = _commit_moves(broker, group, moves, state, force=force)
+    _print_moves(group_id, moves, members, dry_run=dry_run, as_json=as_json)
+
+
+def _planned_moves(
+    broker: BrokerConnector,
+    position: PositionSpec,
+    selections: Sequence[TopicSelection],
+    committed: Mapping[TopicPartition, int],
+    group_id: str,
+) -> list[OffsetMove]:
+    chosen = sorted(_chosen(broker, selections) if selections else committed)
+    if not chosen:
+        raise CommandFailed(f"group {group_id} has committed nothing: name what it shall read with --topic.")
+    found: dict[TopicPartition, int | None] = {}
+    if position.kind is PositionKind.TIMESTAMP:
+        found = {each: at.offset for each, at in find_offsets(broker, chosen, position).items()}
+    return plan_moves(position, log_bounds(broker, chosen), found, committed)
+
+
+def _chosen(broker: BrokerConnector, selections: Sequence[TopicSelection]) -> set[TopicPartition]:
+    found = find_topics(broker, list(dict.fromkeys(selection.topic for selection in selections)))
+    existing = {topic.name: topic.numbers for topic in found}
+    chosen: set[TopicPartition] = set()
+    for topic, wanted in selections:
+        missing = sorted(set(wanted or ()) - set(existing[topic]))
+        if missing:
+            raise CommandFailed(
+                f"topic {topic} has no partition {missing[0]}: it has 0 to {existing[topic][-1]}."
+            )
+        chosen |= {TopicPartition(topic, number) for number in (wanted or existing[topic])}
+    return chosen
+
+
+def _commit_moves(
+    broker: BrokerConnector,
+    group: Group,
+    moves: Sequence[OffsetMove],
+    state: GroupState | None,
+    *,
+    force: bool,
+) -> list[GroupMember]:
+    """Commit all offsets in one request. Removed members may have rejoined, and are then removed again."""
+    offsets = {move.partition: Offset(move.after) for move in moves}
+    removed: dict[str, GroupMember] = {}
+    deadline = time.monotonic() + broker.timeout_s
+    while True:
+        if state is not None and state.members:
+            if not force:
+                raise CommandFailed("nothing was changed: a consumer has just joined the group.")
+            # Members must be gone before the commit: the coordinator accepts such a commit only for an empty
+            # group.
+            group.remove(state.type, state.members)
+            removed |= {member.member_id: member for member in state.members}
+        if group.commit(offsets):
+            return list(removed.values())
+        if time.monotonic() > deadline:
+            raise CommandFailed("nothing was changed: its consumers rejoin too fast. Stop them first.")
+        state = group.state()
+
+
+def _has_members(group: str, members: Sequence[GroupMember]) -> str:
+    shown = "\n".join(f"  {member}" for member in members[:10])
+    more = f"\n  and {len(members) - 10} more" if len(members) > 10 else ""
+    return (
+        f"group {group} has members, whose next commits would undo a reset:\n{shown}{more}\n"
+        "Stop them first, or give --force: it removes them, and they rejoin at the new offsets."
+    )
+
+
+def _print_moves(
+    group: str,
+    moves: Sequence[OffsetMove],
+    members: Sequence[GroupMember],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    if as_json:
+        rows = [
+            {**move.partition._asdict(), "from": move.before, "to": move.after, "note": move.note or None}
+            for move in moves
+        ]
+        names = [member.member_id for member in members]
+        key = "members" if dry_run else "removed_members"
+        json_line({"group": group, "dry_run": dry_run, key: names, "partitions": rows})
+        return
+    table(
+        ("TOPIC", "PARTITION", "FROM", "TO", ""),
+        [(*move.partition, move.before, move.after, move.note) for move in moves],
+    )
+    if dry_run:
+        note("nothing was changed (--dry-run)")
+    if members and dry_run:
+        note(f"the group has {counted(len(members), 'member')}: this would be refused without --force")
+    elif members:
+        note(f"removed {counted(len(members), 'member')}: whoever still runs rejoins and goes on from there")

@@ -55,6 +55,16 @@ def _query_name(given: str | None) -> str | None:
     return given
 
 
+EveryOption = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.0, help="Begin a batch this often, without --once.")
+]
+RowsPerBatchOption = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Commit at the latest after so many rows.")
+]
+StartOption = Annotated[
+    str, typer.Option(metavar="PLACE", help="An offset, a time, so long ago, or JSON with offsets.")
+]
+EndOption = Annotated[str, typer.Option(metavar="PLACE", help="The same; not included.")]
 MasterOption = Annotated[str, typer.Option(metavar="URL", help="The Spark to run on.")]
 CheckpointOption = Annotated[
     Path | None,
@@ -104,6 +114,33 @@ def session(name: str, master: str, settings: dict[str, str]) -> Iterator[tuple[
         ):
             note(f"{name}: Spark {spark.version} has started; the first batch takes longer than others")
             yield spark, stop, note
+    except ConnectionError as problem:  # the session cannot be stopped: its JVM has ended
+        raise SparkEnded from problem
+
+
+@contextmanager
+def uninterrupted_session(
+    name: str, master: str, settings: dict[str, str], missing: str
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Start Spark for a run without partial results; yields what `session` yields.
+
+    A stop counts as an interruption. `missing` names what there is not after it, such as `no report`.
+    """
+    from penstock.cli.output import note
+    from penstock.spark.pipelines.common.query_run import SparkEnded
+    from penstock.spark.pipelines.common.spark_action import RunInterrupted, stop_at_once_on_signals
+    from penstock.spark.session import spark_session
+
+    note(f"{name}: starting Spark on {master}")
+    try:
+        with (
+            spark_session(name, master, settings, log_level="OFF", quiet=True) as spark,
+            stop_at_once_on_signals() as stop,
+        ):
+            yield spark, stop, note
+    except RunInterrupted:
+        note(f"{name}: stopped, there is {missing}")
+        raise KeyboardInterrupt from None
     except ConnectionError as problem:  # the session cannot be stopped: its JVM has ended
         raise SparkEnded from problem
 

@@ -9,12 +9,14 @@ import typer
 from penstock.cli.command import client_command, examples, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
     CheckpointOption,
+    EveryOption,
     IsolationLevel,
     IsolationOption,
     JsonOption,
     MasterOption,
     OnceOption,
     PipelineNameOption,
+    RowsPerBatchOption,
     SparkSettingsOption,
     exit_if_interrupted,
     kafka_options_of,
@@ -74,12 +76,8 @@ def archive(
     checkpoint: CheckpointOption = None,
     name: PipelineNameOption = None,
     once: OnceOption = False,
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.0, help="Begin a batch this often, without --once.")
-    ] = EVERY_S,
-    max_rows_per_batch: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Commit at the latest after so many rows.")
-    ] = ROWS_PER_BATCH,
+    every: EveryOption = EVERY_S,
+    max_rows_per_batch: RowsPerBatchOption = ROWS_PER_BATCH,
     compact: Annotated[
         bool, typer.Option("--compact", help="Put small files together, and remove those of failed attempts.")
     ] = False,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.command import client_command, examples, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
     IsolationLevel,
     IsolationOption,
@@ -21,12 +21,11 @@ from penstock.cli.pipeline.app import (
     pipeline_app,
     print_report,
     spark_is_installed,
+    uninterrupted_session,
 )
 
 if TYPE_CHECKING:
     from penstock.cli.broker_connector import BrokerConnector
-    from penstock.spark.pipelines.audit.audit import AuditSettings
-    from penstock.spark.pipelines.audit.report import AuditReport
 
 EXAMPLES = examples(
     ("Is every record in the lake, once, as it was?",
@@ -97,11 +96,10 @@ def audit(
     settings: SparkSettingsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.command import parse_settings
-
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
         from penstock.spark.pipelines.audit.audit import AuditSettings, check
+        from penstock.spark.pipelines.audit.audit import audit as run_audit
         from penstock.spark.pipelines.audit.ids import parse_ids
     wanted = AuditSettings(
         topics=tuple(dict.fromkeys(topics)),
@@ -119,29 +117,8 @@ def audit(
     with broker.client():
         pass  # report an unreachable address at once, with the reason
     check(wanted)
-    report = _audited(wanted, master, spark_settings)
+    with uninterrupted_session("audit", master, spark_settings, "no verdict") as (spark, stop, tell):
+        report = run_audit(spark, wanted, stop, tell)
     print_report(report, as_json=as_json)
     if not report.is_clean:
         raise typer.Exit(VIOLATED)
-
-
-def _audited(wanted: "AuditSettings", master: str, spark_settings: dict[str, str]) -> "AuditReport":
-    """Run the audit. A stop leaves no verdict, so it counts as an interruption."""
-    from penstock.cli.output import note
-    from penstock.spark.pipelines.audit.audit import audit as run_audit
-    from penstock.spark.pipelines.common.query_run import SparkEnded
-    from penstock.spark.pipelines.common.spark_action import RunInterrupted, stop_at_once_on_signals
-    from penstock.spark.session import spark_session
-
-    note(f"audit: starting Spark on {master}")
-    try:
-        with (
-            spark_session("audit", master, spark_settings, log_level="OFF", quiet=True) as spark,
-            stop_at_once_on_signals() as stop,
-        ):
-            return run_audit(spark, wanted, stop, note)
-    except RunInterrupted:
-        note("audit: stopped, there is no verdict")
-        raise KeyboardInterrupt from None
-    except ConnectionError as problem:  # the session cannot be stopped: its JVM has ended
-        raise SparkEnded from problem

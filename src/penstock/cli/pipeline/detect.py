@@ -7,6 +7,7 @@ import typer
 
 from penstock.cli.command import client_command, examples, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
+    EveryOption,
     IsolationOverrideOption,
     JsonOption,
     MasterOption,
@@ -58,9 +59,7 @@ def detect(
     ] = None,
     name: PipelineNameOption = None,
     once: Annotated[bool, typer.Option("--once", help="Look at what is there now, then end.")] = False,
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.0, help="Begin a batch this often, without --once.")
-    ] = EVERY_S,
+    every: EveryOption = EVERY_S,
     max_rows_per_batch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Look at so many rows at once at most.")
     ] = ROWS_PER_BATCH,

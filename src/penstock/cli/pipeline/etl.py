@@ -7,9 +7,11 @@ import typer
 
 from penstock.cli.command import client_command, examples, parse_settings
 from penstock.cli.pipeline.app import (
+    EveryOption,
     IsolationOverrideOption,
     JsonOption,
     MasterOption,
+    RowsPerBatchOption,
     SparkSettingsOption,
     exit_if_interrupted,
     kafka_options_of,
@@ -51,12 +53,8 @@ def etl(
         Path | None,
         typer.Option(metavar="DIR", help="Where positions are kept. Default: what the file says."),
     ] = None,
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.0, help="Begin a batch this often, without --once.")
-    ] = EVERY_S,
-    max_rows_per_batch: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Commit at the latest after so many rows.")
-    ] = ROWS_PER_BATCH,
+    every: EveryOption = EVERY_S,
+    max_rows_per_batch: RowsPerBatchOption = ROWS_PER_BATCH,
     isolation: IsolationOverrideOption = None,
     allow_loss: Annotated[
         bool,

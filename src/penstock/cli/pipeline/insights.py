@@ -7,15 +7,18 @@ import typer
 
 from penstock.cli.command import client_command, examples, group_names, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
+    EndOption,
     IsolationLevel,
     IsolationOption,
     JsonOption,
     MasterOption,
     SparkSettingsOption,
+    StartOption,
     kafka_options_of,
     pipeline_app,
     print_report,
     spark_is_installed,
+    uninterrupted_session,
 )
 
 if TYPE_CHECKING:
@@ -45,10 +48,8 @@ def insights(
         Path | None,
         typer.Option(metavar="FILE", help="The report (HTML). Default: insights-TOPIC.html, here."),
     ] = None,
-    start: Annotated[
-        str, typer.Option(metavar="PLACE", help="An offset, a time, so long ago, or JSON with offsets.")
-    ] = "earliest",
-    end: Annotated[str, typer.Option(metavar="PLACE", help="The same; not included.")] = "latest",
+    start: StartOption = "earliest",
+    end: EndOption = "latest",
     made: Annotated[
         str | None,
         typer.Option(
@@ -68,16 +69,12 @@ def insights(
     settings: SparkSettingsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.output import note
     from penstock.cli.pipeline.replay import bound
 
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
-        from penstock.spark.pipelines.common.query_run import SparkEnded
-        from penstock.spark.pipelines.common.spark_action import RunInterrupted, stop_at_once_on_signals
         from penstock.spark.pipelines.insights.insights import InsightsSettings, check, parse_created_field
         from penstock.spark.pipelines.insights.insights import insights as run_insights
-        from penstock.spark.session import spark_session
     wanted = InsightsSettings(
         topic=topic,
         access=kafka_options_of(broker),
@@ -92,16 +89,6 @@ def insights(
     with broker.client():
         pass  # report an unreachable address at once, with the reason
     plan = check(wanted)
-    note(f"insights: starting Spark on {master}")
-    try:
-        with (
-            spark_session("insights", master, spark_settings, log_level="OFF", quiet=True) as spark,
-            stop_at_once_on_signals() as stop,
-        ):
-            report = run_insights(spark, wanted, plan, stop, note)
-    except RunInterrupted:
-        note("insights: stopped, there is no report")
-        raise KeyboardInterrupt from None
-    except ConnectionError as problem:  # the session cannot be stopped: its JVM has ended
-        raise SparkEnded from problem
+    with uninterrupted_session("insights", master, spark_settings, "no report") as (spark, stop, tell):
+        report = run_insights(spark, wanted, plan, stop, tell)
     print_report(report, as_json=as_json)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command import client_command, examples, topic_names
+from penstock.cli.command import client_command, errors_of_option, examples, parse_settings, topic_names
 from penstock.cli.pipeline.app import (
+    EndOption,
     JsonOption,
     MasterOption,
     PipelineNameOption,
     SparkSettingsOption,
+    StartOption,
     kafka_options_of,
     pipeline_app,
     print_report,
@@ -60,10 +62,8 @@ def replay(
         list[str] | None,
         typer.Option("--topic", callback=topic_names, help="Only rows of this topic; may be repeated."),
     ] = None,
-    start: Annotated[
-        str, typer.Option(metavar="PLACE", help="An offset, a time, so long ago, or JSON with offsets.")
-    ] = "earliest",
-    end: Annotated[str, typer.Option(metavar="PLACE", help="The same; not included.")] = "latest",
+    start: StartOption = "earliest",
+    end: EndOption = "latest",
     where: Annotated[str | None, typer.Option(metavar="SQL", help="Only rows for which this holds.")] = None,
     rate: Annotated[
         float | None, typer.Option(metavar="ROWS", min=0.001, help="Send at most so many rows per second.")
@@ -88,8 +88,6 @@ def replay(
     settings: SparkSettingsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.command import parse_settings
-
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
         from penstock.spark.pipelines.common.spark_action import RunInterrupted
@@ -141,10 +139,8 @@ def bound(text: str, option: str, *, unbounded: str) -> "Bound":
                 "give the offset of one partition at least, from 0 on", param_hint=option
             )
         return Bound(text, offsets=offsets)
-    try:
+    with errors_of_option(option):
         position = parse_position(text, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint=option) from problem
     if position.kind is PositionKind.OFFSET:
         return Bound(text, offset=position.number)
     if position.kind is PositionKind.TIMESTAMP:

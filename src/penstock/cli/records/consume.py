@@ -2,31 +2,26 @@
 
 The command assigns partitions directly, without a consumer group: it commits nothing and triggers no
 rebalance. Without --follow, it prints the records that exist when it begins, and ends. With --group, it is a
-member of the group (consume_group.py).
+member of the group (readers.py).
 """
 
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command import client_command, examples, group_names, topic_names
+from penstock.cli.command import client_command, errors_of_option, examples, group_names, topic_names
 from penstock.cli.records.record_output import BytesFormat, BytesFormats, IncomingRecord, formatter
-from penstock.errors import CommandFailed
 
 if TYPE_CHECKING:
     from penstock.cli.broker_connector import BrokerConnector
     from penstock.cli.positions import PositionSpec
-    from penstock.cli.records.consume_group import GroupReader
-
-RECORDS_AT_ONCE: Final = 1_000
-WAIT_S: Final = 0.1
-"""Longest delay for Ctrl-C, and for a single record."""
+    from penstock.cli.records.readers import AssignedReader, GroupReader
 
 EXAMPLES = examples(
     ("Everything that is there", "penstock consume orders"),
@@ -47,13 +42,6 @@ def add_to(app: typer.Typer) -> None:
 class GroupProtocol(Enum):
     CLASSIC = "classic"
     CONSUMER = "consumer"
-
-
-class PartitionRange(NamedTuple):
-    """Offsets to read of a partition, from `start` to before `end`; without an `end`, all that follow."""
-
-    start: int
-    end: int | None
 
 
 @client_command
@@ -101,26 +89,31 @@ def consume(
         GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
     ] = GroupProtocol.CLASSIC,
 ) -> None:
-    from penstock.cli.positions import PositionKind
-    from penstock.cli.records.consume_group import GroupMembership, GroupReader
+    from penstock.cli.positions import PositionKind, parse_position
     from penstock.cli.topic_metadata import chosen_partitions, find_topic
 
     if until_end and follow:
         raise typer.BadParameter("choose --until-end or --follow")
-    position = _parse_position(start)
+    with errors_of_option("--from"):
+        position = parse_position(start, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
     follows = follow or (position.kind is PositionKind.LATEST and not until_end)
-    try:
+    with errors_of_option("--format"):
         written = formatter(format_, BytesFormats(key_format, value_format))
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint="--format") from None
-    numbers = find_topic(broker, topic).numbers
+    state = find_topic(broker, topic)
     if group is not None:
         _check_group_options(position, partition)
+    # Only now, so that an unreachable broker is reported without loading librdkafka.
+    from penstock.cli.records.readers import AssignedReader, GroupMembership, GroupReader, find_ranges
+
+    reader: AssignedReader | GroupReader
+    if group is not None:
         membership = GroupMembership(group, protocol.value, position.kind.value)
-        _read(GroupReader(broker, topic, membership, maximum, follows=follows), written, follows=follows)
-        return
-    plan = _plan(broker, topic, chosen_partitions(topic, numbers, partition or []), position, follows=follows)
-    _read(AssignedReader(broker, topic, plan, maximum), written, follows=follows)
+        reader = GroupReader(broker, topic, membership, maximum, follows=follows)
+    else:
+        chosen = chosen_partitions(state, partition or [])
+        ranges = find_ranges(broker, chosen, position, follows=follows)
+        reader = AssignedReader(broker, topic, ranges, maximum)
+    _read(reader, written, follows=follows)
 
 
 def _check_group_options(position: "PositionSpec", partitions: Sequence[int] | None) -> None:
@@ -133,194 +126,6 @@ def _check_group_options(position: "PositionSpec", partitions: Sequence[int] | N
             "a group goes on where it has committed; move it first with `penstock group reset`",
             param_hint="--from",
         )
-
-
-def _parse_position(start: str) -> "PositionSpec":
-    from penstock.cli.positions import PositionKind, parse_position
-
-    try:
-        return parse_position(start, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint="--from") from None
-
-
-def _plan(
-    broker: "BrokerConnector",
-    topic: str,
-    partitions: Sequence[int],
-    position: "PositionSpec",
-    *,
-    follows: bool,
-) -> dict[int, PartitionRange]:
-    from penstock.cli.admin_client import Admin
-    from penstock.cli.positions import PositionKind
-
-    admin = Admin(broker)
-    spans = admin.span(topic, list(partitions))
-    found = None
-    if position.kind not in (PositionKind.EARLIEST, PositionKind.LATEST, PositionKind.OFFSET):
-        found = {number: at.offset for number, at in admin.offsets(topic, list(partitions), position).items()}
-    return plan_ranges(position, spans, found, follows=follows)
-
-
-def plan_ranges(
-    position: "PositionSpec",
-    spans: Mapping[int, tuple[int, int]],
-    found: Mapping[int, int | None] | None,
-    *,
-    follows: bool,
-) -> dict[int, PartitionRange]:
-    """Return the range of each partition. An offset below the log start begins at the log start."""
-    from penstock.cli.positions import PositionKind
-
-    if position.kind is PositionKind.OFFSET and all(position.number > end for _, end in spans.values()):
-        furthest = max(end for _, end in spans.values())
-        raise CommandFailed(
-            f"offset {position.number} does not exist yet: the topic ends at offset {furthest}."
-        )
-    plan = {}
-    for number, (first, end) in spans.items():
-        if position.kind is PositionKind.EARLIEST:
-            begin: int | None = first
-        elif position.kind is PositionKind.OFFSET:
-            begin = position.number
-        else:  # latest, or a time; without a record that new, the next record will be it
-            begin = found[number] if found is not None else end
-        begin = end if begin is None else min(max(begin, first), end)
-        plan[number] = PartitionRange(begin, None if follows else end)
-    return plan
-
-
-class AssignedReader:
-    """Reader of assigned partitions with librdkafka. `next_records` is empty while no record arrives."""
-
-    def __init__(
-        self, broker: "BrokerConnector", topic: str, plan: Mapping[int, PartitionRange], maximum: int | None
-    ) -> None:
-        self._topic = topic
-        self._timeout_s = broker.timeout_s
-        self._left = maximum
-        self._open = {
-            number: span for number, span in plan.items() if span.end is None or span.start < span.end
-        }
-        self._broker = broker
-        self._next = {number: span.start for number, span in self._open.items()}
-        """Next offset of each partition."""
-        self._at_end: set[int] = set()
-        self._last_received_at = time.monotonic()
-        self._consumer: Any = self._new_consumer(broker) if self._open else None
-
-    @property
-    def is_done(self) -> bool:
-        return not self._open or self._left == 0
-
-    def next_records(self) -> list[IncomingRecord]:
-        messages = self._consumer.consume(min(RECORDS_AT_ONCE, self._left or RECORDS_AT_ONCE), WAIT_S)
-        records = [record for message in messages if (record := self._record_of(message)) is not None]
-        self._check_progress(bool(messages))
-        return records
-
-    def mark_printed(self, records: Sequence[IncomingRecord]) -> None:
-        """Do nothing: without a group, no position is stored."""
-
-    def close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-
-    def _new_consumer(self, broker: "BrokerConnector") -> Any:
-        from confluent_kafka import Consumer, TopicPartition
-
-        consumer = Consumer(
-            broker.settings(
-                **{
-                    "group.id": "penstock-cli",  # librdkafka requires it; no group is joined
-                    "enable.auto.commit": False,
-                    "enable.partition.eof": True,
-                    "auto.offset.reset": "earliest",
-                    "error_cb": _print_connection_lost,
-                }
-            )
-        )
-        consumer.assign(
-            [TopicPartition(self._topic, number, span.start) for number, span in self._open.items()]
-        )
-        return consumer
-
-    def _record_of(self, message: Any) -> IncomingRecord | None:
-        number = message.partition()
-        if message.error() is not None:
-            self._event(number, message.error())
-            return None
-        # Fetched before the end or the limit was reached.
-        if number not in self._open or self._left == 0:
-            return None
-        self._next[number] = message.offset() + 1
-        self._at_end.discard(number)
-        end = self._open[number].end
-        if end is not None and message.offset() >= end - 1:
-            del self._open[number]
-            if message.offset() >= end:
-                return None  # appended after the command began
-        if self._left is not None:
-            self._left -= 1
-        return incoming_record(message)
-
-    def _event(self, number: int, error: Any) -> None:
-        from confluent_kafka import KafkaError
-
-        if error.code() != KafkaError._PARTITION_EOF:
-            raise CommandFailed(f"partition {number} of topic {self._topic} cannot be read: {error.str()}.")
-        self._at_end.add(number)
-        # The last offsets of a partition may have no record (compaction, transaction markers).
-        if number in self._open and self._open[number].end is not None:
-            del self._open[number]
-
-    def _check_progress(self, has_received: bool) -> None:
-        """Raise CommandFailed if existing records do not arrive; with --follow, only for a broker's error."""
-        now = time.monotonic()
-        waiting = {number: self._next[number] for number in self._open if number not in self._at_end}
-        if has_received or not waiting:
-            self._last_received_at = now
-        elif now - self._last_received_at > self._timeout_s:
-            self._last_received_at = now
-            self._raise_reason_for_silence(waiting)
-
-    def _raise_reason_for_silence(self, waiting: Mapping[int, int]) -> None:
-        from penstock.cli.topic_metadata import leaderless_reason, read_failure_reason
-
-        follows = all(span.end is None for span in self._open.values())
-        try:
-            reason = read_failure_reason(self._broker, self._topic, waiting)
-            if reason is None and not follows:
-                reason = leaderless_reason(self._broker, self._topic, waiting)
-        except CommandFailed:  # no broker is reachable; with --follow, one may return
-            if follows:
-                return
-            raise
-        if reason is None and not follows:
-            reason = f"the broker sent nothing for {self._timeout_s:g} s. Allow more with --timeout."
-        if reason is not None:
-            raise CommandFailed(reason)
-
-
-def _print_connection_lost(error: Any) -> None:
-    from confluent_kafka import KafkaError
-
-    if error.code() == KafkaError._ALL_BROKERS_DOWN:
-        typer.echo("penstock: the connection to the broker is lost; trying again", err=True)
-
-
-def incoming_record(message: Any) -> IncomingRecord:
-    _, timestamp = message.timestamp()
-    return IncomingRecord(
-        message.topic(),
-        message.partition(),
-        message.offset(),
-        timestamp,
-        message.key(),
-        message.value(),
-        tuple(message.headers() or ()),
-    )
 
 
 def _read(

@@ -1,19 +1,15 @@
 """`penstock produce`: writes records from stdin, a file or the command line to a topic.
 
-librdkafka batches and sends the records. It partitions keys like Java clients (murmur2), so that records with
-one key go to one partition, whichever client wrote them. Arguments of the shell are sent byte for byte,
-whether or not they are UTF-8.
+Arguments of the shell are sent byte for byte, whether or not they are UTF-8.
 """
 
 import os
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -23,16 +19,6 @@ from penstock.errors import CommandFailed
 if TYPE_CHECKING:
     from penstock.cli.broker_connector import BrokerConnector
     from penstock.cli.records.record_input import OutgoingRecord
-
-FAILURES_SHOWN_MAX: Final = 3
-BATCH_BYTES_MAX: Final = 1_000_000
-QUEUED_KIB_MAX: Final = 64 * 1024
-RECORD_BYTES_MAX: Final = 100_000_000
-"""The broker enforces the topic's limit; librdkafka should not reject a record first."""
-PROGRESS_EVERY_RECORDS: Final = 1_000
-FLUSH_WAIT_S: Final = 0.1
-STANDSTILL_S_MAX: Final = 1.0
-"""Longest time without progress after a delivery failure, before the queued records are given up."""
 
 
 class RecordCompression(StrEnum):
@@ -114,6 +100,9 @@ def produce(
         state = find_or_create_topic(broker, topic)
         if number not in (ANY_PARTITION, *state.numbers):
             raise CommandFailed(no_partition_text(topic, state.numbers, number))
+        # Only now, so that an unreachable broker is reported without loading librdkafka.
+        from penstock.cli.records.sender import Sender
+
         sender = Sender(broker, topic, compression, acks)
         if value is not None:
             sender.send(iter([pattern._replace(value=os.fsencode(value))]))
@@ -156,164 +145,6 @@ def _validate_options(
         raise typer.BadParameter("it must not be empty", param_hint="--key-separator")
     if key_separator is not None and (key is not None or as_json):
         raise typer.BadParameter("leave out --key and --json", param_hint="--key-separator")
-
-
-class Sender:
-    """Sender of records through librdkafka; counts delivered records and collects errors."""
-
-    def __init__(
-        self, broker: "BrokerConnector", topic: str, compression: RecordCompression, acks: Acks
-    ) -> None:
-        from confluent_kafka import Producer
-
-        from penstock.cli.admin_client import Admin
-
-        self._broker = broker
-        self._topic = topic
-        self._timeout_s = broker.timeout_s
-        settings = Admin(broker).settings([topic])[topic]
-        largest = settings["max.message.bytes"].value if "max.message.bytes" in settings else None
-        self._producer: Any = Producer(
-            broker.settings(
-                **{
-                    "partitioner": "murmur2_random",
-                    "compression.type": compression.value,
-                    "acks": acks.value,
-                    # With idempotence, the broker detects a retried batch and does not store it twice.
-                    "enable.idempotence": acks is Acks.ALL,
-                    "message.timeout.ms": int(broker.timeout_s * 1000),
-                    "message.max.bytes": RECORD_BYTES_MAX,
-                    # The broker would reject a batch above the topic's limit with all its records.
-                    "batch.size": min(BATCH_BYTES_MAX, int(largest or BATCH_BYTES_MAX)),
-                    "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
-                }
-            )
-        )
-        self.records = self.bytes = 0
-        self._reasons: dict[str, int] = {}
-        self._timed_out: dict[int, int] = {}
-        """Number of records that timed out, by partition."""
-
-    def send(self, records: Iterator["OutgoingRecord"], shown: Callable[[int], None] | None = None) -> None:
-        """Send the records, and return when all are stored.
-
-        Raises CommandFailed with the records that were not stored; the other records are stored all the same.
-        The first records that time out end the sending, since each later record would wait for a timeout
-        again.
-        """
-        from penstock.cli.output import counted, note
-
-        started = time.monotonic()
-        stopped_after: int | None = None
-        try:
-            for count, record in enumerate(records):
-                if not self._send_one(record):
-                    stopped_after = count
-                    break
-                if shown is not None and count % PROGRESS_EVERY_RECORDS == 0:
-                    shown(self.records)
-        finally:
-            # Also after an invalid line or Ctrl-C: librdkafka is already sending the queued records.
-            left = self._flush(self._timeout_s * 2)
-            seconds = time.monotonic() - started
-            sizes = f"{counted(self.records, 'record')}, {counted(self.bytes, 'byte')}"
-            note(f"{sizes} in {seconds:.2f} s")
-        if left:
-            self._reasons["no answer came before --timeout"] = left
-        reasons = self._all_reasons()
-        if reasons:
-            lines = [f"{counted(count, 'record')} not stored: {reason}." for reason, count in reasons.items()]
-            if stopped_after is not None:
-                lines.append(f"Nothing was sent of what follows record {stopped_after} of the input.")
-            raise CommandFailed("\n".join(lines))
-
-    def _all_reasons(self) -> dict[str, int]:
-        """Return all errors, with the broker's reason for timeouts where it reports one."""
-        reasons = Counter(self._reasons)
-        for index, (partition, count) in enumerate(self._timed_out.items()):
-            told = self._why_timed_out(partition) if index < FAILURES_SHOWN_MAX else None
-            reasons[told or f"not taken by the broker within {self._timeout_s:g} s (see --timeout)"] += count
-        return reasons
-
-    def _why_timed_out(self, partition: int) -> str | None:
-        from penstock.cli.topic_metadata import write_failure_reason
-
-        try:
-            return write_failure_reason(self._broker, self._topic, partition)
-        except CommandFailed as unreachable:
-            return str(unreachable).rstrip(".")
-
-    def _flush(self, seconds_max: float) -> int:
-        """Return the number of undelivered records. Waits are short: Ctrl-C is only handled between them."""
-        deadline = time.monotonic() + seconds_max
-        stored, stored_at = self.records, time.monotonic()
-        while left := int(self._producer.flush(FLUSH_WAIT_S)):
-            now = time.monotonic()
-            if self.records > stored:
-                stored, stored_at = self.records, now
-            elif self._timed_out and now - stored_at > STANDSTILL_S_MAX:
-                # In-flight batches are not purged: their acknowledgement still counts if it arrives.
-                self._producer.purge(in_queue=True, in_flight=False)
-            if now > deadline:
-                break
-        return left
-
-    def _send_one(self, record: "OutgoingRecord") -> bool:
-        """Queue a record; False if earlier records timed out."""
-        from confluent_kafka import KafkaException
-
-        while not self._timed_out:
-            try:
-                self._producer.produce(
-                    self._topic,
-                    value=record.value,
-                    key=record.key,
-                    headers=list(record.headers),
-                    partition=record.partition,
-                    timestamp=record.timestamp,
-                    on_delivery=self._delivered,
-                )
-            except BufferError:
-                self._producer.poll(0.1)  # the queue is full: wait until records were sent
-            except KafkaException as refusal:  # immediate errors, such as an unknown partition
-                self._count_failure(refusal.args[0], record.partition)
-                return True
-            else:
-                self._producer.poll(0)
-                return True
-        return False
-
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.records += 1
-            self.bytes += len(message.key() or b"") + len(message.value() or b"")
-            return
-        self._count_failure(error, message.partition())
-
-    def _count_failure(self, error: Any, partition: int) -> None:
-        from confluent_kafka import KafkaError
-
-        given_up = (KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError.KAFKA_STORAGE_ERROR)
-        if error.code() in given_up:
-            self._timed_out[partition] = self._timed_out.get(partition, 0) + 1
-            return
-        reason = _reason(error, self._topic, partition)
-        if reason not in self._reasons and len(self._reasons) >= FAILURES_SHOWN_MAX:
-            reason = "other reasons"
-        self._reasons[reason] = self._reasons.get(reason, 0) + 1
-
-
-def _reason(error: Any, topic: str, partition: int) -> str:
-    from confluent_kafka import KafkaError
-
-    bounds = f"message.timestamp.before.max.ms or message.timestamp.after.max.ms of topic {topic} allows"
-    remedy = f"raise it with `penstock topic alter {topic} --set max.message.bytes=BYTES`"
-    special = {
-        KafkaError._UNKNOWN_PARTITION: f"topic {topic} has no partition {partition}",
-        KafkaError.MSG_SIZE_TOO_LARGE: f"larger than max.message.bytes of topic {topic} allows; {remedy}",
-        KafkaError.INVALID_TIMESTAMP: f"its timestamp is further from now than {bounds}",
-    }
-    return special.get(error.code()) or str(error.str()).removeprefix("Broker: ").rstrip(".")
 
 
 @contextmanager

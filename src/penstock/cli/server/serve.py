@@ -6,17 +6,19 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 from penstock.cli.main import with_full_stop
 from penstock.cli.server.serve_options import configuration, parser
-from penstock.cli.server.start_checks import advice, taken_addresses
-from penstock.cli.server.unused_folder import remove_unused_new_folder
+from penstock.cli.server.start_checks import taken_addresses
 from penstock.cli.streams import OutputFailed
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Address, Listener
-from penstock.errors import CommandFailed, ConfigError, CorruptData, StorageFailed, StorageFull
+from penstock.errors import CommandFailed, ConfigError, OperatorError, StorageFailed, StorageFull
+from penstock.host.folder_lock import FolderLock
+from penstock.host.os_disk import OsDisk
+from penstock.log.data_directory import IDENTITY_FILE, DataDirectory, identity_in
 
 EXAMPLES = (
     ("A broker that only this machine can reach, its data in ./penstock-data", "penstock serve"),
@@ -56,23 +58,47 @@ def run(config: BrokerConfig) -> None:
     try:
         with suppress(KeyboardInterrupt), remove_unused_new_folder(config.node.data_dir):
             uvloop.run(_serve(config))
-    except (ConfigError, CorruptData, StorageFailed, StorageFull) as problem:
+    except OperatorError as problem:
         # The settings were validated before. The remaining problems are in the environment, such as a port
-        # that another process uses.
-        raise CommandFailed(with_full_stop(str(problem)) + advice(str(problem))) from problem
+        # that another process uses, so even a ConfigError is no wrong use.
+        raise CommandFailed(str(problem), remedy=problem.remedy) from problem
     except OSError as problem:
         if problem.errno != errno.ENOSPC:
             raise
-        said = f"the disk of {config.node.data_dir} is full."
-        raise CommandFailed(said + advice(said)) from problem
+        raise StorageFull(f"the disk of {config.node.data_dir} is full") from problem
+
+
+@contextmanager
+def remove_unused_new_folder(path: str) -> Iterator[None]:
+    """Remove the data directory that a rejected start created, for example one with a used node id.
+
+    A folder that existed before, or that holds a partition, is never removed.
+    """
+    was_there = os.path.lexists(path)
+    try:
+        yield
+    except ConfigError:
+        if not was_there:
+            _remove_unused(path)
+        raise
+
+
+def _remove_unused(path: str) -> None:
+    """Remove the folder, unless it holds partitions or another process has begun to use it."""
+    disk = OsDisk()
+    with suppress(StorageFailed), ExitStack() as stack:
+        if not disk.exists(f"{path}/{IDENTITY_FILE}"):
+            return
+        # The lock fails if another process uses the folder; then nothing is removed.
+        stack.callback(FolderLock(path).release)
+        if not DataDirectory(disk, path, identity_in(disk, path)).partitions_on_disk():
+            disk.remove_folder(path)
 
 
 async def _serve(config: BrokerConfig) -> None:
     from penstock.broker.broker import Environment, running_broker
     from penstock.host.clock import SystemClock
-    from penstock.host.tasks import Tasks
     from penstock.http.server import HttpServer
-    from penstock.http.sources import Sources
     from penstock.observability.logs import StreamLog
 
     stop = asyncio.Event()
@@ -85,27 +111,7 @@ async def _serve(config: BrokerConfig) -> None:
         # The membership may have ended before the callback was set.
         if broker.has_ended_membership:
             stop.set()
-        sources = Sources(
-            groups=broker.groups,
-            own_groups=broker.own_groups,
-            storage=broker.storage,
-            server=broker.server,
-            compaction=broker.compaction,
-            cluster=broker.cluster,
-            log=world.log,
-            tokens_path=config.http_tokens_path,
-        )
-        http = HttpServer(config.http, broker.not_ready, sources)
-        fallback_tasks = Tasks(
-            lambda name, failure: world.log.error("task.failed", task=name, reason=repr(failure))
-        )
-
-        def serve_fallback(_: str, failure: BaseException) -> None:
-            world.log.error("http.failed", reason=repr(failure))
-            broker.failure = broker.failure or f"HTTP cannot be served: {failure!r}"
-            fallback_tasks.start(http.serve_fallback(), "http.excuse")
-
-        tasks = Tasks(serve_fallback)
+        http = HttpServer(config.http, broker, world.log, config.http_tokens_path)
         try:
             # Objects that exist now live as long as the process: the garbage collector need not scan them
             # again.
@@ -113,12 +119,10 @@ async def _serve(config: BrokerConfig) -> None:
             gc.freeze()
             if not stop.is_set():
                 _print_ready_line(broker.listeners, http.address)
-            tasks.start(http.serve(), "http")
+            http.start()
             await stop.wait()
             world.log.info("broker.stopping")
         finally:
-            await tasks.stop()
-            await fallback_tasks.stop()
             await http.stop()
     if broker.has_ended_membership:
         raise CommandFailed(

@@ -3,8 +3,7 @@
 `serve` and `check-config` run these checks before anything is created or changed, so that both report the
 same problems. If a file changes between the check and its use, the broker reports that itself.
 
-Only `serve` uses `taken_addresses` and `advice`: the settings may be correct although another broker uses the
-address.
+Only `serve` uses `taken_addresses`: the settings may be correct although another broker uses the address.
 
 Rule: each problem names the setting, the file and the remedy.
 """
@@ -141,24 +140,6 @@ def _taken(address: Address, purpose: str, option: str) -> Iterator[str]:
     except OSError as error:
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
         yield f"cannot listen on {address} for {purpose}: {reason}. Choose another address with {option}"
-
-
-_ADVICE = (
-    ("is in use by", "Stop that process, or choose another folder with --data-dir"),
-    (
-        "is not a sound metadata store",
-        "Restore it from a backup, or move the data directory away to begin anew",
-    ),
-    ("metadata.sqlite is damaged", "Restore it from a backup, or move the data directory away to begin anew"),
-    ("is full", "Free some space on its disk and start again"),
-    ("No space left on device", "Free some space on its disk and start again"),
-    ("cannot create", "Allow this user to write there, or choose another folder with --data-dir"),
-)
-
-
-def advice(problem: str) -> str:
-    """Return a sentence with a remedy for a failed start; empty if none is known."""
-    return next((f" {remedy}." for words, remedy in _ADVICE if words in problem), "")
 
 
 def _user() -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.cli.positions import PositionKind, PositionSpec
-from penstock.cli.records.consume import PartitionRange, plan_ranges
+from penstock.cli.records.readers import PartitionRange, plan_ranges
 from penstock.errors import CommandFailed
 
 SPANS = {0: (10, 20), 1: (0, 5), 2: (7, 7)}

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import pytest
 
 from penstock.cli.broker_connector import BrokerConnector
-from penstock.cli.records.produce import Acks, RecordCompression, Sender
 from penstock.cli.records.record_input import ANY_PARTITION, OutgoingRecord
+from penstock.cli.records.sender import Sender
 from penstock.config.listeners import parse_address
 from penstock.errors import CommandFailed
 from penstock.testing import broker
@@ -52,4 +52,4 @@ def sender_to(reached: BrokerConnector, topic: str) -> Sender:
     from penstock.cli.topic_metadata import find_or_create_topic
 
     find_or_create_topic(reached, topic)
-    return Sender(reached, topic, RecordCompression.NONE, Acks.ALL)
+    return Sender(reached, topic, "none", "all")

@@ -1,5 +1,6 @@
 """Files and folders that settings name, looked at before a broker starts with them."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from cryptography.hazmat.primitives import serialization
 
 from penstock.cli.main import main
 from penstock.cli.server import check_config
-from penstock.cli.server.start_checks import advice
 from penstock.errors import ConfigError
+from penstock.host.folder_lock import FolderLock
+from penstock.host.os_disk import OsDisk, translate_os_errors
+from penstock.metadata.sqlite_store import SqliteStore
 from penstock.testing import broker
 
 HOST = "127.0.0.1"
@@ -239,19 +242,61 @@ def test_a_file_system_that_is_mounted_read_only_is_told_apart_from_permissions(
         check_config.main(["--data-dir", str(tmp_path / "data")])
 
 
+def in_use(folder: Path) -> None:
+    lock = FolderLock(str(folder))
+    try:
+        FolderLock(str(folder))
+    finally:
+        lock.release()
+
+
+def with_a_broken_store(folder: Path) -> None:
+    (folder / "metadata.sqlite").write_bytes(b"no database" * 1000)
+    SqliteStore(str(folder / "metadata.sqlite"))
+
+
+def on_a_full_disk(folder: Path) -> None:
+    with translate_os_errors("write", str(folder)):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def in_a_folder_that_cannot_be_created(folder: Path) -> None:
+    (folder / "file").touch()
+    OsDisk().make_folder(str(folder / "file" / "data"))
+
+
+def without_a_free_descriptor(folder: Path) -> None:
+    with translate_os_errors("open", str(folder)):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
 @pytest.mark.parametrize(
-    ("problem", "remedy"),
+    ("start", "remedy"),
     [
-        ("the data directory d is in use by process 7", "Stop that process"),
-        ("d/metadata.sqlite is not a sound metadata store: file is not a database", "from a backup"),
-        ("d/metadata.sqlite: database or disk is full", "Free some space"),
-        ("cannot write d/.lock: No space left on device", "Free some space"),
-        ("cannot create d: Permission denied", "Allow this user to write there"),
+        (in_use, "Stop that process, or choose another folder with --data-dir."),
+        (with_a_broken_store, "Restore it from a backup, or move the data directory away to begin anew."),
+        (on_a_full_disk, "Free some space on its disk and start again."),
+        (
+            in_a_folder_that_cannot_be_created,
+            "Allow this user to write there, or choose another folder with --data-dir.",
+        ),
+        (without_a_free_descriptor, "Allow this process more open files (`ulimit -n`) and start again."),
     ],
 )
-def test_a_start_that_fails_says_what_to_do(problem: str, remedy: str) -> None:
-    assert remedy in advice(problem)
-    assert advice(problem).endswith(".")
+def test_a_start_that_fails_says_what_to_do(
+    start: Callable[[Path], None],
+    remedy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check_config, "main", lambda _: start(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["penstock", "check-config"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    sentence, _, said = str(ended.value.code).partition(remedy)
+    assert sentence.startswith("penstock: ")
+    assert sentence.endswith(". ")
+    assert (said, remedy in str(ended.value.code)) == ("", True)
 
 
 @pytest.mark.parametrize("command", ["serve", "check-config"])

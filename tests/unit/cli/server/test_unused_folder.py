@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.server.unused_folder import remove_unused_new_folder
+from penstock.cli.server.serve import remove_unused_new_folder
 from penstock.errors import ConfigError
 from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import SystemRandomness
