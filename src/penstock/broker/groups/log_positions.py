@@ -16,6 +16,7 @@ from typing import NamedTuple
 from penstock.broker.cluster.peer_requests import PeerRequests, PeerUnavailable
 from penstock.broker.groups.record_timestamps import RecordTimestamps
 from penstock.broker.groups.record_timestamps import TimestampQuery as TimestampQuery
+from penstock.chunks import chunks
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.offsets.lag import LogSpan
 from penstock.limits import (
@@ -129,8 +130,7 @@ class LogPositionLookup:
         found: list[LogPosition],
     ) -> None:
         """Request the numbered queries in chunks, and store the results in `found` at the same numbers."""
-        for start in range(0, len(numbers), LOG_POSITIONS_PER_QUESTION):
-            some = numbers[start : start + LOG_POSITIONS_PER_QUESTION]
+        for some in chunks(numbers, LOG_POSITIONS_PER_QUESTION):
             positions = await self._query_leader(peers, leader, [queries[number] for number in some])
             for number, position in zip(some, positions, strict=True):
                 found[number] = position
