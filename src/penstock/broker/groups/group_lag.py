@@ -12,14 +12,14 @@ Rule: many groups are processed GROUPS_REPORTED_PER_TURN at a time, and the even
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.groups.coordinator_runtime import CoordinatorErrors
-from penstock.broker.groups.group_coordinator import GroupCoordinator, read_only_command
+from penstock.broker.groups.group_coordinator import GroupCoordinator, GroupLookup, reply_of
 from penstock.broker.groups.log_positions import LogPosition, LogPositionLookup, PositionQuery
-from penstock.broker.router import DeferredReply
+from penstock.chunks import chunks
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
@@ -91,7 +91,7 @@ class GroupLagReporter:
         ApiError: a shard is loading, or another broker coordinates a group.
         """
         reports: list[GroupReport | None] = []
-        for some in _in_chunks(names):
+        for some in chunks(names, GROUPS_REPORTED_PER_TURN):
             statuses = await self._statuses(some, _NO_GROUP)
             found = iter(await self._build_reports([status for status in statuses if status is not None]))
             reports += [None if status is None else next(found) for status in statuses]
@@ -118,7 +118,7 @@ class GroupLagReporter:
             names, rejections = await self._names(lambda state, now: list(state.names()))
             chosen = await self._choose_groups(names, partitions_max)
             reports: list[GroupReport] = []
-            for some in _in_chunks(chosen):
+            for some in chunks(chosen, GROUPS_REPORTED_PER_TURN):
                 reports += await self._build_reports(
                     [each for each in await self._statuses(some, _MOVED) if each]
                 )
@@ -129,14 +129,14 @@ class GroupLagReporter:
     async def _names(
         self, query: Callable[[GroupStateMachine, Now], list[str]]
     ) -> tuple[list[str], list[ErrorCode]]:
-        answers = await _reply_of(self._groups.query_shards(query, lambda code, _: code, list))
+        answers = [answer async for answer in self._groups.query_shards(query, lambda code, _: code)]
         rejections = [answer for answer in answers if isinstance(answer, ErrorCode)]
         return [name for names in answers if not isinstance(names, ErrorCode) for name in names], rejections
 
     async def _choose_groups(self, names: Sequence[str], partitions_max: int) -> list[str]:
         """All groups if they fit; else the groups with the most lag, so that none of these is missed."""
         groups: list[tuple[str, GroupOffsets]] = []
-        for some in _in_chunks(names):
+        for some in chunks(names, GROUPS_REPORTED_PER_TURN):
             found = await self._query_each(
                 some, lambda state, name, now: state.offsets.of_group(name), _MOVED
             )
@@ -212,13 +212,12 @@ class GroupLagReporter:
     ) -> list[ReplyType | None]:
         """Query a few groups, after yielding to the event loop. None for a rejection in `none_for`."""
         await asyncio.sleep(0)
-        later = self._groups.each(
-            names,
-            lambda name: read_only_command(lambda state, now: ask(state, name, now)),
-            lambda name: lambda code, detail: ApiError(code, detail),
-            list,
-        )
-        return [_unless_rejected(answer, none_for) for answer in await _reply_of(later)]
+
+        def lookup(name: str) -> GroupLookup:
+            return GroupLookup(name, lambda state, now: ask(state, name, now), ApiError)
+
+        answers = await reply_of(self._groups.query_each([lookup(name) for name in names], list))
+        return [_unless_rejected(answer, none_for) for answer in answers]
 
     async def _build_reports(self, statuses: Sequence[GroupStatus]) -> list[GroupReport]:
         groups = [self._entries(status) for status in statuses]
@@ -287,20 +286,9 @@ def _lag(committed: Offset | None, position: LogPosition, rate: float) -> Partit
     return compute_lag(committed, position.span, rate)
 
 
-def _in_chunks(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(names), GROUPS_REPORTED_PER_TURN):
-        yield names[start : start + GROUPS_REPORTED_PER_TURN]
-
-
 def _unless_rejected(answer: ReplyType | ApiError, none_for: Sequence[ErrorCode]) -> ReplyType | None:
     if not isinstance(answer, ApiError):
         return answer
     if answer.code in none_for:
         return None
     raise answer
-
-
-async def _reply_of(later: DeferredReply) -> Any:
-    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    later.then(lambda reply: None if answer.done() else answer.set_result(reply))
-    return await answer
