@@ -15,7 +15,7 @@ from penstock.groups.classic.join import ClassicCaller
 from penstock.groups.classic.rebalance import CLASSIC_TIMERS
 from penstock.groups.consumer import classic_requests
 from penstock.groups.consumer.assignment import EMPTY, Assignment, is_subset, parse_assignment, union
-from penstock.groups.consumer.consumer_group import _HELD_TOPIC_BYTES, CONSUMER_KEYS, ConsumerGroup
+from penstock.groups.consumer.consumer_group import CONSUMER_KEYS, ConsumerGroup
 from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller, heartbeat
 from penstock.groups.consumer.consumer_leave import expire
 from penstock.groups.consumer.consumer_timers import CONSUMER_TIMERS, SESSION, on_loaded, topics_changed
@@ -354,13 +354,9 @@ def check(harness: ConsumerGroupHarness) -> None:
 def check_sums(group: ConsumerGroup) -> None:
     """What is kept as a sum is what it would be if it were added up now."""
     metadata = [member.metadata for member in group.members.values()]
-    assert group.member_bytes == sum(
-        member.metadata.memory_bytes(name) for name, member in group.members.items()
-    )
+    metadata_memory = sum(member.metadata.memory_bytes(name) for name, member in group.members.items())
     everybody = {**group.members, **group.target}
-    assert group.assignment_bytes == sum(map(group._assignment_memory, everybody))
-    holders = sum(_HELD_TOPIC_BYTES + each.__sizeof__() for each in group.holders.values())
-    assert group.holder_bytes == holders
+    assert group.member_bytes == metadata_memory + sum(map(group.partitions_memory, everybody))
     topics = {name for each in metadata for name in each.subscription.names}
     used = {each.subscription.regex for each in metadata}
     topics.update(*(known.topics for regex, known in group.regexes.items() if regex in used))
