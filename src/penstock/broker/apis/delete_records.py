@@ -20,8 +20,6 @@ Behaviour
     Offset -1 stands for the high watermark. An offset below the start changes nothing and is no error.
     Topics that are only compacted get POLICY_VIOLATION, internal ones INVALID_TOPIC_EXCEPTION.
     A partition that is named twice gets one reply; its last offset counts.
-Versions
-    2  flexible encoding
 Differs from Kafka
     It waits until all replicas that may be elected have the new start on disk. Kafka waits until all live
     replicas have it in memory.
