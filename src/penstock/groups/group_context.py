@@ -52,17 +52,6 @@ GROUP_STATE_LIMITS: Final = GroupStateLimits()
 
 
 class GroupContext:
-    __slots__ = (
-        "config",
-        "generate_member_id",
-        "group_overrides",
-        "limits",
-        "rates",
-        "timers",
-        "topics",
-        "trusted_clock",
-    )
-
     def __init__(
         self,
         config: Callable[[], GroupConfig],

@@ -34,16 +34,6 @@ _GROUP_BYTES: Final = 2_000
 
 
 class GroupStore:
-    __slots__ = (
-        "_memory_by_group",
-        "groups",
-        "is_active",
-        "last_timestamp_ms",
-        "memory_bytes",
-        "offsets",
-        "unreadable",
-    )
-
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets = CommittedOffsets()

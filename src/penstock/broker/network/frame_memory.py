@@ -17,21 +17,6 @@ from penstock.protocol.connection import FrameReceiver
 
 
 class FrameMemory:
-    __slots__ = (
-        "_budgets",
-        "_clock",
-        "_granted_at",
-        "_granted_have_bytes",
-        "_is_waiting",
-        "_pause_reading",
-        "_receiver",
-        "_resume_reading",
-        "_taken_large",
-        "_taken_small",
-        "_turn_bytes",
-        "_wanted_bytes",
-    )
-
     def __init__(
         self,
         budgets: MemoryBudgets,

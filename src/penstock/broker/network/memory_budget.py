@@ -27,8 +27,6 @@ MEMORY_LIMITS: Final = MemoryLimits()
 
 
 class MemoryBudget:
-    __slots__ = ("_total", "_waiting", "free_bytes")
-
     def __init__(self, total_bytes: int) -> None:
         self._total = total_bytes
         self.free_bytes = total_bytes

@@ -64,30 +64,6 @@ _PENDING_BYTES: Final = 1_000
 
 
 class ClassicGroup:
-    __slots__ = (
-        "current_state_timestamp_ms",
-        "generation",
-        "group_id",
-        "has_newcomer",
-        "initial_ms_left",
-        "is_active",
-        "joining",
-        "leader",
-        "member_bytes",
-        "members",
-        "metadata_bytes",
-        "needs_rebalance",
-        "pending_members",
-        "pending_syncs",
-        "protocol_name",
-        "protocol_type",
-        "rebalances",
-        "state",
-        "static_members",
-        "supported_protocols",
-        "syncing",
-    )
-
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.rebalances = RebalanceHistory()

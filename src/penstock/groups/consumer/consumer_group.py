@@ -85,31 +85,6 @@ class ConsumerState(Enum):
 
 
 class ConsumerGroup:
-    __slots__ = (
-        "assignment_epoch",
-        "assignor_votes",
-        "classic_count",
-        "classic_support",
-        "epoch",
-        "epoch_changed_ms",
-        "group_id",
-        "holders",
-        "is_deleted",
-        "left_temporarily",
-        "member_bytes",
-        "members",
-        "metadata_bytes",
-        "metadata_hash",
-        "needs_topic_refresh",
-        "rebalances",
-        "resolving",
-        "stale_regexes",
-        "static_members",
-        "subscribed",
-        "target",
-        "unreconciled",
-    )
-
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.is_deleted = False
@@ -369,7 +344,7 @@ class ConsumerGroup:
     def durable(self) -> dict[str, Any]:
         """All durable state, for comparison."""
         other = {"rebalances", "needs_topic_refresh", "stale_regexes", "resolving", "subscribed"}
-        durable = {name: getattr(self, name) for name in self.__slots__ if name not in other}
+        durable = {name: value for name, value in vars(self).items() if name not in other}
         return {**durable, "subscribed": self.subscribed.durable()}
 
 

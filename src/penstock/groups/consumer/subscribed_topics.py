@@ -26,8 +26,6 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class SubscribedTopics:
-    __slots__ = ("_counts", "_regex_bytes", "_text_bytes", "regex_users", "regexes", "subscriptions")
-
     def __init__(self) -> None:
         self.subscriptions: dict[Subscription, int] = {}
         """Number of members per subscription."""

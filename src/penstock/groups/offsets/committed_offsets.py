@@ -60,8 +60,6 @@ _NO_OFFSETS: GroupOffsets = {}
 
 
 class CommittedOffsets:
-    __slots__ = ("_by_group", "_ids", "_topics", "memory_bytes")
-
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, dict[int, OffsetAndMetadata]]] = {}
         self._topics: dict[str, str] = {}

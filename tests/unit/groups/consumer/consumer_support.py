@@ -319,7 +319,7 @@ class PendingRequest:
 
 def _image(group: Group | None) -> Any:
     if isinstance(group, ConsumerGroup):
-        image = {name: _copied(getattr(group, name)) for name in group.__slots__ if name != "rebalances"}
+        image = {name: _copied(value) for name, value in vars(group).items() if name != "rebalances"}
         return {**image, "subscribed": tuple(map(_copied, group.subscribed.durable()))}
     return None if group is None else (group.snapshot(), dict(group.joining), dict(group.syncing))
 
