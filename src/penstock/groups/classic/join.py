@@ -21,6 +21,7 @@ from penstock.groups.classic.classic_member import (
     ClassicTimeouts,
     protocols_metadata_bytes,
 )
+from penstock.groups.classic.heartbeat import check_not_dead
 from penstock.groups.classic.rebalance import (
     NEW_MEMBER_MS_MAX,
     complete_if_all_joined,
@@ -88,8 +89,7 @@ def join(
     """Handle JoinGroup. The caller creates a missing group, and keeps it if this does not raise."""
     config = context.config().classic
     check_request(request, config)
-    if group.state is ClassicState.DEAD:
-        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{group.group_id} was deleted")
+    check_not_dead(group)
     is_newcomer = request.member_id == ""
     if not is_newcomer and not group.members and request.member_id not in group.pending_members:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group.group_id} has no members")

@@ -4,7 +4,8 @@ from typing import Final
 
 from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now, Reply
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
+from penstock.groups.classic.classic_group import ClassicGroup
+from penstock.groups.classic.heartbeat import check_not_dead
 from penstock.groups.classic.join import ClassicCaller
 from penstock.groups.classic.rebalance import (
     complete_if_all_joined,
@@ -31,8 +32,8 @@ def leave(
 ) -> CommandOutcome:
     if not request.group_id:
         raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
-    if group is not None and group.state is ClassicState.DEAD:
-        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{group.group_id} was deleted")
+    if group is not None:
+        check_not_dead(group)
     leaving = leaving_members(request, caller)
     responses = [_member_response(identity, ErrorCode.UNKNOWN_MEMBER_ID) for identity in leaving]
     outcome = EMPTY_OUTCOME
