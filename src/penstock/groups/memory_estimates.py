@@ -17,9 +17,13 @@ _PARTITION_BYTES: Final = 170
 partitions."""
 
 
-def texts_memory(texts: Iterable[str]) -> int:
+def text_memory(text: str) -> int:
     # Beyond ASCII, the widest character of a string determines the width of all its characters.
-    return sum(_TEXT_BYTES + len(text) * (1 if text.isascii() else 4) for text in texts)
+    return _TEXT_BYTES + len(text) * (1 if text.isascii() else 4)
+
+
+def texts_memory(texts: Iterable[str]) -> int:
+    return sum(map(text_memory, texts))
 
 
 def partitions_memory(*, topics: int, partitions: int) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.groups.group_context import ClientInfo
-from penstock.groups.memory_estimates import MEMBER_BYTES, texts_memory
+from penstock.groups.memory_estimates import MEMBER_BYTES, text_memory, texts_memory
 from penstock.groups.records import MemberMetadata
 from penstock.protocol.messages.describe_groups import DescribedGroupMember
 
@@ -33,7 +33,7 @@ def protocols_metadata_bytes(protocols: Iterable[ClassicProtocol]) -> int:
 
 
 def protocols_memory(protocols: Iterable[ClassicProtocol]) -> int:
-    return sum(_PROTOCOL_MEMORY_BYTES + texts_memory([name]) + len(metadata) for name, metadata in protocols)
+    return sum(_PROTOCOL_MEMORY_BYTES + text_memory(name) + len(metadata) for name, metadata in protocols)
 
 
 class ClassicMember:

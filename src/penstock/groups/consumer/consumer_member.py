@@ -21,7 +21,7 @@ from penstock.groups.classic.classic_member import (
 )
 from penstock.groups.consumer.assignment import EMPTY, Assignment, parse_assignment, sorted_topics
 from penstock.groups.group_context import ClientInfo
-from penstock.groups.memory_estimates import MEMBER_BYTES, texts_memory
+from penstock.groups.memory_estimates import MEMBER_BYTES, text_memory, texts_memory
 from penstock.groups.records import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -121,7 +121,7 @@ class ConsumerMemberMetadata(msgspec.Struct, frozen=True):
 
     def memory_bytes(self, member_id: str) -> int:
         """Estimated memory."""
-        texts = texts_memory([member_id] * _RECORDS_PER_MEMBER) + texts_memory(filter(None, self._texts()))
+        texts = _RECORDS_PER_MEMBER * text_memory(member_id) + texts_memory(filter(None, self._texts()))
         return MEMBER_BYTES + texts + (protocols_memory(self.classic.protocols) if self.classic else 0)
 
     def _texts(self) -> tuple[str | None, ...]:

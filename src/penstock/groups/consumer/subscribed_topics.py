@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from penstock.groups.consumer.consumer_member import Subscription
 from penstock.groups.consumer.regex import ResolvedRegularExpression
-from penstock.groups.memory_estimates import texts_memory
+from penstock.groups.memory_estimates import text_memory, texts_memory
 
 K = TypeVar("K")
 
@@ -124,7 +124,7 @@ class SubscribedTopics:
     def _count_topics(self, names: Collection[str], sign: int) -> None:
         for name in names:
             if add(self._counts, name, sign):
-                self._text_bytes += sign * texts_memory([name])
+                self._text_bytes += sign * text_memory(name)
 
 
 def _add_all(counts: dict[str, int], names: Iterable[str], sign: int) -> None:
