@@ -67,6 +67,11 @@ from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRes
 _MEMBER_ID_REQUIRED_FROM: Final = 4
 
 
+def _replied(group: ConsumerGroup, reply: Reply) -> GroupTransition:
+    """A reply at once, and no change."""
+    return GroupTransition(group, CommandOutcome(replies=(reply,)))
+
+
 # JoinGroup
 
 
@@ -80,7 +85,7 @@ def join(
         required = JoinGroupResponse(
             error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=context.generate_member_id()
         )
-        return GroupTransition(group, CommandOutcome(replies=(Reply(caller.pending, required),)))
+        return _replied(group, Reply(caller.pending, required))
     subscription = _subscription(request)
     change = _change(context, group, request, caller, subscription)
     check_group_size(context, group, change)
@@ -228,7 +233,7 @@ def sync(
             member.current_assignment.assigned, protocol.metadata, context.topics()
         ),
     )
-    return GroupTransition(group, CommandOutcome(replies=(Reply(caller.pending, response),)))
+    return _replied(group, Reply(caller.pending, response))
 
 
 def heartbeat(
@@ -238,7 +243,7 @@ def heartbeat(
     refresh_session(context, group, member, now)
     if _must_rejoin(group, member):
         return _request_rejoin(context, group, member, caller, now)
-    return GroupTransition(group, CommandOutcome(replies=(Reply(caller.pending, HeartbeatResponse()),)))
+    return _replied(group, Reply(caller.pending, HeartbeatResponse()))
 
 
 def _classic_membership(member: ConsumerMember) -> ClassicMembership:
@@ -282,9 +287,7 @@ def _request_rejoin(
     key = timer_key(JOIN, group, member.member_id)
     if context.timers.deadline(key) is None:
         context.set_timer(key, member.metadata.rebalance_ms, now)
-    return GroupTransition(
-        group, CommandOutcome(replies=(caller.pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS),))
-    )
+    return _replied(group, caller.pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS))
 
 
 # LeaveGroup

@@ -102,7 +102,6 @@ class ConsumerGroup:
         self.holders: dict[TopicId, dict[int, str]] = {}
         self.subscribed = SubscribedTopics()
         """Subscribed topics, and the topics that regular expressions matched."""
-        self.assignor_votes: dict[str, int] = {}
         self.classic_support: dict[str, int] = {}
         self.classic_count = 0
         self.unreconciled: set[str] = set()
@@ -289,8 +288,6 @@ class ConsumerGroup:
         self.metadata_bytes += sign * metadata.weigh(self.group_id, member_id)
         self.member_bytes += sign * metadata.memory_bytes(member_id)
         self.subscribed.count(metadata.subscription, sign)
-        if metadata.assignor is not None:
-            add(self.assignor_votes, metadata.assignor, sign)
         if metadata.classic is not None:
             self.classic_count += sign
             for name in {protocol.name for protocol in metadata.classic.protocols}:
