@@ -53,12 +53,12 @@ def describe_groups(
 
         return GroupLookup(group_id, describe, lambda code, detail: kind.rejected(group_id, code, detail))
 
-    lookups = [lookup(group_id) for group_id in dict.fromkeys(group_ids)]
-    if len(lookups) > GROUPS_REPORTED_PER_TURN:
-        return _describe_many(groups, lookups, kind.response)
-    return groups.query_each(lookups, kind.response)
+    async def describe_many() -> Any:
+        # The lookups take much more memory than the request: only those of a few requests exist at once.
+        async with groups.long_replies:
+            lookups = list(map(lookup, dict.fromkeys(group_ids)))
+            return kind.response([described async for described in groups.query_in_chunks(lookups)])
 
-
-async def _describe_many(groups: GroupCoordinator, lookups: Sequence[GroupLookup], response: Finish) -> Any:
-    async with groups.long_replies:
-        return response([described async for described in groups.query_in_chunks(lookups)])
+    if len(group_ids) > GROUPS_REPORTED_PER_TURN:
+        return describe_many()
+    return groups.query_each(list(map(lookup, dict.fromkeys(group_ids))), kind.response)
