@@ -28,7 +28,7 @@ from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupReq
 from penstock.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from penstock.types import TopicId
-from tests.unit.groups.consumer.consumer_support import config, topic
+from tests.unit.groups.consumer.consumer_support import config, durable, topic
 
 NOW = Now(1_700_000_000_000, 1_000.0)
 LATER = Now(NOW.wall_ms + 10, NOW.monotonic + 0.01)
@@ -334,13 +334,13 @@ def test_a_group_uses_so_many_different_expressions_and_no_more() -> None:
         shard.beat("g", f"m-{number}", subscribed_topic_regex=f"a|{number}").member_epoch
         for number in range(REGEXES_PER_GROUP_MAX)
     ]
-    written = shard.consumer("g").durable()
+    written = durable(shard.consumer("g"))
     for ask in (
         lambda: shard.beat("g", "new", subscribed_topic_regex="a|new"),
         lambda: shard.beat("g", "new", subscribed_topic_regex="b", subscribed_topic_names=["a"]),
     ):
         assert rejection(ask) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert shard.consumer("g").durable() == written
+    assert durable(shard.consumer("g")) == written
     shard.beat("g", "new", subscribed_topic_regex="a|0")
     assert rejection(lambda: shard.beat("g", "m-0", epochs[0], subscribed_topic_regex="a|new")) is (
         ErrorCode.GROUP_MAX_SIZE_REACHED

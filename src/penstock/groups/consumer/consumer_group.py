@@ -338,12 +338,6 @@ class ConsumerGroup:
             memory += assignment_memory(current_assignment.assigned)
         return memory
 
-    def durable(self) -> dict[str, Any]:
-        """All durable state, for comparison."""
-        other = {"rebalances", "needs_topic_refresh", "stale_regexes", "resolving", "subscribed"}
-        durable = {name: value for name, value in vars(self).items() if name not in other}
-        return {**durable, "subscribed": self.subscribed.durable()}
-
 
 def _held_partitions(current_assignment: MemberAssignment) -> Iterator[tuple[TopicId, frozenset[int]]]:
     yield from current_assignment.assigned.items()

@@ -19,7 +19,7 @@ from penstock.groups.memory_estimates import text_memory, texts_memory
 K = TypeVar("K")
 
 _EXPRESSION_BYTES: Final = 500
-_MATCH_BYTES: Final = 110
+_MATCH_BYTES: Final = 130
 """Estimated memory of a resolved expression beside its text and its matches, and of a match beside its
 name."""
 _NOTHING: Final[frozenset[str]] = frozenset()
@@ -41,9 +41,6 @@ class SubscribedTopics:
         """Estimated memory, without the members' own strings."""
         # A dict does not shrink when its keys go: its size is asked for, and not estimated from their number.
         return self._counts.__sizeof__() + self._text_bytes + self._regex_bytes
-
-    def durable(self) -> tuple[object, ...]:
-        return (self.subscriptions, self.regex_users, self.regexes, self._counts)
 
     # Queries
 
