@@ -18,13 +18,13 @@ from typing import NamedTuple, TypeVar
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.groups.coordinator_runtime import CoordinatorErrors
 from penstock.broker.groups.group_coordinator import GroupCoordinator, GroupLookup, reply_of
-from penstock.broker.groups.log_positions import LogPosition, LogPositionLookup, PositionQuery
+from penstock.broker.groups.log_positions import LogPositionLookup, span_of
 from penstock.chunks import chunks
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.group_status import GroupStatus
-from penstock.groups.offsets.committed_offsets import GroupOffsets
+from penstock.groups.offsets.committed_offsets import GroupOffsets, OffsetAndMetadata
 from penstock.groups.offsets.lag import (
     OFFLINE,
     UNKNOWN,
@@ -37,7 +37,8 @@ from penstock.groups.offsets.lag import (
 )
 from penstock.host.clock import Clock
 from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUPS_REPORTED_PER_TURN
-from penstock.types import Offset, TopicPartition
+from penstock.protocol.messages.log_positions import FoundPosition, WantedPosition
+from penstock.types import NO_TIMESTAMP, Offset, TopicPartition
 
 ReplyType = TypeVar("ReplyType")
 
@@ -175,11 +176,12 @@ class GroupLagReporter:
             for index in indexes
             if index < len(topic.partitions)
         ]
-        found = await self._positions.find([PositionQuery(topics[name].id, index) for name, index in places])
+        found = await self._positions.find([WantedPosition(topics[name].id, index) for name, index in places])
         spans: dict[str, dict[int, LogSpan]] = {}
         for (name, index), position in zip(places, found, strict=True):
-            if position.span is not None:
-                spans.setdefault(name, {})[index] = position.span
+            span = span_of(position)
+            if span is not None:
+                spans.setdefault(name, {})[index] = span
         return spans
 
     def _size(self, name: str, offsets: GroupOffsets, spans: Spans) -> "_Size":
@@ -248,28 +250,29 @@ class GroupLagReporter:
                 or not committed.is_for_topic(topic.id)
             ):
                 continue
-            question = PositionQuery(topic.id, name.partition, committed.offset)
-            at_ms = committed.commit_timestamp_ms
-            entries.append(_Entry(name, question, rate, at_ms, holders.pop(name, None)))
+            question = WantedPosition(topic.id, name.partition, committed.offset)
+            entries.append(_Entry(name, question, committed, rate, holders.pop(name, None)))
         for name, member_id in holders.items():
             topic = topics.get(name.topic)
             if topic is not None and name.partition < len(topic.partitions):
-                entries.append(_Entry(name, PositionQuery(topic.id, name.partition), 0.0, None, member_id))
+                entries.append(_Entry(name, WantedPosition(topic.id, name.partition), None, 0.0, member_id))
         return sorted(entries, key=lambda entry: entry.name)
 
 
 class _Entry(NamedTuple):
     name: TopicPartition
-    question: PositionQuery
+    question: WantedPosition
+    committed: OffsetAndMetadata | None
     rate: float
-    committed_at_ms: int | None
     member_id: str | None
 
-    def report(self, position: LogPosition, now_ms: int) -> PartitionReport:
-        lag = _lag(self.question.committed, position, self.rate)
-        if lag.behind:
-            lag = lag.with_age(position.timestamp_ms, now_ms)
-        return PartitionReport(self.name, lag, self.committed_at_ms, self.member_id)
+    def report(self, position: FoundPosition, now_ms: int) -> PartitionReport:
+        committed = self.committed
+        lag = _lag(committed.offset if committed else None, position, self.rate)
+        if lag.behind and position.timestamp != NO_TIMESTAMP:
+            lag = lag.with_age(position.timestamp, now_ms)
+        committed_at_ms = committed.commit_timestamp_ms if committed else None
+        return PartitionReport(self.name, lag, committed_at_ms, self.member_id)
 
 
 class _Size(NamedTuple):
@@ -279,11 +282,12 @@ class _Size(NamedTuple):
     partitions: int
 
 
-def _lag(committed: Offset | None, position: LogPosition, rate: float) -> PartitionLag:
-    if position.span is None:
-        unknown = OFFLINE if position.is_offline else UNKNOWN
+def _lag(committed: Offset | None, position: FoundPosition, rate: float) -> PartitionLag:
+    span = span_of(position)
+    if span is None:
+        unknown = OFFLINE if position.error_code == ErrorCode.KAFKA_STORAGE_ERROR else UNKNOWN
         return unknown._replace(committed=committed)
-    return compute_lag(committed, position.span, rate)
+    return compute_lag(committed, span, rate)
 
 
 def _unless_rejected(answer: ReplyType | ApiError, none_for: Sequence[ErrorCode]) -> ReplyType | None:
