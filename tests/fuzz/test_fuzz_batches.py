@@ -18,11 +18,10 @@ from penstock.protocol.compression import Codec
 from penstock.protocol.records import (
     Record,
     build_batch,
-    first_record_at_or_after,
     iterate,
     keys_missing,
-    max_timestamp_record,
     recompress,
+    timed_records,
 )
 from penstock.types import Offset
 
@@ -48,8 +47,7 @@ READERS: list[Callable[[bytes], object]] = [
     lambda batch: list(iterate(batch, limit_bytes=LIMIT_BYTES)),
     lambda batch: list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True)),
     lambda batch: keys_missing(batch, limit_bytes=LIMIT_BYTES),
-    lambda batch: first_record_at_or_after(batch, 0, limit_bytes=LIMIT_BYTES),
-    lambda batch: max_timestamp_record(batch, limit_bytes=LIMIT_BYTES),
+    lambda batch: list(timed_records(batch, limit_bytes=LIMIT_BYTES)[1]),
     lambda batch: recompress(batch, Codec.GZIP, limit_bytes=LIMIT_BYTES),
     lambda batch: with_log_append_time(batch, 1),
 ]

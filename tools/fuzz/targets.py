@@ -19,11 +19,10 @@ from penstock.protocol.compression import Codec, decompress
 from penstock.protocol.connection import FrameReceiver
 from penstock.protocol.frames import parse_request_header
 from penstock.protocol.records import (
-    first_record_at_or_after,
     iterate,
     keys_missing,
-    max_timestamp_record,
     recompress,
+    timed_records,
 )
 from tests.protocol.samples import CASES
 from tools.fuzz import seeds
@@ -134,8 +133,7 @@ def batches(data: bytes) -> None:
         lambda: len(list(iterate(batch, limit_bytes=LIMIT_BYTES))),
         lambda: len(list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True))),
         lambda: len(keys_missing(batch, limit_bytes=LIMIT_BYTES)),
-        lambda: first_record_at_or_after(batch, 0, limit_bytes=LIMIT_BYTES),
-        lambda: max_timestamp_record(batch, limit_bytes=LIMIT_BYTES),
+        lambda: len(list(timed_records(batch, limit_bytes=LIMIT_BYTES)[1])),
         lambda: recompress(batch, Codec.GZIP, limit_bytes=LIMIT_BYTES),
     ):
         try:

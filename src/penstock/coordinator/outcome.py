@@ -81,31 +81,21 @@ class Reply(NamedTuple):
 
 class CommandOutcome(NamedTuple):
     records: Sequence[StateRecord] = ()
-    """The records of one command: the log keeps all of them or none (see `is_divisible`)."""
+    """The records of one command: they are one batch, so the log keeps all of them or none."""
     replies: Sequence[Reply] = ()
-    is_divisible: bool = False
-    """True: each record may be kept without the records after it, so they need not fit one batch together."""
-
-    @property
-    def batch_bytes_min(self) -> int:
-        """Smallest batch size that can hold this outcome, rounded up a little."""
-        sizes = (record.size_bytes for record in self.records)
-        return HEADER_BYTES + (max(sizes, default=0) if self.is_divisible else sum(sizes))
 
     @property
     def size_bytes(self) -> int:
         return sum(record.size_bytes for record in self.records)
 
     @property
-    def batch_records_min(self) -> int:
-        """Smallest number of records that must share one batch."""
-        return min(1, len(self.records)) if self.is_divisible else len(self.records)
+    def batch_bytes(self) -> int:
+        """Size of a batch of this outcome alone, rounded up a little."""
+        return HEADER_BYTES + self.size_bytes
 
     def __add__(self, other: object) -> "CommandOutcome":
         assert isinstance(other, CommandOutcome), "outcomes are joined with outcomes"
-        # A part without records does not restrict the sum.
-        is_divisible = all(part.is_divisible for part in (self, other) if part.records)
-        return CommandOutcome((*self.records, *other.records), (*self.replies, *other.replies), is_divisible)
+        return CommandOutcome((*self.records, *other.records), (*self.replies, *other.replies))
 
 
 EMPTY_OUTCOME = CommandOutcome()

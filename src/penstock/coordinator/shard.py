@@ -20,7 +20,7 @@ Rule 5: clients do not depend on each other. A client whose reply cannot be sent
         cancelled; the other clients still get their replies.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import Generic, Protocol, Self, TypeVar
@@ -221,11 +221,8 @@ class Shard(Generic[State]):
     def _reject_if_too_large(self, outcome: CommandOutcome) -> CommandOutcome:
         """Return the outcome, or an error to its clients if the log would reject it: after replay it is too
         late."""
-        limit_bytes, size_bytes, records = (
-            self.partition.config.batch_bytes_max,
-            outcome.batch_bytes_min,
-            outcome.batch_records_min,
-        )
+        limit_bytes = self.partition.config.batch_bytes_max
+        size_bytes, records = outcome.batch_bytes, len(outcome.records)
         if size_bytes <= limit_bytes and records <= RECORDS_CHECKED_MAX:
             return outcome
         self._host.too_large(size_bytes, records, limit_bytes)
@@ -339,30 +336,20 @@ class Shard(Generic[State]):
 
 
 def _in_batches(outcomes: Iterable[CommandOutcome], limit_bytes: int) -> Iterable[list[StateRecord]]:
-    """Group the records of these outcomes into batches; one outcome stays in one batch unless it is
-    divisible."""
+    """Group the records of these outcomes into batches; one outcome stays in one batch."""
     room = min(STATE_BATCH_BYTES_MAX, limit_bytes) - HEADER_BYTES
     batch: list[StateRecord] = []
     size = 0
-    for piece in _indivisible_parts(outcomes):
-        added = sum(record.size_bytes for record in piece)
-        is_full = size + added > room or len(batch) + len(piece) > STATE_RECORDS_PER_FLUSH
+    for outcome in outcomes:
+        added = outcome.size_bytes
+        is_full = size + added > room or len(batch) + len(outcome.records) > STATE_RECORDS_PER_FLUSH
         if batch and is_full:
             yield batch
             batch, size = [], 0
-        batch.extend(piece)
+        batch.extend(outcome.records)
         size += added
     if batch:
         yield batch
-
-
-def _indivisible_parts(outcomes: Iterable[CommandOutcome]) -> Iterator[Sequence[StateRecord]]:
-    """The groups of records that must not be split over two batches."""
-    for outcome in outcomes:
-        if outcome.is_divisible:
-            yield from ([record] for record in outcome.records)
-        elif outcome.records:
-            yield outcome.records
 
 
 def _rejection_code(failure: ApiError | StorageFull | StorageFailed) -> ErrorCode:

@@ -17,8 +17,6 @@ _STALE_ENTRIES_MIN = 1_000
 
 
 class Timers(Generic[TimerKeyType]):
-    __slots__ = ("_deadlines", "_heap", "_number")
-
     def __init__(self) -> None:
         self._deadlines: dict[TimerKeyType, float] = {}
         self._heap: list[tuple[float, int, TimerKeyType]] = []

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from penstock.config.groups import ConsumerConfig, GroupConfig
+from penstock.coordinator.outcome import Now
 from penstock.coordinator.timers import Timers
 from penstock.groups.consumer.regex import REGEX_CHUNK_WORK_MAX
 from penstock.groups.offsets.consume_rate import ConsumeRates
@@ -51,17 +52,6 @@ GROUP_STATE_LIMITS: Final = GroupStateLimits()
 
 
 class GroupContext:
-    __slots__ = (
-        "config",
-        "generate_member_id",
-        "group_overrides",
-        "limits",
-        "rates",
-        "timers",
-        "topics",
-        "trusted_clock",
-    )
-
     def __init__(
         self,
         config: Callable[[], GroupConfig],
@@ -84,6 +74,9 @@ class GroupContext:
         """Returns the current dynamic configuration of one group."""
         self.limits = limits
         self.timers: Timers[TimerKey] = Timers()
+
+    def set_timer(self, key: TimerKey, delay_ms: int, now: Now) -> None:
+        self.timers.set(key, now.monotonic + delay_ms / 1000)
 
     def consumer_config(self, group_id: str) -> ConsumerConfig:
         """Effective configuration of a group of the consumer protocol."""

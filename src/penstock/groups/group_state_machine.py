@@ -32,7 +32,7 @@ from penstock.groups.consumer import (
 from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller
 from penstock.groups.consumer.describe import describe
-from penstock.groups.consumer.read_only_heartbeat import read_only_heartbeat
+from penstock.groups.consumer.read_only_heartbeat import not_writable, read_only_heartbeat
 from penstock.groups.group_context import GroupContext, TimerKey
 from penstock.groups.group_status import (
     GroupStatus,
@@ -122,8 +122,7 @@ class GroupStateMachine:
 
     def _require_writable(self) -> None:
         if self._is_read_only:
-            detail = "nothing can be written: the disk is full, or too few replicas are in sync"
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, detail)
+            raise not_writable()
 
     # The log
 
@@ -269,7 +268,6 @@ class GroupStateMachine:
         """Store the group of a transition. The caller replays the records afterwards, into this group."""
         self._schedule_time_record(now)
         self._store.settle(transition.group)
-        self._store.remove_if_unused(transition.group)
         return transition.outcome
 
     def _schedule_time_record(self, now: Now) -> None:

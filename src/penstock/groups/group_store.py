@@ -34,16 +34,6 @@ _GROUP_BYTES: Final = 2_000
 
 
 class GroupStore:
-    __slots__ = (
-        "_memory_by_group",
-        "groups",
-        "is_active",
-        "last_timestamp_ms",
-        "memory_bytes",
-        "offsets",
-        "unreadable",
-    )
-
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets = CommittedOffsets()
@@ -139,7 +129,7 @@ class GroupStore:
     def settle(self, group: Group) -> None:
         """Put this group under its name. The records of the change are appended afterwards."""
         self.groups[group.group_id] = group
-        self.update_memory_bytes(group.group_id)
+        self.remove_if_unused(group)
 
     def update_memory_bytes(self, group_id: str) -> None:
         """Update the memory estimate after the group changed or was deleted."""

@@ -47,7 +47,8 @@ def sync_needs_memory(group: Group | None, request: SyncGroupRequest) -> bool:
         return False
     given = sum(len(each.assignment) for each in request.assignments)
     # A new generation mostly redistributes the same partitions, so only growth counts.
-    return given > max(group.assignment_bytes, _ASSIGNMENT_BYTES * len(group.members))
+    before = sum(len(member.last_assigned) for member in group.members.values())
+    return given > max(before, _ASSIGNMENT_BYTES * len(group.members))
 
 
 def heartbeat_needs_memory(group: Group | None, request: ConsumerGroupHeartbeatRequest) -> bool:

@@ -218,13 +218,10 @@ def apply_upgrade(
     context: GroupContext, classic: ClassicGroup, group: ConsumerGroup, now: Now
 ) -> list[Reply]:
     """End the classic group after all checks have passed, and start the session timers of the new group."""
-    parked = list(classic.parked())
-    classic.joining.clear()
-    classic.syncing.clear()
-    classic_timers.end(context, classic, now)
+    rejections = classic_timers.end(context, classic, now, ErrorCode.REBALANCE_IN_PROGRESS)
     for member in group.members.values():
         consumer_timers.refresh_session(context, group, member, now)
-    return [pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS) for pending in parked]
+    return rejections
 
 
 # From consumer to classic

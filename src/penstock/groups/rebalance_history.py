@@ -14,8 +14,6 @@ class RebalanceHistory:
     rebalance was interrupted.
     """
 
-    __slots__ = ("began_at", "count", "ended_at", "reason")
-
     def __init__(self) -> None:
         self.count = 0
         self.reason = ""

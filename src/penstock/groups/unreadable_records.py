@@ -25,8 +25,6 @@ EntryKey = TypeVar("EntryKey")
 
 
 class UnreadableRecords:
-    __slots__ = ("_keys", "_members", "_offsets")
-
     def __init__(self) -> None:
         self._offsets: dict[str, dict[TopicPartition, str]] = {}
         """Reasons, by group and partition."""

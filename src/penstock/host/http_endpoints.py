@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 import aiohttp
 
-from penstock.errors import ConfigError
-from penstock.host.tls import authorities_problem, identity_problem
 from penstock.limits import (
     ENDPOINT_CONNECT_MS_MAX,
     ENDPOINT_CONNECTIONS_MAX,
@@ -140,18 +138,6 @@ class HttpEndpoints:
 
     async def close(self) -> None:
         await self._session.close()
-
-
-def client_tls(ca_path: str | None, certificate_path: str | None, key_path: str | None) -> ssl.SSLContext:
-    """Make a TLS context. ConfigError names the file that cannot be used, and the reason."""
-    if ca_path is not None and (problem := authorities_problem(ca_path)):
-        raise ConfigError(problem)
-    if certificate_path is not None and (problem := identity_problem(certificate_path, key_path)):
-        raise ConfigError(problem)
-    context = ssl.create_default_context(cafile=ca_path)
-    if certificate_path is not None:
-        context.load_cert_chain(certificate_path, key_path)
-    return context
 
 
 def _abort(answer: aiohttp.ClientResponse) -> None:

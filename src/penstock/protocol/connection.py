@@ -76,10 +76,7 @@ class FrameReceiver:
         start, have = position + FRAME_PREFIX_BYTES, len(data)
         if have < start:
             return None
-        (size,) = _SIZE(data, position)
-        if not REQUEST_BYTES_MIN <= size <= self._frame_bytes_max:
-            raise self._refusal(size)
-        end = start + size
+        end = position + self._checked_size(data, position)
         # A view of the shared buffer: the next read overwrites it (rule 1).
         return (data[start:end], end) if end <= have else None
 
@@ -147,12 +144,9 @@ class FrameReceiver:
         """Size of a frame with its prefix; ProtocolError if no request can have it."""
         (size,) = _SIZE(data, position)
         if not REQUEST_BYTES_MIN <= size <= self._frame_bytes_max:
-            raise self._refusal(size)
+            allowed = f"{REQUEST_BYTES_MIN} to {self._frame_bytes_max}"
+            raise ProtocolError(f"a frame of {size} bytes was announced; {allowed} are allowed")
         return FRAME_PREFIX_BYTES + int(size)
-
-    def _refusal(self, size: int) -> ProtocolError:
-        allowed = f"{REQUEST_BYTES_MIN} to {self._frame_bytes_max}"
-        return ProtocolError(f"a frame of {size} bytes was announced; {allowed} are allowed")
 
 
 class PendingReply:

@@ -22,7 +22,7 @@ import msgspec
 
 from penstock.errors import ProtocolError
 from penstock.protocol.apis import APIS
-from penstock.protocol.compiler import Decoder, Encoder, decoder, encoder
+from penstock.protocol.compiler import Encoder, decoder, encoder
 from penstock.protocol.decoders import skip_tags
 from penstock.protocol.messages.api_versions import API_VERSIONS
 from penstock.protocol.schema import Api, Request, Response
@@ -43,7 +43,6 @@ _FLEXIBLE_VERSIONS: Final = {
     if api.flexible is not None
 }
 
-_request_decoders: dict[tuple[type, int], Decoder[Any]] = {}
 _response_encoders: dict[tuple[type, int], tuple[Encoder[Any], Callable[[int, int], bytes], int]] = {}
 
 
@@ -86,19 +85,12 @@ def decode_request(
     api: Api[Request, Response], version: int, frame: Buffer, position: int | None = None
 ) -> Request:
     """Decode the body of a request. `position` is its start, if the caller has parsed the header."""
-    decode = _request_decoders.get((api.request, version)) or _request_decoder(api, version)
-    if position is None:
-        _, position = parse_request_header(frame)
-    message: Request = decode(frame, position)[0]
-    return message
-
-
-def _request_decoder(api: Api[Request, Response], version: int) -> Decoder[Request]:
     if not api.has_version(version):
         raise ProtocolError(f"{api.name} has no version {version} here")
-    found = decoder(api.request, version, api.is_flexible(version))
-    _request_decoders[api.request, version] = found
-    return found
+    if position is None:
+        _, position = parse_request_header(frame)
+    message, _ = decoder(api.request, version, api.is_flexible(version))(frame, position)
+    return message
 
 
 def encode_response(

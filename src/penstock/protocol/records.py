@@ -108,24 +108,6 @@ def timed_records(batch: Buffer, *, limit_bytes: int) -> tuple[int, Iterator[tup
     return len(payload), _times(header, payload)
 
 
-def first_record_at_or_after(
-    batch: Buffer, timestamp_ms: int, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX
-) -> tuple[Offset, int] | None:
-    """Offset and timestamp of the first record, by offset, that is not older than `timestamp_ms`."""
-    for offset, timestamp in timed_records(batch, limit_bytes=limit_bytes)[1]:
-        if timestamp >= timestamp_ms:
-            return offset, timestamp
-    return None
-
-
-def max_timestamp_record(
-    batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX
-) -> tuple[Offset, int] | None:
-    """Offset and timestamp of the newest record, the first of several; None if compaction left none."""
-    # max() returns the first of equal items.
-    return max(timed_records(batch, limit_bytes=limit_bytes)[1], key=lambda found: found[1], default=None)
-
-
 def build_batch(records: Iterable[Record], **options: Unpack[BatchOptions]) -> bytes:
     """Build a batch of these records. Offsets count from the base offset; `Record.offset` is ignored."""
     numbered = list(records)

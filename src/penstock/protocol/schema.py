@@ -63,10 +63,8 @@ FieldKind = Fixed | Text | Blob | Nested
 Bool = Annotated[bool, Fixed("?", 1)]
 Int8 = Annotated[int, Fixed("b", 1)]
 Int16 = Annotated[int, Fixed("h", 2)]
-UInt16 = Annotated[int, Fixed("H", 2)]
 Int32 = Annotated[int, Fixed("i", 4)]
 Int64 = Annotated[int, Fixed("q", 8)]
-Float64 = Annotated[float, Fixed("d", 8)]
 Uuid = Annotated[bytes, Fixed("16s", 16)]
 TopicUuid = Annotated[TopicId, Fixed("16s", 16)]
 String = Annotated[str, Text()]
@@ -130,11 +128,15 @@ class Api(msgspec.Struct, Generic[Request_co, Response_co], frozen=True):
     """An API: its key, the versions of its tables, and the first flexible version (None: no version is)."""
 
     key: int
-    name: str
     versions: tuple[int, int]
     flexible: int | None
     request: type[Request_co]
     response: type[Response_co]
+
+    @property
+    def name(self) -> str:
+        """Kafka's name of the API, with which its messages begin."""
+        return self.request.__name__.removesuffix("Request")
 
     def has_version(self, version: int) -> bool:
         first, last = self.versions

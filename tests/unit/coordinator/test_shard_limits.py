@@ -11,7 +11,6 @@ from penstock.errors import ApiError, ErrorCode, StorageFull
 from penstock.limits import (
     MIB,
     RECORDS_CHECKED_MAX,
-    STATE_BATCH_BYTES_MAX,
     STATE_BYTES_PER_FLUSH,
     STATE_RECORDS_PER_FLUSH,
 )
@@ -86,57 +85,14 @@ def test_what_no_batch_holds_is_refused_to_its_client_and_changes_nothing_for_ot
 @pytest.mark.parametrize("value_bytes", [0, 1, 63, 64, 127, 128, 8_191, 8_192, 16_384, 50_000])
 def test_the_size_that_is_checked_is_never_below_that_of_the_batch(value_bytes: int) -> None:
     outcome = CommandOutcome(many(max(1, 60_000 // (value_bytes + 30)), value_bytes))
-    partition = partition_on(new_disk(), max_message_bytes=outcome.batch_bytes_min)
+    partition = partition_on(new_disk(), max_message_bytes=outcome.batch_bytes)
     shard, host = active(partition)
     client = Client()
     give(shard, outcome, client)
     sync(partition)
     assert (client.replies, host.failures, host.too_large_bytes) == (["done"], [], [])
     (size,) = batch_sizes(partition)
-    assert size <= outcome.batch_bytes_min
-
-
-def test_what_is_divisible_may_be_larger_than_any_batch() -> None:
-    partition = partition_on(new_disk())
-    shard, host = active(partition)
-    client = Client()
-    records = many(20_000)
-    give(shard, CommandOutcome(records, is_divisible=True), client)
-    sync(partition)
-    assert (client.replies, host.failures, host.too_large_bytes) == (["done"], [], [])
-    sizes = batch_sizes(partition)
-    assert sum(sizes) > 2_000_000
-    assert max(sizes) <= STATE_BATCH_BYTES_MAX
-    assert keys_in(partition) == [record.key for record in records]
-
-
-def test_a_divisible_record_that_fits_no_batch_is_refused() -> None:
-    partition = small_partition()
-    shard, host = active(partition)
-    client = Client()
-    give(shard, CommandOutcome([*many(3), StateRecord(b"k", bytes(LIMIT_BYTES))], is_divisible=True), client)
-    assert (client.replies, host.failures) == ([ErrorCode.UNKNOWN_SERVER_ERROR], [])
-    assert partition.log.log_end_offset == 0
-
-
-def test_the_answer_to_what_was_divided_waits_for_all_of_it() -> None:
-    partition = partition_on(new_disk())
-    shard, _ = active(partition)
-    client = Client()
-    give(shard, CommandOutcome(many(20_000), is_divisible=True), client)
-    assert partition.log.log_end_offset == 20_000
-    partition.produce_waits.release(Offset(partition.log.log_end_offset - 1))
-    assert client.replies == []
-    sync(partition)
-    assert client.replies == ["done"]
-
-
-def test_what_is_joined_to_something_indivisible_is_indivisible() -> None:
-    divisible, whole = CommandOutcome(many(2), is_divisible=True), CommandOutcome(many(1))
-    assert (divisible + divisible).is_divisible
-    assert (divisible + CommandOutcome()).is_divisible
-    assert not (divisible + whole).is_divisible
-    assert not (whole + divisible).is_divisible
+    assert size <= outcome.batch_bytes
 
 
 def test_gathered_commands_are_written_in_batches_that_the_topic_takes() -> None:
@@ -169,7 +125,7 @@ def test_large_commands_are_written_a_few_at_a_time() -> None:
     partition = partition_on(new_disk())
     shard, _ = active(partition)
     for _ in range(12):
-        give(shard, CommandOutcome(many(10, 100_000), is_divisible=True), Client())
+        give(shard, CommandOutcome(many(10, 100_000)), Client())
     sync(partition)
     before = partition.log.log_end_offset
     assert (before - 10) * 100_000 <= STATE_BYTES_PER_FLUSH + 1_000_000
@@ -203,20 +159,8 @@ def test_more_records_than_the_log_takes_in_a_batch_are_refused_to_their_client_
     assert (host.failures, len(host.too_large_bytes), shard.phase) == ([], 1, Phase.ACTIVE)
 
 
-def test_very_many_divisible_records_are_divided_by_their_number_too() -> None:
-    partition = compacted()
-    shard, host = active(partition)
-    client = Client()
-    give(shard, CommandOutcome(many(RECORDS_CHECKED_MAX + 1, 0), is_divisible=True), client)
-    sync(partition)
-    assert (client.replies, host.failures) == (["done"], [])
-    counts = [header.record_count for batch in batches_in(partition) for _, header in split_batches(batch)]
-    assert sum(counts) == RECORDS_CHECKED_MAX + 1
-    assert max(counts) <= STATE_RECORDS_PER_FLUSH
-
-
 def test_the_size_of_an_outcome_counts_the_batch_around_it() -> None:
-    assert CommandOutcome(many(1, 0)).batch_bytes_min > HEADER_BYTES + len(b"000000")
+    assert CommandOutcome(many(1, 0)).batch_bytes > HEADER_BYTES + len(b"000000")
 
 
 # A full disk

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 import trustme
 
-from penstock.host.http_endpoints import HttpEndpoints, HttpUnavailable, client_tls
+from penstock.host.http_endpoints import HttpEndpoints, HttpUnavailable
+from penstock.host.tls import ClientTls
 
 
 @asynccontextmanager
@@ -102,14 +103,14 @@ class Certified:
 
 async def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     async with serving(b"", Certified(tmp_path).server) as url:
-        said = await silence(url, client_tls(None, None, None))
+        said = await silence(url, ClientTls().context())
     assert str(said).startswith(f"the certificate of {url} is not trusted: ")
 
 
 async def test_a_server_without_tls_is_asked_with_it(tmp_path: Path) -> None:
     async with serving(b"HTTP/1.0 400 Bad Request\r\n\r\n") as url:
         url = url.replace("http:", "https:")
-        said = await silence(url, client_tls(Certified(tmp_path).authority_path, None, None))
+        said = await silence(url, ClientTls(Certified(tmp_path).authority_path).context())
     assert str(said).startswith(f"{url} agrees to no TLS with us: it is served without TLS")
 
 

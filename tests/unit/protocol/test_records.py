@@ -16,11 +16,10 @@ from penstock.protocol.compression import Codec
 from penstock.protocol.records import (
     Record,
     build_batch,
-    first_record_at_or_after,
     iterate,
     keys_missing,
-    max_timestamp_record,
     recompress,
+    timed_records,
 )
 from penstock.types import Offset
 
@@ -56,6 +55,10 @@ def batch_of(payload: bytes, **fields: int) -> bytes:
     batch = bytearray(HEADER.pack(*values.values()) + payload)
     seal_in_place(batch)
     return bytes(batch)
+
+
+def times_in(batch: bytes) -> list[tuple[Offset, int]]:
+    return list(timed_records(batch, limit_bytes=LIMIT_BYTES)[1])
 
 
 def at_times(*timestamps: int, base_offset: int = 100, codec: Codec = Codec.NONE) -> bytes:
@@ -160,26 +163,14 @@ def test_under_log_append_time_every_record_has_the_brokers_time() -> None:
 
     for batch in (built, bytes(stamped)):
         assert [r.timestamp for r in iterate(batch, limit_bytes=LIMIT_BYTES)] == [5000, 5000]
-        assert first_record_at_or_after(batch, 21) == (0, 5000)
-        assert max_timestamp_record(batch) == (0, 5000)
+        assert times_in(batch) == [(0, 5000), (1, 5000)]
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_a_lookup_by_time_finds_the_exact_record_inside_the_batch(codec: Codec) -> None:
-    batch = at_times(10, 40, 30, 40, codec=codec)
+def test_the_offset_and_time_of_each_record_are_read(codec: Codec) -> None:
+    batch = at_times(10, 40, -1, codec=codec)
 
-    assert first_record_at_or_after(batch, 0) == (100, 10)
-    assert first_record_at_or_after(batch, 10) == (100, 10)
-    assert first_record_at_or_after(batch, 11) == (101, 40)
-    assert first_record_at_or_after(batch, 41) is None
-
-
-def test_the_newest_record_is_the_first_of_equals() -> None:
-    assert max_timestamp_record(at_times(10, 40, 30, 40)) == (101, 40)
-
-
-def test_records_without_a_timestamp_are_found_as_such() -> None:
-    assert max_timestamp_record(at_times(-1, -1)) == (100, -1)
+    assert times_in(batch) == [(100, 10), (101, 40), (102, -1)]
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -219,8 +210,7 @@ def test_a_batch_emptied_by_compaction_has_no_records() -> None:
         batch = batch_of(b"", record_count=0, last_offset_delta=4, attributes=attributes)
 
         assert list(iterate(batch, limit_bytes=LIMIT_BYTES)) == []
-        assert max_timestamp_record(batch) is None
-        assert first_record_at_or_after(batch, 0) is None
+        assert times_in(batch) == []
 
 
 def test_a_header_key_that_is_not_text_does_not_hide_the_record() -> None:
@@ -313,8 +303,7 @@ def test_a_malformed_header_is_corrupt_for_every_reader(fields: dict[str, int]) 
     readers: list[Callable[[bytes], object]] = [
         lambda b: list(iterate(b, limit_bytes=LIMIT_BYTES)),
         keys_missing,
-        lambda b: first_record_at_or_after(b, 2**63 - 1),
-        max_timestamp_record,
+        times_in,
     ]
     for reader in readers:
         with pytest.raises(CorruptData):

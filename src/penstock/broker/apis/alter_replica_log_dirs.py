@@ -10,8 +10,6 @@ Behaviour
     after a failure of the disk all are KAFKA_STORAGE_ERROR.
     Of several directories for one partition the last counts. A client that may not alter the cluster gets
     CLUSTER_AUTHORIZATION_FAILED for each partition.
-Versions
-    2  flexible encoding
 Differs from Kafka
     nothing known
 """

@@ -15,21 +15,19 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, GroupLookup
-from penstock.broker.groups.reply_budget import ReplyBudget
+from penstock.broker.groups.group_coordinator import GroupCoordinator
+from penstock.broker.groups.group_descriptions import Description, describe_groups
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at
-from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
-from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.consumer_group_describe import (
     CONSUMER_GROUP_DESCRIBE,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedConsumerGroup,
 )
-from penstock.security.access import GROUP_OPERATIONS, Operation, Resource, ResourceType
+from penstock.security.access import Operation, ResourceType
 
 _ENTRY_BYTES: Final = 500
 _TOPIC_BYTES: Final = 100
@@ -46,32 +44,10 @@ class ConsumerGroupDescribe:
     def __call__(
         self, request: ConsumerGroupDescribeRequest, context: RequestContext
     ) -> DeferredReply | Coroutine[Any, Any, ConsumerGroupDescribeResponse]:
-        if len(request.group_ids) > GROUPS_REPORTED_PER_TURN:
-            return self._many(request, context)
-        return self._groups.query_each(self._questions(request, context), _response)
-
-    async def _many(
-        self, request: ConsumerGroupDescribeRequest, context: RequestContext
-    ) -> ConsumerGroupDescribeResponse:
-        async with self._groups.long_replies:
-            questions = self._questions(request, context)
-            return _response([group async for group in self._groups.query_in_chunks(questions)])
-
-    def _questions(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> list[GroupLookup]:
-        budget = ReplyBudget()
-
-        def question(group_id: str) -> GroupLookup:
-            def describe(state: GroupStateMachine, now: Now) -> DescribedConsumerGroup:
-                described = _describe(group_id, state, context)
-                if request.include_authorized_operations and not described.error_code:
-                    resource = Resource(ResourceType.GROUP, group_id)
-                    described.authorized_operations = context.operations_bits(GROUP_OPERATIONS, resource)
-                budget.take(_weigh(described))
-                return described
-
-            return GroupLookup(group_id, describe, lambda code, detail: _rejected(group_id, code, detail))
-
-        return [question(group_id) for group_id in dict.fromkeys(request.group_ids)]
+        with_operations = request.include_authorized_operations
+        return describe_groups(
+            self._groups, request.group_ids, DESCRIPTION, context, with_operations=with_operations
+        )
 
 
 def _describe(group_id: str, state: GroupStateMachine, context: RequestContext) -> DescribedConsumerGroup:
@@ -87,8 +63,7 @@ def _describe(group_id: str, state: GroupStateMachine, context: RequestContext) 
     return described
 
 
-def _weigh(described: DescribedConsumerGroup) -> int:
-    """The approximate size of the description in memory and in the reply."""
+def _size_bytes(described: DescribedConsumerGroup) -> int:
     size = _ENTRY_BYTES * (1 + len(described.members)) + len(described.group_id)
     for member in described.members:
         size += sum(_TOPIC_BYTES + len(name) for name in member.subscribed_topic_names)
@@ -117,3 +92,6 @@ def _may_see_topics(described: DescribedConsumerGroup, context: RequestContext) 
 
 def _rejected(group_id: str, code: ErrorCode, detail: str = "") -> DescribedConsumerGroup:
     return DescribedConsumerGroup(error_code=code, error_message=detail or None, group_id=group_id)
+
+
+DESCRIPTION: Final = Description(_describe, _size_bytes, _rejected, _response)

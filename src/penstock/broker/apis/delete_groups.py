@@ -13,7 +13,7 @@ Differs from Kafka
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from penstock.broker.context import RequestContext
@@ -21,6 +21,7 @@ from penstock.broker.groups.chunked_commands import CommandChunk
 from penstock.broker.groups.group_coordinator import Finish, GroupCoordinator, reply_of
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at
+from penstock.chunks import chunks
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
@@ -51,13 +52,12 @@ class DeleteGroups:
     async def _many(self, names: list[str], context: RequestContext) -> DeleteGroupsResponse:
         """Delete a few groups at a time, and let other requests run in between."""
         results: list[DeletableGroupResult] = []
-        for first in range(0, len(names), GROUPS_REPORTED_PER_TURN):
-            some = names[first : first + GROUPS_REPORTED_PER_TURN]
+        for some in chunks(names, GROUPS_REPORTED_PER_TURN):
             results += await reply_of(self._delete(some, context, list))
             await asyncio.sleep(0)
         return _response(results)
 
-    def _delete(self, names: list[str], context: RequestContext, finish: Finish) -> DeferredReply:
+    def _delete(self, names: Sequence[str], context: RequestContext, finish: Finish) -> DeferredReply:
         return self._groups.execute_each_chunked(
             names,
             lambda group_id: _ChunkedGroupDeletion(group_id, group_id in context.denied),

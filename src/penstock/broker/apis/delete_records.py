@@ -20,20 +20,19 @@ Behaviour
     Offset -1 stands for the high watermark. An offset below the start changes nothing and is no error.
     Topics that are only compacted get POLICY_VIOLATION, internal ones INVALID_TOPIC_EXCEPTION.
     A partition that is named twice gets one reply; its last offset counts.
-Versions
-    2  flexible encoding
 Differs from Kafka
     It waits until all replicas that may be elected have the new start on disk. Kafka waits until all live
     replicas have it in memory.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, names_at
+from penstock.chunks import chunks
 from penstock.config.topic import CleanupPolicy
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
 from penstock.limits import DELETE_RECORDS_PARTITIONS_AT_ONCE
@@ -80,9 +79,9 @@ class DeleteRecords:
         }
         ends_at = asyncio.get_running_loop().time() + request.timeout_ms / 1000
         deleted: dict[TopicPartition, Partition | ErrorCode] = {}
-        for group in _groups(offsets):
+        for some in chunks(list(offsets.items()), DELETE_RECORDS_PARTITIONS_AT_ONCE):
             is_late = bool(deleted) and asyncio.get_running_loop().time() >= ends_at
-            deleted |= await self._deleted(group, context, is_late=is_late)
+            deleted |= await self._deleted(dict(some), context, is_late=is_late)
         topics: dict[str, DeleteRecordsTopicResult] = {}
         for name, outcome in deleted.items():
             result = await _result(name, outcome, ends_at)
@@ -127,12 +126,6 @@ class DeleteRecords:
         if partition.config.cleanup_policy == {CleanupPolicy.COMPACT}:
             raise ApiError(ErrorCode.POLICY_VIOLATION, f"{name.topic} is only compacted")
         return partition
-
-
-def _groups(offsets: dict[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:
-    entries = list(offsets.items())
-    for first in range(0, len(entries), DELETE_RECORDS_PARTITIONS_AT_ONCE):
-        yield dict(entries[first : first + DELETE_RECORDS_PARTITIONS_AT_ONCE])
 
 
 async def _result(

@@ -6,7 +6,6 @@ Behaviour
     Always SECURITY_DISABLED, with a message, whatever the filter. Tools such as MirrorMaker then copy
     nothing; without the API they would fail.
 Versions
-    2  flexible encoding
     3  user resources
 Differs from Kafka
     A filter with an invalid number gets a reply; Kafka closes the connection.

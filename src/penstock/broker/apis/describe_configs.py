@@ -10,7 +10,6 @@ Behaviour
     The error message is empty, not null, where there is nothing to add.
 Versions
     3  types and documentation
-    4  flexible encoding
 Differs from Kafka
     A resource that is named twice is listed once, so that a small request cannot cause a huge reply.
     Only topics, brokers and groups have settings, and groups only those of consumers.

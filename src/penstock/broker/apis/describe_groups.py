@@ -18,21 +18,19 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, GroupLookup
-from penstock.broker.groups.reply_budget import ReplyBudget
+from penstock.broker.groups.group_coordinator import GroupCoordinator
+from penstock.broker.groups.group_descriptions import Description, describe_groups
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at
-from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
-from penstock.limits import GROUPS_REPORTED_PER_TURN
 from penstock.protocol.messages.describe_groups import (
     DESCRIBE_GROUPS,
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from penstock.security.access import GROUP_OPERATIONS, Operation, Resource, ResourceType
+from penstock.security.access import Operation
 
 DEAD = "Dead"
 _ENTRY_BYTES: Final = 500
@@ -49,30 +47,10 @@ class DescribeGroups:
     def __call__(
         self, request: DescribeGroupsRequest, context: RequestContext
     ) -> DeferredReply | Coroutine[Any, Any, DescribeGroupsResponse]:
-        if len(request.groups) > GROUPS_REPORTED_PER_TURN:
-            return self._many(request, context)
-        return self._groups.query_each(self._questions(request, context), _response)
-
-    async def _many(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-        async with self._groups.long_replies:
-            questions = self._questions(request, context)
-            return _response([group async for group in self._groups.query_in_chunks(questions)])
-
-    def _questions(self, request: DescribeGroupsRequest, context: RequestContext) -> list[GroupLookup]:
-        budget = ReplyBudget()
-
-        def question(group_id: str) -> GroupLookup:
-            def describe(state: GroupStateMachine, now: Now) -> DescribedGroup:
-                described = _describe(group_id, state, context)
-                if request.include_authorized_operations and not described.error_code:
-                    resource = Resource(ResourceType.GROUP, group_id)
-                    described.authorized_operations = context.operations_bits(GROUP_OPERATIONS, resource)
-                budget.take(_weigh(described))
-                return described
-
-            return GroupLookup(group_id, describe, lambda code, detail: _rejected(group_id, code, detail))
-
-        return [question(group_id) for group_id in dict.fromkeys(request.groups)]
+        with_operations = request.include_authorized_operations
+        return describe_groups(
+            self._groups, request.groups, DESCRIPTION, context, with_operations=with_operations
+        )
 
 
 def _describe(group_id: str, state: GroupStateMachine, context: RequestContext) -> DescribedGroup:
@@ -81,8 +59,7 @@ def _describe(group_id: str, state: GroupStateMachine, context: RequestContext) 
     return state.describe_classic(group_id) or _dead(group_id, context.version)
 
 
-def _weigh(described: DescribedGroup) -> int:
-    """The approximate size of the description in memory and in the reply."""
+def _size_bytes(described: DescribedGroup) -> int:
     members = described.members
     said = sum(len(member.member_metadata) + len(member.member_assignment) for member in members)
     return _ENTRY_BYTES * (1 + len(members)) + len(described.group_id) + said
@@ -102,3 +79,6 @@ def _dead(group_id: str, version: int) -> DescribedGroup:
     return DescribedGroup(
         ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.", group_id, group_state=DEAD
     )
+
+
+DESCRIPTION: Final = Description(_describe, _size_bytes, _rejected, _response)

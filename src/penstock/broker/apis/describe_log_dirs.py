@@ -9,7 +9,6 @@ Behaviour
     the first reply; that of a leader is 0.
     A directory that failed is listed with KAFKA_STORAGE_ERROR and no partitions.
 Versions
-    2  flexible encoding
     3  top-level error: CLUSTER_AUTHORIZATION_FAILED (an empty reply in earlier versions)
     4  total and usable bytes of the file system
 Differs from Kafka

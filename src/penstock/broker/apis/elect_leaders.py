@@ -14,7 +14,6 @@ Behaviour
     leader: REQUEST_TIMED_OUT.
 Versions
     1  election type, top-level error: INVALID_REQUEST if the type does not exist
-    2  flexible encoding
 Differs from Kafka
     Any broker carries out the request.
 """

@@ -20,7 +20,7 @@ Differs from Kafka
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
@@ -41,14 +41,6 @@ MANY_KEYS_FROM = 4
 NO_NODE, NO_PORT = -1, -1
 NOT_OFFERED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 """Ends every client's attempt to use transactions or share groups at once; see the module docstring."""
-
-
-class _CoordinatorResult(NamedTuple):
-    error_code: int = ErrorCode.NONE
-    error_message: str | None = None
-    node_id: int = NO_NODE
-    host: str = ""
-    port: int = NO_PORT
 
 
 def _keys(request: FindCoordinatorRequest, image: ClusterImage) -> Iterable[str]:
@@ -77,8 +69,8 @@ class FindCoordinator:
         try:
             await self._create_group_topic()
         except ApiError as problem:
-            found = _CoordinatorResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC}: {problem}")
-            return _response(request, context, lambda key: found)
+            code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC}: {problem}"
+            return _response(request, context, lambda key: _rejected(key, code, message))
         return self._answer(request, context)
 
     def _answer(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
@@ -87,47 +79,41 @@ class FindCoordinator:
 
 
 def _response(
-    request: FindCoordinatorRequest, context: RequestContext, find: Callable[[str], _CoordinatorResult]
+    request: FindCoordinatorRequest, context: RequestContext, find: Callable[[str], Coordinator]
 ) -> FindCoordinatorResponse:
     if context.version < MANY_KEYS_FROM:
         found = find(request.key)
-        # Up to version 3 Kafka sends the name of the code where there is no message.
+        # Up to version 3 Kafka sends the name of the code where there is no message; later an empty message.
         message = found.error_message or ErrorCode.NONE.name
-        return FindCoordinatorResponse(**found._replace(error_message=message)._asdict())
-    return FindCoordinatorResponse(coordinators=[_entry(key, find(key)) for key in request.coordinator_keys])
+        return FindCoordinatorResponse(0, found.error_code, message, found.node_id, found.host, found.port)
+    return FindCoordinatorResponse(coordinators=[find(key) for key in request.coordinator_keys])
 
 
-def _find(image: ClusterImage, key_type: int, key: str, context: RequestContext) -> _CoordinatorResult:
+def _find(image: ClusterImage, key_type: int, key: str, context: RequestContext) -> Coordinator:
     if key_type == GROUP:
         return _group(image, key, context)
     if key_type == TRANSACTION:
         if not context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
-            return _CoordinatorResult(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Access to this id is denied."
-            )
-        return _CoordinatorResult(
-            NOT_OFFERED,
-            "Transactions are not offered by this broker: use a producer without transactional.id.",
-        )
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return _rejected(key, code, "Access to this id is denied.")
+        message = "Transactions are not offered by this broker: use a producer without transactional.id."
+        return _rejected(key, NOT_OFFERED, message)
     if key_type == SHARE:
-        return _CoordinatorResult(NOT_OFFERED, "Share groups are not offered by this broker.")
-    return _CoordinatorResult(ErrorCode.INVALID_REQUEST, f"Key type {key_type} does not exist.")
+        return _rejected(key, NOT_OFFERED, "Share groups are not offered by this broker.")
+    return _rejected(key, ErrorCode.INVALID_REQUEST, f"Key type {key_type} does not exist.")
 
 
-def _group(image: ClusterImage, key: str, context: RequestContext) -> _CoordinatorResult:
+def _group(image: ClusterImage, key: str, context: RequestContext) -> Coordinator:
     if key in context.denied:
-        return _CoordinatorResult(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Access to this group is denied.")
+        return _rejected(key, ErrorCode.GROUP_AUTHORIZATION_FAILED, "Access to this group is denied.")
     partitions = image.topics[GROUP_TOPIC].partitions
     broker = image.brokers.get(partitions[shard_of(key, len(partitions))].leader)
     endpoint = broker.endpoints.get(context.listener) if broker and broker.is_alive else None
     if broker is None or endpoint is None:
-        return _CoordinatorResult(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, "Nobody leads the group's partition at the moment."
-        )
-    return _CoordinatorResult(node_id=broker.id, host=endpoint.host, port=endpoint.port)
+        message = "Nobody leads the group's partition at the moment."
+        return _rejected(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+    return Coordinator(key, broker.id, endpoint.host, endpoint.port, error_message="")
 
 
-def _entry(key: str, found: _CoordinatorResult) -> Coordinator:
-    # From version 4 on Kafka sends an empty message where there is none, not null.
-    message = found.error_message or ""
-    return Coordinator(key, found.node_id, found.host, found.port, found.error_code, message)
+def _rejected(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key, NO_NODE, "", NO_PORT, code, message)

@@ -9,11 +9,11 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, client_info
+from penstock.broker.groups.group_coordinator import GroupCoordinator
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at
 from penstock.errors import ErrorCode
-from penstock.groups.classic.join import ClassicCaller
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.protocol.messages.heartbeat import HEARTBEAT, HeartbeatRequest, HeartbeatResponse
 from penstock.security.access import Operation
 
@@ -27,18 +27,7 @@ class Heartbeat:
     def __call__(
         self, request: HeartbeatRequest, context: RequestContext
     ) -> HeartbeatResponse | DeferredReply:
-        if request.group_id in context.denied:
-            return _rejected(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        if not request.group_id:
-            return _rejected(ErrorCode.INVALID_GROUP_ID)
-        version, client = context.version, client_info(context)
-        return self._groups.execute(
-            request.group_id,
-            lambda state, pending, now: state.heartbeat(
-                request, ClassicCaller(version, client, pending), now
-            ),
-            _rejected,
-        )
+        return self._groups.execute_classic(request, context, GroupStateMachine.heartbeat, _rejected)
 
 
 def _rejected(code: ErrorCode, detail: str = "") -> HeartbeatResponse:

@@ -16,11 +16,11 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, client_info
+from penstock.broker.groups.group_coordinator import GroupCoordinator
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at, weigh_parked
 from penstock.errors import ErrorCode
-from penstock.groups.classic.join import ClassicCaller
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.protocol.messages.join_group import JOIN_GROUP, JoinGroupRequest, JoinGroupResponse
 from penstock.security.access import Operation
 
@@ -43,13 +43,4 @@ class JoinGroup:
             name = None if version >= NO_PROTOCOL_SINCE else ""
             return JoinGroupResponse(error_code=code, protocol_name=name, member_id=member_id)
 
-        if request.group_id in context.denied:
-            return refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        if not request.group_id:
-            return refused(ErrorCode.INVALID_GROUP_ID)
-        client = client_info(context)
-        return self._groups.execute(
-            request.group_id,
-            lambda state, pending, now: state.join(request, ClassicCaller(version, client, pending), now),
-            refused,
-        )
+        return self._groups.execute_classic(request, context, GroupStateMachine.join, refused)

@@ -57,7 +57,7 @@ class ListGroups:
         response = ListGroupsResponse()
         async with self._groups.long_replies:
             budget = ReplyBudget()
-            async for shard in self._groups.query_shards_in_turn(listed, lambda code, _: code):
+            async for shard in self._groups.query_shards(listed, lambda code, _: code):
                 if isinstance(shard, ErrorCode):
                     response.error_code = shard
                 else:

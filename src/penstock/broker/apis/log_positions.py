@@ -15,7 +15,7 @@ Behaviour
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.log_positions import LogPositionLookup, build_response, parse_queries
+from penstock.broker.groups.log_positions import LogPositionLookup
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.errors import ErrorCode
 from penstock.limits import LOG_POSITIONS_PER_QUESTION, PEER_POSITIONS_AT_ONCE
@@ -36,4 +36,4 @@ class LogPositions:
         if len(request.partitions) > LOG_POSITIONS_PER_QUESTION:
             return LogPositionsResponse(ErrorCode.POLICY_VIOLATION, "too many partitions for one question")
         async with self._turns:
-            return build_response(await self._positions.local_positions(parse_queries(request)))
+            return LogPositionsResponse(partitions=await self._positions.local_positions(request.partitions))

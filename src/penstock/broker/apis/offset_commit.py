@@ -24,14 +24,14 @@ from typing import NamedTuple
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.chunked_commit import ChunkedCommit
+from penstock.broker.groups.chunked_commands import CommandChunk
 from penstock.broker.groups.group_coordinator import GroupCoordinator
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at
-from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply
 from penstock.errors import ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
-from penstock.groups.offsets.commit import CommitRequest
+from penstock.groups.offsets.commit import CommitRequest, check_commit_size
 from penstock.groups.offsets.committed_offsets import OffsetAndMetadata, PartitionCommit
 from penstock.host.clock import Clock
 from penstock.limits import COMMITS_AT_ONCE, LONG_MAX
@@ -52,11 +52,11 @@ TOPIC_IDS_SINCE = 10
 
 
 class _PartitionCommit(NamedTuple):
-    """A partition of the request, its entry in the reply, and the topic it was found in."""
+    """An accepted partition of the request, its entry in the reply, and its topic."""
 
     answer: OffsetCommitResponsePartition
     partition: OffsetCommitRequestPartition
-    topic: Topic | None
+    topic: Topic
 
 
 class OffsetCommit:
@@ -71,8 +71,7 @@ class OffsetCommit:
         self, request: OffsetCommitRequest, context: RequestContext
     ) -> OffsetCommitResponse | DeferredReply:
         response = OffsetCommitResponse()
-        entries = list(self._entries(request, response, context))
-        accepted = [entry for entry in entries if entry.answer.error_code == ErrorCode.NONE]
+        accepted = list(self._accepted(request, response, context))
         if request.group_id in context.denied:
             return _rejected(response, accepted, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not accepted:
@@ -87,21 +86,42 @@ class OffsetCommit:
             commits=[_commit(entry, request, now_ms) for entry in accepted],
         )
         if len(accepted) > COMMITS_AT_ONCE:
-            long = ChunkedCommit(asked, [entry.answer for entry in accepted], response)
-            return self._groups.execute_chunked(
-                request.group_id, long.next_chunk, long.rejected, long.chunk_is_durable
-            )
-
-        def commit(state: GroupStateMachine, pending: WaitingRequest, now: Now) -> CommandOutcome:
-            return CommandOutcome(state.commit(asked, now), (Reply(pending, response),))
-
+            return self._commit_in_chunks(asked, accepted, response)
         return self._groups.execute(
-            request.group_id, commit, lambda code, _: _rejected(response, accepted, code)
+            request.group_id,
+            lambda state, pending, now: CommandOutcome(state.commit(asked, now), (Reply(pending, response),)),
+            lambda code, _: _rejected(response, accepted, code),
         )
 
-    def _entries(
+    def _commit_in_chunks(
+        self, asked: CommitRequest, accepted: list[_PartitionCommit], response: OffsetCommitResponse
+    ) -> DeferredReply:
+        """Commit in several iterations of the event loop. Chunks before a rejected one stay committed."""
+        processed = durable = 0
+
+        def commit_some(state: GroupStateMachine, now: Now) -> CommandChunk:
+            nonlocal processed
+            if not processed:  # the size limit applies to the whole request, before any chunk commits
+                check_commit_size(asked)
+            some = asked.commits[processed : processed + COMMITS_AT_ONCE]
+            records = state.commit(asked._replace(commits=some), now)
+            processed += len(some)
+            return CommandChunk(records, response) if processed == len(accepted) else CommandChunk(records)
+
+        def is_durable() -> None:
+            nonlocal durable
+            durable = processed
+
+        def rejected(code: ErrorCode, detail: str) -> OffsetCommitResponse:
+            # Not from `processed`: the rejected chunk was processed, too.
+            return _rejected(response, accepted[durable:], code)
+
+        return self._groups.execute_chunked(asked.group_id, commit_some, rejected, is_durable)
+
+    def _accepted(
         self, request: OffsetCommitRequest, response: OffsetCommitResponse, context: RequestContext
     ) -> Iterator[_PartitionCommit]:
+        """Add an entry to the reply for each partition, and yield those that can be committed."""
         metadata_bytes_max = self._cluster.config.groups.offsets.metadata_bytes_max
         for asked in request.topics:
             answers: list[OffsetCommitResponsePartition] = []
@@ -110,11 +130,10 @@ class OffsetCommit:
                 continue  # Kafka replies only for requested partitions
             response.topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id, answers))
             for partition in asked.partitions:
-                code = rejection
-                if topic is not None and code is ErrorCode.NONE:
-                    code = _check(partition, topic, metadata_bytes_max)
+                code = rejection if topic is None else _check(partition, topic, metadata_bytes_max)
                 answers.append(OffsetCommitResponsePartition(partition.partition_index, code))
-                yield _PartitionCommit(answers[-1], partition, topic)
+                if topic is not None and code is ErrorCode.NONE:
+                    yield _PartitionCommit(answers[-1], partition, topic)
 
     def _topic(
         self, asked: OffsetCommitRequestTopic, context: RequestContext
@@ -138,9 +157,7 @@ def _check(partition: OffsetCommitRequestPartition, topic: Topic, metadata_bytes
 
 
 def _commit(entry: _PartitionCommit, request: OffsetCommitRequest, now_ms: int) -> PartitionCommit:
-    partition, topic = entry.partition, entry.topic
-    assert topic is not None, "an accepted partition has its topic"
-    kept_ms = request.retention_time_ms
+    partition, topic, kept_ms = entry.partition, entry.topic, request.retention_time_ms
     return PartitionCommit(
         TopicPartition(topic.name, partition.partition_index),
         OffsetAndMetadata(

@@ -9,7 +9,6 @@ Behaviour
     -1, and an epoch that has not begun yet: epoch -1, offset -1, no error.
 Versions
     3  replica id (ignored)
-    4  flexible encoding
 Differs from Kafka
     nothing known
 """

@@ -10,11 +10,11 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.group_coordinator import GroupCoordinator, client_info
+from penstock.broker.groups.group_coordinator import GroupCoordinator
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at, weigh_parked
 from penstock.errors import ErrorCode
-from penstock.groups.classic.join import ClassicCaller
+from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.protocol.messages.sync_group import SYNC_GROUP, SyncGroupRequest, SyncGroupResponse
 from penstock.security.access import Operation
 
@@ -31,18 +31,9 @@ class SyncGroup:
     def __call__(
         self, request: SyncGroupRequest, context: RequestContext
     ) -> SyncGroupResponse | DeferredReply:
-        if request.group_id in context.denied:
-            return _rejected(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        if not request.group_id:
-            return _rejected(ErrorCode.INVALID_GROUP_ID)
         if context.version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
             return _rejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        version, client = context.version, client_info(context)
-        return self._groups.execute(
-            request.group_id,
-            lambda state, pending, now: state.sync(request, ClassicCaller(version, client, pending), now),
-            _rejected,
-        )
+        return self._groups.execute_classic(request, context, GroupStateMachine.sync, _rejected)
 
 
 def _rejected(code: ErrorCode, detail: str = "") -> SyncGroupResponse:

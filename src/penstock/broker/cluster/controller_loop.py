@@ -37,6 +37,7 @@ from penstock.host.metadata_store import (
     StoreRejected,
     StoreUnavailable,
 )
+from penstock.host.waiting import wait_for_event
 from penstock.limits import (
     METADATA_UNAVAILABLE_PAUSE_MS,
     METADATA_UNAVAILABLE_PAUSE_MS_MAX,
@@ -94,13 +95,8 @@ class ControllerLoop:
             await self._wait()
 
     async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(UPKEEP_MS / 1000):
-                await self._wakeup.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._wakeup.clear()
+        await wait_for_event(self._wakeup, UPKEEP_MS / 1000)
+        self._wakeup.clear()
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
         found = partitions_to_check(before, after) if self.is_controller(after) else None

@@ -41,6 +41,7 @@ from penstock.host.metadata_store import (
     StoreRejected,
     StoreUnavailable,
 )
+from penstock.host.waiting import wait_for_event
 from penstock.limits import (
     BROKER_JOIN_MS_MAX,
     BROKER_JOIN_PAUSE_MS,
@@ -230,11 +231,7 @@ class ClusterMembership:
 
     async def _is_over(self) -> bool:
         """Wait for the next renewal, or less if the image shows the end. True: register again."""
-        try:
-            async with asyncio.timeout(0 if self.session is None else BROKER_KEEP_MS / 1000):
-                await self._lost.wait()
-        except TimeoutError:
-            pass
+        await wait_for_event(self._lost, 0 if self.session is None else BROKER_KEEP_MS / 1000)
         if self._has_left:
             return False
         if self.session is None or self._lost.is_set():

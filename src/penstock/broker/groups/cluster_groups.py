@@ -19,6 +19,7 @@ import msgspec
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.cluster.peer_requests import PeerRequests, PeerUnavailable
 from penstock.broker.groups.group_lag import GroupLagReporter, GroupReport
+from penstock.chunks import chunks
 from penstock.coordinator.shard_placement import shard_of
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_PAGES_AT_ONCE, GROUP_REPORTS_PER_QUESTION, PEER_REPORTS_MS_MAX
@@ -130,9 +131,8 @@ class ClusterGroups:
         if node == self._node_id:
             return await self._own.reports_of(names)
         reports: list[GroupReport | None] = []
-        for start in range(0, len(names), GROUP_REPORTS_PER_QUESTION):
-            some = list(names[start : start + GROUP_REPORTS_PER_QUESTION])
-            answer = await self._send(node, GroupReportsRequest(group_ids=some))
+        for some in chunks(names, GROUP_REPORTS_PER_QUESTION):
+            answer = await self._send(node, GroupReportsRequest(group_ids=list(some)))
             if len(answer.reports) != len(some):
                 raise PeerUnavailable(node, "it answered something else")
             reports += [decoded(node, bytes(encoded)) for encoded in answer.reports]

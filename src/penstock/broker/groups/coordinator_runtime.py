@@ -26,6 +26,7 @@ from penstock.broker.task_failures import report_failure
 from penstock.coordinator.outcome import Now, StateRecord, WaitingRequest
 from penstock.coordinator.shard import Command, Phase, Shard, StateMachine
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
+from penstock.host.backoff import Backoff
 from penstock.host.clock import Clock
 from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
@@ -205,12 +206,6 @@ class CoordinatorRuntime(Generic[State]):
             too_large=self._counts.too_large,
         )
 
-    def loading(self) -> Iterator[int]:
-        """Partition numbers of the shards that are not active."""
-        for number, runner in sorted(self._shards.items()):
-            if runner.shard.phase is not Phase.ACTIVE:
-                yield number
-
 
 def _is_led(partition: Partition) -> bool:
     return partition.following is None and (
@@ -236,7 +231,9 @@ class _ShardRunner(Generic[State]):
         self._counts = counts
         self._timer: asyncio.TimerHandle | None = None
         self._awaits_space = False
-        self._space_check_ms = dependencies.limits.space_check_ms
+        self._space_check_s = 0.0
+        self._space_backoff = Backoff(dependencies.limits.space_check_ms, COORDINATOR_ROOM_CHECK_MS_MAX)
+        """Doubles the pause between checks for room if no write succeeds after a check that found room."""
         self._end_at_last_space: int = NO_OFFSET
         """Log end offset when writes last resumed, to detect that no write has succeeded since."""
         self.shard = Shard(partition, new_state, self)
@@ -268,7 +265,9 @@ class _ShardRunner(Generic[State]):
         )
         if isinstance(reason, StorageFull):
             dependencies.on_full(reason)
-            self._back_off_if_still_full()
+            if self.shard.partition.log.log_end_offset > self._end_at_last_space:
+                self._space_backoff.reset()
+            self._space_check_s = self._space_backoff.next_delay_s()
             if not self._awaits_space:
                 after_ms = 0  # load at once: reads work while writes are rejected
                 self._awaits_space = True
@@ -277,18 +276,9 @@ class _ShardRunner(Generic[State]):
             dependencies.on_failed(reason)
         self.load(after_ms)
 
-    def _back_off_if_still_full(self) -> None:
-        """Double the pause between room checks if no write succeeded after the last check found room."""
-        had_space = self.shard.partition.log.log_end_offset > self._end_at_last_space
-        self._space_check_ms = (
-            self._dependencies.limits.space_check_ms
-            if had_space
-            else min(2 * self._space_check_ms, COORDINATOR_ROOM_CHECK_MS_MAX)
-        )
-
     async def _await_space(self) -> None:
         while self.shard.is_full and self.shard.phase is not Phase.ENDED:
-            await asyncio.sleep(self._space_check_ms / 1000)
+            await asyncio.sleep(self._space_check_s)
             try:
                 usable_bytes = await self._dependencies.pool.run(partial(_usable_bytes, self.shard.partition))
             except (StorageFailed, StorageFull):
@@ -320,10 +310,10 @@ class _ShardRunner(Generic[State]):
         self._dependencies.tasks.start(self._load(after_ms), f"load {self.shard.partition.name}")
 
     async def _load(self, after_ms: int) -> None:
-        reload_ms = self._dependencies.limits.reload_ms
-        last_reason, pause_ms = "", reload_ms
+        backoff = Backoff(self._dependencies.limits.reload_ms, COORDINATOR_RELOAD_MS_MAX)
+        last_reason, delay_s = "", after_ms / 1000
         while True:
-            await asyncio.sleep(after_ms / 1000)
+            await asyncio.sleep(delay_s)
             if self.shard.phase is Phase.ENDED:
                 return
             try:
@@ -333,9 +323,10 @@ class _ShardRunner(Generic[State]):
                 # Compare the text, so that it is logged once.
                 reason = (problem.detail if isinstance(problem, ApiError) else "") or str(problem)
                 if reason != last_reason:
-                    last_reason, pause_ms = reason, reload_ms
+                    last_reason = reason
+                    backoff.reset()
                     self._log_load_failure(problem)
-                after_ms, pause_ms = pause_ms, min(2 * pause_ms, COORDINATOR_RELOAD_MS_MAX)
+                delay_s = backoff.next_delay_s()
                 continue
             if self.shard.phase is Phase.LOADING:  # the shard may have ended during the load
                 self._log_loaded(records)

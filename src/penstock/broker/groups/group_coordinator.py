@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from penstock.broker.cluster.metadata_service import MetadataService
@@ -16,10 +16,12 @@ from penstock.broker.groups.coordinator_runtime import (
     CoordinatorRuntime,
 )
 from penstock.broker.router import DeferredReply
+from penstock.chunks import chunks
 from penstock.controller.topics import TopicRequest
 from penstock.coordinator.outcome import CommandOutcome, Now, Reply, WaitingRequest
 from penstock.coordinator.shard_placement import shard_of
 from penstock.errors import ApiError, ErrorCode, ProtocolError
+from penstock.groups.classic.join import ClassicCaller
 from penstock.groups.group_context import ClientInfo, GroupContext, TopicsImage
 from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.offsets.consume_rate import ConsumeRates
@@ -34,10 +36,18 @@ from penstock.limits import (
 )
 from penstock.metadata.cluster_image import GROUP_TOPIC, ClusterImage
 from penstock.metadata.image_changes import changed_topics
+from penstock.protocol.messages.heartbeat import HeartbeatRequest
+from penstock.protocol.messages.join_group import JoinGroupRequest
+from penstock.protocol.messages.leave_group import LeaveGroupRequest
+from penstock.protocol.messages.sync_group import SyncGroupRequest
 
 GroupQuery = Callable[[GroupStateMachine, Now], Any]
 """Reads the state of a shard and changes nothing."""
 Finish = Callable[[list[Any]], Any]
+ReplyType = TypeVar("ReplyType")
+ClassicRequest = TypeVar(
+    "ClassicRequest", HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+)
 
 
 class GroupLookup(NamedTuple):
@@ -122,8 +132,27 @@ class GroupCoordinator:
     def execute(self, group_id: str, command: GroupCommand, rejection: MakeRejection) -> DeferredReply:
         """Execute a command. The reply completes when the records it depends on are committed."""
         later = GroupReply()
-        self._submit(group_id, command, WaitingRequest(later.finish, rejection, later.cancel))
+        self._queue.submit(group_id, command, WaitingRequest(later.finish, rejection, later.cancel))
         return later
+
+    def execute_classic(
+        self,
+        request: ClassicRequest,
+        context: RequestContext,
+        handle: Callable[[GroupStateMachine, ClassicRequest, ClassicCaller, Now], CommandOutcome],
+        rejection: Callable[[ErrorCode, str], ReplyType],
+    ) -> ReplyType | DeferredReply:
+        """Handle a request of a client of the classic protocol."""
+        if request.group_id in context.denied:
+            return rejection(ErrorCode.GROUP_AUTHORIZATION_FAILED, "")
+        if not request.group_id:
+            return rejection(ErrorCode.INVALID_GROUP_ID, "")
+        version, client = context.version, client_info(context)
+
+        def command(state: GroupStateMachine, pending: WaitingRequest, now: Now) -> CommandOutcome:
+            return handle(state, request, ClassicCaller(version, client, pending), now)
+
+        return self.execute(request.group_id, command, rejection)
 
     def execute_chunked(
         self,
@@ -138,43 +167,29 @@ class GroupCoordinator:
         self._queue.submit_chunked(group_id, make, rejection, pending, on_durable)
         return later
 
-    def _submit(self, group_id: str, command: GroupCommand, pending: WaitingRequest) -> None:
-        self._queue.submit(group_id, command, pending)
-
     def _submit_now(self, group_id: str, command: GroupCommand, pending: WaitingRequest) -> None:
         if not len(self._shards):
             pending.reject(ErrorCode.NOT_COORDINATOR, "no group has asked for its coordinator yet")
             return
         number = shard_of(group_id, len(self._shards))
-        self._shards.execute(number, lambda state, now: command(state, pending, now), pending)
+        self._execute_on(number, command, pending)
+
+    def _execute_on(self, shard: int, command: GroupCommand, pending: WaitingRequest) -> None:
+        self._shards.execute(shard, lambda state, now: command(state, pending, now), pending)
 
     # Several groups
-
-    def each(
-        self,
-        group_ids: Sequence[str],
-        command: Callable[[str], GroupCommand],
-        rejection: Callable[[str], MakeRejection],
-        finish: Finish,
-    ) -> DeferredReply:
-        """Execute a command on each group and combine the replies, in the order of `group_ids`."""
-        combined = CombinedReply([rejection(group_id) for group_id in group_ids], finish)
-        for group_id, pending in zip(group_ids, combined.pending_requests(), strict=True):
-            self._submit(group_id, command(group_id), pending)
-        return combined.later
 
     def query_each(self, questions: Sequence[GroupLookup], finish: Finish) -> DeferredReply:
         """Run queries and combine the results in order. Several queries may name the same group."""
         combined = CombinedReply([question.rejection for question in questions], finish)
         for question, pending in zip(questions, combined.pending_requests(), strict=True):
-            self._submit(question.group_id, read_only_command(question.query), pending)
+            self._queue.submit(question.group_id, _read_only_command(question.query), pending)
         return combined.later
 
     async def query_in_chunks(self, questions: Sequence[GroupLookup]) -> AsyncIterator[Any]:
         """Run many queries, GROUPS_REPORTED_PER_TURN at a time, and yield to the event loop in between."""
-        for first in range(0, len(questions), GROUPS_REPORTED_PER_TURN):
+        for some in chunks(questions, GROUPS_REPORTED_PER_TURN):
             await asyncio.sleep(0)
-            some = questions[first : first + GROUPS_REPORTED_PER_TURN]
             for answer in await reply_of(self.query_each(some, list)):
                 yield answer
 
@@ -191,21 +206,14 @@ class GroupCoordinator:
             self._queue.submit_chunked(group_id, make(group_id), rejection(group_id), pending)
         return combined.later
 
-    def query_shards(self, query: GroupQuery, rejection: MakeRejection, finish: Finish) -> DeferredReply:
-        """Run a query on every shard of this broker and combine the results."""
-        numbers = self._shards.local_shards()
-        combined = CombinedReply([rejection] * len(numbers), finish)
-        for number, pending in zip(numbers, combined.pending_requests(), strict=True):
-            self._shards.execute(number, _shard_query(query, pending), pending)
-        return combined.later
-
-    async def query_shards_in_turn(self, query: GroupQuery, rejection: MakeRejection) -> AsyncIterator[Any]:
+    async def query_shards(self, query: GroupQuery, rejection: MakeRejection) -> AsyncIterator[Any]:
         """Run a query on every shard of this broker, one per iteration of the event loop."""
+        command = _read_only_command(query)
         for number in self._shards.local_shards():
             await asyncio.sleep(0)
             later = GroupReply()
             pending = WaitingRequest(later.finish, rejection, later.cancel)
-            self._shards.execute(number, _shard_query(query, pending), pending)
+            self._execute_on(number, command, pending)
             yield await reply_of(later)
 
     # Metrics
@@ -270,13 +278,7 @@ async def reply_of(later: DeferredReply) -> Any:
     return await answer
 
 
-def _shard_query(
-    query: GroupQuery, pending: WaitingRequest
-) -> Callable[[GroupStateMachine, Now], CommandOutcome]:
-    return lambda state, now: CommandOutcome(replies=(Reply(pending, query(state, now)),))
-
-
-def read_only_command(query: GroupQuery) -> GroupCommand:
+def _read_only_command(query: GroupQuery) -> GroupCommand:
     """Wrap a query as a command without records."""
     return lambda state, pending, now: CommandOutcome(replies=(Reply(pending, query(state, now)),))
 

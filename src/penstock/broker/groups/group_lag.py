@@ -12,19 +12,19 @@ Rule: many groups are processed GROUPS_REPORTED_PER_TURN at a time, and the even
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.groups.coordinator_runtime import CoordinatorErrors
-from penstock.broker.groups.group_coordinator import GroupCoordinator, read_only_command
-from penstock.broker.groups.log_positions import LogPosition, LogPositionLookup, PositionQuery
-from penstock.broker.router import DeferredReply
+from penstock.broker.groups.group_coordinator import GroupCoordinator, GroupLookup, reply_of
+from penstock.broker.groups.log_positions import LogPositionLookup, span_of
+from penstock.chunks import chunks
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.group_status import GroupStatus
-from penstock.groups.offsets.committed_offsets import GroupOffsets
+from penstock.groups.offsets.committed_offsets import GroupOffsets, OffsetAndMetadata
 from penstock.groups.offsets.lag import (
     OFFLINE,
     UNKNOWN,
@@ -37,7 +37,8 @@ from penstock.groups.offsets.lag import (
 )
 from penstock.host.clock import Clock
 from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUPS_REPORTED_PER_TURN
-from penstock.types import Offset, TopicPartition
+from penstock.protocol.messages.log_positions import FoundPosition, WantedPosition
+from penstock.types import NO_TIMESTAMP, Offset, TopicPartition
 
 ReplyType = TypeVar("ReplyType")
 
@@ -91,7 +92,7 @@ class GroupLagReporter:
         ApiError: a shard is loading, or another broker coordinates a group.
         """
         reports: list[GroupReport | None] = []
-        for some in _in_chunks(names):
+        for some in chunks(names, GROUPS_REPORTED_PER_TURN):
             statuses = await self._statuses(some, _NO_GROUP)
             found = iter(await self._build_reports([status for status in statuses if status is not None]))
             reports += [None if status is None else next(found) for status in statuses]
@@ -118,7 +119,7 @@ class GroupLagReporter:
             names, rejections = await self._names(lambda state, now: list(state.names()))
             chosen = await self._choose_groups(names, partitions_max)
             reports: list[GroupReport] = []
-            for some in _in_chunks(chosen):
+            for some in chunks(chosen, GROUPS_REPORTED_PER_TURN):
                 reports += await self._build_reports(
                     [each for each in await self._statuses(some, _MOVED) if each]
                 )
@@ -129,14 +130,14 @@ class GroupLagReporter:
     async def _names(
         self, query: Callable[[GroupStateMachine, Now], list[str]]
     ) -> tuple[list[str], list[ErrorCode]]:
-        answers = await _reply_of(self._groups.query_shards(query, lambda code, _: code, list))
+        answers = [answer async for answer in self._groups.query_shards(query, lambda code, _: code)]
         rejections = [answer for answer in answers if isinstance(answer, ErrorCode)]
         return [name for names in answers if not isinstance(names, ErrorCode) for name in names], rejections
 
     async def _choose_groups(self, names: Sequence[str], partitions_max: int) -> list[str]:
         """All groups if they fit; else the groups with the most lag, so that none of these is missed."""
         groups: list[tuple[str, GroupOffsets]] = []
-        for some in _in_chunks(names):
+        for some in chunks(names, GROUPS_REPORTED_PER_TURN):
             found = await self._query_each(
                 some, lambda state, name, now: state.offsets.of_group(name), _MOVED
             )
@@ -175,11 +176,12 @@ class GroupLagReporter:
             for index in indexes
             if index < len(topic.partitions)
         ]
-        found = await self._positions.find([PositionQuery(topics[name].id, index) for name, index in places])
+        found = await self._positions.find([WantedPosition(topics[name].id, index) for name, index in places])
         spans: dict[str, dict[int, LogSpan]] = {}
         for (name, index), position in zip(places, found, strict=True):
-            if position.span is not None:
-                spans.setdefault(name, {})[index] = position.span
+            span = span_of(position)
+            if span is not None:
+                spans.setdefault(name, {})[index] = span
         return spans
 
     def _size(self, name: str, offsets: GroupOffsets, spans: Spans) -> "_Size":
@@ -212,13 +214,12 @@ class GroupLagReporter:
     ) -> list[ReplyType | None]:
         """Query a few groups, after yielding to the event loop. None for a rejection in `none_for`."""
         await asyncio.sleep(0)
-        later = self._groups.each(
-            names,
-            lambda name: read_only_command(lambda state, now: ask(state, name, now)),
-            lambda name: lambda code, detail: ApiError(code, detail),
-            list,
-        )
-        return [_unless_rejected(answer, none_for) for answer in await _reply_of(later)]
+
+        def lookup(name: str) -> GroupLookup:
+            return GroupLookup(name, lambda state, now: ask(state, name, now), ApiError)
+
+        answers = await reply_of(self._groups.query_each([lookup(name) for name in names], list))
+        return [_unless_rejected(answer, none_for) for answer in answers]
 
     async def _build_reports(self, statuses: Sequence[GroupStatus]) -> list[GroupReport]:
         groups = [self._entries(status) for status in statuses]
@@ -249,28 +250,29 @@ class GroupLagReporter:
                 or not committed.is_for_topic(topic.id)
             ):
                 continue
-            question = PositionQuery(topic.id, name.partition, committed.offset)
-            at_ms = committed.commit_timestamp_ms
-            entries.append(_Entry(name, question, rate, at_ms, holders.pop(name, None)))
+            question = WantedPosition(topic.id, name.partition, committed.offset)
+            entries.append(_Entry(name, question, committed, rate, holders.pop(name, None)))
         for name, member_id in holders.items():
             topic = topics.get(name.topic)
             if topic is not None and name.partition < len(topic.partitions):
-                entries.append(_Entry(name, PositionQuery(topic.id, name.partition), 0.0, None, member_id))
+                entries.append(_Entry(name, WantedPosition(topic.id, name.partition), None, 0.0, member_id))
         return sorted(entries, key=lambda entry: entry.name)
 
 
 class _Entry(NamedTuple):
     name: TopicPartition
-    question: PositionQuery
+    question: WantedPosition
+    committed: OffsetAndMetadata | None
     rate: float
-    committed_at_ms: int | None
     member_id: str | None
 
-    def report(self, position: LogPosition, now_ms: int) -> PartitionReport:
-        lag = _lag(self.question.committed, position, self.rate)
-        if lag.behind:
-            lag = lag.with_age(position.timestamp_ms, now_ms)
-        return PartitionReport(self.name, lag, self.committed_at_ms, self.member_id)
+    def report(self, position: FoundPosition, now_ms: int) -> PartitionReport:
+        committed = self.committed
+        lag = _lag(committed.offset if committed else None, position, self.rate)
+        if lag.behind and position.timestamp != NO_TIMESTAMP:
+            lag = lag.with_age(position.timestamp, now_ms)
+        committed_at_ms = committed.commit_timestamp_ms if committed else None
+        return PartitionReport(self.name, lag, committed_at_ms, self.member_id)
 
 
 class _Size(NamedTuple):
@@ -280,16 +282,12 @@ class _Size(NamedTuple):
     partitions: int
 
 
-def _lag(committed: Offset | None, position: LogPosition, rate: float) -> PartitionLag:
-    if position.span is None:
-        unknown = OFFLINE if position.is_offline else UNKNOWN
+def _lag(committed: Offset | None, position: FoundPosition, rate: float) -> PartitionLag:
+    span = span_of(position)
+    if span is None:
+        unknown = OFFLINE if position.error_code == ErrorCode.KAFKA_STORAGE_ERROR else UNKNOWN
         return unknown._replace(committed=committed)
-    return compute_lag(committed, position.span, rate)
-
-
-def _in_chunks(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(names), GROUPS_REPORTED_PER_TURN):
-        yield names[start : start + GROUPS_REPORTED_PER_TURN]
+    return compute_lag(committed, span, rate)
 
 
 def _unless_rejected(answer: ReplyType | ApiError, none_for: Sequence[ErrorCode]) -> ReplyType | None:
@@ -298,9 +296,3 @@ def _unless_rejected(answer: ReplyType | ApiError, none_for: Sequence[ErrorCode]
     if answer.code in none_for:
         return None
     raise answer
-
-
-async def _reply_of(later: DeferredReply) -> Any:
-    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    later.then(lambda reply: None if answer.done() else answer.set_result(reply))
-    return await answer

@@ -11,11 +11,11 @@ Rule 2: this module limits the number of concurrent requests. A broker that serv
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final
 
 from penstock.broker.cluster.peer_requests import PeerRequests, PeerUnavailable
-from penstock.broker.groups.record_timestamps import RecordTimestamps
-from penstock.broker.groups.record_timestamps import TimestampQuery as TimestampQuery
+from penstock.broker.groups.record_timestamps import RecordTimestamps, TimestampQuery
+from penstock.chunks import chunks
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.offsets.lag import LogSpan
 from penstock.limits import (
@@ -29,30 +29,22 @@ from penstock.protocol.messages.log_positions import (
     LOG_POSITIONS,
     FoundPosition,
     LogPositionsRequest,
-    LogPositionsResponse,
     WantedPosition,
 )
 from penstock.replication.replica_manager import ReplicaManager
-from penstock.types import NO_OFFSET, NO_TIMESTAMP, Offset, TopicId
+from penstock.types import Offset
+
+# Both are only compared and sent, never changed.
+UNKNOWN: Final = FoundPosition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+OFFLINE: Final = FoundPosition(ErrorCode.KAFKA_STORAGE_ERROR)
+"""The partition has no leader, or its leader cannot read it."""
 
 
-class PositionQuery(NamedTuple):
-    topic_id: TopicId
-    partition: int
-    committed: Offset | None = None
-    """Committed offset, to get the timestamp of the record there; None: only log start and end."""
-
-
-class LogPosition(NamedTuple):
-    span: LogSpan | None
-    """None: unknown."""
-    timestamp_ms: int | None = None
-    is_offline: bool = False
-    """The partition has no leader, or its leader cannot read it."""
-
-
-UNKNOWN = LogPosition(None)
-OFFLINE = LogPosition(None, is_offline=True)
+def span_of(position: FoundPosition) -> LogSpan | None:
+    """Log start and end; None: unknown."""
+    if position.error_code != ErrorCode.NONE:
+        return None
+    return LogSpan(Offset(position.log_start_offset), Offset(position.high_watermark))
 
 
 class LogPositionLookup:
@@ -72,7 +64,7 @@ class LogPositionLookup:
         self._peers = peers
         self._questions = asyncio.Semaphore(PEER_POSITIONS_AT_ONCE)
 
-    async def find(self, queries: Sequence[PositionQuery]) -> list[LogPosition]:
+    async def find(self, queries: Sequence[WantedPosition]) -> list[FoundPosition]:
         """Positions for the queries, in their order."""
         by_leader: dict[int, list[int]] = {}
         for number, question in enumerate(queries):
@@ -90,7 +82,7 @@ class LogPositionLookup:
                 found[number] = position
         return found
 
-    def _leader(self, question: PositionQuery) -> int:
+    def _leader(self, question: WantedPosition) -> int:
         if self._peers is None:
             return self._node_id
         topic = self._image().topics_by_id.get(question.topic_id)
@@ -98,7 +90,7 @@ class LogPositionLookup:
             return NO_NODE
         return topic.partitions[question.partition].leader
 
-    async def _from_leader(self, leader: int, queries: Sequence[PositionQuery]) -> list[LogPosition]:
+    async def _from_leader(self, leader: int, queries: Sequence[WantedPosition]) -> list[FoundPosition]:
         if leader == self._node_id or self._peers is None:
             return await self.local_positions(queries)
         found = [UNKNOWN] * len(queries)
@@ -112,7 +104,7 @@ class LogPositionLookup:
                 # Timestamps may need disk reads on the leader. So request log start and end of all partitions
                 # first. Otherwise a timeout could leave a page with the timestamps of a few partitions and
                 # without the lag of the rest.
-                ends = [each._replace(committed=None) for each in queries]
+                ends = [WantedPosition(each.topic_id, each.partition) for each in queries]
                 await self._ask_in_chunks(self._peers, leader, ends, every, found)
                 behind = [number for number in every if _is_behind(queries[number], found[number])]
                 await self._ask_in_chunks(self._peers, leader, queries, behind, found)
@@ -124,30 +116,30 @@ class LogPositionLookup:
         self,
         peers: PeerRequests,
         leader: int,
-        queries: Sequence[PositionQuery],
+        queries: Sequence[WantedPosition],
         numbers: Sequence[int],
-        found: list[LogPosition],
+        found: list[FoundPosition],
     ) -> None:
         """Request the numbered queries in chunks, and store the results in `found` at the same numbers."""
-        for start in range(0, len(numbers), LOG_POSITIONS_PER_QUESTION):
-            some = numbers[start : start + LOG_POSITIONS_PER_QUESTION]
+        for some in chunks(numbers, LOG_POSITIONS_PER_QUESTION):
             positions = await self._query_leader(peers, leader, [queries[number] for number in some])
             for number, position in zip(some, positions, strict=True):
                 found[number] = position
 
     async def _query_leader(
-        self, peers: PeerRequests, leader: int, queries: Sequence[PositionQuery]
-    ) -> list[LogPosition]:
-        request = LogPositionsRequest([_question(each) for each in queries])
-        answer = await peers.ask(leader, LOG_POSITIONS, request, PEER_POSITION_MS_MAX)
+        self, peers: PeerRequests, leader: int, queries: Sequence[WantedPosition]
+    ) -> list[FoundPosition]:
+        answer = await peers.ask(
+            leader, LOG_POSITIONS, LogPositionsRequest(list(queries)), PEER_POSITION_MS_MAX
+        )
         if answer.error_code != ErrorCode.NONE or len(answer.partitions) != len(queries):
             raise PeerUnavailable(leader, answer.error_message or f"error {answer.error_code}")
-        return [_position(entry) for entry in answer.partitions]
+        return answer.partitions
 
     # Partitions that this broker leads
 
-    async def local_positions(self, queries: Sequence[PositionQuery]) -> list[LogPosition]:
-        found: list[LogPosition] = []
+    async def local_positions(self, queries: Sequence[WantedPosition]) -> list[FoundPosition]:
+        found: list[FoundPosition] = []
         waiting: list[tuple[int, TimestampQuery]] = []
         for number, question in enumerate(queries):
             if number % LOG_POSITIONS_PER_QUESTION == 0:
@@ -158,10 +150,11 @@ class LogPositionLookup:
                 waiting.append((number, time))
         times = await self._times.find([time for _, time in waiting])
         for (number, _), timestamp_ms in zip(waiting, times, strict=True):
-            found[number] = found[number]._replace(timestamp_ms=timestamp_ms)
+            if timestamp_ms is not None:
+                found[number].timestamp = timestamp_ms
         return found
 
-    def _look_up(self, question: PositionQuery) -> tuple[LogPosition, TimestampQuery | None]:
+    def _look_up(self, question: WantedPosition) -> tuple[FoundPosition, TimestampQuery | None]:
         """Log start and end, and the timestamp query for the next record; None if the lag is zero."""
         partition = self._partitions.find_by_id(question.topic_id, question.partition)
         if partition is None:
@@ -175,47 +168,13 @@ class LogPositionLookup:
             partition.require_end_known()
         except ApiError:
             return UNKNOWN, None
-        span = LogSpan(partition.log.log_start_offset, partition.high_watermark)
-        if question.committed is None or question.committed >= span.end:
-            return LogPosition(span), None
+        start, end = partition.log.log_start_offset, partition.high_watermark
+        position = FoundPosition(ErrorCode.NONE, start, end)
+        if not 0 <= question.offset < end:
+            return position, None
         # Retention may have deleted records beyond the committed offset.
-        return LogPosition(span), TimestampQuery(partition, max(question.committed, span.start))
+        return position, TimestampQuery(partition, max(Offset(question.offset), start))
 
 
-def _is_behind(question: PositionQuery, position: LogPosition) -> bool:
-    span, committed = position.span, question.committed
-    return span is not None and committed is not None and committed < span.end
-
-
-def _question(queries: PositionQuery) -> WantedPosition:
-    offset = NO_OFFSET if queries.committed is None else queries.committed
-    return WantedPosition(queries.topic_id, queries.partition, offset)
-
-
-def _position(entry: FoundPosition) -> LogPosition:
-    if entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-        return OFFLINE
-    if entry.error_code != ErrorCode.NONE:
-        return UNKNOWN
-    span = LogSpan(Offset(entry.log_start_offset), Offset(entry.high_watermark))
-    return LogPosition(span, None if entry.timestamp == NO_TIMESTAMP else entry.timestamp)
-
-
-def parse_queries(request: LogPositionsRequest) -> list[PositionQuery]:
-    return [
-        PositionQuery(each.topic_id, each.partition, None if each.offset < 0 else Offset(each.offset))
-        for each in request.partitions
-    ]
-
-
-def build_response(positions: Sequence[LogPosition]) -> LogPositionsResponse:
-    return LogPositionsResponse(partitions=[_entry(position) for position in positions])
-
-
-def _entry(position: LogPosition) -> FoundPosition:
-    if position.span is None:
-        code = ErrorCode.KAFKA_STORAGE_ERROR if position.is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return FoundPosition(code)
-    start, end = position.span
-    timestamp = NO_TIMESTAMP if position.timestamp_ms is None else position.timestamp_ms
-    return FoundPosition(ErrorCode.NONE, start, end, timestamp)
+def _is_behind(question: WantedPosition, position: FoundPosition) -> bool:
+    return position.error_code == ErrorCode.NONE and 0 <= question.offset < position.high_watermark

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
+from penstock.chunks import chunks
 from penstock.host.clock import Clock
 from penstock.limits import (
     RECORD_TIME_BATCHES_MAX,
@@ -78,8 +79,8 @@ class RecordTimestamps:
         missing = [item for item in queries if item.key not in known]
         try:
             async with asyncio.timeout(self._limits.wait_ms_max / 1000):
-                for start in range(0, len(missing), self._limits.read_at_once):
-                    found = await self._read(missing[start : start + self._limits.read_at_once])
+                for some in chunks(missing, self._limits.read_at_once):
+                    found = await self._read(some)
                     self._add_to_cache(found)
                     known |= found
         except TimeoutError:

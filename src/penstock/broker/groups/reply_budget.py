@@ -7,8 +7,6 @@ from penstock.limits import GROUP_REPLY_BYTES_MAX
 class ReplyBudget:
     """Remaining bytes of one reply. Each part of the reply takes its bytes as it is built."""
 
-    __slots__ = ("_left_bytes",)
-
     def __init__(self) -> None:
         self._left_bytes = GROUP_REPLY_BYTES_MAX
 

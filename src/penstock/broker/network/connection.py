@@ -210,7 +210,6 @@ class Connection(asyncio.BufferedProtocol):
     def _accept_frames(self, data: memoryview) -> None:
         """Process every complete frame, and keep the rest."""
         position, end = 0, len(data)
-        is_full = self._shared.decoded.free_bytes < 0
         # Frames are views of the shared receive buffer, valid until the next read only. So all of them are
         # processed now, or the rest is copied by `hold`.
         while not self._pause_reasons:
@@ -218,13 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             if found is None:
                 self._keep(data[position:])
                 return
-            if is_full and self._must_wait(found[0]):
-                # Out of memory for waiting requests: a large request waits, a small one is accepted
-                # (request_memory.py).
-                self._memory.wait_for_turn()
-                break
-            if (wait_s := self._rejections.wait_s(found[0])) > 0:
-                self._pause_for(PauseReason.REJECTED, wait_s)
+            if self._must_wait(found[0]):
                 break
             # Only now past the frame: a frame that has to wait is held together with the rest.
             frame, position = found
@@ -252,23 +245,27 @@ class Connection(asyncio.BufferedProtocol):
             self._keep(data)
         elif self._receiver.grow_bytes:
             self._memory.grow()
-        elif self._shared.decoded.free_bytes < 0 and self._must_wait(data[FRAME_PREFIX_BYTES:]):
-            self._frame_since = None
-            self._receiver.hold_frame()
-            self._memory.wait_for_turn()
-        elif (wait_s := self._rejections.wait_s(data[FRAME_PREFIX_BYTES:])) > 0:
-            self._frame_since = None
-            self._receiver.hold_frame()
-            self._pause_for(PauseReason.REJECTED, wait_s)
         else:
             self._frame_since = None
-            self._receiver.release_frame()
-            self._accept(data[FRAME_PREFIX_BYTES:])
-            self._memory.release_taken()
+            frame = data[FRAME_PREFIX_BYTES:]
+            if self._must_wait(frame):
+                self._receiver.hold_frame()
+            else:
+                self._receiver.release_frame()
+                self._accept(frame)
+                self._memory.release_taken()
 
     def _must_wait(self, frame: memoryview) -> bool:
-        """Whether the request in `frame` must wait for memory of waiting requests, which is used up."""
-        return not is_small(self._shared.router.weigh(frame))
+        """Begin the wait of the request in `frame`, if it must wait; the caller then holds its bytes."""
+        if self._shared.decoded.free_bytes < 0 and not is_small(self._shared.router.weigh(frame)):
+            # Out of memory for waiting requests: a large request waits, a small one is accepted
+            # (request_memory.py).
+            self._memory.wait_for_turn()
+            return True
+        wait_s = self._rejections.wait_s(frame)
+        if wait_s > 0:
+            self._pause_for(PauseReason.REJECTED, wait_s)
+        return wait_s > 0
 
     # Memory that this connection holds
 

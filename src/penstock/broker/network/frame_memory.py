@@ -9,6 +9,7 @@ connections by bytes times the seconds they were held. A client that sends stead
 connection that waits for memory itself costs nothing either, because it cannot continue.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from penstock.broker.network.memory_budget import MemoryBudget, MemoryBudgets
@@ -17,21 +18,6 @@ from penstock.protocol.connection import FrameReceiver
 
 
 class FrameMemory:
-    __slots__ = (
-        "_budgets",
-        "_clock",
-        "_granted_at",
-        "_granted_have_bytes",
-        "_is_waiting",
-        "_pause_reading",
-        "_receiver",
-        "_resume_reading",
-        "_taken_large",
-        "_taken_small",
-        "_turn_bytes",
-        "_wanted_bytes",
-    )
-
     def __init__(
         self,
         budgets: MemoryBudgets,
@@ -46,8 +32,8 @@ class FrameMemory:
         self._pause_reading = pause_reading
         self._resume_reading = resume_reading
         self._is_waiting = False
-        self._taken_small = 0
-        self._taken_large = 0
+        self._taken: Counter[MemoryBudget] = Counter()
+        """Bytes taken from the budgets of small and large frames."""
         self._wanted_bytes = 0
         """Requested for the unfinished frame, and not granted yet."""
         self._turn_bytes = 0
@@ -66,50 +52,47 @@ class FrameMemory:
         """
         if not self._budgets.small_frames.take(need_bytes):
             self.hold(rest)
-            self._wait(self._budgets.small_frames, need_bytes - len(rest), self._small_granted)
+            self._wait(self._budgets.small_frames, need_bytes - len(rest), self._frame_granted)
             return
-        self._taken_small += need_bytes
+        self._taken[self._budgets.small_frames] += need_bytes
         self._receiver.keep(rest, need_bytes)
         self._note_grant()
 
     def hold(self, rest: memoryview) -> None:
         """Copy received bytes that must not be processed yet."""
         self._receiver.hold(rest)
-        self._taken_small += len(rest)
+        self._taken[self._budgets.small_frames] += len(rest)
         # Overdrawn, not taken: the bytes are in memory already, and rejecting them would lose part of a
         # request.
         self._budgets.small_frames.overdraw(len(rest))
 
     def grow(self) -> None:
         need_bytes = self._receiver.grow_bytes
-        is_large = self._receiver.is_large
-        budget = self._budgets.large_frames if is_large else self._budgets.small_frames
-        if budget.take(need_bytes):
+        if self._growth_budget.take(need_bytes):
             self._grow(need_bytes)
         else:
-            self._wait(budget, need_bytes, self._large_granted if is_large else self._small_granted)
+            self._wait(self._growth_budget, need_bytes, self._frame_granted)
+
+    @property
+    def _growth_budget(self) -> MemoryBudget:
+        return self._budgets.large_frames if self._receiver.is_large else self._budgets.small_frames
 
     def _grow(self, granted_bytes: int) -> None:
-        if self._receiver.is_large:
-            self._taken_large += granted_bytes
-        else:
-            self._taken_small += granted_bytes
+        self._taken[self._growth_budget] += granted_bytes
         self._receiver.grow()
         self._note_grant()
 
     def release_taken(self) -> None:
         """Return all memory of frames to the budgets."""
-        if self._taken_large:
-            self._budgets.large_frames.release(self._taken_large)
-            self._taken_large = 0
-        if self._taken_small:
-            self._budgets.small_frames.release(self._taken_small)
-            self._taken_small = 0
+        # Taken out first: a release may let another frame of this connection take memory.
+        taken, self._taken = self._taken, Counter()
+        for budget, count in taken.items():
+            budget.release(count)
 
     def drop(self) -> None:
         """Discard received bytes and cancel pending memory requests."""
-        self._budgets.small_frames.forget(self._small_granted)
-        self._budgets.large_frames.forget(self._large_granted)
+        self._budgets.small_frames.forget(self._frame_granted)
+        self._budgets.large_frames.forget(self._frame_granted)
         self._budgets.decoded.forget(self._turn_granted)
         self._receiver.take_held()
         self._receiver.release_frame()
@@ -125,17 +108,13 @@ class FrameMemory:
         self._pause_reading()
         self._budgets.on_shortage()
 
-    def _small_granted(self) -> None:
+    def _frame_granted(self) -> None:
         if (held := self._receiver.take_held()) is None:
             self._grow(self._wanted_bytes)
         else:
-            self._taken_small += self._wanted_bytes
+            self._taken[self._budgets.small_frames] += self._wanted_bytes
             self._receiver.keep(held, len(held) + self._wanted_bytes)
             self._note_grant()
-        self._end_wait()
-
-    def _large_granted(self) -> None:
-        self._grow(self._wanted_bytes)
         self._end_wait()
 
     def _end_wait(self) -> None:
@@ -164,12 +143,12 @@ class FrameMemory:
         """Whether a complete large frame is held and waits to be handled. Holding it again would copy it, and
         would count its bytes in the budget of small frames.
         """
-        return self._taken_large > 0 and not self._receiver.is_unfinished
+        return self._taken[self._budgets.large_frames] > 0 and not self._receiver.is_unfinished
 
     # Ranking for eviction
 
     def taken_bytes(self, budget: MemoryBudget) -> int:
-        return self._taken_small if budget is self._budgets.small_frames else self._taken_large
+        return self._taken[budget]
 
     def waits_for_client(self, budget: MemoryBudget) -> bool:
         """Whether the connection holds part of a budget and only the client keeps it from continuing."""

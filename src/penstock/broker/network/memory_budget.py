@@ -27,10 +27,8 @@ MEMORY_LIMITS: Final = MemoryLimits()
 
 
 class MemoryBudget:
-    __slots__ = ("_total", "_waiting", "free_bytes")
-
     def __init__(self, total_bytes: int) -> None:
-        self._total = total_bytes
+        self.total_bytes = total_bytes
         self.free_bytes = total_bytes
         """Negative while more is overdrawn than is available."""
         self._waiting: dict[Callable[[], None], int] = {}
@@ -38,16 +36,12 @@ class MemoryBudget:
 
     @property
     def is_short(self) -> bool:
-        return self.free_bytes < self._total // 4
+        return self.free_bytes < self.total_bytes // 4
 
     @property
     def missing_bytes(self) -> int:
         """The bytes that must be released before every waiting connection can continue; 0 if none waits."""
         return max(sum(self._waiting.values()) - self.free_bytes, 1) if self._waiting else 0
-
-    @property
-    def total_bytes(self) -> int:
-        return self._total
 
     def take(self, count: int) -> bool:
         """Take memory. Returns False if there is not enough.
@@ -55,7 +49,7 @@ class MemoryBudget:
         A budget of which nothing is taken grants any request: the configuration ensures that one request
         fits.
         """
-        if count > self.free_bytes and self.free_bytes < self._total:
+        if count > self.free_bytes and self.free_bytes < self.total_bytes:
             return False
         self.free_bytes -= count
         return True
@@ -66,7 +60,7 @@ class MemoryBudget:
 
     def release(self, count: int) -> None:
         self.free_bytes += count
-        assert self.free_bytes <= self._total, "more was given back than taken"
+        assert self.free_bytes <= self.total_bytes, "more was given back than taken"
         # In order: a waiting connection with a small need must not overtake one with a larger need for ever.
         while self._waiting:
             granted, need = next(iter(self._waiting.items()))
@@ -101,9 +95,5 @@ class MemoryBudgets:
         self.large_frames = MemoryBudget(in_flight_bytes_max // 2)
         self.decoded = MemoryBudget(limits.decoded_bytes_max)
         """Requests that wait for their reply."""
-        self.on_shortage: Callable[[], None] = _ignore_shortage
+        self.on_shortage: Callable[[], None] = lambda: None
         """Called when a connection begins to wait for one of these budgets."""
-
-
-def _ignore_shortage() -> None:
-    """Do nothing: without a server no connection can be closed to free memory."""

@@ -44,8 +44,6 @@ class _Streak(NamedTuple):
 
 
 class RejectionThrottle:
-    __slots__ = ("_allowance", "_allowance_at", "_clock", "_streaks")
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._allowance = float(REJECTIONS_PER_SECOND)

@@ -13,17 +13,6 @@ from penstock.types import Buffer
 
 
 class ReplyWriter:
-    __slots__ = (
-        "_bytes",
-        "_gathered",
-        "_is_scheduled",
-        "_loop",
-        "_queued_bytes",
-        "_reads",
-        "_transport",
-        "unread_since",
-    )
-
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop

@@ -20,8 +20,6 @@ from penstock.protocol.connection import PendingReply
 
 
 class RequestMemory:
-    __slots__ = ("_budget", "_budgets", "_overdrawn", "_pause_reading", "_resume_reading")
-
     def __init__(
         self, budgets: MemoryBudgets, pause_reading: Callable[[], None], resume_reading: Callable[[], None]
     ) -> None:

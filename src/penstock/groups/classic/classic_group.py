@@ -64,31 +64,6 @@ _PENDING_BYTES: Final = 1_000
 
 
 class ClassicGroup:
-    __slots__ = (
-        "assignment_bytes",
-        "current_state_timestamp_ms",
-        "generation",
-        "group_id",
-        "has_newcomer",
-        "initial_ms_left",
-        "is_active",
-        "joining",
-        "leader",
-        "member_bytes",
-        "members",
-        "metadata_bytes",
-        "needs_rebalance",
-        "pending_members",
-        "pending_syncs",
-        "protocol_name",
-        "protocol_type",
-        "rebalances",
-        "state",
-        "static_members",
-        "supported_protocols",
-        "syncing",
-    )
-
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.rebalances = RebalanceHistory()
@@ -123,8 +98,6 @@ class ClassicGroup:
         """Total metadata of members and pending members."""
         self.member_bytes = 0
         """Estimated memory of the members."""
-        self.assignment_bytes = 0
-        """Total size of the assignments; recomputed when the group's record is written."""
         self.initial_ms_left: int | None = None
         """Remaining time to extend the initial rebalance delay; None unless the group was Empty before."""
         self.has_newcomer = False
@@ -148,8 +121,9 @@ class ClassicGroup:
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated memory of the members and their assignments."""
-        return self.member_bytes + self.assignment_bytes + _PENDING_BYTES * len(self.pending_members)
+        """Estimated memory."""
+        # The table of members does not shrink when members leave.
+        return self.member_bytes + self.members.__sizeof__() + _PENDING_BYTES * len(self.pending_members)
 
     @property
     def is_initial(self) -> bool:
@@ -272,7 +246,6 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
         self._count(member, 1)
-        self.assignment_bytes += len(member.last_assigned)
 
     def remove(self, member_id: str) -> list[WaitingRequest]:
         """Remove a member or a pending member, and return the member's waiting requests."""
@@ -282,7 +255,6 @@ class ClassicGroup:
         if member is None:
             return []
         self._count(member, -1)
-        self.assignment_bytes -= len(member.last_assigned)
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         if self.leader == member_id:
@@ -357,7 +329,8 @@ class ClassicGroup:
         )
 
     def record(self) -> StateRecord:
-        self.assignment_bytes = sum(len(member.last_assigned) for member in self.members.values())
+        # Most assignments changed since the last record.
+        self.member_bytes = sum(member.memory_bytes for member in self.members.values())
         return StateRecord(encode_key(GroupMetadataKey(self.group_id)), encode_value(self.snapshot()))
 
     def restore(self, value: GroupMetadataValue) -> None:

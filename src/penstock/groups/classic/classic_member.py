@@ -4,16 +4,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.groups.group_context import ClientInfo
+from penstock.groups.memory_estimates import MEMBER_BYTES, text_memory, texts_memory
 from penstock.groups.records import MemberMetadata
 from penstock.protocol.messages.describe_groups import DescribedGroupMember
 
 _ENTRY_BYTES = 32
 """Overhead of a member or a protocol beside its strings, so that many empty ones still count."""
-
-
-_MEMBER_MEMORY_BYTES = 1_500
-_PROTOCOL_MEMORY_BYTES = 100
-"""Estimated memory beside the strings: a member is in several tables and has a timer."""
+_PROTOCOL_MEMORY_BYTES = 200
+"""Estimated memory of a protocol beside its name and metadata."""
 
 
 class ClassicProtocol(NamedTuple):
@@ -34,9 +32,8 @@ def protocols_metadata_bytes(protocols: Iterable[ClassicProtocol]) -> int:
     return sum(_ENTRY_BYTES + len(name.encode()) + len(metadata) for name, metadata in protocols)
 
 
-def protocols_memory_bytes(protocols: Iterable[ClassicProtocol]) -> int:
-    sizes = (name.__sizeof__() + metadata.__sizeof__() for name, metadata in protocols)
-    return sum(_PROTOCOL_MEMORY_BYTES + size for size in sizes)
+def protocols_memory(protocols: Iterable[ClassicProtocol]) -> int:
+    return sum(_PROTOCOL_MEMORY_BYTES + text_memory(name) + len(metadata) for name, metadata in protocols)
 
 
 class ClassicMember:
@@ -83,6 +80,7 @@ class ClassicMember:
 
     def assign(self, assignment: bytes) -> None:
         self.assignment = self.last_assigned = assignment
+        self._update_sizes()
 
     def rename(self, member_id: str) -> None:
         self.member_id = member_id
@@ -91,9 +89,9 @@ class ClassicMember:
     def _update_sizes(self) -> None:
         self.metadata_bytes = self._id_bytes() + protocols_metadata_bytes(self.protocols)
         """Estimated size in the log."""
-        texts = sum(text.__sizeof__() for text in self._texts())
-        self.memory_bytes = _MEMBER_MEMORY_BYTES + texts + protocols_memory_bytes(self.protocols)
-        """Estimated memory, without the assignment."""
+        texts = texts_memory(self._texts()) + protocols_memory(self.protocols)
+        self.memory_bytes = MEMBER_BYTES + texts + len(self.last_assigned)
+        """Estimated memory."""
 
     def _id_bytes(self) -> int:
         return _ENTRY_BYTES + sum(len(text.encode()) for text in self._texts())

@@ -4,7 +4,7 @@ Rule 1: timers that expire together are removed together and handled one by one.
         settle or reset another; then the other has no effect.
 """
 
-from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now
+from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now, Reply
 from penstock.errors import ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
 from penstock.groups.classic.rebalance import (
@@ -37,7 +37,12 @@ def on_loaded(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOu
     return EMPTY_OUTCOME
 
 
-def end(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOutcome:
+def end(
+    context: GroupContext,
+    group: ClassicGroup,
+    now: Now,
+    code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
+) -> list[Reply]:
     """Cancel all timers and reject all waiting requests: the group is deleted or converted."""
     for member_id in (*group.members, *group.pending_members):
         context.timers.cancel(session_key(group, member_id))
@@ -47,9 +52,7 @@ def end(context: GroupContext, group: ClassicGroup, now: Now) -> CommandOutcome:
     group.joining.clear()
     group.syncing.clear()
     group.enter(ClassicState.DEAD, now)
-    return CommandOutcome(
-        replies=[pending.rejection(ErrorCode.COORDINATOR_NOT_AVAILABLE) for pending in parked]
-    )
+    return [pending.rejection(code) for pending in parked]
 
 
 def expire(context: GroupContext, group: ClassicGroup, key: TimerKey, now: Now) -> CommandOutcome:

@@ -33,7 +33,7 @@ def validate_commit(group: ClassicGroup, member_id: str, instance_id: str | None
 
     A commit counts as a heartbeat: call `refresh_session` when it is accepted.
     """
-    _check_not_dead(group)
+    check_not_dead(group)
     if generation < 0 and group.is_empty:
         return  # a commit without membership, as administration tools send it
     if generation < 0 and not member_id and instance_id is None:
@@ -54,12 +54,12 @@ def require_group(group: ClassicGroup | None, group_id: str) -> ClassicGroup:
 
 
 def check_generation(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
-    _check_not_dead(group)
+    check_not_dead(group)
     group.check_member(member_id, instance_id)
     if generation != group.generation:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"the generation is {group.generation}")
 
 
-def _check_not_dead(group: ClassicGroup) -> None:
+def check_not_dead(group: ClassicGroup) -> None:
     if group.state is ClassicState.DEAD:
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{group.group_id} was deleted")

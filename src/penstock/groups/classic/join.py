@@ -21,15 +21,16 @@ from penstock.groups.classic.classic_member import (
     ClassicTimeouts,
     protocols_metadata_bytes,
 )
+from penstock.groups.classic.heartbeat import check_not_dead
 from penstock.groups.classic.rebalance import (
     NEW_MEMBER_MS_MAX,
     complete_if_all_joined,
     generation_reply,
+    park,
     prepare_rebalance_or_complete,
     refresh_session,
     remove_member,
     session_key,
-    set_timer,
 )
 from penstock.groups.group_context import ClientInfo, GroupContext
 from penstock.limits import GROUP_ID_BYTES_MAX, SHORT_MAX
@@ -62,12 +63,7 @@ class _Joiner(NamedTuple):
 
     @classmethod
     def of(cls, request: JoinGroupRequest, caller: ClassicCaller) -> "_Joiner":
-        protocols = tuple(ClassicProtocol(each.name, bytes(each.metadata)) for each in request.protocols)
-        has_own = caller.version >= _REBALANCE_TIMEOUT_FROM
-        rebalance_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
-        return cls(
-            request, caller, protocols, ClassicTimeouts(request.session_timeout_ms, max(rebalance_ms, 0))
-        )
+        return cls(request, caller, protocols_of(request), timeouts_of(request, caller.version))
 
     @property
     def pending(self) -> WaitingRequest:
@@ -77,14 +73,23 @@ class _Joiner(NamedTuple):
         return f"{text}: {self.request.reason}" if self.request.reason else text
 
 
+def protocols_of(request: JoinGroupRequest) -> tuple[ClassicProtocol, ...]:
+    return tuple(ClassicProtocol(each.name, bytes(each.metadata)) for each in request.protocols)
+
+
+def timeouts_of(request: JoinGroupRequest, version: int) -> ClassicTimeouts:
+    has_own = version >= _REBALANCE_TIMEOUT_FROM
+    rebalance_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
+    return ClassicTimeouts(request.session_timeout_ms, max(rebalance_ms, 0))
+
+
 def join(
     context: GroupContext, group: ClassicGroup, request: JoinGroupRequest, caller: ClassicCaller, now: Now
 ) -> CommandOutcome:
     """Handle JoinGroup. The caller creates a missing group, and keeps it if this does not raise."""
     config = context.config().classic
-    _check_request(request, config)
-    if group.state is ClassicState.DEAD:
-        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{group.group_id} was deleted")
+    check_request(request, config)
+    check_not_dead(group)
     is_newcomer = request.member_id == ""
     if not is_newcomer and not group.members and request.member_id not in group.pending_members:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group.group_id} has no members")
@@ -106,7 +111,8 @@ def join(
 # Checks
 
 
-def _check_request(request: JoinGroupRequest, config: ClassicConfig) -> None:
+def check_request(request: JoinGroupRequest, config: ClassicConfig) -> None:
+    """Raise ApiError for what no group accepts, whatever its protocol."""
     validate_group_id(request.group_id)
     if not config.session_ms_min <= request.session_timeout_ms <= config.session_ms_max:
         limits = f"{config.session_ms_min} to {config.session_ms_max} ms"
@@ -177,7 +183,7 @@ def _join_newcomer(context: GroupContext, group: ClassicGroup, joiner: _Joiner, 
     group.add_pending(member_id)
     # A pending id expires like a session, so that a client that never comes back does not block the
     # rebalance.
-    set_timer(context, session_key(group, member_id), joiner.timeouts.session_ms, now)
+    context.set_timer(session_key(group, member_id), joiner.timeouts.session_ms, now)
     required = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
     if joiner.caller.version >= _PROTOCOL_NULL_FROM:
         required.protocol_name = None
@@ -193,7 +199,7 @@ def _add(
     group.add(member, request.protocol_type)
     group.joining[member_id] = joiner.pending
     group.has_newcomer = True
-    set_timer(context, session_key(group, member_id), NEW_MEMBER_MS_MAX, now)
+    context.set_timer(session_key(group, member_id), NEW_MEMBER_MS_MAX, now)
     return prepare_rebalance_or_complete(context, group, joiner.with_reason(f"{member_id} joined"), now)
 
 
@@ -251,7 +257,7 @@ def _rejoin(context: GroupContext, group: ClassicGroup, joiner: _Joiner, now: No
         return CommandOutcome(replies=(Reply(joiner.pending, generation_reply(group, member)),))
     reason = joiner.with_reason(_rejoin_reason(member, is_changed, leads_stable))
     group.update(member, joiner.caller.client, joiner.protocols, joiner.timeouts)
-    superseded = CommandOutcome(replies=_park_join(group, member.member_id, joiner.pending))
+    superseded = CommandOutcome(replies=park(group.joining, member.member_id, joiner.pending))
     return superseded + prepare_rebalance_or_complete(context, group, reason, now)
 
 
@@ -259,10 +265,3 @@ def _rejoin_reason(member: ClassicMember, is_changed: bool, leads_stable: bool) 
     if is_changed or not leads_stable:
         return f"{member.member_id} changed its subscription"
     return f"the leader {member.member_id} joined again"
-
-
-def _park_join(group: ClassicGroup, member_id: str, pending: WaitingRequest) -> list[Reply]:
-    """Park the request. It replaces an earlier one of the member, whose connection is lost."""
-    replaced = group.joining.pop(member_id, None)
-    group.joining[member_id] = pending
-    return [replaced.rejection(ErrorCode.REBALANCE_IN_PROGRESS)] if replaced else []

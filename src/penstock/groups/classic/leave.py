@@ -4,7 +4,8 @@ from typing import Final
 
 from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now, Reply
 from penstock.errors import ApiError, ErrorCode
-from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
+from penstock.groups.classic.classic_group import ClassicGroup
+from penstock.groups.classic.heartbeat import check_not_dead
 from penstock.groups.classic.join import ClassicCaller
 from penstock.groups.classic.rebalance import (
     complete_if_all_joined,
@@ -31,20 +32,25 @@ def leave(
 ) -> CommandOutcome:
     if not request.group_id:
         raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
-    if group is not None and group.state is ClassicState.DEAD:
-        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{group.group_id} was deleted")
-    is_single = caller.version < _MANY_MEMBERS_FROM
-    leaving = [MemberIdentity(request.member_id)] if is_single else request.members
+    if group is not None:
+        check_not_dead(group)
+    leaving = leaving_members(request, caller)
     responses = [_member_response(identity, ErrorCode.UNKNOWN_MEMBER_ID) for identity in leaving]
     outcome = EMPTY_OUTCOME
     if group is not None:
         responses, outcome = _leave_group(context, group, leaving, now)
-    reply = (
-        LeaveGroupResponse(error_code=responses[0].error_code)
-        if is_single
-        else LeaveGroupResponse(members=responses)
-    )
-    return CommandOutcome(replies=(Reply(caller.pending, reply),)) + outcome
+    return CommandOutcome(replies=(Reply(caller.pending, leave_response(responses, caller)),)) + outcome
+
+
+def leaving_members(request: LeaveGroupRequest, caller: ClassicCaller) -> list[MemberIdentity]:
+    """The members that the request names. Early versions name one, and have no list."""
+    return [MemberIdentity(request.member_id)] if caller.version < _MANY_MEMBERS_FROM else request.members
+
+
+def leave_response(responses: list[MemberResponse], caller: ClassicCaller) -> LeaveGroupResponse:
+    if caller.version < _MANY_MEMBERS_FROM:
+        return LeaveGroupResponse(error_code=responses[0].error_code)
+    return LeaveGroupResponse(members=responses)
 
 
 def _leave_group(
@@ -60,7 +66,7 @@ def _leave_group(
             responses.append(_member_response(identity, rejection.code))
             continue
         if member_id in group.members:
-            reasons.append(_reason(member_id, identity))
+            reasons.append(leave_reason(member_id, identity))
         replies += remove_member(context, group, member_id)
         responses.append(_member_response(identity, ErrorCode.NONE))
     if reasons:
@@ -81,7 +87,7 @@ def _member_id(group: ClassicGroup, identity: MemberIdentity) -> str:
     return identity.member_id
 
 
-def _reason(member_id: str, identity: MemberIdentity) -> str:
+def leave_reason(member_id: str, identity: MemberIdentity) -> str:
     return f"{member_id} left: {identity.reason}" if identity.reason else f"{member_id} left"
 
 

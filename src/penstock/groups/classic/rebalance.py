@@ -13,7 +13,7 @@ Rule 2: a member has a session timer unless one of its requests waits for a repl
 
 from typing import Final
 
-from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now, Reply
+from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now, Reply, WaitingRequest
 from penstock.errors import ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
 from penstock.groups.classic.classic_member import ClassicMember
@@ -45,15 +45,11 @@ def sync_key(group: ClassicGroup) -> TimerKey:
     return TimerKey(SYNC, group.group_id)
 
 
-def set_timer(context: GroupContext, key: TimerKey, delay_ms: int, now: Now) -> None:
-    context.timers.set(key, now.monotonic + delay_ms / 1000)
-
-
 def refresh_session(context: GroupContext, group: ClassicGroup, member_id: str, now: Now) -> None:
     """Restart a member's session timer. A member that waits to join is timed by that wait instead."""
     member = group.members.get(member_id)
     if member is not None and member_id not in group.joining:
-        set_timer(context, session_key(group, member_id), member.timeouts.session_ms, now)
+        context.set_timer(session_key(group, member_id), member.timeouts.session_ms, now)
 
 
 def remove_member(
@@ -65,6 +61,13 @@ def remove_member(
     """Remove a member or pending member. The caller decides whether the group rebalances."""
     context.timers.cancel(session_key(group, member_id))
     return [pending.rejection(code) for pending in group.remove(member_id)]
+
+
+def park(waiting: dict[str, WaitingRequest], member_id: str, pending: WaitingRequest) -> list[Reply]:
+    """Park a request. It replaces an earlier one of the member, whose connection is lost."""
+    replaced = waiting.pop(member_id, None)
+    waiting[member_id] = pending
+    return [replaced.rejection(ErrorCode.REBALANCE_IN_PROGRESS)] if replaced else []
 
 
 # Rejoining
@@ -81,11 +84,11 @@ def prepare_rebalance(context: GroupContext, group: ClassicGroup, reason: str, n
         # Consumers mostly start together: a short delay saves one rebalance per member.
         delay_ms = context.config().classic.initial_delay_ms
         group.initial_ms_left = max(group.rebalance_ms() - delay_ms, 0)
-        set_timer(context, join_key(group), delay_ms, now)
+        context.set_timer(join_key(group), delay_ms, now)
         return interrupted
     if group.has_all_joined:
         return interrupted + complete_join(context, group, now)
-    set_timer(context, join_key(group), group.rebalance_ms(), now)
+    context.set_timer(join_key(group), group.rebalance_ms(), now)
     return interrupted
 
 
@@ -112,7 +115,7 @@ def extend_or_complete_join(context: GroupContext, group: ClassicGroup, now: Now
         delay_ms = min(context.config().classic.initial_delay_ms, group.initial_ms_left)
         group.initial_ms_left -= delay_ms
         group.has_newcomer = False
-        set_timer(context, join_key(group), delay_ms, now)
+        context.set_timer(join_key(group), delay_ms, now)
         return EMPTY_OUTCOME
     return complete_join(context, group, now)
 
@@ -128,7 +131,7 @@ def complete_join(context: GroupContext, group: ClassicGroup, now: Now) -> Comma
             assert not parked, "who did not join does not wait"
     if group.members and not group.elect_joined_leader():
         # Only absent static members remain, and none of them can lead: wait another round.
-        set_timer(context, join_key(group), max(group.rebalance_ms(), JOIN_RETRY_MS_MIN), now)
+        context.set_timer(join_key(group), max(group.rebalance_ms(), JOIN_RETRY_MS_MIN), now)
         return EMPTY_OUTCOME
     group.begin_generation(now)
     if group.is_empty:
@@ -147,7 +150,7 @@ def _begin_syncing(context: GroupContext, group: ClassicGroup, now: Now) -> list
             refresh_session(context, group, member.member_id, now)
         # Late static members too: a member that does not sync in time is removed.
         group.pending_syncs.add(member.member_id)
-    set_timer(context, sync_key(group), group.rebalance_ms(), now)
+    context.set_timer(sync_key(group), group.rebalance_ms(), now)
     return replies
 
 

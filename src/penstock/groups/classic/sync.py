@@ -11,7 +11,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
 from penstock.groups.classic.classic_member import ClassicMember
 from penstock.groups.classic.heartbeat import check_generation, require_group
-from penstock.groups.classic.rebalance import refresh_session, sync_key
+from penstock.groups.classic.rebalance import park, refresh_session, sync_key
 from penstock.groups.group_context import GroupContext
 from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -37,7 +37,7 @@ def sync(
     if group.state is ClassicState.STABLE:
         # Written before; the shard still holds this reply until that record is committed.
         return CommandOutcome(replies=(Reply(pending, _reply(group, group.members[request.member_id])),))
-    told = CommandOutcome(replies=_park_sync(group, request.member_id, pending))
+    told = CommandOutcome(replies=park(group.syncing, request.member_id, pending))
     return told + _assign(context, group, assignments, now) if is_leading else told
 
 
@@ -66,13 +66,6 @@ def _note_sync(context: GroupContext, group: ClassicGroup, member_id: str) -> No
     group.pending_syncs.discard(member_id)
     if not group.pending_syncs:
         context.timers.cancel(sync_key(group))
-
-
-def _park_sync(group: ClassicGroup, member_id: str, pending: WaitingRequest) -> list[Reply]:
-    """Park the request. It replaces an earlier one of the member, whose connection is lost."""
-    replaced = group.syncing.pop(member_id, None)
-    group.syncing[member_id] = pending
-    return [replaced.rejection(ErrorCode.REBALANCE_IN_PROGRESS)] if replaced else []
 
 
 def _assign(

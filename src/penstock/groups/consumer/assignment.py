@@ -9,16 +9,14 @@ Rule 3: there can be very many partitions, so equal parts are stored once: one i
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Final, Protocol
+from typing import Protocol
 
+from penstock.groups.memory_estimates import partitions_memory
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
 from penstock.types import TopicId
 
 Assignment = Mapping[TopicId, frozenset[int]]
 EMPTY: Assignment = {}
-
-_TOPIC_BYTES: Final = 80
-"""Estimated memory of a topic beside the set of its partitions: mostly its id."""
 
 
 class TopicPartitions(Protocol):
@@ -63,16 +61,9 @@ def reuse_equal_parts(one: Assignment, other: Assignment) -> Assignment:
     }
 
 
-def weigh(assignment: Assignment, shared: Assignment = EMPTY) -> int:
-    """Estimated memory of an assignment, without what it shares with `shared`."""
-    if assignment is shared or not assignment:
-        return 0
-    sets = sum(
-        partitions.__sizeof__()
-        for topic_id, partitions in assignment.items()
-        if shared.get(topic_id) is not partitions
-    )
-    return assignment.__sizeof__() + len(assignment) * _TOPIC_BYTES + sets
+def assignment_memory(assignment: Assignment) -> int:
+    """Estimated memory of an assignment."""
+    return partitions_memory(topics=len(assignment), partitions=size(assignment))
 
 
 def sorted_topics(assignment: Assignment) -> Iterable[tuple[TopicId, list[int]]]:

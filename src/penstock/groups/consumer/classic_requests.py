@@ -15,8 +15,8 @@ from typing import Final
 from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now, Reply
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic import join as classic_join
-from penstock.groups.classic.classic_member import ClassicProtocol
 from penstock.groups.classic.join import ClassicCaller, validate_group_id
+from penstock.groups.classic.leave import leave_reason, leave_response, leaving_members
 from penstock.groups.consumer.assignment import difference
 from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_leave import remove
@@ -32,7 +32,6 @@ from penstock.groups.consumer.consumer_timers import (
     SYNC,
     cancel_timers,
     refresh_session,
-    set_timer,
     timer_key,
 )
 from penstock.groups.consumer.member_update import (
@@ -60,17 +59,17 @@ from penstock.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResp
 from penstock.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from penstock.protocol.messages.leave_group import (
     LeaveGroupRequest,
-    LeaveGroupResponse,
     MemberIdentity,
     MemberResponse,
 )
 from penstock.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _MEMBER_ID_REQUIRED_FROM: Final = 4
-_REBALANCE_TIMEOUT_FROM: Final = 1
-_MANY_MEMBERS_FROM: Final = 3
-INSTANCE_ID_CHARACTERS_MAX: Final = 249
-"""The limit of classic groups, because the group can become one."""
+
+
+def _replied(group: ConsumerGroup, reply: Reply) -> GroupTransition:
+    """A reply at once, and no change."""
+    return GroupTransition(group, CommandOutcome(replies=(reply,)))
 
 
 # JoinGroup
@@ -86,7 +85,7 @@ def join(
         required = JoinGroupResponse(
             error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=context.generate_member_id()
         )
-        return GroupTransition(group, CommandOutcome(replies=(Reply(caller.pending, required),)))
+        return _replied(group, Reply(caller.pending, required))
     subscription = _subscription(request)
     change = _change(context, group, request, caller, subscription)
     check_group_size(context, group, change)
@@ -99,7 +98,7 @@ def join(
         cancel_timers(context, group, change.replaced.member_id)
     member_id = update.member.member_id
     context.timers.cancel(timer_key(JOIN, group, member_id))
-    set_timer(context, timer_key(SYNC, group, member_id), update.member.metadata.rebalance_ms, now)
+    context.set_timer(timer_key(SYNC, group, member_id), update.member.metadata.rebalance_ms, now)
     refresh_session(context, group, update.member, now)
     return GroupTransition(
         group, CommandOutcome(update.records, (Reply(caller.pending, _join_response(update.member)),))
@@ -117,22 +116,13 @@ def _join_empty(
 
 def _check_join(context: GroupContext, group: ConsumerGroup, request: JoinGroupRequest) -> None:
     config = context.config()
-    validate_group_id(request.group_id)
-    classic = config.classic
-    if not classic.session_ms_min <= request.session_timeout_ms <= classic.session_ms_max:
-        limits = f"{classic.session_ms_min} to {classic.session_ms_max} ms"
-        raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT, f"a session takes {limits}")
-    instance_id = request.group_instance_id
-    if instance_id is not None and not 0 < len(instance_id) <= INSTANCE_ID_CHARACTERS_MAX:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "an instance id has 1 to 249 characters")
+    classic_join.check_request(request, config.classic)
     if len(request.member_id.encode()) > SHORT_MAX:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the member id is too long")
     if not (config.consumer.upgrade_allowed or config.consumer.downgrade_allowed):
         detail = f"{group.group_id} is a consumer group; the migration policy allows no other members"
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail)
     names = {protocol.name for protocol in request.protocols}
-    if any(len(name.encode()) > SHORT_MAX for name in names):
-        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the name of a protocol is too long")
     if request.protocol_type != PROTOCOL_TYPE or not group.supports_classic(names):
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{group.group_id} has no protocol in common")
 
@@ -151,17 +141,15 @@ def _change(
     caller: ClassicCaller,
     subscription: ConsumerProtocolSubscription,
 ) -> MemberChange:
-    protocols = tuple(ClassicProtocol(each.name, bytes(each.metadata)) for each in request.protocols)
-    has_own = caller.version >= _REBALANCE_TIMEOUT_FROM
-    rebalance_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
+    timeouts = classic_join.timeouts_of(request, caller.version)
     metadata = ConsumerMemberMetadata(
         request.group_instance_id,
         subscription.rack_id,
         caller.client,
         Subscription.of(subscription.topics, None),
-        max(rebalance_ms, 0),
+        timeouts.rebalance_ms,
         None,
-        ClassicMembership(request.session_timeout_ms, protocols),
+        ClassicMembership(timeouts.session_ms, classic_join.protocols_of(request)),
     )
     member_id = request.member_id or context.generate_member_id()
     before, replaced = _known(group, request, member_id)
@@ -245,7 +233,7 @@ def sync(
             member.current_assignment.assigned, protocol.metadata, context.topics()
         ),
     )
-    return GroupTransition(group, CommandOutcome(replies=(Reply(caller.pending, response),)))
+    return _replied(group, Reply(caller.pending, response))
 
 
 def heartbeat(
@@ -255,7 +243,7 @@ def heartbeat(
     refresh_session(context, group, member, now)
     if _must_rejoin(group, member):
         return _request_rejoin(context, group, member, caller, now)
-    return GroupTransition(group, CommandOutcome(replies=(Reply(caller.pending, HeartbeatResponse()),)))
+    return _replied(group, Reply(caller.pending, HeartbeatResponse()))
 
 
 def _classic_membership(member: ConsumerMember) -> ClassicMembership:
@@ -298,10 +286,8 @@ def _request_rejoin(
     """Reply REBALANCE_IN_PROGRESS. The rejoin timer runs from the first such reply."""
     key = timer_key(JOIN, group, member.member_id)
     if context.timers.deadline(key) is None:
-        set_timer(context, key, member.metadata.rebalance_ms, now)
-    return GroupTransition(
-        group, CommandOutcome(replies=(caller.pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS),))
-    )
+        context.set_timer(key, member.metadata.rebalance_ms, now)
+    return _replied(group, caller.pending.rejection(ErrorCode.REBALANCE_IN_PROGRESS))
 
 
 # LeaveGroup
@@ -311,22 +297,15 @@ def leave(
     context: GroupContext, group: ConsumerGroup, request: LeaveGroupRequest, caller: ClassicCaller, now: Now
 ) -> GroupTransition:
     validate_group_id(request.group_id)
-    is_single = caller.version < _MANY_MEMBERS_FROM
-    identities = [MemberIdentity(request.member_id)] if is_single else request.members
+    identities = leaving_members(request, caller)
     leaving: dict[str, ConsumerMember] = {}
     responses = [_leave_one(group, identity, leaving) for identity in identities]
     transition = GroupTransition(group, EMPTY_OUTCOME)
     if leaving:
         reasons = "; ".join(_reasons(identities, responses))
         transition = remove(context, group, list(leaving.values()), reasons, now)
-    reply = (
-        LeaveGroupResponse(error_code=responses[0].error_code)
-        if is_single
-        else LeaveGroupResponse(members=responses)
-    )
-    return GroupTransition(
-        transition.group, transition.outcome + CommandOutcome(replies=(Reply(caller.pending, reply),))
-    )
+    reply = Reply(caller.pending, leave_response(responses, caller))
+    return GroupTransition(transition.group, transition.outcome + CommandOutcome(replies=(reply,)))
 
 
 def _leave_one(
@@ -350,7 +329,7 @@ def _leave_one(
 
 def _reasons(identities: Collection[MemberIdentity], responses: Collection[MemberResponse]) -> list[str]:
     return [
-        f"{answer.member_id} left: {identity.reason}" if identity.reason else f"{answer.member_id} left"
+        leave_reason(answer.member_id, identity)
         for identity, answer in zip(identities, responses, strict=True)
         if not answer.error_code
     ]

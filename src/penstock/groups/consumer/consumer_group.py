@@ -20,12 +20,18 @@ Rule 3: what every heartbeat needs is kept as a counter or a set, and not recomp
 
 from collections.abc import Collection, Iterator, Mapping, Set
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import replace
 
 from penstock.coordinator.outcome import WaitingRequest
-from penstock.groups.consumer.assignment import EMPTY, Assignment, parse_assignment, reuse_equal_parts, weigh
+from penstock.groups.consumer.assignment import (
+    EMPTY,
+    Assignment,
+    assignment_memory,
+    parse_assignment,
+    reuse_equal_parts,
+)
 from penstock.groups.consumer.consumer_member import (
     UNASSIGNED,
     ConsumerMember,
@@ -67,10 +73,6 @@ CONSUMER_KEYS = (
 """Record keys that `ConsumerGroup.replay` handles; each has a `group_id`."""
 
 
-_HELD_TOPIC_BYTES: Final = 150
-"""Estimated memory of a topic in `holders`, beside its partitions."""
-
-
 class ConsumerState(Enum):
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -83,33 +85,6 @@ class ConsumerState(Enum):
 
 
 class ConsumerGroup:
-    __slots__ = (
-        "assignment_bytes",
-        "assignment_epoch",
-        "assignor_votes",
-        "classic_count",
-        "classic_support",
-        "epoch",
-        "epoch_changed_ms",
-        "group_id",
-        "holder_bytes",
-        "holders",
-        "is_deleted",
-        "left_temporarily",
-        "member_bytes",
-        "members",
-        "metadata_bytes",
-        "metadata_hash",
-        "needs_topic_refresh",
-        "rebalances",
-        "resolving",
-        "stale_regexes",
-        "static_members",
-        "subscribed",
-        "target",
-        "unreconciled",
-    )
-
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.is_deleted = False
@@ -127,7 +102,6 @@ class ConsumerGroup:
         self.holders: dict[TopicId, dict[int, str]] = {}
         self.subscribed = SubscribedTopics()
         """Subscribed topics, and the topics that regular expressions matched."""
-        self.assignor_votes: dict[str, int] = {}
         self.classic_support: dict[str, int] = {}
         self.classic_count = 0
         self.unreconciled: set[str] = set()
@@ -135,9 +109,7 @@ class ConsumerGroup:
         self.metadata_bytes = 0
         """Estimated size of the member metadata in the log."""
         self.member_bytes = 0
-        """Estimated memory of the member metadata; the next two are for assignments and holders."""
-        self.assignment_bytes = 0
-        self.holder_bytes = 0
+        """Estimated memory of the members and their assignments."""
         # Volatile
         self.rebalances = RebalanceHistory()
         self.needs_topic_refresh = True
@@ -189,8 +161,9 @@ class ConsumerGroup:
     def memory_bytes(self) -> int:
         """Estimated memory. It can far exceed request sizes: a short expression can match many topics."""
         resolving = sum(resolving.memory_bytes for resolving in self.resolving.values())
-        partitions = self.assignment_bytes + self.holder_bytes
-        return self.member_bytes + partitions + self.subscribed.memory_bytes + resolving
+        # Tables do not shrink when members leave or topics go.
+        tables = sum(table.__sizeof__() for table in (self.members, self.target, self.holders))
+        return self.member_bytes + tables + self.subscribed.memory_bytes + resolving
 
     def holder(self, topic_id: TopicId, partition: int) -> str | None:
         return self.holders.get(topic_id, {}).get(partition)
@@ -216,48 +189,37 @@ class ConsumerGroup:
 
     # The log
 
-    def replay(self, key: RecordKey[Struct], value: Struct | None, timestamp_ms: int) -> None:
-        """Apply a record of this group whose key is one of `CONSUMER_KEYS`."""
-        match key, value:
-            case ConsumerGroupMetadataKey(), _:
-                assert value is None or isinstance(value, ConsumerGroupMetadataValue)
-                self.replay_metadata(value, timestamp_ms)
-            case ConsumerGroupMemberMetadataKey(), _:
-                assert value is None or isinstance(value, ConsumerGroupMemberMetadataValue)
-                self.replay_member(key.member_id, value)
-            case ConsumerGroupTargetAssignmentMetadataKey(), _:
-                assert value is None or isinstance(value, ConsumerGroupTargetAssignmentMetadataValue)
-                self.replay_target_metadata(value)
-            case ConsumerGroupTargetAssignmentMemberKey(), _:
-                assert value is None or isinstance(value, ConsumerGroupTargetAssignmentMemberValue)
-                self.replay_target(key.member_id, value)
-            case ConsumerGroupCurrentMemberAssignmentKey(), _:
-                assert value is None or isinstance(value, ConsumerGroupCurrentMemberAssignmentValue)
-                self.replay_current_assignment(key.member_id, value)
-            case ConsumerGroupRegularExpressionKey(), _:
-                assert value is None or isinstance(value, ConsumerGroupRegularExpressionValue)
-                self.replay_regex(key.regular_expression, value)
+    def replay(self, key: RecordKey[Struct], value: Any, timestamp_ms: int) -> None:
+        """Apply a record of this group whose key is one of `CONSUMER_KEYS`; `value` has the key's class."""
+        match key:
+            case ConsumerGroupMetadataKey():
+                self._replay_metadata(value, timestamp_ms)
+            case ConsumerGroupMemberMetadataKey():
+                self._replay_member(key.member_id, value)
+            case ConsumerGroupTargetAssignmentMetadataKey():
+                self._replay_target_metadata(value)
+            case ConsumerGroupTargetAssignmentMemberKey():
+                self._replay_target(key.member_id, value)
+            case ConsumerGroupCurrentMemberAssignmentKey():
+                self._replay_current_assignment(key.member_id, value)
+            case ConsumerGroupRegularExpressionKey():
+                self._replay_regex(key.regular_expression, value)
 
-    def replay_metadata(self, value: ConsumerGroupMetadataValue | None, timestamp_ms: int) -> None:
+    def _replay_metadata(self, value: ConsumerGroupMetadataValue | None, timestamp_ms: int) -> None:
         self.is_deleted = value is None
         if value is not None:
             self.epoch = value.epoch
             self.metadata_hash = value.metadata_hash
             self.epoch_changed_ms = timestamp_ms
 
-    def replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
+    def _replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
         if value is None:
             self._put(member_id, None)
         else:
-            current_assignment = (
-                self.members[member_id].current_assignment if member_id in self.members else UNASSIGNED
-            )
-            self._put(
-                member_id,
-                ConsumerMember(member_id, ConsumerMemberMetadata.from_value(value), current_assignment),
-            )
+            known = self.members.get(member_id) or ConsumerMember(member_id)
+            self._put(member_id, known.with_metadata(ConsumerMemberMetadata.from_value(value)))
 
-    def replay_current_assignment(
+    def _replay_current_assignment(
         self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None
     ) -> None:
         """Apply a current assignment. It may precede the member's metadata: compaction keeps the last of
@@ -271,7 +233,7 @@ class ConsumerGroup:
         assigned = reuse_equal_parts(current_assignment.assigned, self.target_of(member_id))
         self._put(member_id, member.with_assignment(replace(current_assignment, assigned=assigned)))
 
-    def replay_target_metadata(self, value: ConsumerGroupTargetAssignmentMetadataValue | None) -> None:
+    def _replay_target_metadata(self, value: ConsumerGroupTargetAssignmentMetadataValue | None) -> None:
         self.assignment_epoch = 0 if value is None else value.assignment_epoch
         self.unreconciled = {
             member_id
@@ -279,9 +241,9 @@ class ConsumerGroup:
             if not member.is_reconciled(self.assignment_epoch)
         }
 
-    def replay_target(self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None) -> None:
+    def _replay_target(self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None) -> None:
         assignment = EMPTY if value is None else parse_assignment(value.topic_partitions)
-        before_bytes = self._assignment_memory(member_id)
+        before_bytes = self.partitions_memory(member_id)
         if assignment:
             member = self.members.get(member_id)
             self.target[member_id] = reuse_equal_parts(
@@ -289,9 +251,9 @@ class ConsumerGroup:
             )
         else:
             self.target.pop(member_id, None)
-        self.assignment_bytes += self._assignment_memory(member_id) - before_bytes
+        self.member_bytes += self.partitions_memory(member_id) - before_bytes
 
-    def replay_regex(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
+    def _replay_regex(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
         if value is None:
             self.subscribed.resolve(regex, None)
             self.stale_regexes.discard(regex)
@@ -303,12 +265,12 @@ class ConsumerGroup:
     # Derived state
 
     def _put(self, member_id: str, after: ConsumerMember | None) -> None:
-        before, before_bytes = self.members.get(member_id), self._assignment_memory(member_id)
+        before, before_bytes = self.members.get(member_id), self.partitions_memory(member_id)
         if after is None:
             self.members.pop(member_id, None)
         else:
             self.members[member_id] = after
-        self.assignment_bytes += self._assignment_memory(member_id) - before_bytes
+        self.member_bytes += self.partitions_memory(member_id) - before_bytes
         self._recount(before, after)
         self._index_member(member_id, before, after)
 
@@ -326,8 +288,6 @@ class ConsumerGroup:
         self.metadata_bytes += sign * metadata.weigh(self.group_id, member_id)
         self.member_bytes += sign * metadata.memory_bytes(member_id)
         self.subscribed.count(metadata.subscription, sign)
-        if metadata.assignor is not None:
-            add(self.assignor_votes, metadata.assignor, sign)
         if metadata.classic is not None:
             self.classic_count += sign
             for name in {protocol.name for protocol in metadata.classic.protocols}:
@@ -342,13 +302,12 @@ class ConsumerGroup:
             del self.static_members[instance_id]
         if after is not None and after.metadata.instance_id is not None:
             self.static_members[after.metadata.instance_id] = member_id
-        is_unreconciled = after is not None and not after.is_reconciled(self.assignment_epoch)
-        (self.unreconciled.add if is_unreconciled else self.unreconciled.discard)(member_id)
-        (
-            self.left_temporarily.add
-            if after is not None and after.has_left_temporarily
-            else self.left_temporarily.discard
-        )(member_id)
+        self.unreconciled.discard(member_id)
+        self.left_temporarily.discard(member_id)
+        if after is not None and not after.is_reconciled(self.assignment_epoch):
+            self.unreconciled.add(member_id)
+        if after is not None and after.has_left_temporarily:
+            self.left_temporarily.add(member_id)
         held = before.current_assignment if before else UNASSIGNED
         holds = after.current_assignment if after else UNASSIGNED
         if (held.assigned, held.revoking) != (holds.assigned, holds.revoking):
@@ -364,38 +323,20 @@ class ConsumerGroup:
                     del holders[partition]
             if not holders and topic_id in self.holders:
                 del self.holders[topic_id]
-                self.holder_bytes -= _HELD_TOPIC_BYTES + holders.__sizeof__()
 
     def _add_holder(self, member_id: str, current_assignment: MemberAssignment) -> None:
         for topic_id, partitions in _held_partitions(current_assignment):
-            taken = dict.fromkeys(partitions, member_id)
-            holders = self.holders.get(topic_id)
-            if holders is None:
-                self.holders[topic_id] = taken
-                self.holder_bytes += _HELD_TOPIC_BYTES + taken.__sizeof__()
-            else:
-                self.holder_bytes -= holders.__sizeof__()
-                holders.update(taken)
-                self.holder_bytes += holders.__sizeof__()
+            self.holders.setdefault(topic_id, {}).update(dict.fromkeys(partitions, member_id))
 
-    def _assignment_memory(self, member_id: str) -> int:
-        """Estimated memory of a member's target and current assignment."""
+    def partitions_memory(self, member_id: str) -> int:
+        """Estimated memory of a member's target and current assignment, and of its entries in `holders`."""
         target, member = self.target_of(member_id), self.members.get(member_id)
         current_assignment = member.current_assignment if member else UNASSIGNED
-        return weigh(target) + weigh(current_assignment.assigned, target) + weigh(current_assignment.revoking)
-
-    def durable(self) -> dict[str, Any]:
-        """All durable state, for comparison."""
-        other = {
-            "rebalances",
-            "needs_topic_refresh",
-            "stale_regexes",
-            "resolving",
-            "holder_bytes",
-            "subscribed",
-        }
-        durable = {name: getattr(self, name) for name in self.__slots__ if name not in other}
-        return {**durable, "subscribed": self.subscribed.durable()}
+        memory = assignment_memory(target) + assignment_memory(current_assignment.revoking)
+        # A member that has reached its target shares it: see `reuse_equal_parts`.
+        if current_assignment.assigned is not target:
+            memory += assignment_memory(current_assignment.assigned)
+        return memory
 
 
 def _held_partitions(current_assignment: MemberAssignment) -> Iterator[tuple[TopicId, frozenset[int]]]:

@@ -6,6 +6,8 @@ Rule 1: a removed member's partitions are free at once. So a member that may sti
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now, StateRecord
 from penstock.groups.classic.rebalance import prepare_rebalance
 from penstock.groups.consumer.assignment import EMPTY
@@ -13,7 +15,6 @@ from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_member import (
     STATIC_LEAVE_EPOCH,
     ConsumerMember,
-    MemberAssignment,
     MemberState,
 )
 from penstock.groups.consumer.consumer_records import (
@@ -81,20 +82,13 @@ def leave_temporarily(
     context: GroupContext, group: ConsumerGroup, member: ConsumerMember, now: Now
 ) -> GroupTransition:
     """Mark a static member that will return: its partitions stay assigned for one session timeout."""
-    current_assignment = member.current_assignment
-    gone = MemberAssignment(
-        STATIC_LEAVE_EPOCH,
-        current_assignment.previous_epoch,
-        MemberState.STABLE,
-        current_assignment.assigned,
-        EMPTY,
+    gone = replace(
+        member.current_assignment, epoch=STATIC_LEAVE_EPOCH, state=MemberState.STABLE, revoking=EMPTY
     )
     cancel_timers(context, group, member.member_id)
     refresh_session(context, group, member, now)
-    return GroupTransition(
-        group,
-        CommandOutcome(records=(current_assignment_record(group.group_id, member.with_assignment(gone)),)),
-    )
+    record = current_assignment_record(group.group_id, member.with_assignment(gone))
+    return GroupTransition(group, CommandOutcome(records=(record,)))
 
 
 def expire(

@@ -16,11 +16,12 @@ import msgspec
 
 from penstock.groups.classic.classic_member import (
     ClassicProtocol,
-    protocols_memory_bytes,
+    protocols_memory,
     protocols_metadata_bytes,
 )
 from penstock.groups.consumer.assignment import EMPTY, Assignment, parse_assignment, sorted_topics
 from penstock.groups.group_context import ClientInfo
+from penstock.groups.memory_estimates import MEMBER_BYTES, text_memory, texts_memory
 from penstock.groups.records import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -35,8 +36,6 @@ STATIC_LEAVE_EPOCH: Final = -2
 """Member epoch of a static member that left temporarily."""
 
 _MEMBER_BYTES: Final = 128
-_MEMBER_MEMORY_BYTES: Final = 1_500
-"""Estimated memory beside strings and partitions: a member is in several tables and has timers."""
 _RECORDS_PER_MEMBER: Final = 3
 """Records per member, each with the group id and the member id in its key."""
 
@@ -122,9 +121,8 @@ class ConsumerMemberMetadata(msgspec.Struct, frozen=True):
 
     def memory_bytes(self, member_id: str) -> int:
         """Estimated memory."""
-        texts = sum(text.__sizeof__() for text in self._texts() if text)
-        told = protocols_memory_bytes(self.classic.protocols) if self.classic else 0
-        return _MEMBER_MEMORY_BYTES + _RECORDS_PER_MEMBER * member_id.__sizeof__() + texts + told
+        texts = _RECORDS_PER_MEMBER * text_memory(member_id) + texts_memory(filter(None, self._texts()))
+        return MEMBER_BYTES + texts + (protocols_memory(self.classic.protocols) if self.classic else 0)
 
     def _texts(self) -> tuple[str | None, ...]:
         names, regex = self.subscription

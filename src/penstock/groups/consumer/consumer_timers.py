@@ -24,15 +24,11 @@ def timer_key(kind: str, group: ConsumerGroup, member_id: str) -> TimerKey:
     return TimerKey(kind, group.group_id, member_id)
 
 
-def set_timer(context: GroupContext, key: TimerKey, delay_ms: int, now: Now) -> None:
-    context.timers.set(key, now.monotonic + delay_ms / 1000)
-
-
 def refresh_session(context: GroupContext, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
     """Restart a member's session timer."""
     classic = member.metadata.classic
     session_ms = (classic or context.consumer_config(group.group_id)).session_ms
-    set_timer(context, timer_key(SESSION, group, member.member_id), session_ms, now)
+    context.set_timer(timer_key(SESSION, group, member.member_id), session_ms, now)
 
 
 def set_rebalance_timer(
@@ -41,7 +37,7 @@ def set_rebalance_timer(
     """Start or cancel the rebalance timer after an assignment change. Classic members have the join timer."""
     key = timer_key(REBALANCE, group, member.member_id)
     if member.current_assignment.state is MemberState.UNREVOKED and member.metadata.classic is None:
-        set_timer(context, key, member.metadata.rebalance_ms, now)
+        context.set_timer(key, member.metadata.rebalance_ms, now)
     else:
         context.timers.cancel(key)
 

@@ -25,7 +25,7 @@ def describe(group: ConsumerGroup, topics: TopicsImage, assignors: Collection[st
         group_state=str(group.state),
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor_name=preferred_assignor(group.assignor_votes, assignors),
+        assignor_name=preferred_assignor(group.members.values(), assignors),
         members=[_member(group, member, topics) for member in group.members.values()],
     )
 

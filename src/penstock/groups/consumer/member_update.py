@@ -11,6 +11,8 @@ Rule 2: everything that can be rejected is rejected first.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from penstock.coordinator.outcome import Now, StateRecord
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.consumer.assignment import Assignment
@@ -66,7 +68,6 @@ class MemberReport(NamedTuple):
 class MemberUpdate(NamedTuple):
     records: list[StateRecord]
     member: ConsumerMember
-    assignment_epoch: int
     is_stable: bool
     """True: every member that has not left temporarily reads its target."""
 
@@ -101,7 +102,7 @@ def update_member(
     is_stable = _is_stable(group, change, member, target.epoch)
     _count_rebalance(group, change, is_bumped, is_stable, now)
     group.needs_topic_refresh = False
-    return MemberUpdate(records, member, target.epoch, is_stable)
+    return MemberUpdate(records, member, is_stable)
 
 
 def _membership_records(group: ConsumerGroup, change: MemberChange) -> list[StateRecord]:
@@ -271,6 +272,4 @@ def _reason(change: MemberChange) -> str:
 
 def rejoin_assignment(current_assignment: MemberAssignment) -> MemberAssignment:
     """Assignment of a static member that rejoins: its partitions stay, and its epochs restart at 0."""
-    return MemberAssignment(
-        0, 0, current_assignment.state, current_assignment.assigned, current_assignment.revoking
-    )
+    return replace(current_assignment, epoch=0, previous_epoch=0)

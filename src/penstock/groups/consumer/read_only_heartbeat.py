@@ -29,13 +29,13 @@ def read_only_heartbeat(
     now: Now,
 ) -> CommandOutcome:
     if not isinstance(group, ConsumerGroup) or request.member_epoch <= JOIN_GROUP_EPOCH:
-        raise _not_writable()
+        raise not_writable()
     member = find_member(group, request.member_id, request.instance_id)
     # Before the rejection below: a report that cannot be stored still proves that the member lives.
     if request.member_epoch == member.epoch:
         refresh_session(context, group, member, now)
     if request.member_epoch != member.epoch or _has_changes(member, request):
-        raise _not_writable()
+        raise not_writable()
     is_asking = request.topic_partitions is not None
     response = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
@@ -46,7 +46,7 @@ def read_only_heartbeat(
     return CommandOutcome(replies=(Reply(caller.pending, response),))
 
 
-def _not_writable() -> ApiError:
+def not_writable() -> ApiError:
     return ApiError(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         "nothing can be written: the disk is full, or too few replicas are in sync",

@@ -80,7 +80,6 @@ def _moved(
     assigned: Assignment,
     revoking: Assignment,
 ) -> MemberAssignment:
-    previous = (
-        current_assignment.previous_epoch if epoch == current_assignment.epoch else current_assignment.epoch
-    )
+    has_moved = epoch != current_assignment.epoch
+    previous = current_assignment.epoch if has_moved else current_assignment.previous_epoch
     return MemberAssignment(epoch, previous, state, assigned, revoking)

@@ -69,8 +69,6 @@ def compile_regex(regex: str) -> Any:
 class RegexResolver:
     """A resolution in progress."""
 
-    __slots__ = ("_chunk_work_max", "_expression", "_found", "_remaining", "_size")
-
     def __init__(self, regex: str, names: Iterable[str], chunk_work_max: int = REGEX_CHUNK_WORK_MAX) -> None:
         self._chunk_work_max = chunk_work_max
         self._expression = compile_regex(regex)

@@ -14,17 +14,18 @@ from typing import Final, TypeVar
 
 from penstock.groups.consumer.consumer_member import Subscription
 from penstock.groups.consumer.regex import ResolvedRegularExpression
+from penstock.groups.memory_estimates import text_memory, texts_memory
 
 K = TypeVar("K")
 
 _EXPRESSION_BYTES: Final = 500
-"""Estimated memory of a resolved expression beside its text and its topics."""
+_MATCH_BYTES: Final = 130
+"""Estimated memory of a resolved expression beside its text and its matches, and of a match beside its
+name."""
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class SubscribedTopics:
-    __slots__ = ("_counts", "_regex_bytes", "_text_bytes", "regex_users", "regexes", "subscriptions")
-
     def __init__(self) -> None:
         self.subscriptions: dict[Subscription, int] = {}
         """Number of members per subscription."""
@@ -38,10 +39,8 @@ class SubscribedTopics:
     @property
     def memory_bytes(self) -> int:
         """Estimated memory, without the members' own strings."""
+        # A dict does not shrink when its keys go: its size is asked for, and not estimated from their number.
         return self._counts.__sizeof__() + self._text_bytes + self._regex_bytes
-
-    def durable(self) -> tuple[object, ...]:
-        return (self.subscriptions, self.regex_users, self.regexes, self._counts)
 
     # Queries
 
@@ -109,9 +108,9 @@ class SubscribedTopics:
             # Added before subtracted: topics in both must not drop to zero.
             self._count_topics(after, 1)
             self._count_topics(before, -1)
-        sets = {id(each.topics): each.topics.__sizeof__() for each in self.regexes.values()}
-        texts = sum(_EXPRESSION_BYTES + regex.__sizeof__() for regex in self.regexes)
-        self._regex_bytes = texts + sum(sets.values())
+        sets = {id(each.topics): len(each.topics) for each in self.regexes.values()}
+        texts = _EXPRESSION_BYTES * len(self.regexes) + texts_memory(self.regexes)
+        self._regex_bytes = texts + _MATCH_BYTES * sum(sets.values())
 
     def _shared(self, topics: frozenset[str]) -> frozenset[str]:
         for known in self.regexes.values():
@@ -122,7 +121,7 @@ class SubscribedTopics:
     def _count_topics(self, names: Collection[str], sign: int) -> None:
         for name in names:
             if add(self._counts, name, sign):
-                self._text_bytes += sign * name.__sizeof__()
+                self._text_bytes += sign * text_memory(name)
 
 
 def _add_all(counts: dict[str, int], names: Iterable[str], sign: int) -> None:

@@ -1,5 +1,6 @@
 """The target assignment of a consumer group, computed for a new group epoch."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
@@ -29,19 +30,10 @@ def topics_hash(names: Iterable[str], topics: TopicsImage) -> int:
     return int.from_bytes(digest.digest(), "big", signed=True)
 
 
-def preferred_assignor(votes: Mapping[str, int], allowed: Collection[str]) -> str:
+def preferred_assignor(members: Iterable[ConsumerMember], allowed: Collection[str]) -> str:
     """The assignor with the most votes; on a tie, the first one in the configuration."""
-    default = next(iter(allowed))
-    return max(allowed, key=lambda name: votes.get(name, 0), default=default)
-
-
-def votes_of(members: Iterable[ConsumerMember]) -> dict[str, int]:
-    votes: dict[str, int] = {}
-    for member in members:
-        name = member.metadata.assignor
-        if name is not None:
-            votes[name] = votes.get(name, 0) + 1
-    return votes
+    votes = Counter(member.metadata.assignor for member in members)
+    return max(allowed, key=lambda name: votes[name])
 
 
 def compute_target(
@@ -66,5 +58,5 @@ def compute_target(
         topic_id: len(topics.by_id[topic_id].partitions)
         for topic_id in frozenset[TopicId]().union(*topic_ids_of.values())
     }
-    assignor = preferred_assignor(votes_of(group.members.values()), assignors)
+    assignor = preferred_assignor(group.members.values(), assignors)
     return ASSIGNORS[assignor](GroupSpec(specs, counts))

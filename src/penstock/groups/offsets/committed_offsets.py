@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.coordinator.outcome import StateRecord
+from penstock.groups.memory_estimates import text_memory
 from penstock.groups.records import (
     LegacyOffsetCommitKey,
     LegacyOffsetCommitValue,
@@ -36,7 +37,7 @@ class OffsetAndMetadata(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def memory_bytes(self) -> int:
-        return _OFFSET_BYTES + len(self.metadata)
+        return _OFFSET_BYTES + text_memory(self.metadata)
 
     def is_for_topic(self, topic_id: TopicId) -> bool:
         """Whether this offset is of that topic, and not of an earlier topic of the same name."""
@@ -59,8 +60,6 @@ _NO_OFFSETS: GroupOffsets = {}
 
 
 class CommittedOffsets:
-    __slots__ = ("_by_group", "_ids", "_topics", "memory_bytes")
-
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, dict[int, OffsetAndMetadata]]] = {}
         self._topics: dict[str, str] = {}

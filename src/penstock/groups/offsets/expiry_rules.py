@@ -55,8 +55,6 @@ def parse_time_record(value: bytes | None) -> int:
 class TrustedClock:
     """Wall clock for decisions that delete data: it follows a forward jump only after a day."""
 
-    __slots__ = ("_ahead_ms", "_has_jumped", "_last", "_latest", "_restored_ms", "_trusted_at")
-
     def __init__(self) -> None:
         self._last: Now | None = None
         self._restored_ms = NO_TIMESTAMP

@@ -149,8 +149,8 @@ class ExpiryScan:
         if isinstance(group, ConsumerGroup):
             consumer_timers.end(self._context, group)
             return [*unreadable, *group_tombstones(group)]
-        ended = classic_timers.end(self._context, group, now)
-        assert not ended.replies, "nobody waits in a group without members"
+        rejections = classic_timers.end(self._context, group, now)
+        assert not rejections, "nobody waits in a group without members"
         return [*unreadable, StateRecord(encode_key(GroupMetadataKey(group.group_id)), None)]
 
 

@@ -53,13 +53,6 @@ class PartitionLag(NamedTuple):
     drain_ms: int | None = None
     """None if the group does not advance."""
 
-    @property
-    def next_offset(self) -> Offset | None:
-        """First unread offset; None if there is none."""
-        if not self.behind or self.span is None or self.committed is None:
-            return None
-        return max(self.committed, self.span.start)
-
     def with_age(self, timestamp_ms: int | None, now_ms: int) -> "PartitionLag":
         """Set the age from the timestamp of the first unread record. Producer clocks may be ahead of ours."""
         age_ms = None if timestamp_ms is None else max(now_ms - timestamp_ms, 0)

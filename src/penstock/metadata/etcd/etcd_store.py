@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from penstock.host.http_endpoints import HttpEndpoints, client_tls
+from penstock.host.http_endpoints import HttpEndpoints
 from penstock.host.metadata_store import (
     CommittedTransaction,
     Compare,
@@ -27,6 +27,7 @@ from penstock.host.metadata_store import (
     StoreUnavailable,
     require_well_formed,
 )
+from penstock.host.tls import ClientTls
 from penstock.limits import ETCD_PAGE_ENTRIES, ETCD_PATIENCE_MS_MAX
 from penstock.metadata.etcd.client import EtcdClient, LeaseNotFound
 from penstock.metadata.etcd.messages import (
@@ -70,7 +71,7 @@ class EtcdStore:
         patience_ms_max: int = ETCD_PATIENCE_MS_MAX,
     ) -> None:
         """ConfigError if a file named in the URL cannot be used."""
-        tls = None if url.tls is None else client_tls(*url.tls)
+        tls = None if url.tls is None else ClientTls(*url.tls).context()
         endpoints = HttpEndpoints(url.base_urls, tls)
         self._client = EtcdClient(endpoints, url.user, url.password, patience_ms_max)
         self._root = url.root

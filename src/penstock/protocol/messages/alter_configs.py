@@ -1,9 +1,6 @@
 """AlterConfigs: api key 33, versions 0 to 2, flexible from 2.
 
 Replaces the whole configuration of a resource. IncrementalAlterConfigs is its successor.
-
-Versions
-    2   flexible encoding
 """
 
 from __future__ import annotations
@@ -41,7 +38,6 @@ class AlterConfigsResponse(Struct):
 
 ALTER_CONFIGS = Api(
     key=33,
-    name="AlterConfigs",
     versions=(0, 2),
     flexible=2,
     request=AlterConfigsRequest,

@@ -1,9 +1,6 @@
 """AlterPartitionReassignments: api key 45, versions 0 to 1, flexible throughout.
 
 Starts or cancels moving replicas of partitions to other brokers.
-
-Versions
-    1   the request may require an unchanged number of replicas
 """
 
 from __future__ import annotations
@@ -50,7 +47,6 @@ class AlterPartitionReassignmentsResponse(Struct):
 
 ALTER_PARTITION_REASSIGNMENTS = Api(
     key=45,
-    name="AlterPartitionReassignments",
     versions=(0, 1),
     flexible=0,
     request=AlterPartitionReassignmentsRequest,

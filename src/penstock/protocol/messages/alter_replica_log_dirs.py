@@ -1,9 +1,6 @@
 """AlterReplicaLogDirs: api key 34, versions 1 to 2, flexible from 2.
 
 Moves replicas of a broker to others of its log directories.
-
-Versions
-    2   flexible encoding
 """
 
 from __future__ import annotations
@@ -42,7 +39,6 @@ class AlterReplicaLogDirsResponse(Struct):
 
 ALTER_REPLICA_LOG_DIRS = Api(
     key=34,
-    name="AlterReplicaLogDirs",
     versions=(1, 2),
     flexible=2,
     request=AlterReplicaLogDirsRequest,

@@ -3,8 +3,6 @@
 Returns the APIs and versions that this broker supports. The first request on every connection.
 
 Versions
-    1   throttle time
-    3   flexible encoding, client software name, features
     4   supported features may start at level 0
 """
 
@@ -50,7 +48,6 @@ class ApiVersionsResponse(Struct):
 
 API_VERSIONS = Api(
     key=18,
-    name="ApiVersions",
     versions=(0, 4),
     flexible=3,
     request=ApiVersionsRequest,

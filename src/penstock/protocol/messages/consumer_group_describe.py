@@ -75,7 +75,6 @@ class ConsumerGroupDescribeResponse(Struct):
 
 CONSUMER_GROUP_DESCRIBE = Api(
     key=69,
-    name="ConsumerGroupDescribe",
     versions=(0, 1),
     flexible=0,
     request=ConsumerGroupDescribeRequest,

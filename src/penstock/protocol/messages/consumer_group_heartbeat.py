@@ -49,7 +49,6 @@ class ConsumerGroupHeartbeatResponse(Struct):
 
 CONSUMER_GROUP_HEARTBEAT = Api(
     key=68,
-    name="ConsumerGroupHeartbeat",
     versions=(0, 1),
     flexible=0,
     request=ConsumerGroupHeartbeatRequest,

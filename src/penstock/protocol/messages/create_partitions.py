@@ -3,7 +3,6 @@
 Raises the number of partitions of existing topics.
 
 Versions
-    2   flexible encoding
     3   THROTTLING_QUOTA_EXCEEDED
 """
 
@@ -41,7 +40,6 @@ class CreatePartitionsResponse(Struct):
 
 CREATE_PARTITIONS = Api(
     key=37,
-    name="CreatePartitions",
     versions=(0, 3),
     flexible=2,
     request=CreatePartitionsRequest,

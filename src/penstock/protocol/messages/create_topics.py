@@ -4,8 +4,6 @@ Creates topics, each with a count of partitions or an explicit assignment.
 
 Versions
     4   counts of -1 mean the broker's defaults
-    5   flexible encoding, the reply lists the configuration
-    7   topic ids in the reply
 """
 
 from __future__ import annotations
@@ -77,7 +75,6 @@ class CreateTopicsResponse(Struct):
 
 CREATE_TOPICS = Api(
     key=19,
-    name="CreateTopics",
     versions=(2, 7),
     flexible=5,
     request=CreateTopicsRequest,

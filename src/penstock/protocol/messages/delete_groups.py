@@ -1,9 +1,6 @@
 """DeleteGroups: api key 42, versions 0 to 2, flexible from 2.
 
 Deletes empty groups together with their offsets.
-
-Versions
-    2   flexible encoding
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ class DeleteGroupsResponse(Struct):
 
 DELETE_GROUPS = Api(
     key=42,
-    name="DeleteGroups",
     versions=(0, 2),
     flexible=2,
     request=DeleteGroupsRequest,

@@ -1,9 +1,6 @@
 """DeleteRecords: api key 21, versions 0 to 2, flexible from 2.
 
 Moves the log start offset forward, so that everything before it may be removed.
-
-Versions
-    2   flexible encoding
 """
 
 from __future__ import annotations
@@ -44,7 +41,6 @@ class DeleteRecordsResponse(Struct):
 
 DELETE_RECORDS = Api(
     key=21,
-    name="DeleteRecords",
     versions=(0, 2),
     flexible=2,
     request=DeleteRecordsRequest,

@@ -1,11 +1,6 @@
 """DeleteTopics: api key 20, versions 1 to 6, flexible from 4.
 
 Deletes topics by name or by id.
-
-Versions
-    4   flexible encoding
-    5   error message
-    6   topic ids
 """
 
 from __future__ import annotations
@@ -41,7 +36,6 @@ class DeleteTopicsResponse(Struct):
 
 DELETE_TOPICS = Api(
     key=20,
-    name="DeleteTopics",
     versions=(1, 6),
     flexible=4,
     request=DeleteTopicsRequest,

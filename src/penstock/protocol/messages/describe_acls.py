@@ -3,7 +3,6 @@
 Lists the access control entries that match a filter.
 
 Versions
-    2   flexible encoding
     3   user resources
 """
 
@@ -47,7 +46,6 @@ class DescribeAclsResponse(Struct):
 
 DESCRIBE_ACLS = Api(
     key=29,
-    name="DescribeAcls",
     versions=(1, 3),
     flexible=2,
     request=DescribeAclsRequest,

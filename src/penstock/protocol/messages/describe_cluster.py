@@ -1,10 +1,6 @@
 """DescribeCluster: api key 60, versions 0 to 2, flexible throughout.
 
 Returns the cluster id, the brokers and the controller.
-
-Versions
-    1   endpoint type
-    2   fenced brokers may be listed
 """
 
 from __future__ import annotations
@@ -51,7 +47,6 @@ class DescribeClusterResponse(Struct):
 
 DESCRIBE_CLUSTER = Api(
     key=60,
-    name="DescribeCluster",
     versions=(0, 2),
     flexible=0,
     request=DescribeClusterRequest,

@@ -1,11 +1,6 @@
 """DescribeConfigs: api key 32, versions 1 to 4, flexible from 4.
 
 Lists the configuration of topics and brokers, with the source of each value.
-
-Versions
-    1   source and synonyms
-    3   type and documentation
-    4   flexible encoding
 """
 
 from __future__ import annotations
@@ -59,7 +54,6 @@ class DescribeConfigsResponse(Struct):
 
 DESCRIBE_CONFIGS = Api(
     key=32,
-    name="DescribeConfigs",
     versions=(1, 4),
     flexible=4,
     request=DescribeConfigsRequest,

@@ -3,10 +3,6 @@
 Describes classic groups: their state and their members.
 
 Versions
-    1   throttle time
-    3   authorised operations
-    4   static membership
-    5   flexible encoding
     6   a group that does not exist is an error, with a message
 """
 
@@ -59,7 +55,6 @@ class DescribeGroupsResponse(Struct):
 
 DESCRIBE_GROUPS = Api(
     key=15,
-    name="DescribeGroups",
     versions=(0, 6),
     flexible=5,
     request=DescribeGroupsRequest,

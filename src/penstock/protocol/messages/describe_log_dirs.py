@@ -1,11 +1,6 @@
 """DescribeLogDirs: api key 35, versions 1 to 4, flexible from 2.
 
 Returns the sizes of the partitions in this broker's log directories.
-
-Versions
-    2   flexible encoding
-    3   top-level error code
-    4   total and usable bytes of each directory
 """
 
 from __future__ import annotations
@@ -52,7 +47,6 @@ class DescribeLogDirsResponse(Struct):
 
 DESCRIBE_LOG_DIRS = Api(
     key=35,
-    name="DescribeLogDirs",
     versions=(1, 4),
     flexible=2,
     request=DescribeLogDirsRequest,

@@ -45,7 +45,6 @@ class DescribeProducersResponse(Struct):
 
 DESCRIBE_PRODUCERS = Api(
     key=61,
-    name="DescribeProducers",
     versions=(0, 0),
     flexible=0,
     request=DescribeProducersRequest,

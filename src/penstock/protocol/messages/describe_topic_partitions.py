@@ -62,7 +62,6 @@ class DescribeTopicPartitionsResponse(Struct):
 
 DESCRIBE_TOPIC_PARTITIONS = Api(
     key=75,
-    name="DescribeTopicPartitions",
     versions=(0, 0),
     flexible=0,
     request=DescribeTopicPartitionsRequest,

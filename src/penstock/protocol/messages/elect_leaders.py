@@ -2,10 +2,6 @@
 
 Elects leaders of partitions: the preferred replica, or an unclean election if no in-sync replica is
 available.
-
-Versions
-    1   election type, and a top-level error code
-    2   flexible encoding
 """
 
 from __future__ import annotations
@@ -45,7 +41,6 @@ class ElectLeadersResponse(Struct):
 
 ELECT_LEADERS = Api(
     key=43,
-    name="ElectLeaders",
     versions=(0, 2),
     flexible=2,
     request=ElectLeadersRequest,

@@ -147,4 +147,4 @@ class FetchResponse(Struct):
     node_endpoints: Annotated[list[NodeEndpoint], versions(16), tagged(0)] = []
 
 
-FETCH = Api(key=1, name="Fetch", versions=(4, 18), flexible=12, request=FetchRequest, response=FetchResponse)
+FETCH = Api(key=1, versions=(4, 18), flexible=12, request=FetchRequest, response=FetchResponse)

@@ -3,9 +3,6 @@
 Returns the coordinator of a group, a transaction or a share group.
 
 Versions
-    1   key type, error message
-    3   flexible encoding
-    4   many keys at once
     6   share groups
 """
 
@@ -43,7 +40,6 @@ class FindCoordinatorResponse(Struct):
 
 FIND_COORDINATOR = Api(
     key=10,
-    name="FindCoordinator",
     versions=(0, 6),
     flexible=3,
     request=FindCoordinatorRequest,

@@ -28,7 +28,6 @@ class GroupReportsResponse(Struct):
 
 GROUP_REPORTS = Api(
     key=20000,
-    name="GroupReports",
     versions=(0, 0),
     flexible=0,
     request=GroupReportsRequest,

@@ -1,11 +1,6 @@
 """Heartbeat: api key 12, versions 0 to 4, flexible from 4.
 
 Keeps the session of a classic group member alive; the reply signals a rebalance.
-
-Versions
-    1   throttle time
-    3   static membership
-    4   flexible encoding
 """
 
 from __future__ import annotations
@@ -29,7 +24,6 @@ class HeartbeatResponse(Struct):
 
 HEARTBEAT = Api(
     key=12,
-    name="Heartbeat",
     versions=(0, 4),
     flexible=4,
     request=HeartbeatRequest,

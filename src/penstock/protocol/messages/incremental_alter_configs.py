@@ -1,9 +1,6 @@
 """IncrementalAlterConfigs: api key 44, versions 0 to 1, flexible from 1.
 
 Sets, deletes, appends to or subtracts from single configuration values.
-
-Versions
-    1   flexible encoding
 """
 
 from __future__ import annotations
@@ -42,7 +39,6 @@ class IncrementalAlterConfigsResponse(Struct):
 
 INCREMENTAL_ALTER_CONFIGS = Api(
     key=44,
-    name="IncrementalAlterConfigs",
     versions=(0, 1),
     flexible=1,
     request=IncrementalAlterConfigsRequest,

@@ -3,8 +3,6 @@
 Assigns the producer id and epoch of an idempotent producer.
 
 Versions
-    2   flexible encoding
-    3   a producer may request a higher epoch
     4   PRODUCER_FENCED
     5   TRANSACTION_ABORTABLE
 """
@@ -32,7 +30,6 @@ class InitProducerIdResponse(Struct):
 
 INIT_PRODUCER_ID = Api(
     key=22,
-    name="InitProducerId",
     versions=(0, 5),
     flexible=2,
     request=InitProducerIdRequest,

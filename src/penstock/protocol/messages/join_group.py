@@ -3,13 +3,7 @@
 Makes a client a member of a classic group; the reply comes when the other members have joined too.
 
 Versions
-    1   separate rebalance timeout
     4   a new member first gets its id (MEMBER_ID_REQUIRED), and joins with it
-    5   static membership
-    6   flexible encoding
-    7   protocol type in the reply; the protocol name may be null
-    8   the reason for joining
-    9   skip_assignment: the leader must not send assignments
 """
 
 from __future__ import annotations
@@ -55,7 +49,6 @@ class JoinGroupResponse(Struct):
 
 JOIN_GROUP = Api(
     key=11,
-    name="JoinGroup",
     versions=(0, 9),
     flexible=6,
     request=JoinGroupRequest,

@@ -1,12 +1,6 @@
 """LeaveGroup: api key 13, versions 0 to 5, flexible from 4.
 
 Removes members from a classic group.
-
-Versions
-    1   throttle time
-    3   many members at once, static ones too
-    4   flexible encoding
-    5   the reason for leaving
 """
 
 from __future__ import annotations
@@ -42,7 +36,6 @@ class LeaveGroupResponse(Struct):
 
 LEAVE_GROUP = Api(
     key=13,
-    name="LeaveGroup",
     versions=(0, 5),
     flexible=4,
     request=LeaveGroupRequest,

@@ -31,7 +31,6 @@ class ListConfigResourcesResponse(Struct):
 
 LIST_CONFIG_RESOURCES = Api(
     key=74,
-    name="ListConfigResources",
     versions=(0, 1),
     flexible=0,
     request=ListConfigResourcesRequest,

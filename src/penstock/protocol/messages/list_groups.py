@@ -1,12 +1,6 @@
 """ListGroups: api key 16, versions 0 to 5, flexible from 3.
 
 Lists the groups of every type that this broker coordinates.
-
-Versions
-    1   throttle time
-    3   flexible encoding
-    4   states, and a filter by state
-    5   types, and a filter by type
 """
 
 from __future__ import annotations
@@ -36,7 +30,6 @@ class ListGroupsResponse(Struct):
 
 LIST_GROUPS = Api(
     key=16,
-    name="ListGroups",
     versions=(0, 5),
     flexible=3,
     request=ListGroupsRequest,

@@ -3,13 +3,9 @@
 Looks up the offset for a timestamp, or for a special one such as earliest or latest.
 
 Versions
-    2   isolation level
-    4   leader epochs
-    6   flexible encoding
     7   timestamp -3: offset of the largest timestamp
     8   timestamp -4: earliest local offset
     9   timestamp -5: last tiered offset
-    10  timeout
     11  timestamp -6: earliest offset pending upload
 """
 
@@ -58,7 +54,6 @@ class ListOffsetsResponse(Struct):
 
 LIST_OFFSETS = Api(
     key=2,
-    name="ListOffsets",
     versions=(1, 11),
     flexible=6,
     request=ListOffsetsRequest,

@@ -39,7 +39,6 @@ class ListPartitionReassignmentsResponse(Struct):
 
 LIST_PARTITION_REASSIGNMENTS = Api(
     key=46,
-    name="ListPartitionReassignments",
     versions=(0, 0),
     flexible=0,
     request=ListPartitionReassignmentsRequest,

@@ -38,7 +38,6 @@ class LogPositionsResponse(Struct):
 
 LOG_POSITIONS = Api(
     key=20001,
-    name="LogPositions",
     versions=(0, 0),
     flexible=0,
     request=LogPositionsRequest,

@@ -4,17 +4,9 @@ Returns the brokers, the topics and the leader of each partition.
 
 Versions
     0   an empty list requests all topics
-    1   null requests all topics; racks, controller, internal topics
-    2   cluster id
-    4   automatic topic creation is a field of the request
-    5   offline replicas
-    7   leader epochs
-    8   authorised operations
-    9   flexible encoding
-    10  topic ids
+    1   null requests all topics
     11  cluster authorised operations moved to DescribeCluster
     12  topics may be requested by id
-    13  top-level error code
 """
 
 from __future__ import annotations
@@ -91,6 +83,4 @@ class MetadataResponse(Struct):
     error_code: Annotated[Int16, versions(13)] = 0
 
 
-METADATA = Api(
-    key=3, name="Metadata", versions=(0, 13), flexible=9, request=MetadataRequest, response=MetadataResponse
-)
+METADATA = Api(key=3, versions=(0, 13), flexible=9, request=MetadataRequest, response=MetadataResponse)

@@ -4,11 +4,7 @@ Commits a group's offsets.
 
 Versions
     5   no retention time: the broker's configuration decides
-    6   leader epoch of the committed offset
-    7   static membership
-    8   flexible encoding
     9   members of consumer groups (KIP-848), which send a member epoch as generation
-    10  topic ids instead of names
 """
 
 from __future__ import annotations
@@ -59,7 +55,6 @@ class OffsetCommitResponse(Struct):
 
 OFFSET_COMMIT = Api(
     key=8,
-    name="OffsetCommit",
     versions=(2, 10),
     flexible=8,
     request=OffsetCommitRequest,

@@ -40,7 +40,6 @@ class OffsetDeleteResponse(Struct):
 
 OFFSET_DELETE = Api(
     key=47,
-    name="OffsetDelete",
     versions=(0, 0),
     flexible=None,
     request=OffsetDeleteRequest,

@@ -4,12 +4,8 @@ Returns committed offsets of groups. Without a list of topics: all offsets of th
 
 Versions
     2   all topics, error code of the group
-    5   leader epoch of the committed offset
-    6   flexible encoding
     7   offsets of open transactions may be rejected as not yet stable
-    8   many groups at once, each with its own error code
     9   members of consumer groups (KIP-848) may send their member epoch, which is then checked
-    10  topic ids instead of names
 
 A topic has the same layout at the top level (versions 1 to 7) and within a group.
 """
@@ -89,7 +85,6 @@ class OffsetFetchResponse(Struct):
 
 OFFSET_FETCH = Api(
     key=9,
-    name="OffsetFetch",
     versions=(1, 10),
     flexible=6,
     request=OffsetFetchRequest,

@@ -1,10 +1,6 @@
 """OffsetForLeaderEpoch: api key 23, versions 2 to 4, flexible from 4.
 
 Returns the end offset of a leader epoch, so that consumers and followers detect truncation.
-
-Versions
-    3   replica id
-    4   flexible encoding
 """
 
 from __future__ import annotations
@@ -49,7 +45,6 @@ class OffsetForLeaderEpochResponse(Struct):
 
 OFFSET_FOR_LEADER_EPOCH = Api(
     key=23,
-    name="OffsetForLeaderEpoch",
     versions=(2, 4),
     flexible=4,
     request=OffsetForLeaderEpochRequest,

@@ -3,12 +3,7 @@
 Writes record batches to partition leaders; the reply has a result per partition.
 
 Versions
-    3   record batch format 2, transactional id
-    5   log start offset
-    8   record errors and an error message per partition
-    9   flexible encoding
-    10  leader hints (KIP-951)
-    13  topic ids instead of names
+    3   record batch format 2
 """
 
 from __future__ import annotations
@@ -90,6 +85,4 @@ class ProduceResponse(Struct):
     node_endpoints: Annotated[list[NodeEndpoint], versions(10), tagged(0)] = []
 
 
-PRODUCE = Api(
-    key=0, name="Produce", versions=(3, 13), flexible=9, request=ProduceRequest, response=ProduceResponse
-)
+PRODUCE = Api(key=0, versions=(3, 13), flexible=9, request=ProduceRequest, response=ProduceResponse)

@@ -1,12 +1,6 @@
 """SyncGroup: api key 14, versions 0 to 5, flexible from 4.
 
 The leader of a classic group sends the assignments; every member gets its own in the reply.
-
-Versions
-    1   throttle time
-    3   static membership
-    4   flexible encoding
-    5   protocol type and name, which both sides check
 """
 
 from __future__ import annotations
@@ -41,7 +35,6 @@ class SyncGroupResponse(Struct):
 
 SYNC_GROUP = Api(
     key=14,
-    name="SyncGroup",
     versions=(0, 5),
     flexible=4,
     request=SyncGroupRequest,

@@ -20,7 +20,6 @@ class UnregisterBrokerResponse(Struct):
 
 UNREGISTER_BROKER = Api(
     key=64,
-    name="UnregisterBroker",
     versions=(0, 0),
     flexible=0,
     request=UnregisterBrokerRequest,

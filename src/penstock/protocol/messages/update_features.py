@@ -38,7 +38,6 @@ class UpdateFeaturesResponse(Struct):
 
 UPDATE_FEATURES = Api(
     key=57,
-    name="UpdateFeatures",
     versions=(0, 2),
     flexible=0,
     request=UpdateFeaturesRequest,

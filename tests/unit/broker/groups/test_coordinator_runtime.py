@@ -1,6 +1,7 @@
 """Shards are loaded whole or not at all, say what they cannot read, and live through a full disk."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -306,9 +307,8 @@ async def test_room_is_what_there_was_no_room_for() -> None:
         it.runner.load()
         await it.loaded()
         it.partition.is_full = True
-        large = CommandOutcome(
-            [StateRecord(b"k", bytes(COORDINATOR_ROOM_BYTES // 80))] * 50, is_divisible=True
-        )
+        it.partition.inner.reconfigure(it.partition.config._replace(max_message_bytes=COORDINATOR_ROOM_BYTES))
+        large = CommandOutcome([StateRecord(b"k", bytes(COORDINATOR_ROOM_BYTES // 80))] * 50)
         it.shard.execute(lambda state, now: large, Client().pending)
         looks = gauge.looks
         await until(lambda: gauge.looks > looks + 2, seconds_max=5)
@@ -318,18 +318,26 @@ async def test_room_is_what_there_was_no_room_for() -> None:
 
 
 async def test_room_that_was_none_is_looked_for_less_often_until_something_is_written() -> None:
-    async with running() as it:
-        waits = []
-        for _ in range(7):
-            it.runner._back_off_if_still_full()
-            waits.append(it.runner._space_check_ms)
-            it.runner._end_at_last_space = it.partition.log.log_end_offset
-        assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
+    async with running(limits=CoordinatorLimits(space_check_ms=20, reload_ms=1)) as it:
+        gauge = it.partition.log = Gauge(it.partition.inner.log)
+        gauge.usable_bytes = 10**9
         it.runner.load()
         await it.loaded()
+        it.partition.is_full = True
+        began = time.monotonic()
+        while time.monotonic() - began < 1:
+            it.put(b"c")
+            await asyncio.sleep(0.001)
+        assert gauge.looks <= 5, "after 20, 40, 80, 160, 320 and 640 ms"
+        it.partition.is_full = False
+        await until(lambda: not it.shard.is_full, seconds_max=5)
+        await it.loaded()
+        assert it.put(b"c") != [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        it.partition.is_full = True
+        looks, began = gauge.looks, time.monotonic()
         it.put(b"c")
-        it.runner._back_off_if_still_full()
-        assert it.runner._space_check_ms == 1_000
+        await until(lambda: gauge.looks > looks, seconds_max=5)
+        assert time.monotonic() - began < 0.6
 
 
 async def test_troubles_are_counted() -> None:

@@ -11,9 +11,8 @@ from penstock.broker.cluster.peer_requests import PeerRequests, PeerUnavailable
 from penstock.broker.groups.log_positions import (
     OFFLINE,
     UNKNOWN,
-    LogPosition,
     LogPositionLookup,
-    PositionQuery,
+    span_of,
 )
 from penstock.broker.replication.replica_fetchers import InterBrokerLink
 from penstock.errors import ErrorCode
@@ -31,8 +30,9 @@ from penstock.protocol.messages.log_positions import (
     FoundPosition,
     LogPositionsRequest,
     LogPositionsResponse,
+    WantedPosition,
 )
-from penstock.types import Offset, TopicId
+from penstock.types import NO_TIMESTAMP, Offset, TopicId
 
 TOPIC = TopicId(b"t" * 16)
 
@@ -72,23 +72,23 @@ def positions(image: ClusterImage, peers: CannedReplies) -> LogPositionLookup:
 
 async def test_each_leader_is_asked_for_what_it_leads() -> None:
     peers = CannedReplies()
-    wanted = [PositionQuery(TOPIC, index, Offset(5)) for index in (0, 1, 2)]
+    wanted = [WantedPosition(TOPIC, index, Offset(5)) for index in (0, 1, 2)]
     found = await positions(led_by(2, 3, 2), peers).find(wanted)
-    assert found == [LogPosition(LogSpan(Offset(3), Offset(9)), 77)] * 3
+    assert found == [FoundPosition(ErrorCode.NONE, 3, 9, 77)] * 3
     assert sorted(peers.asked) == [(2, 2), (3, 1)]
 
 
 async def test_what_a_silent_leader_leads_is_unknown_and_the_rest_is_not() -> None:
-    wanted = [PositionQuery(TOPIC, index, Offset(5)) for index in (0, 1, 2)]
+    wanted = [WantedPosition(TOPIC, index, Offset(5)) for index in (0, 1, 2)]
     found = await positions(led_by(2, 3, 2), CannedReplies(silent={2})).find(wanted)
     assert [found[0], found[2]] == [UNKNOWN, UNKNOWN]
-    assert found[1].span == LogSpan(Offset(3), Offset(9))
+    assert span_of(found[1]) == LogSpan(Offset(3), Offset(9))
 
 
 async def test_a_partition_without_a_leader_is_offline_and_nobody_is_asked() -> None:
     peers = CannedReplies()
-    assert await positions(led_by(-1), peers).find([PositionQuery(TOPIC, 0)]) == [OFFLINE]
-    assert await positions(led_by(2), peers).find([PositionQuery(TOPIC, 9)]) == [OFFLINE]
+    assert await positions(led_by(-1), peers).find([WantedPosition(TOPIC, 0)]) == [OFFLINE]
+    assert await positions(led_by(2), peers).find([WantedPosition(TOPIC, 9)]) == [OFFLINE]
     assert peers.asked == []
 
 
@@ -96,16 +96,16 @@ async def test_a_partition_without_a_leader_is_offline_and_nobody_is_asked() -> 
     ("code", "expected"),
     [(ErrorCode.KAFKA_STORAGE_ERROR, OFFLINE), (ErrorCode.NOT_LEADER_OR_FOLLOWER, UNKNOWN)],
 )
-async def test_a_leader_may_not_know_either(code: ErrorCode, expected: LogPosition) -> None:
+async def test_a_leader_may_not_know_either(code: ErrorCode, expected: FoundPosition) -> None:
     peers = CannedReplies()
     peers.answer = FoundPosition(code)
-    assert await positions(led_by(2), peers).find([PositionQuery(TOPIC, 0)]) == [expected]
+    assert await positions(led_by(2), peers).find([WantedPosition(TOPIC, 0)]) == [expected]
 
 
 async def test_many_partitions_are_asked_for_in_several_questions() -> None:
     peers = CannedReplies()
     image = led_by(*[2] * 2_500)
-    found = await positions(image, peers).find([PositionQuery(TOPIC, index) for index in range(2_500)])
+    found = await positions(image, peers).find([WantedPosition(TOPIC, index) for index in range(2_500)])
     assert len(found) == 2_500
     assert peers.asked == [(2, 1_000), (2, 1_000), (2, 500)]
 
@@ -113,16 +113,16 @@ async def test_many_partitions_are_asked_for_in_several_questions() -> None:
 async def test_of_many_partitions_the_ends_are_known_though_times_come_late() -> None:
     peers = CannedReplies(without_times_after=4)
     image = led_by(*[2] * 2_500)
-    wanted = [PositionQuery(TOPIC, index, Offset(5)) for index in range(2_500)]
+    wanted = [WantedPosition(TOPIC, index, Offset(5)) for index in range(2_500)]
     found = await positions(image, peers).find(wanted)
-    assert [each.span for each in found] == [LogSpan(Offset(3), Offset(9))] * 2_500
-    assert [each.timestamp_ms for each in found] == [77] * 1_000 + [None] * 1_500
+    assert [span_of(each) for each in found] == [LogSpan(Offset(3), Offset(9))] * 2_500
+    assert [each.timestamp for each in found] == [77] * 1_000 + [NO_TIMESTAMP] * 1_500
 
 
 async def test_times_are_only_asked_for_where_records_wait() -> None:
     peers = CannedReplies()
     image = led_by(*[2] * 2_500)
-    wanted = [PositionQuery(TOPIC, index, Offset(5 if index < 3 else 9)) for index in range(2_500)]
+    wanted = [WantedPosition(TOPIC, index, Offset(5 if index < 3 else 9)) for index in range(2_500)]
     await positions(image, peers).find(wanted)
     assert peers.asked == [(2, 1_000), (2, 1_000), (2, 500), (2, 3)]
 
@@ -175,7 +175,7 @@ async def test_a_silent_leader_holds_up_one_page_and_not_the_next(silent_port: i
     found, loop, durations = positions(led_by(2), peers), asyncio.get_running_loop(), []
     for _ in range(3):
         began = loop.time()
-        assert await found.find([PositionQuery(TOPIC, 0)]) == [UNKNOWN]
+        assert await found.find([WantedPosition(TOPIC, 0)]) == [UNKNOWN]
         durations.append(loop.time() - began)
     assert durations[0] >= 1.0
     assert max(durations[1:]) < 0.5

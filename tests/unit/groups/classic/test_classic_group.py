@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.coordinator.outcome import Now
+from penstock.coordinator.outcome import CommandOutcome, Now
 from penstock.errors import ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
 from penstock.groups.classic.classic_timers import end, expire
@@ -212,7 +212,7 @@ def test_whoever_waits_when_a_group_ends_is_answered(state: str) -> None:
         _, second = harness.start_rebalance("a", "b")
         waiting = harness.sync(second)
     assert str(harness.group.state) == state
-    harness.take(end(harness.context, harness.group, harness.now))
+    harness.take(CommandOutcome(replies=end(harness.context, harness.group, harness.now)))
     assert waiting.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
