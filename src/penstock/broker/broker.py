@@ -77,7 +77,8 @@ from penstock.log.data_directory import (
     reject_other_metadata_store,
 )
 from penstock.metadata import levels
-from penstock.metadata.cluster_image import ClusterImage, Endpoint
+from penstock.metadata.cluster_image import ClusterImage
+from penstock.metadata.documents import Endpoint
 from penstock.metadata.embedded_store import EmbeddedStore
 from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import ClusterKeys

@@ -15,6 +15,7 @@ Rule 2: the entries are written unchanged, except the broker's registration, whi
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from penstock.chunks import chunks
 from penstock.controller.broker_lifecycle import adopt
 from penstock.controller.decision import Decision
 from penstock.errors import ConfigError, CorruptData
@@ -54,11 +55,9 @@ def import_transactions(facts: dict[str, bytes], cluster_id: str, changes_max: i
     # Sorted by key, the partitions come before their topics. So an image never shows a topic without its
     # partitions.
     puts = [Put(key, value) for key, value in sorted(facts.items())]
-    size = changes_max - 1
-    for start in range(0, len(puts), size):
+    for some in chunks(puts, changes_max - 1):
         # Every key must be absent: a second adoption that runs at the same time gets a conflict and
         # overwrites nothing.
-        some = puts[start : start + size]
         yield Decision((nobody_came, *(Compare(put.key, ABSENT) for put in some)), tuple(some))
     yield Decision((nobody_came,), (Put(CLUSTER_ID_KEY, cluster_id.encode()),))
 

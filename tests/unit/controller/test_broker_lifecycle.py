@@ -1,9 +1,9 @@
 """Brokers join, are admitted when nothing rests on what they lost, and leave."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.controller.broker_lifecycle import (
     RegistrationRequest,
@@ -20,8 +20,9 @@ from penstock.controller.broker_lifecycle import (
     resign_controller,
     unregister,
 )
+from penstock.controller.configs import alter_broker_config
 from penstock.controller.partitions import every_partition
-from penstock.controller.topics import alter_broker_config, register_broker
+from penstock.controller.topics import register_broker
 from penstock.errors import ErrorCode
 from penstock.host.metadata_store import SessionId
 from penstock.limits import BROKERS_MAX
@@ -32,7 +33,6 @@ from tests.unit.controller.controller_support import (
     EMPTY,
     LISTENERS,
     StoredCluster,
-    accept_any,
     cluster_of,
     refusal,
 )
@@ -224,7 +224,7 @@ def test_how_a_broker_flushed_is_what_its_last_admission_knew() -> None:
 def test_the_setting_of_one_broker_says_how_it_flushed() -> None:
     cluster, leader, second = down_to_one({})
     overrides = {"log.flush.policy": "os"}
-    cluster.commit(alter_broker_config(cluster.image, second, overrides, accept_any))
+    cluster.commit(alter_broker_config(cluster.image, second, overrides))
     cluster.end_session(second)
     cluster.join(second, "second")
     upkeep(cluster)

@@ -2,20 +2,15 @@
 
 from penstock.controller.balance import balancing_moves
 from penstock.controller.broker_lifecycle import become_controller, drain
+from penstock.controller.configs import alter_topic_config
 from penstock.controller.decision import transactions_of
 from penstock.controller.reassignment import Reassignment, reassign
-from penstock.controller.topics import (
-    NewTopicFacts,
-    TopicDefaults,
-    TopicRequest,
-    alter_topic_config,
-    create_topic,
-)
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic
 from penstock.controller.upkeep import Task, UpkeepSettings, deferrable_work, partitions_to_check, urgent_work
 from penstock.host.metadata_store import SessionId
 from penstock.limits import UPKEEP_DECISIONS_MAX
 from penstock.types import TopicId
-from tests.unit.controller.controller_support import StoredCluster, accept_any, cluster_of
+from tests.unit.controller.controller_support import StoredCluster, cluster_of
 from tests.unit.controller.scenarios import shrink, upkeep
 
 SETTINGS = UpkeepSettings()
@@ -81,7 +76,7 @@ def test_only_what_changed_is_looked_at_unless_a_broker_did() -> None:
     assert partitions_to_check(before, cluster.image) == [(cluster.image.topics["t"], cluster.state("t", 2))]
     assert partitions_to_check(before, before) == []
     before = cluster.image
-    cluster.commit(alter_topic_config(cluster.image, "u", {"a": "b"}, accept_any))
+    cluster.commit(alter_topic_config(cluster.image, "u", {"a": "b"}))
     assert partitions_to_check(before, cluster.image) == [(cluster.image.topics["u"], cluster.state("u"))]
     before = cluster.image
     cluster.end_session(3)
@@ -157,7 +152,7 @@ def half_created(cluster: StoredCluster) -> None:
     request = TopicRequest(name="half", partitions=300, replication_factor=1)
     new = NewTopicFacts(TopicId(b"h" * 16), 0)
     defaults = TopicDefaults(1, 1)
-    decision = create_topic(cluster.image, request, new, defaults=defaults, validate_overrides=accept_any)
+    decision = create_topic(cluster.image, request, new, defaults=defaults)
     cluster.commit(transactions_of(decision, 128)[0])
 
 

@@ -20,9 +20,10 @@ Rule 3: while the store is unavailable this broker keeps everything (grace mode)
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
@@ -51,8 +52,8 @@ from penstock.limits import (
 )
 from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.metadata import levels
-from penstock.metadata.cluster_image import ClusterImage, Endpoint
-from penstock.metadata.documents import FeaturesValue, encode
+from penstock.metadata.cluster_image import ClusterImage
+from penstock.metadata.documents import Endpoint, FeaturesValue, encode
 from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
 from penstock.observability.logs import Log
 from penstock.replication.roles import Admission
@@ -284,31 +285,37 @@ class ClusterMembership:
             await self._end(session)
 
 
-class FoundOnDisk(NamedTuple):
-    """State that the previous process left in the data directory."""
-
-    clean_epoch: int
-    start_ids: tuple[str, ...]
-    lost: Inventory
-
-
 def registration(
-    config: BrokerConfig, directory: DataDirectory, listeners: tuple[Listener, ...], found: FoundOnDisk
+    config: BrokerConfig,
+    directory: DataDirectory,
+    listeners: tuple[Listener, ...],
+    *,
+    clean_epoch: int,
+    start_ids: tuple[str, ...],
+    lost: Inventory,
 ) -> RegistrationRequest:
-    """The registration of this broker; `ClusterMembership` adds the incarnation."""
-    lost = {topic_id: tuple(indexes) for topic_id, indexes in found.lost.items()}
-    is_too_much = sum(map(len, lost.values())) > LOST_PARTITIONS_NAMED_MAX
+    """The registration of this broker, with what the previous process left in the data directory.
+
+    `ClusterMembership` adds the incarnation.
+    """
+    named = {topic_id: tuple(indexes) for topic_id, indexes in lost.items()}
+    is_too_much = sum(map(len, named.values())) > LOST_PARTITIONS_NAMED_MAX
     return RegistrationRequest(
         broker_id=config.node.node_id,
         incarnation="",
         directory_id=directory.identity.directory_id,
-        clean_epoch=found.clean_epoch,
-        start_ids=found.start_ids,
+        clean_epoch=clean_epoch,
+        start_ids=start_ids,
         lock=directory.lock_mark,
-        lost={} if is_too_much else lost,
+        lost={} if is_too_much else named,
         has_lost_all=is_too_much,
         flushes_before_ack=config.topic_defaults.flush_policy is FlushPolicy.BEFORE_ACK,
         rack=config.node.rack,
-        endpoints={at.name: Endpoint(at.advertised_host, at.advertised_port) for at in listeners},
+        endpoints=advertised_endpoints(listeners),
         features={levels.FEATURE: levels.NEWEST},
     )
+
+
+def advertised_endpoints(listeners: Iterable[Listener]) -> dict[str, Endpoint]:
+    """The endpoints that this broker registers, by listener name."""
+    return {at.name: Endpoint(at.advertised_host, at.advertised_port) for at in listeners}
