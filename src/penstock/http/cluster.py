@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from penstock.broker.cluster.metadata_changes import MetadataChange
-from penstock.broker.cluster.metadata_service import Decide, MetadataService
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.controller.balance import balancing_moves, evacuation_moves
 from penstock.controller.broker_lifecycle import drain_by_operator, is_drained, undrain
 from penstock.controller.cluster_summary import ClusterSummary, broker_state, survey
+from penstock.controller.decision import Decide
 from penstock.controller.partitions import Partition
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.errors import ApiError, ErrorCode
