@@ -254,10 +254,6 @@ def drain_by_operator(image: ClusterImage, broker_id: int) -> Decision:
     return drain(image, broker_id)
 
 
-def undrain(image: ClusterImage, broker_id: int) -> Decision:
-    return drain(image, broker_id, is_draining=False)
-
-
 def finish_joining(image: ClusterImage, broker: BrokerRegistration) -> Decision:
     """End the join: the broker has its share of partitions. Moves made by operators from now on are not
     undone.

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.controller.decision import Decision, compare_sessions, compare_term
+from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_sessions, compare_term
 from penstock.controller.placement import (
     Replicas,
     default_replication_factor,
@@ -179,7 +179,12 @@ def delete_topic(
         raise ApiError(ErrorCode.INVALID_REQUEST, "Give either the name or the id of the topic to delete.")
     if not deletion_enabled:
         raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false on this broker.")
-    topic = existing_topic(image, name) if name is not None else _existing_topic_by_id(image, topic_id)
+    if topic_id is None:
+        topic = existing_topic(image, name or "")
+    elif topic_id in image.topics_by_id:
+        topic = image.topics_by_id[topic_id]
+    else:
+        raise unknown_topic_id(topic_id)
     keys = ClusterKeys(image.cluster_id)
     # The topic's key and its partitions go in one transaction, so no partition outlives its topic.
     changes = (Delete(keys.topic(topic.name)), DeleteAll(keys.partitions(topic.id)))
@@ -192,8 +197,10 @@ def register_broker(
     """Register an embedded broker or update its endpoints. Cluster members: `broker_lifecycle.register`."""
     key = ClusterKeys(image.cluster_id).broker(broker_id)
     known = image.brokers.get(broker_id)
-    value = BrokerValue(rack, endpoints, features={levels.FEATURE: levels.NEWEST})
-    return Decision((Compare(key, known.revision if known else ABSENT),), (Put(key, encode(value)),))
+    value = encode(BrokerValue(rack, endpoints, features={levels.FEATURE: levels.NEWEST}))
+    if known is not None and encode(known) == value:
+        return NOTHING_TO_DO
+    return Decision((Compare(key, known.revision if known else ABSENT),), (Put(key, value),))
 
 
 def bump_leader_epochs(image: ClusterImage) -> Decision:
@@ -338,14 +345,6 @@ def existing_topic(image: ClusterImage, name: str) -> Topic:
     topic = image.topics.get(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.")
-    return topic
-
-
-def _existing_topic_by_id(image: ClusterImage, topic_id: TopicId | None) -> Topic:
-    assert topic_id is not None
-    topic = image.topics_by_id.get(topic_id)
-    if topic is None:
-        raise unknown_topic_id(topic_id)
     return topic
 
 

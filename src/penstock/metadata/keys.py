@@ -192,9 +192,7 @@ class ClusterKeys:
                 return FeaturesKey()
             case ["partitions" | "topics" | "brokers" | "live" | "controller", *_]:
                 raise ValueError("it has the wrong number of parts")
-            case ["producer_ids" | "features", *_]:
-                raise ValueError("it has the wrong number of parts")
-            case ["configs", "broker" | "group", *_]:
+            case ["producer_ids" | "features", *_] | ["configs", "broker" | "group", *_]:
                 raise ValueError("it has the wrong number of parts")
         return None
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.broker.cluster.published_image import PublishedImage
-from penstock.broker.cluster.store_watch import StoreWatch, store_unavailable_error
+from penstock.broker.cluster.store_watch import StoreWatch, as_api_error, store_unavailable_error
 from penstock.controller.decision import Decide, Decision, transactions_of
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.metadata_store import (
@@ -196,9 +196,3 @@ class ChangeQueue:
             if not self._make_room():
                 raise
             return await self._store.transact(step.compares, step.changes)
-
-
-def as_api_error(problem: Exception) -> ApiError:
-    if isinstance(problem, ApiError):
-        return problem
-    return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata could not be written: {problem}")

@@ -13,21 +13,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.broker.cluster.change_queue import ChangeQueue, ReportFailure, as_api_error
+from penstock.broker.cluster.change_queue import ChangeQueue, ReportFailure
 from penstock.broker.cluster.published_image import PublishedImage, Subscriber
 from penstock.broker.cluster.read_barrier import ReadBarrier
-from penstock.broker.cluster.store_watch import StoreWatch, store_unavailable_error
+from penstock.broker.cluster.store_watch import StoreWatch
 from penstock.config.broker import BrokerConfig
 from penstock.controller.decision import Decide, Decision
-from penstock.errors import CorruptData, StorageFailed, StorageFull
-from penstock.host.metadata_store import (
-    CommittedTransaction,
-    Conflict,
-    Event,
-    MetadataStore,
-    StoreRejected,
-    StoreUnavailable,
-)
+from penstock.host.metadata_store import CommittedTransaction, Conflict, Event, MetadataStore
 from penstock.host.tasks import Tasks
 from penstock.limits import GROUPS_WITH_SETTINGS_MAX, METADATA_CHANGES_QUEUED_MAX
 from penstock.metadata.cluster_image import ClusterImage
@@ -193,13 +185,7 @@ class MetadataService:
 
     async def _catch_up(self) -> None:
         self._queue.require_not_ended()
-        self._watch.require_available()
-        try:
-            await self._watch.catch_up()
-        except (StoreUnavailable, StoreRejected) as problem:
-            raise store_unavailable_error(str(problem)) from problem
-        except (CorruptData, StorageFull, StorageFailed) as problem:
-            raise as_api_error(problem) from problem
+        await self._watch.catch_up()
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
         self._without = None

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from penstock.broker.cluster.published_image import PublishedImage
 from penstock.broker.cluster.store_identity import shows_same_change, store_progress_of
-from penstock.errors import ApiError, CorruptData, ErrorCode
+from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.metadata_store import (
     Event,
     HistoryCompacted,
@@ -71,12 +71,18 @@ class StoreWatch:
     async def catch_up(self) -> None:
         """Returns when the image shows every change that the store had committed before this call.
 
-        StoreUnavailable, StoreRejected, ApiError: the store is unavailable.
+        ApiError: the store is unavailable.
         """
+        self.require_available()
         known = self._published.image.revision
-        revision = (await self._store.read(self._any_key)).revision
-        self.require_not_restored(known, revision)
-        await self.wait_for(revision)
+        try:
+            revision = (await self._store.read(self._any_key)).revision
+            self.require_not_restored(known, revision)
+            await self.wait_for(revision)
+        except (StoreUnavailable, StoreRejected) as problem:
+            raise store_unavailable_error(str(problem)) from problem
+        except (CorruptData, StorageFull, StorageFailed) as problem:
+            raise as_api_error(problem) from problem
 
     async def wait_for(self, revision: int) -> None:
         """Returns when this broker has applied every change of the cluster up to a revision.
@@ -168,3 +174,9 @@ class StoreWatch:
 def store_unavailable_error(reason: str) -> ApiError:
     detail = f"the metadata store cannot be used, and nothing can be changed now: {reason}"
     return ApiError(ErrorCode.REQUEST_TIMED_OUT, detail)
+
+
+def as_api_error(problem: Exception) -> ApiError:
+    if isinstance(problem, ApiError):
+        return problem
+    return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata could not be written: {problem}")
