@@ -157,14 +157,6 @@ def become_controller(image: ClusterImage, broker_id: int, session: SessionId) -
     )
 
 
-def resign_controller(image: ClusterImage, broker_id: int) -> Decision:
-    """Stop being the controller, if this broker is the controller. Compares the term."""
-    if image.controller is None or image.controller.broker_id != broker_id:
-        return NOTHING_TO_DO
-    key = ClusterKeys(image.cluster_id).controller
-    return Decision((Compare(key, image.controller.term),), (Delete(key),))
-
-
 def awaits_admission(broker: BrokerRegistration) -> bool:
     """Whether the broker's session belongs to the process that wrote the registration, and is not yet
     admitted.

@@ -155,7 +155,8 @@ def grow_topic(
     topic = existing_topic(image, name)
     before = len(topic.partitions)
     if count <= before:
-        detail = f"Topic {name} has {_pluralized(before, 'partition')}; {count} would not be an increase."
+        noun = "partition" if before == 1 else "partitions"
+        detail = f"Topic {name} has {before} {noun}; {count} would not be an increase."
         raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
     _require_within_limits(image, before=before, after=count)
     replicas = _replicas_for_growth(image, topic, count - before, assignments)
@@ -334,10 +335,6 @@ def _require_within_limits(image: ClusterImage, *, before: int, after: int) -> N
     if total > PARTITIONS_MAX:
         detail = f"The cluster has at most {PARTITIONS_MAX} partitions; this would make {total}."
         raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
-
-
-def _pluralized(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def existing_topic(image: ClusterImage, name: str) -> Topic:

@@ -8,12 +8,10 @@ value, revision) to a draft, which then builds the image; a full read starts fro
 that was kept current equals one that was read afresh, and unchanged topics are shared between the old image
 and the new.
 
-Rule 1: every value carries the revision of its key, which a decision about it compares.
-Rule 2: a topic is visible as a whole (all its partitions, from zero) or the store is corrupt. Partitions are
+Rule 1: a topic is visible as a whole (all its partitions, from zero) or the store is corrupt. Partitions are
         written before the topic that makes them count. So partitions without a topic, and those at or beyond
         their topic's count, are kept apart (`prepared`) until it does.
-Rule 3: the mappings in an image are never changed.
-Rule 4: one change costs what its topic costs, at the speed of copying a tuple. Other topics cost no more than
+Rule 2: one change costs what its topic costs, at the speed of copying a tuple. Other topics cost no more than
         copying the dict of topics.
 """
 
