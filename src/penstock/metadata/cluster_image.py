@@ -159,9 +159,7 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> int:
-        """The level, which determines the formats that may be written. Clusters older than levels have none
-        stored.
-        """
+        """The level, which determines the formats that may be written. A standalone broker stores none."""
         return self.features.levels.get(levels.FEATURE, levels.OLDEST)
 
     def partition(self, topic: str, index: int) -> PartitionState | None:

@@ -110,14 +110,17 @@ class _Draft:
 
     def put(self, key: str, data: bytes | None, revision: int) -> None:
         """Record the document written at `revision`; None: the key was deleted."""
+        parsed = self._keys.parse(key)
+        # Partitions first, by the shortest way: a start reads a hundred thousand of them.
+        if isinstance(parsed, PartitionKey):
+            state = None if data is None else self._state(key, parsed.partition, data, revision)
+            self._partitions.setdefault(parsed.topic_id, {})[parsed.partition] = state
+            return
 
         def read(kind: type[E], **added: int) -> E | None:
             return None if data is None else decode_as(kind, key, data, **added)
 
-        match self._keys.parse(key):
-            case PartitionKey(topic_id, index):
-                state = None if data is None else self._state(key, index, data, revision)
-                self._partitions.setdefault(topic_id, {})[index] = state
+        match parsed:
             case TopicKey(name):
                 self._topics[name] = None if data is None else (decode(TopicValue, key, data), revision)
             case BrokerKey(broker_id):

@@ -244,7 +244,10 @@ class ClusterMembership:
         try:
             is_kept = await self._store.renew_session(self.session)
         except (StoreUnavailable, StoreRejected) as problem:
-            self._log_store_unavailable(str(problem))
+            if not self._store_is_unavailable:
+                self._store_is_unavailable = True
+                help_ = "it serves on; nothing can be changed"
+                self._log.warning("broker.store_away", reason=str(problem), help=help_)
             return False  # grace mode (Rule 3): an unavailable store has not ended the session
         if is_kept:
             self._kept_at = asked_at  # the start of the renewal: the store may have confirmed it that early
@@ -257,17 +260,10 @@ class ClusterMembership:
         """Milliseconds since the store last confirmed the session."""
         return (asyncio.get_running_loop().time() - self._kept_at) * 1000
 
-    def _log_store_unavailable(self, reason: str) -> None:
-        if not self._store_is_unavailable:
-            self._store_is_unavailable = True
-            self._log.warning("broker.store_away", reason=reason, help="it serves on; nothing can be changed")
-
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        if before.sessions is not after.sessions:
-            self._update_session(after)
-
-    def _update_session(self, image: ClusterImage) -> None:
-        live = image.sessions.get(self._own.broker_id)
+        if before.sessions is after.sessions:
+            return
+        live = after.sessions.get(self._own.broker_id)
         if live is not None and live.incarnation == self._admission.incarnation:
             self._is_member = True
             self.epoch = live.epoch
