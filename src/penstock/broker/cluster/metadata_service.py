@@ -8,17 +8,17 @@ The service wires these three, and is what the rest of the broker sees of them.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
 from penstock.broker.cluster.change_queue import ChangeQueue, ReportFailure
 from penstock.broker.cluster.published_image import PublishedImage, Subscriber
-from penstock.broker.cluster.read_barrier import ReadBarrier
 from penstock.broker.cluster.store_watch import StoreWatch
 from penstock.config.broker import BrokerConfig
 from penstock.controller.decision import Decide, Decision
+from penstock.errors import ApiError
 from penstock.host.metadata_store import CommittedTransaction, Conflict, Event, MetadataStore
 from penstock.host.tasks import Tasks
 from penstock.limits import GROUPS_WITH_SETTINGS_MAX, METADATA_CHANGES_QUEUED_MAX
@@ -66,7 +66,7 @@ class MetadataService:
         self._queue = ChangeQueue(
             store, self._published, self._watch, make_room, report, limits.changes_queued_max
         )
-        self._read_barrier = ReadBarrier(self._catch_up)
+        self._read_barrier = _ReadBarrier(self._catch_up)
         self._without: ClusterImage | None = None
         self.config = self._effective_config()
         # The first subscriber: all others read the new config.
@@ -199,3 +199,38 @@ class MetadataService:
         if not own and not cluster:
             return self._static_config
         return self._static_config.with_dynamic(own=own, cluster=cluster)
+
+
+class _ReadBarrier:
+    """Concurrent requests for a current image share one linearizable read.
+
+    A request that arrives during a read waits for the next one, because the running read may have begun
+    before a commit that the request must see. All requests that have arrived when a read begins share it, and
+    its failure.
+    """
+
+    def __init__(self, catch_up: Callable[[], Awaitable[None]]) -> None:
+        """`catch_up` does the read. It raises only ApiError."""
+        self._catch_up = catch_up
+        self._lock = asyncio.Lock()
+        self._requested = 0
+        self._completed = 0
+        self._problem: ApiError | None = None
+
+    async def __call__(self) -> None:
+        self._requested += 1
+        number = self._requested
+        async with self._lock:
+            # While this request waited for the lock, another one may have run a read that covers it.
+            if self._completed < number:
+                await self._complete_all()
+            if self._problem is not None:
+                raise self._problem.again()
+
+    async def _complete_all(self) -> None:
+        asked, problem = self._requested, None  # before the await: later requests need a later read
+        try:
+            await self._catch_up()
+        except ApiError as failure:
+            problem = failure
+        self._completed, self._problem = asked, problem
