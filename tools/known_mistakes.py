@@ -464,7 +464,7 @@ MUTANTS: Sequence[Mutant] = (
     # Changes of the metadata
     Mutant(
         "subscriber_that_fails_is_passed_over",
-        "broker/cluster/metadata_service.py",
+        "broker/cluster/published_image.py",
         "                await subscriber(before, image)\n",
         "                try:\n                    await subscriber(before, image)\n"
         "                except Exception:\n                    pass\n",

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from random import Random
 
 from penstock.metadata.documents import (
-    BrokerConfigValue,
     BrokerValue,
-    EndpointValue,
+    Endpoint,
+    MetadataValue,
+    OverridesValue,
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
-    Value,
     encode,
 )
 from penstock.protocol import compiler
@@ -71,11 +71,11 @@ def requests() -> Iterator[tuple[int, bytes]]:
 
 
 def metadata_values() -> list[bytes]:
-    values: tuple[Value, ...] = (
+    values: tuple[MetadataValue, ...] = (
         TopicValue("AAECAwQFBgcICQoLDA0ODw", 3, False, _TIMESTAMP_MS, {"retention.ms": "1000"}),
         PartitionValue((1, 2), 1, 4, (1, 2), 7),
-        BrokerValue("rack", {"PLAINTEXT": EndpointValue("host", 9092)}),
-        BrokerConfigValue({"log.retention.ms": "1"}),
+        BrokerValue("rack", {"PLAINTEXT": Endpoint("host", 9092)}),
+        OverridesValue({"log.retention.ms": "1"}),
         ProducerIdsValue(1000),
     )
     return [bytes([number]) + encode(value) for number, value in enumerate(values)]

@@ -37,7 +37,7 @@ _KINDS: tuple[Any, ...] = (
     documents.TopicValue,
     documents.PartitionValue,
     documents.BrokerValue,
-    documents.BrokerConfigValue,
+    documents.OverridesValue,
     documents.ProducerIdsValue,
 )
 

@@ -1,7 +1,7 @@
 """The composition root: builds every part of a broker, starts them in order, and stops them in reverse.
 
-The order of the lines is the order of starting. The broker serves no client before everything found on disk
-is checked and durable. Everything that was acknowledged is durable before anything closes.
+`_Start.run` lists the steps of a start. The broker serves no client before everything found on disk is
+checked and durable. Everything that was acknowledged is durable before anything closes.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from penstock.broker.cluster.cluster_member import (
     inter_broker_link,
     opening_image,
 )
-from penstock.broker.cluster.membership import agree_on_cluster
+from penstock.broker.cluster.membership import advertised_endpoints, agree_on_cluster
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.cluster.peer_requests import PeerRequests
 from penstock.broker.cluster.topic_creation import TopicCreation
@@ -47,7 +47,7 @@ from penstock.broker.task_failures import (
 )
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
-from penstock.controller.decision import NOTHING_TO_DO, Decision, transactions_of
+from penstock.controller.decision import transactions_of
 from penstock.controller.topics import bump_leader_epochs, register_broker
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock, SystemClock
@@ -76,8 +76,7 @@ from penstock.log.data_directory import (
     reject_foreign_folder,
     reject_other_metadata_store,
 )
-from penstock.metadata import levels
-from penstock.metadata.cluster_image import ClusterImage, Endpoint
+from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.embedded_store import EmbeddedStore
 from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import ClusterKeys
@@ -162,353 +161,313 @@ class RunningBroker:
         self.on_membership_ended()
 
 
-class _Foundation(NamedTuple):
-    """The parts that all others use: the data directory, opened and recovered, and its storage."""
-
-    directory: DataDirectory
-    cluster: MetadataService
-    storage: Storage
-    pool: WorkerPool
-    cold_reads: ColdReads
-    lookup_reads: ColdReads
-    """Reads for lookups by timestamp, which may take long: no other read waits behind them."""
-    storage_worker: Worker
-    shared: SharedStore | None
-    """The shared metadata store; None: this broker is standalone."""
-    limits: BrokerLimits
-
-
-def _warn_of_settings(cluster: MetadataService, static: BrokerConfig, log: Log) -> None:
-    """Log which settings have no effect: the stored ones at start, and each later change."""
-
-    def warn(config: BrokerConfig) -> None:
-        for warning in config.warnings:
-            log.warning("config.warning", reason=warning)
-
-    async def follow(before: ClusterImage, after: ClusterImage) -> None:
-        if before.broker_overrides is not after.broker_overrides and cluster.config is not static:
-            warn(cluster.config)
-
-    if cluster.config is not static:
-        warn(cluster.config)
-    cluster.subscribe(follow)
-
-
 @asynccontextmanager
 async def running_broker(
     config: BrokerConfig, environment: Environment, limits: BrokerLimits = BROKER_LIMITS
 ) -> AsyncIterator[RunningBroker]:
     """Run a broker within the block. It has stopped cleanly after the block."""
-    loop = asyncio.get_running_loop()
-    for warning in config.warnings:
-        environment.log.warning("config.warning", reason=warning)
     async with AsyncExitStack() as stack:
-        found = await _open_storage(config, environment, stack, limits)
-        cluster, storage = found.cluster, found.storage
-        _warn_of_settings(cluster, config, environment.log)
-        router = Router((), environment.authorizer, environment.quotas, lambda: cluster.image)
-        tasks = Tasks(report_failure(environment.log))
-        shared = _shared(config, router, tasks, environment, limits.connection)
-        server = Server(shared, config.network, environment.authorizer, environment.log, limits.server)
-        broker = RunningBroker(cluster, storage, server)
-        stack.callback(loop.set_exception_handler, loop.get_exception_handler())
-        loop.set_exception_handler(loop_exception_handler(broker, environment.log))
-        groups = _coordinate_groups(broker, found, environment, stack)
-        positions = _report_groups(broker, groups, found, environment)
-        broker.cluster_member = cluster_member = (
-            None if found.shared is None else ClusterMember(broker, found.shared, config, environment)
+        yield await _Start(config, environment, limits, stack).run()
+
+
+class _Start:
+    """The start of a broker, step by step. Each step pushes on the stack how it is undone."""
+
+    def __init__(
+        self, config: BrokerConfig, environment: Environment, limits: BrokerLimits, stack: AsyncExitStack
+    ) -> None:
+        self._config = config
+        self._environment = environment
+        self._limits = limits
+        self._stack = stack
+        self._log = environment.log
+        self._loop = asyncio.get_running_loop()
+        self._shared: SharedStore | None = None
+        """The shared metadata store; None: this broker is standalone."""
+
+    async def run(self) -> RunningBroker:
+        self._log_warnings(self._config)
+        if not self._config.node.is_standalone:
+            self._shared = await self._open_shared_store()
+        self._directory = self._open_directory()
+        self._start_workers()
+        image = await self._open_metadata()
+        await self._open_storage(image)
+        self._cluster.subscribe(self._warn_of_settings)
+        self._make_server()
+        self._make_groups()
+        if self._shared is not None:
+            self._broker.cluster_member = ClusterMember(
+                self._broker, self._shared, self._config, self._environment
+            )
+        self._add_routes()
+        await self._serve()
+        return self._broker
+
+    def _log_warnings(self, config: BrokerConfig) -> None:
+        for warning in config.warnings:
+            self._log.warning("config.warning", reason=warning)
+
+    async def _warn_of_settings(self, before: ClusterImage, after: ClusterImage) -> None:
+        """Log which dynamic settings have no effect, at each change of them."""
+        if before.broker_overrides is not after.broker_overrides and self._cluster.config is not self._config:
+            self._log_warnings(self._cluster.config)
+
+    # What was found on disk is opened, checked and made durable
+
+    async def _open_shared_store(self) -> SharedStore:
+        node, environment = self._config.node, self._environment
+        store = environment.open_store(node.metadata_store)
+        self._stack.push_async_callback(store.close)
+        known = cluster_of(environment.disk, node.data_dir, node.node_id)
+        cluster_id = await agree_on_cluster(store, known, lambda: new_id(environment.randomness))
+        return SharedStore(store, cluster_id, Admission(node.node_id))
+
+    def _open_directory(self) -> DataDirectory:
+        disk, path, shared = self._environment.disk, self._config.node.data_dir, self._shared
+        reject_foreign_folder(disk, path)
+        disk.make_folder(path)
+        # The lock comes before any file is opened: two processes would corrupt each other's data directory.
+        lock = self._environment.lock_folder(path)
+        self._stack.callback(lock.release)
+        reject_other_metadata_store(disk, path, alone=shared is None)
+        directory = open_directory(
+            disk,
+            path,
+            self._config.node.node_id,
+            self._environment.randomness,
+            None if shared is None else shared.cluster_id,
         )
-        parts = HandlerDependencies(
-            cluster=cluster,
-            storage=storage,
-            groups=groups,
-            creation=TopicCreation(cluster, environment.clock, environment.randomness),
-            directory=found.directory,
-            pool=found.pool,
-            cold_reads=found.cold_reads,
-            lookups=TimeLookups(found.lookup_reads, tasks, environment.clock),
-            tasks=tasks,
-            clock=environment.clock,
-            randomness=environment.randomness,
-            data_path=_absolute(found.directory.logs_path),
-            free_reply_bytes=lambda: REPLY_BYTES_TOTAL_MAX - shared.reply_bytes_queued,
-            group_reports=broker.own_groups,
-            log_positions=positions,
-            followers=NO_FOLLOWERS if cluster_member is None else cluster_member.followers,
-            produce_limits=limits.produce,
-        )
-        add_routes(router, parts)
-        stack.push_async_callback(tasks.stop)
-        await _start_serving(config, broker, found, environment, stack, cluster_member)
-        yield broker
-
-
-async def _open_storage(
-    config: BrokerConfig, environment: Environment, stack: AsyncExitStack, limits: BrokerLimits
-) -> _Foundation:
-    loop = asyncio.get_running_loop()
-    shared = None if config.node.is_standalone else await _open_shared_store(config, environment, stack)
-    directory = _open_directory(config, environment, stack, shared)
-    workers = [environment.new_worker(name, loop) for name in ("flush", "storage", "metadata")]
-    pool = WorkerPool("read", COLD_READ_THREADS, loop, environment.new_worker)
-    lookup_pool = WorkerPool("lookup", 1, loop, environment.new_worker)
-    # Pushed before the storage's callback, so they run after it: closing the storage needs its workers.
-    stack.callback(pool.stop)
-    stack.callback(lookup_pool.stop)
-    for worker in workers:
-        stack.callback(worker.stop)
-    if shared is None:
-        store: MetadataStore = EmbeddedStore(SqliteStore(directory.metadata_path), workers[2])
-        stack.push_async_callback(store.close)
-        # Reading the mark removes it: a crash from now on leaves no mark.
-        image = await _opening_image(directory, store, was_clean=directory.consume_clean_shutdown_mark())
-    else:
-        store = shared.store
-        image = await opening_image(shared, directory)
-    cluster = MetadataService(
-        store, image, config, directory.release_reserve, report_failure(environment.log)
-    )
-    pair = workers[0], workers[1]
-    storage = Storage(
-        directory,
-        lambda: cluster.config,
-        pair,
-        environment.clock,
-        environment.log,
-        environment.new_worker,
-        limits.storage,
-    )
-    # Set before the logs are opened: a member of a cluster leads no partition before it is admitted.
-    if shared is not None:
-        storage.partitions.may_lead = shared.admission
-        storage.partitions.is_in_cluster = True
-    storage.open(image)
-    await storage.checkpoint_recovered()
-    # Pushed only after recovery: a start that failed during recovery must not write a clean shutdown mark.
-    stack.push_async_callback(storage.close)
-    # The first subscriber: the others see the partitions of the new image.
-    cluster.subscribe(storage.follow)
-    return _Foundation(
-        directory=directory,
-        cluster=cluster,
-        storage=storage,
-        pool=pool,
-        cold_reads=ColdReads(pool, storage.read_failed),
-        lookup_reads=ColdReads(lookup_pool, storage.read_failed),
-        storage_worker=workers[1],
-        shared=shared,
-        limits=limits,
-    )
-
-
-async def _open_shared_store(
-    config: BrokerConfig, environment: Environment, stack: AsyncExitStack
-) -> SharedStore:
-    node = config.node
-    store = environment.open_store(node.metadata_store)
-    stack.push_async_callback(store.close)
-    known = cluster_of(environment.disk, node.data_dir, node.node_id)
-    cluster_id = await agree_on_cluster(store, known, lambda: new_id(environment.randomness))
-    return SharedStore(store, cluster_id, Admission(node.node_id))
-
-
-def _shared(
-    config: BrokerConfig, router: Router, tasks: Tasks, environment: Environment, limits: ConnectionLimits
-) -> ConnectionResources:
-    return ConnectionResources(
-        router,
-        tasks,
-        bytearray(RECEIVE_BUFFER_BYTES),
-        config.network.request_bytes_max,
-        config.network.request_bytes_in_flight_max,
-        report_failure(environment.log),
-        limits,
-    )
-
-
-def _coordinate_groups(
-    broker: RunningBroker, found: _Foundation, environment: Environment, stack: AsyncExitStack
-) -> GroupCoordinator:
-    cluster, storage = broker.cluster, broker.storage
-    loaders = Tasks(stop_on_failure(broker, environment.log))
-    means = CoordinatorDependencies(
-        partitions=storage.partitions,
-        pool=found.pool,
-        cold_reads=found.cold_reads,
-        tasks=loaders,
-        clock=environment.clock,
-        log=environment.log,
-        on_full=storage.note_full,
-        on_failed=storage.fail,
-        load_lock=asyncio.Lock(),
-    )
-    shards = group_coordinator_runtime(cluster, means, environment.randomness)
-    stack.callback(shards.close)
-    stack.push_async_callback(loaders.stop)
-    return GroupCoordinator(
-        shards, cluster, TopicCreation(cluster, environment.clock, environment.randomness)
-    )
-
-
-def _report_groups(
-    broker: RunningBroker, groups: GroupCoordinator, found: _Foundation, environment: Environment
-) -> LogPositionLookup:
-    """Connect the lag reports of this broker's groups with the log positions that other brokers report."""
-    cluster, storage = broker.cluster, broker.storage
-    peers = None
-    if found.shared is not None:
-        peers = PeerRequests(cluster, inter_broker_link(cluster.config))
-    times = RecordTimestamps(found.lookup_reads, environment.clock)
-    node_id = cluster.config.node.node_id
-    positions = LogPositionLookup(node_id, lambda: cluster.image, storage.partitions, times, peers)
-    broker.own_groups = GroupLagReporter(groups, cluster, positions, environment.clock)
-    broker.groups = ClusterGroups(broker.own_groups, cluster, peers)
-    return positions
-
-
-async def _start_serving(
-    config: BrokerConfig,
-    broker: RunningBroker,
-    found: _Foundation,
-    environment: Environment,
-    stack: AsyncExitStack,
-    cluster_member: "ClusterMember | None",
-) -> None:
-    server, storage, limits = broker.server, broker.storage, found.limits
-    # No other broker would take over from a standalone broker, so it keeps serving what it can.
-    as_member = stop_on_failure if cluster_member is None else leave_on_failure
-    writer = Tasks(as_member(broker, environment.log))
-    stack.push_async_callback(writer.stop)
-    tls = {name: TlsListener(name, setting) for name, setting in config.tls.items()}
-    # Pushed before the background tasks, so it runs after they have stopped, and before the storage closes.
-    stack.push_async_callback(_stop_serving, server, storage, environment.log, limits.shutdown_ms_max)
-    broker.listeners = await _listen(config, server, tls)
-    writer.start(broker.cluster.run(), "metadata")
-    background = Tasks(stop_on_failure(broker, environment.log))
-    if cluster_member is None:
-        await _register(broker.cluster, config, broker.listeners)
-    broker.compaction = _compaction(broker, found.directory, found.storage_worker, environment)
-    stack.push_async_callback(broker.compaction.cleaner.shut_down)
-    stack.push_async_callback(background.stop)
-    background.start(broker.compaction.run(), "compaction")
-    background.start(storage.run(), "storage")
-    background.start(storage.run_checkpoints(), "checkpoints")
-    background.start(storage.starts.run(), "log starts")
-    background.start(storage.run_retention(), "retention")
-    background.start(_keep_reserve(found, limits.disk_reserve_check_ms, environment.log), "reserve")
-    background.start(server.sweep(), "connections")
-    if tls:
-        background.start(
-            _reload_certificates(tls, limits.tls_reload_check_ms, environment.log), "certificates"
-        )
-    environment.on_serving(broker)
-    await server.serve()
-    if cluster_member is not None:
-        # Other brokers check that a registered broker accepts connections at its address.
-        await cluster_member.join(found.directory)
-        members = Tasks(as_member(broker, environment.log))
-        stack.push_async_callback(members.stop)
-        cluster_member.start(members)
-        # Runs before the member tasks stop: they keep the session while other brokers take over the
-        # leaderships.
-        stack.push_async_callback(cluster_member.leave)
-        await cluster_member.until_admitted()
-
-
-def _compaction(
-    broker: RunningBroker, directory: DataDirectory, worker: Worker, environment: Environment
-) -> Compaction:
-    means = CompactionDependencies(directory, worker, environment.clock, environment.log)
-    compaction = Compaction(
-        broker.storage, lambda: broker.cluster.config.cleaner, environment.new_cleaner(), means
-    )
-    compaction.open()
-    broker.cluster.subscribe(compaction.follow)
-    return compaction
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(path)
-
-
-def _open_directory(
-    config: BrokerConfig, environment: Environment, stack: AsyncExitStack, shared: SharedStore | None
-) -> DataDirectory:
-    path, cluster_id = config.node.data_dir, None if shared is None else shared.cluster_id
-    reject_foreign_folder(environment.disk, path)
-    environment.disk.make_folder(path)
-    # The lock comes before any file is opened: two processes would corrupt each other's data directory.
-    lock = environment.lock_folder(path)
-    stack.callback(lock.release)
-    reject_other_metadata_store(environment.disk, path, alone=shared is None)
-    directory = open_directory(
-        environment.disk, path, config.node.node_id, environment.randomness, cluster_id
-    )
-    # On a full disk the start itself may need the reserved space.
-    if environment.disk.space(path).usable_bytes < DISK_RESERVE_BYTES:
-        directory.release_reserve()
-    directory.lock_mark = lock.mark
-    if shared is not None:
+        # On a full disk the start itself may need the reserved space.
+        if disk.space(path).usable_bytes < DISK_RESERVE_BYTES:
+            directory.release_reserve()
+        directory.lock_mark = lock.mark
+        if shared is not None:
+            return directory
+        if not disk.exists(directory.metadata_path) and directory.partitions_on_disk():
+            raise CorruptData(
+                f"{directory.metadata_path} is missing although {directory.logs_path} holds records: "
+                "restore it from a backup, or move the logs away to begin anew"
+            )
+        # Created here because SQLite would create the file with the permissions of the umask, not those of
+        # the logs.
+        disk.open(directory.metadata_path, create=True).release()
         return directory
-    if not environment.disk.exists(directory.metadata_path) and directory.partitions_on_disk():
-        raise CorruptData(
-            f"{directory.metadata_path} is missing although {directory.logs_path} holds records: "
-            "restore it from a backup, or move the logs away to begin anew"
+
+    def _start_workers(self) -> None:
+        new_worker = self._environment.new_worker
+        self._flush_worker, self._storage_worker, self._metadata_worker = workers = [
+            new_worker(name, self._loop) for name in ("flush", "storage", "metadata")
+        ]
+        self._pool = WorkerPool("read", COLD_READ_THREADS, self._loop, new_worker)
+        # For lookups by timestamp, which may take long: no other read waits behind them.
+        self._lookup_pool = WorkerPool("lookup", 1, self._loop, new_worker)
+        # Pushed before the storage's callback, so they run after it: closing the storage needs its workers.
+        for stop in (self._pool.stop, self._lookup_pool.stop, *(worker.stop for worker in workers)):
+            self._stack.callback(stop)
+
+    async def _open_metadata(self) -> ClusterImage:
+        directory = self._directory
+        if self._shared is None:
+            store: MetadataStore = EmbeddedStore(SqliteStore(directory.metadata_path), self._metadata_worker)
+            self._stack.push_async_callback(store.close)
+            # Reading the mark removes it: a crash from now on leaves no mark.
+            was_clean = directory.consume_clean_shutdown_mark()
+            image = await _standalone_image(directory.identity.cluster_id, store, was_clean=was_clean)
+        else:
+            store = self._shared.store
+            image = await opening_image(self._shared, directory)
+        self._cluster = MetadataService(
+            store, image, self._config, directory.release_reserve, report_failure(self._log)
         )
-    # Created here because SQLite would create the file with the permissions of the umask, not those of the
-    # logs.
-    environment.disk.open(directory.metadata_path, create=True).release()
-    return directory
+        if self._cluster.config is not self._config:
+            self._log_warnings(self._cluster.config)
+        return image
+
+    async def _open_storage(self, image: ClusterImage) -> None:
+        self._storage = storage = Storage(
+            self._directory,
+            lambda: self._cluster.config,
+            (self._flush_worker, self._storage_worker),
+            self._environment.clock,
+            self._log,
+            self._environment.new_worker,
+            self._limits.storage,
+        )
+        # Set before the logs are opened: a member of a cluster leads no partition before it is admitted.
+        if self._shared is not None:
+            storage.partitions.may_lead = self._shared.admission
+            storage.partitions.is_in_cluster = True
+        storage.open(image)
+        await storage.checkpoint_recovered()
+        # Pushed only after recovery: a start that failed during it must not write a clean shutdown mark.
+        self._stack.push_async_callback(storage.close)
+        # Before all other subscribers of the broker: they see the partitions of the new image.
+        self._cluster.subscribe(storage.follow)
+
+    # The parts that serve clients are made
+
+    def _make_server(self) -> None:
+        network, authorizer = self._config.network, self._environment.authorizer
+        router = Router((), authorizer, self._environment.quotas, lambda: self._cluster.image)
+        self._resources = ConnectionResources(
+            router,
+            Tasks(report_failure(self._log)),
+            bytearray(RECEIVE_BUFFER_BYTES),
+            network.request_bytes_max,
+            network.request_bytes_in_flight_max,
+            report_failure(self._log),
+            self._limits.connection,
+        )
+        server = Server(self._resources, network, authorizer, self._log, self._limits.server)
+        self._broker = RunningBroker(self._cluster, self._storage, server)
+        self._stack.callback(self._loop.set_exception_handler, self._loop.get_exception_handler())
+        self._loop.set_exception_handler(loop_exception_handler(self._broker, self._log))
+
+    def _make_groups(self) -> None:
+        cluster, storage, environment = self._cluster, self._storage, self._environment
+        self._cold_reads = ColdReads(self._pool, storage.read_failed)
+        self._lookup_reads = ColdReads(self._lookup_pool, storage.read_failed)
+        loaders = Tasks(stop_on_failure(self._broker, self._log))
+        shards = group_coordinator_runtime(
+            cluster,
+            CoordinatorDependencies(
+                partitions=storage.partitions,
+                pool=self._pool,
+                cold_reads=self._cold_reads,
+                tasks=loaders,
+                clock=environment.clock,
+                log=self._log,
+                on_full=storage.note_full,
+                on_failed=storage.fail,
+                load_lock=asyncio.Lock(),
+            ),
+            environment.randomness,
+        )
+        self._stack.callback(shards.close)
+        self._stack.push_async_callback(loaders.stop)
+        self._creation = TopicCreation(cluster, environment.clock, environment.randomness)
+        self._groups = GroupCoordinator(shards, cluster, self._creation)
+        # Lag reports: the groups are this broker's, the positions of their logs also those of other brokers.
+        peers = None if self._shared is None else PeerRequests(cluster, inter_broker_link(cluster.config))
+        times = RecordTimestamps(self._lookup_reads, environment.clock)
+        node_id = cluster.config.node.node_id
+        self._positions = LogPositionLookup(node_id, lambda: cluster.image, storage.partitions, times, peers)
+        self._broker.own_groups = GroupLagReporter(self._groups, cluster, self._positions, environment.clock)
+        self._broker.groups = ClusterGroups(self._broker.own_groups, cluster, peers)
+
+    def _add_routes(self) -> None:
+        clock, member, resources = self._environment.clock, self._broker.cluster_member, self._resources
+        parts = HandlerDependencies(
+            cluster=self._cluster,
+            storage=self._storage,
+            groups=self._groups,
+            creation=self._creation,
+            directory=self._directory,
+            pool=self._pool,
+            cold_reads=self._cold_reads,
+            lookups=TimeLookups(self._lookup_reads, resources.tasks, clock),
+            tasks=resources.tasks,
+            clock=clock,
+            randomness=self._environment.randomness,
+            data_path=os.path.abspath(self._directory.logs_path),
+            free_reply_bytes=lambda: REPLY_BYTES_TOTAL_MAX - resources.reply_bytes_queued,
+            group_reports=self._broker.own_groups,
+            log_positions=self._positions,
+            followers=NO_FOLLOWERS if member is None else member.followers,
+            produce_limits=self._limits.produce,
+        )
+        add_routes(resources.router, parts)
+        self._stack.push_async_callback(resources.tasks.stop)
+
+    # Clients are served, and the broker joins its cluster
+
+    async def _serve(self) -> None:
+        broker, stack, member = self._broker, self._stack, self._broker.cluster_member
+        # No other broker would take over from a standalone broker, so it keeps serving what it can.
+        on_failure = (stop_on_failure if member is None else leave_on_failure)(broker, self._log)
+        writer = Tasks(on_failure)
+        stack.push_async_callback(writer.stop)
+        tls = {name: TlsListener(name, setting) for name, setting in self._config.tls.items()}
+        # Pushed before the background tasks, so it runs after they have stopped, and before the storage
+        # closes.
+        stack.push_async_callback(
+            _stop_serving, broker.server, self._storage, self._log, self._limits.shutdown_ms_max
+        )
+        for listener in self._config.listeners:
+            context = tls[listener.name].context if listener.name in tls else None
+            broker.listeners += (await broker.server.bind(listener, context),)
+        writer.start(self._cluster.run(), "metadata")
+        if member is None:
+            await self._register()
+        self._run_background_tasks(tls)
+        self._environment.on_serving(broker)
+        await broker.server.serve()
+        if member is not None:
+            # Other brokers check that a registered broker accepts connections at its address.
+            await member.join(self._directory)
+            members = Tasks(on_failure)
+            stack.push_async_callback(members.stop)
+            member.start(members)
+            # Runs before the member tasks stop: they keep the session while other brokers take over the
+            # leaderships.
+            stack.push_async_callback(member.leave)
+            await member.until_admitted()
+
+    async def _register(self) -> None:
+        """Register the endpoints of this standalone broker."""
+        node, endpoints = self._config.node, advertised_endpoints(self._broker.listeners)
+        await self._cluster.change(
+            lambda image: register_broker(image, node.node_id, rack=node.rack, endpoints=endpoints)
+        )
+
+    def _run_background_tasks(self, tls: dict[str, TlsListener]) -> None:
+        broker, storage, limits = self._broker, self._storage, self._limits
+        means = CompactionDependencies(
+            self._directory, self._storage_worker, self._environment.clock, self._log
+        )
+        broker.compaction = Compaction(
+            storage, lambda: self._cluster.config.cleaner, self._environment.new_cleaner(), means
+        )
+        broker.compaction.open()
+        self._cluster.subscribe(broker.compaction.follow)
+        self._stack.push_async_callback(broker.compaction.cleaner.shut_down)
+        background = Tasks(stop_on_failure(broker, self._log))
+        self._stack.push_async_callback(background.stop)
+        background.start(broker.compaction.run(), "compaction")
+        background.start(storage.run(), "storage")
+        background.start(storage.run_checkpoints(), "checkpoints")
+        background.start(storage.starts.run(), "log starts")
+        background.start(storage.run_retention(), "retention")
+        background.start(self._keep_reserve(), "reserve")
+        background.start(broker.server.sweep(), "connections")
+        if tls:
+            reload = _reload_certificates(tls, limits.tls_reload_check_ms, self._log)
+            background.start(reload, "certificates")
+
+    async def _keep_reserve(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.disk_reserve_check_ms / 1000)
+            try:
+                await self._storage_worker.run(self._directory.refill_reserve)
+            except (StorageFull, StorageFailed) as problem:
+                self._log.warning("storage.no_reserve", reason=str(problem))
 
 
-async def _opening_image(directory: DataDirectory, store: MetadataStore, *, was_clean: bool) -> ClusterImage:
+async def _standalone_image(cluster_id: str, store: MetadataStore, *, was_clean: bool) -> ClusterImage:
     """The image of the cluster at start. After an unclean shutdown every partition begins a new leader epoch.
 
     With flush policy `os` a crash may lose records that were visible to clients. A new epoch lets those
     clients detect the loss.
     """
-    cluster_id = directory.identity.cluster_id
     prefix = ClusterKeys(cluster_id).prefix
     image = image_of(await store.read(prefix), cluster_id)
-    decision = NOTHING_TO_DO if was_clean else bump_leader_epochs(image)
-    if not decision.all_changes:
+    if was_clean or not image.partition_count:
         return image
-    await _commit(store, decision)
-    return image_of(await store.read(prefix), cluster_id)
-
-
-async def _commit(store: MetadataStore, decision: Decision) -> None:
-    """Commit a decision during startup, when no other process can change the metadata."""
-    for piece in transactions_of(decision, store.changes_max):
-        outcome = await store.transact(piece.compares, piece.changes)
-        if isinstance(outcome, Conflict):
+    for step in transactions_of(bump_leader_epochs(image), store.changes_max):
+        if isinstance(await store.transact(step.compares, step.changes), Conflict):
             raise CorruptData("the metadata changed while only this broker had it open")
-
-
-async def _listen(config: BrokerConfig, server: Server, tls: dict[str, TlsListener]) -> tuple[Listener, ...]:
-    bound = []
-    for listener in config.listeners:
-        context = tls[listener.name].context if listener.name in tls else None
-        bound.append(await server.bind(listener, context))
-    return tuple(bound)
-
-
-async def _register(cluster: MetadataService, config: BrokerConfig, listeners: tuple[Listener, ...]) -> None:
-    """Register this broker's endpoints, unless they are registered already."""
-    node = config.node
-    endpoints = {
-        listener.name: Endpoint(listener.advertised_host, listener.advertised_port) for listener in listeners
-    }
-    known = cluster.image.brokers.get(node.node_id)
-    if (
-        known is None
-        or known.rack != node.rack
-        or dict(known.endpoints) != endpoints
-        or known.level_max != levels.NEWEST
-    ):
-        await cluster.change(
-            lambda image: register_broker(image, node.node_id, rack=node.rack, endpoints=endpoints)
-        )
+    return image_of(await store.read(prefix), cluster_id)
 
 
 async def _stop_serving(server: Server, storage: Storage, log: Log, ms_max: int) -> None:
@@ -538,15 +497,6 @@ async def _finish_deep_validations(storage: Storage, ends_at: float, log: Log) -
             await storage.deep_validations.drain()
     except TimeoutError:
         log.error("broker.batches_dropped", count=len(storage.deep_validations))
-
-
-async def _keep_reserve(found: _Foundation, check_ms: int, log: Log) -> None:
-    while True:
-        await asyncio.sleep(check_ms / 1000)
-        try:
-            await found.storage_worker.run(found.directory.refill_reserve)
-        except (StorageFull, StorageFailed) as problem:
-            log.warning("storage.no_reserve", reason=str(problem))
 
 
 async def _reload_certificates(tls: dict[str, TlsListener], check_ms: int, log: Log) -> None:

@@ -1,8 +1,9 @@
 """AlterConfigs and IncrementalAlterConfigs: compute a resource's new overrides from its old ones.
 
-Strategy: nothing here changes state. Each function takes the resource's current overrides, the requested
-changes, and the config of the broker whose defaults apply. It returns the resource's new overrides in Kafka's
-text form, or raises ApiError with Kafka's code and a sentence. The caller stores the result.
+Strategy: nothing here changes state. Each function takes the resource's current overrides (none for
+AlterConfigs, which replaces them all), the requested changes, and the config of the broker whose defaults
+apply. It returns the resource's new overrides in Kafka's text form, or raises ApiError with Kafka's code and
+a sentence. The caller stores the result.
 
 Rule 1: keys that the request does not name stay as they are, also those that this release does not know.
 Rule 2: the settings that result must be valid together (`checks`), not only each value alone.
@@ -51,10 +52,9 @@ class Alteration(NamedTuple):
 def alter_topic(
     current: Mapping[str, str], alterations: Sequence[Alteration], broker: BrokerConfig
 ) -> dict[str, str]:
-    """IncrementalAlterConfigs for a topic."""
-    _reject_duplicates(alterations)
+    """The new overrides of a topic."""
     updated = dict(current)
-    for alteration in alterations:
+    for alteration in _with_effect(alterations, current):
         if alteration.name in IGNORED_TOPIC_SETTINGS:
             updated.pop(alteration.name, None)
             continue
@@ -68,11 +68,6 @@ def alter_topic(
     return updated
 
 
-def replace_topic(entries: Iterable[tuple[str, str | None]], broker: BrokerConfig) -> dict[str, str]:
-    """AlterConfigs for a topic, and the settings of a new one: these and no others."""
-    return alter_topic({}, [Alteration(name, value) for name, value in entries], broker)
-
-
 def alter_broker(
     current: Mapping[str, str],
     alterations: Sequence[Alteration],
@@ -80,15 +75,14 @@ def alter_broker(
     *,
     cluster_wide: bool = False,
 ) -> dict[str, str]:
-    """IncrementalAlterConfigs for this broker, or for all brokers."""
-    _reject_duplicates(alterations)
+    """The new dynamic settings of this broker, or of all brokers."""
     updated = dict(current)
     # Cluster-wide values are checked without this broker's own values, which would hide a conflict between
     # them.
     given = broker.given._replace(own=updated)
     if cluster_wide:
         given = broker.given._replace(own=NO_SETTINGS, cluster=updated)
-    for alteration in alterations:
+    for alteration in _with_effect(alterations, current):
         setting = find_setting(alteration.name)
         if setting is None:
             _store_unknown(alteration, updated)
@@ -104,21 +98,12 @@ def alter_broker(
     return updated
 
 
-def replace_broker(
-    entries: Iterable[tuple[str, str | None]], broker: BrokerConfig, *, cluster_wide: bool = False
-) -> dict[str, str]:
-    """AlterConfigs for a broker: these run-time settings and no others."""
-    alterations = [Alteration(name, value) for name, value in entries]
-    return alter_broker({}, alterations, broker, cluster_wide=cluster_wide)
-
-
 def alter_group(
     current: Mapping[str, str], alterations: Sequence[Alteration], broker: BrokerConfig
 ) -> dict[str, str]:
-    """IncrementalAlterConfigs for a group."""
-    _reject_duplicates(alterations)
+    """The new settings of a group."""
     updated = dict(current)
-    for alteration in alterations:
+    for alteration in _with_effect(alterations, current):
         setting = GROUP_OVERRIDE_SETTINGS.get(alteration.name)
         if setting is None:
             _reject_unknown(alteration, updated, GROUP_OVERRIDE_SETTINGS)
@@ -128,9 +113,14 @@ def alter_group(
     return updated
 
 
-def replace_group(entries: Iterable[tuple[str, str | None]], broker: BrokerConfig) -> dict[str, str]:
-    """AlterConfigs for a group: these settings and no others."""
-    return alter_group({}, [Alteration(name, value) for name, value in entries], broker)
+def _with_effect(alterations: Sequence[Alteration], current: Mapping[str, str]) -> list[Alteration]:
+    """The alterations without deletions of settings that are not set, which succeed whatever their name."""
+    seen: set[str] = set()
+    for name, _, _ in alterations:
+        if name in seen:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is given twice")
+        seen.add(name)
+    return [each for each in alterations if each.op != AlterOp.DELETE or each.name in current]
 
 
 def _apply(setting: Setting, alteration: Alteration, before: object, updated: dict[str, str]) -> None:
@@ -169,17 +159,9 @@ def _checked(setting: Setting, text: str) -> str:
         raise ApiError(ErrorCode.INVALID_CONFIG, str(problem)) from None
 
 
-def _reject_duplicates(alterations: Sequence[Alteration]) -> None:
-    seen: set[str] = set()
-    for name, _, _ in alterations:
-        if name in seen:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is given twice")
-        seen.add(name)
-
-
 def _reject_unknown(alteration: Alteration, updated: dict[str, str], known: Iterable[str]) -> None:
     """Reject an unknown setting, unless the request deletes a key that a newer release stored."""
-    if alteration.op != AlterOp.DELETE or alteration.name not in updated:
+    if alteration.op != AlterOp.DELETE:
         raise ApiError(ErrorCode.INVALID_CONFIG, unknown_setting_message(alteration.name, known))
     del updated[alteration.name]
 

@@ -7,11 +7,11 @@ whole. A change at run time makes a new `BrokerConfig`.
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from penstock.config.broker_settings import EMBEDDED_STORE, LISTENER_PREFIX, find_setting
 from penstock.config.groups import GroupConfig
-from penstock.config.layers import NO_SETTINGS, NOTHING_GIVEN, GivenSettings, value_of
+from penstock.config.layers import NO_SETTINGS, NOTHING_GIVEN, GivenSettings, part_of, value_of
 from penstock.config.listeners import (
     Address,
     Listener,
@@ -45,52 +45,53 @@ class NodeConfig(NamedTuple):
 
 
 class TopicCreationConfig(NamedTuple):
-    partitions_default: int
+    partitions_default: Annotated[int, "num.partitions"]
     replication_factor_default: int
     """-1: three, or as many as there are registered brokers."""
-    auto_create: bool
-    delete_enabled: bool
+    auto_create: Annotated[bool, "auto.create.topics.enable"]
+    delete_enabled: Annotated[bool, "delete.topic.enable"]
 
 
 class ReplicationConfig(NamedTuple):
-    lag_ms_max: int
-    auto_balance: bool
-    auto_leader_rebalance: bool
-    imbalance_percentage_max: int
+    lag_ms_max: Annotated[int, "replica.lag.time.max.ms"]
+    auto_balance: Annotated[bool, "auto.balance"]
+    auto_leader_rebalance: Annotated[bool, "auto.leader.rebalance.enable"]
+    imbalance_percentage_max: Annotated[int, "leader.imbalance.per.broker.percentage"]
+    """Percentage of the partitions a broker is preferred to lead that other brokers may lead."""
     is_rack_aware: bool
     """Whether consumers are redirected to a replica in their rack."""
-    copied_bytes_per_second_max: int
+    copied_bytes_per_second_max: Annotated[int, "follower.replication.throttled.rate"]
     """Limit on copying replicas that a reassignment adds on this broker."""
 
 
 class NetworkConfig(NamedTuple):
-    request_bytes_max: int
-    request_bytes_in_flight_max: int
-    connections_max: int
-    connections_per_address_max: int
-    connection_idle_ms_max: int
+    request_bytes_max: Annotated[int, "socket.request.max.bytes"]
+    request_bytes_in_flight_max: Annotated[int, "queued.max.request.bytes"]
+    connections_max: Annotated[int, "max.connections"]
+    connections_per_address_max: Annotated[int, "max.connections.per.ip"]
+    connection_idle_ms_max: Annotated[int, "connections.max.idle.ms"]
     """-1 never closes idle connections."""
 
 
 class FetchConfig(NamedTuple):
-    fetch_bytes_max: int
-    sessions_max: int
+    fetch_bytes_max: Annotated[int, "fetch.max.bytes"]
+    sessions_max: Annotated[int, "max.incremental.fetch.session.cache.slots"]
 
 
 class LogConfig(NamedTuple):
     """Settings that all logs of a broker share; settings that a topic can override are in TopicConfig."""
 
-    retention_check_ms: int
-    producer_expiry_ms: int
+    retention_check_ms: Annotated[int, "log.retention.check.interval.ms"]
+    producer_expiry_ms: Annotated[int, "producer.id.expiration.ms"]
 
 
 class CleanerConfig(NamedTuple):
     """Settings of log compaction."""
 
-    is_enabled: bool
-    backoff_ms: int
-    memory_bytes: int
-    bytes_per_second_max: float
+    is_enabled: Annotated[bool, "log.cleaner.enable"]
+    backoff_ms: Annotated[int, "log.cleaner.backoff.ms"]
+    memory_bytes: Annotated[int, "log.cleaner.dedupe.buffer.size"]
+    bytes_per_second_max: Annotated[float, "log.cleaner.io.max.bytes.per.second"]
 
 
 class TlsConfig(NamedTuple):
@@ -137,12 +138,16 @@ class BrokerConfig(NamedTuple):
             http=http,
             http_tokens_path=value_of("http.tokens.file", given) or None,
             tls=_tls(listeners, given),
-            topic_creation=_topic_creation(given),
-            replication=_replication(given),
-            network=_network(given),
-            fetch=_fetch(given),
-            log=_log(given),
-            cleaner=_cleaner(given),
+            topic_creation=part_of(
+                TopicCreationConfig, given, replication_factor_default=_replication_factor(given)
+            ),
+            replication=part_of(
+                ReplicationConfig, given, is_rack_aware=bool(value_of("replica.selector.class", given))
+            ),
+            network=part_of(NetworkConfig, given),
+            fetch=part_of(FetchConfig, given),
+            log=part_of(LogConfig, given),
+            cleaner=part_of(CleanerConfig, given),
             groups=GroupConfig.of(given),
             topic_defaults=TopicConfig.defaults(given),
         )
@@ -206,15 +211,6 @@ def _node(given: GivenSettings) -> NodeConfig:
     )
 
 
-def _topic_creation(given: GivenSettings) -> TopicCreationConfig:
-    return TopicCreationConfig(
-        partitions_default=value_of("num.partitions", given),
-        replication_factor_default=_replication_factor(given),
-        auto_create=value_of("auto.create.topics.enable", given),
-        delete_enabled=value_of("delete.topic.enable", given),
-    )
-
-
 def _replication_factor(given: GivenSettings) -> int:
     """The default replication factor. Where it is not set, a cluster chooses one that survives the loss of a
     disk.
@@ -225,50 +221,6 @@ def _replication_factor(given: GivenSettings) -> int:
     factor = value_of(name, given) if is_chosen or is_standalone else REPLICATION_FACTOR_UNSET
     assert isinstance(factor, int)
     return factor
-
-
-def _replication(given: GivenSettings) -> ReplicationConfig:
-    return ReplicationConfig(
-        lag_ms_max=value_of("replica.lag.time.max.ms", given),
-        auto_balance=value_of("auto.balance", given),
-        auto_leader_rebalance=value_of("auto.leader.rebalance.enable", given),
-        imbalance_percentage_max=value_of("leader.imbalance.per.broker.percentage", given),
-        is_rack_aware=bool(value_of("replica.selector.class", given)),
-        copied_bytes_per_second_max=value_of("follower.replication.throttled.rate", given),
-    )
-
-
-def _network(given: GivenSettings) -> NetworkConfig:
-    return NetworkConfig(
-        request_bytes_max=value_of("socket.request.max.bytes", given),
-        request_bytes_in_flight_max=value_of("queued.max.request.bytes", given),
-        connections_max=value_of("max.connections", given),
-        connections_per_address_max=value_of("max.connections.per.ip", given),
-        connection_idle_ms_max=value_of("connections.max.idle.ms", given),
-    )
-
-
-def _fetch(given: GivenSettings) -> FetchConfig:
-    return FetchConfig(
-        fetch_bytes_max=value_of("fetch.max.bytes", given),
-        sessions_max=value_of("max.incremental.fetch.session.cache.slots", given),
-    )
-
-
-def _log(given: GivenSettings) -> LogConfig:
-    return LogConfig(
-        retention_check_ms=value_of("log.retention.check.interval.ms", given),
-        producer_expiry_ms=value_of("producer.id.expiration.ms", given),
-    )
-
-
-def _cleaner(given: GivenSettings) -> CleanerConfig:
-    return CleanerConfig(
-        is_enabled=value_of("log.cleaner.enable", given),
-        backoff_ms=value_of("log.cleaner.backoff.ms", given),
-        memory_bytes=value_of("log.cleaner.dedupe.buffer.size", given),
-        bytes_per_second_max=value_of("log.cleaner.io.max.bytes.per.second", given),
-    )
 
 
 def _tls(listeners: tuple[Listener, ...], given: GivenSettings) -> Mapping[str, TlsConfig]:

@@ -438,17 +438,18 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
 BROKER_SETTINGS = by_name(setting for _, section in SECTIONS for setting in section)
 
 
-def find_setting(name: str) -> Setting | None:
+def listener_and_setting(key: str) -> tuple[str | None, str]:
+    """The listener that a key is for, or None if it is for all listeners; and the name of the setting."""
+    if not key.startswith(LISTENER_PREFIX):
+        return None, key
+    listener, _, name = key.removeprefix(LISTENER_PREFIX).partition(".")
+    return listener, name
+
+
+def find_setting(key: str) -> Setting | None:
     """The declaration of a key, which may be a setting for one listener."""
-    if not name.startswith(LISTENER_PREFIX):
-        return BROKER_SETTINGS.get(name)
-    _, _, base = name.removeprefix(LISTENER_PREFIX).partition(".")
-    setting = BROKER_SETTINGS.get(base) if base.startswith("ssl.") else None
-    return None if setting is None else setting._replace(name=name, synonyms=(base,))
-
-
-def listener_of(name: str) -> str | None:
-    """The listener that a key is for, or None if it is for all listeners."""
-    if not name.startswith(LISTENER_PREFIX):
-        return None
-    return name.removeprefix(LISTENER_PREFIX).partition(".")[0]
+    listener, name = listener_and_setting(key)
+    setting = BROKER_SETTINGS.get(name)
+    if listener is None or setting is None:
+        return setting
+    return setting._replace(name=key, synonyms=(name,)) if name.startswith("ssl.") else None

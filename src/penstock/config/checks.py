@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from penstock.config.broker import BrokerConfig, ClientAuth
-from penstock.config.broker_settings import LISTENER_PREFIX, listener_of
+from penstock.config.broker_settings import LISTENER_PREFIX, listener_and_setting
 from penstock.config.group_settings import GROUP_OVERRIDE_SETTINGS
 from penstock.config.layers import NO_SETTINGS, GivenSettings, group_value_of, topic_value_of, value_of
 from penstock.config.listeners import Address
@@ -126,6 +126,6 @@ def _http_port_conflicts(config: BrokerConfig) -> Iterator[str]:
 def _unknown_listener_keys(config: BrokerConfig) -> Iterator[str]:
     names = {listener.name.lower() for listener in config.listeners}
     for key in config.given.static:
-        name = listener_of(key)
+        name, _ = listener_and_setting(key)
         if name is not None and name not in names:
             yield f"{key}: no listener is called {name!r} (names are in lower case after {LISTENER_PREFIX})"

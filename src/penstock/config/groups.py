@@ -1,28 +1,28 @@
 """GroupConfig: the typed form of the group coordinator's settings."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from penstock.config.group_settings import GROUP_OVERRIDE_SETTINGS
-from penstock.config.layers import GivenSettings, value_of
+from penstock.config.layers import GivenSettings, part_of, value_of
 from penstock.limits import MINUTE_MS
 
 
 class ClassicConfig(NamedTuple):
-    session_ms_min: int
-    session_ms_max: int
-    initial_delay_ms: int
-    members_max: int
+    session_ms_min: Annotated[int, "group.min.session.timeout.ms"]
+    session_ms_max: Annotated[int, "group.max.session.timeout.ms"]
+    initial_delay_ms: Annotated[int, "group.initial.rebalance.delay.ms"]
+    members_max: Annotated[int, "group.max.size"]
 
 
 class ConsumerConfig(NamedTuple):
     """Settings of groups that use the consumer protocol (KIP-848)."""
 
-    session_ms: int
-    heartbeat_ms: int
-    heartbeat_rebalancing_ms: int
-    members_max: int
-    assignors: tuple[str, ...]
+    session_ms: Annotated[int, "group.consumer.session.timeout.ms"]
+    heartbeat_ms: Annotated[int, "group.consumer.heartbeat.interval.ms"]
+    heartbeat_rebalancing_ms: Annotated[int, "group.consumer.rebalance.heartbeat.interval.ms"]
+    members_max: Annotated[int, "group.consumer.max.size"]
+    assignors: Annotated[tuple[str, ...], "group.consumer.assignors"]
     """The first assignor is the default."""
     upgrade_allowed: bool
     downgrade_allowed: bool
@@ -45,46 +45,32 @@ assert _OVERRIDE_FIELDS.keys() == GROUP_OVERRIDE_SETTINGS.keys()
 
 
 class OffsetsConfig(NamedTuple):
-    metadata_bytes_max: int
+    metadata_bytes_max: Annotated[int, "offset.metadata.max.bytes"]
     retention_ms: int
-    check_ms: int
+    check_ms: Annotated[int, "offsets.retention.check.interval.ms"]
 
 
 class GroupConfig(NamedTuple):
     classic: ClassicConfig
     consumer: ConsumerConfig
     offsets: OffsetsConfig
-    topic_partitions: int
-    topic_segment_bytes: int
+    topic_partitions: Annotated[int, "offsets.topic.num.partitions"]
+    topic_segment_bytes: Annotated[int, "offsets.topic.segment.bytes"]
 
     @classmethod
     def of(cls, given: GivenSettings) -> "GroupConfig":
-        return cls(
-            classic=ClassicConfig(
-                session_ms_min=value_of("group.min.session.timeout.ms", given),
-                session_ms_max=value_of("group.max.session.timeout.ms", given),
-                initial_delay_ms=value_of("group.initial.rebalance.delay.ms", given),
-                members_max=value_of("group.max.size", given),
-            ),
-            consumer=_consumer(given),
-            offsets=OffsetsConfig(
-                metadata_bytes_max=value_of("offset.metadata.max.bytes", given),
-                retention_ms=value_of("offsets.retention.minutes", given) * MINUTE_MS,
-                check_ms=value_of("offsets.retention.check.interval.ms", given),
-            ),
-            topic_partitions=value_of("offsets.topic.num.partitions", given),
-            topic_segment_bytes=value_of("offsets.topic.segment.bytes", given),
+        policy = value_of("group.consumer.migration.policy", given)
+        consumer = part_of(
+            ConsumerConfig,
+            given,
+            upgrade_allowed=policy in ("bidirectional", "upgrade"),
+            downgrade_allowed=policy in ("bidirectional", "downgrade"),
         )
-
-
-def _consumer(given: GivenSettings) -> ConsumerConfig:
-    policy = value_of("group.consumer.migration.policy", given)
-    return ConsumerConfig(
-        session_ms=value_of("group.consumer.session.timeout.ms", given),
-        heartbeat_ms=value_of("group.consumer.heartbeat.interval.ms", given),
-        heartbeat_rebalancing_ms=value_of("group.consumer.rebalance.heartbeat.interval.ms", given),
-        members_max=value_of("group.consumer.max.size", given),
-        assignors=value_of("group.consumer.assignors", given),
-        upgrade_allowed=policy in ("bidirectional", "upgrade"),
-        downgrade_allowed=policy in ("bidirectional", "downgrade"),
-    )
+        retention_ms = value_of("offsets.retention.minutes", given) * MINUTE_MS
+        return part_of(
+            cls,
+            given,
+            classic=part_of(ClassicConfig, given),
+            consumer=consumer,
+            offsets=part_of(OffsetsConfig, given, retention_ms=retention_ms),
+        )

@@ -9,7 +9,7 @@ A name in neither list is no setting of Kafka and most likely misspelt. It stops
 (`sources`), because otherwise its lack of effect would go unnoticed.
 """
 
-from penstock.config.broker_settings import LISTENER_PREFIX
+from penstock.config.broker_settings import listener_and_setting
 
 _WITHOUT_EFFECT = """
 add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
@@ -136,16 +136,9 @@ _HARMLESS = {
 """Values of these settings that protect nothing; an empty value never does."""
 
 
-def without_listener(name: str) -> str:
-    """The setting without the listener's prefix (`listener.name.<listener>.<setting>`)."""
-    if not name.startswith(LISTENER_PREFIX):
-        return name
-    return name.removeprefix(LISTENER_PREFIX).partition(".")[2] or name
-
-
 def protection_of(name: str, text: str) -> str | None:
     """Why this value of a setting must not be ignored silently; None if nothing would be unprotected."""
-    name = without_listener(name)
+    _, name = listener_and_setting(name)
     if name not in PROTECTIVE_SETTINGS or text.strip() in ("", _HARMLESS.get(name)):
         return None
     return PROTECTIVE_SETTINGS[name]
@@ -153,7 +146,7 @@ def protection_of(name: str, text: str) -> str | None:
 
 def is_without_effect(name: str, text: str, listeners: str) -> bool:
     """Whether ignoring this setting does no harm. `listeners` is the value of the setting of that name."""
-    name = without_listener(name)
+    _, name = listener_and_setting(name)
     if name == "inter.broker.listener.name":
         return text.strip() in ("", listeners.strip().partition("://")[0])
     if name in PROTECTIVE_SETTINGS:

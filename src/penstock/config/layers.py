@@ -11,14 +11,17 @@ Rule: values are parsed before they are put into a layer, and values that cannot
 """
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
 from penstock.config.group_settings import GROUP_OVERRIDE_SETTINGS
 from penstock.config.setting import ConfigSource, Setting, SettingValue
 from penstock.config.topic_settings import TOPIC_SETTINGS
 from penstock.limits import HOUR_MS, MINUTE_MS
+
+P = TypeVar("P", bound=tuple[Any, ...])
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
@@ -82,6 +85,21 @@ def value_of(name: str, given: GivenSettings) -> Any:
     setting = find_setting(name)
     assert setting is not None, f"{name} is not declared"
     return resolve(setting, synonyms_of(setting, given))
+
+
+def part_of(part: type[P], given: GivenSettings, **computed: Any) -> P:
+    """A typed part of the broker's settings.
+
+    Each field names its setting, as in `connections_max: Annotated[int, "max.connections"]`. `computed` are
+    the fields that are not simply the value of one setting.
+    """
+    return part(**{field: value_of(name, given) for field, name in _setting_names(part).items()}, **computed)
+
+
+@cache
+def _setting_names(part: type) -> dict[str, str]:
+    hints = get_type_hints(part, include_extras=True)
+    return {field: hint.__metadata__[0] for field, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
 def topic_value_of(name: str, overrides: Mapping[str, str], given: GivenSettings) -> Any:

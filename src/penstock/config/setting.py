@@ -4,7 +4,7 @@ Strategy: everything known about a setting is in one declaration, and every use 
 validating, describing, documenting) reads that declaration. A value has two forms: typed for code, and
 Kafka's text for the wire, the store and the file. `parse` and `render` convert between them.
 
-Rule 1: `parse(render(value)) == value` for every value that a setting allows.
+Rule 1: `setting.parse(render(value)) == value` for every value that a setting allows.
 Rule 2: an error message names the setting, the value and the allowed values.
 """
 
@@ -84,14 +84,12 @@ class Setting(NamedTuple):
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> SettingValue:
-        value = _PARSERS[self.type](text.strip())
+        read, _ = _TYPES[self.type]
+        value = read(text.strip())
         if value is None or not self._allows(value):
             shown = "(hidden)" if self.sensitive else _quoted(hide_password(text))
             raise ConfigError(f"{self.name} = {shown}: must be {self.allowed_text}")
         return value
-
-    def render(self, value: SettingValue) -> str:
-        return render(value)
 
     @property
     def default_text(self) -> str | None:
@@ -105,7 +103,8 @@ class Setting(NamedTuple):
         if self.allowed:
             choices = ", ".join(str(choice) for choice in self.allowed)
             return f"a list of {choices}" if self.type is ConfigType.LIST else f"one of {choices}"
-        return _TYPE_DESCRIPTIONS[self.type] + self._range_text()
+        _, values = _TYPES[self.type]
+        return values + self._range_text()
 
     def _range_text(self) -> str:
         if self.minimum is None:
@@ -196,24 +195,14 @@ def _read_list(text: str) -> tuple[str, ...] | None:
     return items if all(items) else None
 
 
-_PARSERS: dict[ConfigType, Callable[[str], SettingValue | None]] = {
-    ConfigType.BOOLEAN: _read_boolean,
-    ConfigType.STRING: str,
-    ConfigType.PASSWORD: str,
-    ConfigType.SHORT: _read_integer,
-    ConfigType.INT: _read_integer,
-    ConfigType.LONG: _read_integer,
-    ConfigType.DOUBLE: _read_decimal,
-    ConfigType.LIST: _read_list,
+_TYPES: dict[ConfigType, tuple[Callable[[str], SettingValue | None], str]] = {
+    ConfigType.BOOLEAN: (_read_boolean, "true or false"),
+    ConfigType.STRING: (str, "a text"),
+    ConfigType.PASSWORD: (str, "a text"),
+    ConfigType.SHORT: (_read_integer, "an integer"),
+    ConfigType.INT: (_read_integer, "an integer"),
+    ConfigType.LONG: (_read_integer, "an integer"),
+    ConfigType.DOUBLE: (_read_decimal, "a number"),
+    ConfigType.LIST: (_read_list, "a comma-separated list without empty items"),
 }
-
-_TYPE_DESCRIPTIONS = {
-    ConfigType.BOOLEAN: "true or false",
-    ConfigType.STRING: "a text",
-    ConfigType.PASSWORD: "a text",
-    ConfigType.SHORT: "an integer",
-    ConfigType.INT: "an integer",
-    ConfigType.LONG: "an integer",
-    ConfigType.DOUBLE: "a number",
-    ConfigType.LIST: "a comma-separated list without empty items",
-}
+"""The parser of each type, and its values in words."""

@@ -15,14 +15,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.broker_settings import BROKER_SETTINGS, find_setting
+from penstock.config.broker_settings import BROKER_SETTINGS, find_setting, listener_and_setting
 from penstock.config.checks import broker_problems, broker_warnings, listener_problems
-from penstock.config.kafka_settings import (
-    PROTECTIVE_SETTINGS,
-    REPLACED_BY,
-    is_without_effect,
-    without_listener,
-)
+from penstock.config.kafka_settings import PROTECTIVE_SETTINGS, REPLACED_BY, is_without_effect
 from penstock.config.layers import GivenSettings, value_of
 from penstock.config.listeners import ADDRESS_FORM, advertise, parse_address
 from penstock.config.setting import render, unknown_setting_message
@@ -114,7 +109,8 @@ def _parse(
 
 
 def _unknown(key: str) -> str:
-    protection = PROTECTIVE_SETTINGS.get(without_listener(key))
+    _, name = listener_and_setting(key)
+    protection = PROTECTIVE_SETTINGS.get(name)
     if protection is not None:
         return f"{key}: a setting of Kafka that this broker does not have: {protection}; leave it out"
     message = unknown_setting_message(key, BROKER_SETTINGS)

@@ -3,7 +3,7 @@
 Every entry of the broker's own metadata file is written to the shared store under the same key, and after all
 of them the key that names the cluster (`CLUSTER_ID_KEY`). The entries count only once that last key exists.
 The broker uses the shared store only once its data directory records its membership
-(`log.data_directory.set_membership`), which is not decided here.
+(`log.data_directory.set_membership`), which is not decided here. `member` is the identity of that directory.
 
 Rule 1: the store must be empty, or hold only what an earlier attempt left behind and no process has used
         since.
@@ -13,12 +13,13 @@ Rule 2: the entries are written unchanged, except the broker's registration, whi
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from penstock.chunks import chunks
 from penstock.controller.broker_lifecycle import adopt
 from penstock.controller.decision import Decision
 from penstock.errors import ConfigError, CorruptData
 from penstock.host.metadata_store import ABSENT, Compare, Delete, DeleteAll, Put, Snapshot
+from penstock.log.data_directory import DirectoryIdentity
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import BrokerValue, decode
 from penstock.metadata.image_builder import image_of
@@ -28,16 +29,8 @@ STORE_PREFIX = "/penstock/"
 """Prefix of every key that a cluster keeps in a store, for any cluster id."""
 
 
-class AdoptedBroker(NamedTuple):
-    """The embedded broker that is to become a member of the cluster."""
-
-    cluster_id: str
-    node_id: int
-    directory_id: str
-
-
 def shared_facts(
-    own: Snapshot, member: AdoptedBroker, incarnation: str
+    own: Snapshot, member: DirectoryIdentity, incarnation: str
 ) -> tuple[ClusterImage, dict[str, bytes]]:
     """The image of the broker's own store, and the entries that the shared store must hold."""
     image = image_of(own, member.cluster_id)
@@ -54,16 +47,14 @@ def import_transactions(facts: dict[str, bytes], cluster_id: str, changes_max: i
     # Sorted by key, the partitions come before their topics. So an image never shows a topic without its
     # partitions.
     puts = [Put(key, value) for key, value in sorted(facts.items())]
-    size = changes_max - 1
-    for start in range(0, len(puts), size):
+    for some in chunks(puts, changes_max - 1):
         # Every key must be absent: a second adoption that runs at the same time gets a conflict and
         # overwrites nothing.
-        some = puts[start : start + size]
         yield Decision((nobody_came, *(Compare(put.key, ABSENT) for put in some)), tuple(some))
     yield Decision((nobody_came,), (Put(CLUSTER_ID_KEY, cluster_id.encode()),))
 
 
-def cleanup_transaction(found: Snapshot, member: AdoptedBroker) -> Decision | None:
+def cleanup_transaction(found: Snapshot, member: DirectoryIdentity) -> Decision | None:
     """The transaction that deletes what an earlier attempt left behind; None if the store is empty.
 
     `found` is EVERYTHING in the store. ConfigError if the store holds anything else.
@@ -97,7 +88,7 @@ def cleanup_transaction(found: Snapshot, member: AdoptedBroker) -> Decision | No
     )
 
 
-def _users(keys: ClusterKeys, key: str, value: bytes, member: AdoptedBroker) -> Iterator[str]:
+def _users(keys: ClusterKeys, key: str, value: bytes, member: DirectoryIdentity) -> Iterator[str]:
     """The process that used the store since the attempt, if this key proves that there was one."""
     if key == CLUSTER_ID_KEY:
         return

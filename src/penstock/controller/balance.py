@@ -16,14 +16,14 @@ Rule 2: a share is rounded in the broker's favour, so nothing moves to and fro b
 Rule 3: the same image gives the same plan.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from zlib import crc32
 
 from penstock.controller.partitions import Partition, every_partition
 from penstock.controller.placement import Replicas, default_replication_factor, placement_candidates
 from penstock.controller.reassignment import Reassignment
-from penstock.metadata.cluster_image import BrokerRegistration, ClusterImage, Topic
+from penstock.metadata.cluster_image import BrokerRegistration, ClusterImage, Topic, without
 
 ReplicaCounts = dict[int, int]
 """Number of replicas, by the id of the broker that holds them."""
@@ -132,7 +132,7 @@ def evacuation_moves(image: ClusterImage, broker_id: int, moves_max: int) -> lis
             break
         if state.is_reassigning or broker_id not in state.replicas:
             continue
-        new = load.least_loaded(topic, without_node(state.replicas, broker_id))
+        new = load.least_loaded(topic, without(state.replicas, (broker_id,)))
         if new is not None:
             plan.append(_replaced(load, topic, state.index, state.replicas, broker_id, new))
     return plan
@@ -143,10 +143,10 @@ def replication_factor_moves(image: ClusterImage, moves_max: int) -> list[Reassi
     factor = default_replication_factor(image)
     load: _BrokerLoads | None = None
     plan: list[Reassignment] = []
-    for topic, state in _internal_partitions(image):
+    for topic, state in every_partition(image):
         if len(plan) == moves_max:
             break
-        if state.is_reassigning or len(state.replicas) >= factor:
+        if not topic.internal or state.is_reassigning or len(state.replicas) >= factor:
             continue
         load = load or _BrokerLoads(image)
         target = state.replicas
@@ -159,10 +159,6 @@ def replication_factor_moves(image: ClusterImage, moves_max: int) -> list[Reassi
             load.replace(topic, state.replicas, target)
             plan.append(Reassignment(topic.name, state.index, target))
     return plan
-
-
-def without_node(replicas: Replicas, node: int) -> Replicas:
-    return tuple(other for other in replicas if other != node)
 
 
 def _moves(
@@ -208,7 +204,7 @@ def _reorderings(image: ClusterImage, load: _BrokerLoads, moves_max: int) -> lis
             continue
         new = min(others, key=lambda node: (load.led[node], node))
         if share.is_improved_by(load.led, first, new):
-            target = (new, *without_node(state.replicas, new))
+            target = (new, *without(state.replicas, (new,)))
             load.led[first] -= 1
             load.led[new] += 1
             plan.append(Reassignment(topic.name, state.index, target))
@@ -228,13 +224,6 @@ def _interleaved_partitions(image: ClusterImage) -> Iterable[Partition]:
     found = ((topic, state) for topic, state in every_partition(image) if not state.is_reassigning)
     # A checksum instead of a random order: the same image must give the same plan.
     return sorted(found, key=lambda partition: crc32(partition[0].id, partition[1].index))
-
-
-def _internal_partitions(image: ClusterImage) -> Iterator[Partition]:
-    for topic in image.topics.values():
-        if topic.internal:
-            for state in topic.partitions:
-                yield topic, state
 
 
 def _racks(brokers: Iterable[BrokerRegistration]) -> dict[int, str]:

@@ -28,9 +28,8 @@ Rule 4: a broker that is not admitted is never added to an ISR or an ELR. So wha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_term
 from penstock.controller.elections import repaired
@@ -42,7 +41,6 @@ from penstock.metadata import levels
 from penstock.metadata.cluster_image import (
     BrokerRegistration,
     ClusterImage,
-    Endpoint,
     PartitionState,
     Topic,
     without,
@@ -51,39 +49,24 @@ from penstock.metadata.documents import (
     BrokerSessionValue,
     BrokerValue,
     ControllerValue,
-    EndpointValue,
+    Endpoint,
     encode,
 )
 from penstock.metadata.durability import eligible_leaders, has_acknowledged_records, has_lost_copy
 from penstock.metadata.keys import ClusterKeys
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationRequest:
-    """What a process reports about itself when it joins."""
+class RegistrationRequest(BrokerSessionValue, frozen=True, kw_only=True):
+    """What a process reports about itself when it joins. `register` sets `start_id`."""
 
     broker_id: int
-    incarnation: str
-    """Drawn again for every session."""
-    directory_id: str
-    """Drawn when the data directory was created."""
-    clean_epoch: int = ABSENT
-    """The admitted broker epoch that was stopped cleanly on this data directory, or ABSENT."""
-    flushes_before_ack: bool = True
-    """Whether the broker flushes before it acknowledges, for topics that leave the choice to the broker."""
     start_ids: tuple[str, ...] = ()
     """Start ids of the processes that this disk has recorded, at least since the last admission; the last id
     is this process's.
     """
-    lock: str = ""
-    """Globally unique name of this process's lock on the data directory. Empty: the lock has no name."""
-    lost: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By topic id: the partitions that this disk once had a copy of, and no longer has."""
-    has_lost_all: bool = False
-    """There are too many lost partitions to name."""
     rack: str | None = None
     endpoints: Mapping[str, Endpoint]
-    features: Mapping[str, int] = field(default_factory=dict)
+    features: Mapping[str, int] = {}
 
 
 def register(
@@ -121,28 +104,20 @@ def register(
             "unregister those that are gone for good."
         )
         raise ApiError(ErrorCode.POLICY_VIOLATION, detail)
-    value = BrokerValue(
+    # The fields that are kept describe the last admission. Comparing them with the session shows whether the
+    # broker still has that disk.
+    value = replace(
+        known or BrokerValue(rack=None, endpoints={}, is_new=True),
         rack=request.rack,
-        endpoints={name: EndpointValue(at.host, at.port) for name, at in request.endpoints.items()},
+        endpoints=request.endpoints,
         incarnation=request.incarnation,
-        features=dict(request.features),
-        # These describe the last admission. Comparing them with the session shows whether the broker still
-        # has that disk.
-        admitted_epoch=known.admitted_epoch if known else ABSENT,
-        directory_id=known.directory_id if known else "",
-        flushes_before_ack=known.flushes_before_ack if known else True,
-        is_new=known.is_new if known else True,
-        start_id=known.start_id if known else "",
+        is_draining=False,
+        features=request.features,
     )
-    presence = BrokerSessionValue(
-        request.incarnation,
-        request.directory_id,
-        request.clean_epoch,
-        request.flushes_before_ack,
+    presence = replace(
+        request,
         start_id=request.start_ids[-1] if request.start_ids else "",
-        lock=request.lock,
         has_lost_all=request.has_lost_all or is_stale_disk_copy(known, request.start_ids),
-        lost=dict(request.lost),
     )
     broker_key, live_key = keys.broker(request.broker_id), keys.live(request.broker_id)
     return Decision(
@@ -182,14 +157,6 @@ def become_controller(image: ClusterImage, broker_id: int, session: SessionId) -
     )
 
 
-def resign_controller(image: ClusterImage, broker_id: int) -> Decision:
-    """Stop being the controller, if this broker is the controller. Compares the term."""
-    if image.controller is None or image.controller.broker_id != broker_id:
-        return NOTHING_TO_DO
-    key = ClusterKeys(image.cluster_id).controller
-    return Decision((Compare(key, image.controller.term),), (Delete(key),))
-
-
 def awaits_admission(broker: BrokerRegistration) -> bool:
     """Whether the broker's session belongs to the process that wrote the registration, and is not yet
     admitted.
@@ -217,7 +184,7 @@ def admit(image: ClusterImage, broker: BrokerRegistration) -> Decision:
     assert broker.live is not None
     for partition in every_partition(image):
         assert prepare_admission(image, broker, partition) is None, "first all is put right"
-    admitted = msgspec.structs.replace(
+    admitted = replace(
         broker,
         admitted_epoch=broker.live.epoch,
         directory_id=broker.live.directory_id,
@@ -263,7 +230,7 @@ def drain(image: ClusterImage, broker_id: int, *, is_draining: bool = True) -> D
     if not broker.is_alive:
         detail = f"Broker {broker_id} is not there: it leads nothing that could be taken."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
-    drained = msgspec.structs.replace(broker, is_draining=is_draining)
+    drained = replace(broker, is_draining=is_draining)
     # The session is compared: a drain decided for one process must not apply to its successor.
     return _put_registration(image, drained, _compare_session(image, broker))
 
@@ -279,15 +246,11 @@ def drain_by_operator(image: ClusterImage, broker_id: int) -> Decision:
     return drain(image, broker_id)
 
 
-def undrain(image: ClusterImage, broker_id: int) -> Decision:
-    return drain(image, broker_id, is_draining=False)
-
-
 def finish_joining(image: ClusterImage, broker: BrokerRegistration) -> Decision:
     """End the join: the broker has its share of partitions. Moves made by operators from now on are not
     undone.
     """
-    return _put_registration(image, msgspec.structs.replace(broker, is_new=False), *compare_term(image))
+    return _put_registration(image, replace(broker, is_new=False), *compare_term(image))
 
 
 def adopt(image: ClusterImage, broker_id: int, *, incarnation: str, directory_id: str) -> Decision:
@@ -301,7 +264,7 @@ def adopt(image: ClusterImage, broker_id: int, *, incarnation: str, directory_id
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is in a cluster already.")
     assert incarnation
     assert directory_id
-    adopted = msgspec.structs.replace(broker, incarnation=incarnation, directory_id=directory_id)
+    adopted = replace(broker, incarnation=incarnation, directory_id=directory_id)
     return _put_registration(image, adopted)
 
 
@@ -349,7 +312,7 @@ def _prepared_for_admission(
     # The broker may still be the best choice for an unclean election, unless its copy is gone.
     if node in draft.elr:
         known = (*without(known, (node,)), node)
-    return msgspec.structs.replace(
+    return replace(
         draft,
         elr=without(draft.elr, (node,)),
         last_known_elr=without(known, (node,)) if is_gone else known,
@@ -374,17 +337,5 @@ def _compare_session(image: ClusterImage, broker: BrokerRegistration) -> Compare
 
 
 def _put_registration(image: ClusterImage, broker: BrokerRegistration, *extra_compares: Compare) -> Decision:
-    value = BrokerValue(
-        rack=broker.rack,
-        endpoints={name: EndpointValue(at.host, at.port) for name, at in broker.endpoints.items()},
-        incarnation=broker.incarnation,
-        is_draining=broker.is_draining,
-        features=dict(broker.features),
-        admitted_epoch=broker.admitted_epoch,
-        directory_id=broker.directory_id,
-        flushes_before_ack=broker.flushes_before_ack,
-        is_new=broker.is_new,
-        start_id=broker.start_id,
-    )
     key = ClusterKeys(image.cluster_id).broker(broker.id)
-    return Decision((*extra_compares, Compare(key, broker.revision)), (Put(key, encode(value)),))
+    return Decision((*extra_compares, Compare(key, broker.revision)), (Put(key, encode(broker)),))

@@ -17,9 +17,10 @@ Rule 3: a broker that is to lead or to be in sync is compared by its session key
         still be the process that the image names.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from penstock.chunks import chunks
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare, Put, StoreChange
 from penstock.metadata.cluster_image import ClusterImage
@@ -41,6 +42,9 @@ class Decision(NamedTuple):
 
 NOTHING_TO_DO = Decision((), ())
 
+Decide = Callable[[ClusterImage], Decision]
+"""Makes a decision on an image. Raises the ApiError of a rejection."""
+
 
 class NoController(ApiError):
     def __init__(self) -> None:
@@ -58,12 +62,8 @@ def transactions_of(decision: Decision, changes_max: int) -> list[Decision]:
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
     if len(decision.all_changes) <= changes_max:
         return [Decision(decision.compares, decision.all_changes)]
-    prepared = decision.prepared
     # Every chunk repeats all compares, so a conflict stops the remaining chunks.
-    first = [
-        Decision(decision.compares, prepared[start : start + changes_max])
-        for start in range(0, len(prepared), changes_max)
-    ]
+    first = [Decision(decision.compares, tuple(some)) for some in chunks(decision.prepared, changes_max)]
     return [*first, Decision(decision.compares, decision.changes)]
 
 

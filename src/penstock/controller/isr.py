@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.controller.decision import Decision
+from penstock.controller.decision import NOTHING_TO_DO, Decision
 from penstock.controller.partitions import change_partition, compare_min_isr, with_isr
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare
@@ -50,7 +50,7 @@ def change_isr(image: ClusterImage, proposal: IsrProposal) -> Decision:
     added = [member for member in proposal.isr if member.broker_id not in state.isr]
     draft = msgspec.structs.replace(with_isr(image, topic, state, proposed), is_recovering=False)
     if draft == state:
-        return Decision((), ())
+        return NOTHING_TO_DO
     # The fetch that made a broker eligible came from one incarnation: only that one is compared and added.
     joining = [compare for member in added for compare in _require_eligible(image, member)]
     own = Compare(ClusterKeys(image.cluster_id).live(state.leader), proposal.leader.broker_epoch)

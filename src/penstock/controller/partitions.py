@@ -25,7 +25,7 @@ from penstock.controller.decision import Decision, compare_sessions
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare, Put
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage, PartitionState, Topic
-from penstock.metadata.documents import PartitionValue, encode
+from penstock.metadata.documents import encode
 from penstock.metadata.durability import eligible_leaders, min_isr, min_isr_changes
 from penstock.metadata.keys import ClusterKeys
 
@@ -101,18 +101,10 @@ def change_partition(
     # The ELR is valid only under the minimum that it was computed with.
     if before.elr or draft.elr:
         compares += compare_min_isr(image, topic)
-    value = PartitionValue(
-        replicas=draft.replicas,
-        leader=draft.leader,
+    value = msgspec.structs.replace(
+        draft,
         leader_epoch=before.leader_epoch + has_new_epoch,
-        isr=draft.isr,
         partition_epoch=before.partition_epoch + 1,
-        elr=draft.elr,
-        last_known_elr=draft.last_known_elr,
-        adding=draft.adding,
-        removing=draft.removing,
-        is_recovering=draft.is_recovering,
-        min_isr_changes=draft.min_isr_changes,
     )
     return Decision(tuple(dict.fromkeys(compares)), (Put(key, encode(value)),))
 

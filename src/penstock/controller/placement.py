@@ -180,10 +180,7 @@ def _alternating_racks(rack_of: dict[int, str], round_number: int) -> list[int]:
     racks = _strided(list(in_rack.values()), round_number)
     turned = [_rotated(ids, round_number * number) for number, ids in enumerate(racks)]
     return [
-        ids[place_replicas]
-        for place_replicas in range(max(map(len, turned)))
-        for ids in turned
-        if place_replicas < len(ids)
+        ids[position] for position in range(max(map(len, turned))) for ids in turned if position < len(ids)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Decisions about topics, their settings, and the counters of the cluster.
+"""Decisions about topics, and about the counters of the cluster. Their settings: `configs.py`.
 
 Each function reads an image and returns a Decision: the revisions that it depends on, and the changes to make
 if they still hold. Nothing is written here. A rejection is an ApiError with Kafka's code and a sentence for
@@ -19,14 +19,15 @@ Rule 4: new replicas may be on any registered broker, as in Kafka (`placement.py
 Rule 5: every change of min.insync.replicas is counted. A new count makes all eligible leaders recorded under
         the old one void (`metadata/durability.py`).
 
-Not here: duplicates within a request and validate_only (the handlers), and which values a setting may have
-(`config`, passed in as `validate_overrides`).
+Not here: duplicates within a request, validate_only and the validation of settings (the handlers).
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_sessions, compare_term
 from penstock.controller.placement import (
@@ -47,11 +48,10 @@ from penstock.limits import (
     TOPIC_NAME_CHARACTERS_MAX,
 )
 from penstock.metadata import levels
-from penstock.metadata.cluster_image import ClusterImage, Endpoint, PartitionState, Topic, metric_name
+from penstock.metadata.cluster_image import ClusterImage, Topic, metric_name
 from penstock.metadata.documents import (
-    BrokerConfigValue,
     BrokerValue,
-    EndpointValue,
+    Endpoint,
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
@@ -65,9 +65,6 @@ BROKER_DEFAULT = -1
 """A count that the client leaves to the broker."""
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
-ValidateOverrides = Callable[[Mapping[str, str]], None]
-"""Raises ApiError INVALID_CONFIG if a setting has a value that it must not have."""
 
 
 class TopicDefaults(NamedTuple):
@@ -125,17 +122,12 @@ def require_legal_name(name: str) -> None:
 
 
 def create_topic(
-    image: ClusterImage,
-    request: TopicRequest,
-    new: NewTopicFacts,
-    *,
-    defaults: TopicDefaults,
-    validate_overrides: ValidateOverrides,
+    image: ClusterImage, request: TopicRequest, new: NewTopicFacts, *, defaults: TopicDefaults
 ) -> Decision:
+    """Create a topic. The caller has validated the overrides of the request."""
     assert acceptable_topic_id(new.topic_id), "the caller draws again until the id is acceptable"
     assert new.topic_id not in image.topics_by_id
-    _require_new_name(image, request.name)
-    validate_overrides(request.overrides)
+    require_new_name(image, request.name)
     replicas = _replicas_for(image, request, new.topic_id, defaults)
     keys = ClusterKeys(image.cluster_id)
     value = TopicValue(
@@ -160,17 +152,18 @@ def grow_topic(
 
     `assignments` are the replicas of the added partitions, or None to have them placed.
     """
-    topic = _existing_topic(image, name)
+    topic = existing_topic(image, name)
     before = len(topic.partitions)
     if count <= before:
-        detail = f"Topic {name} has {_pluralized(before, 'partition')}; {count} would not be an increase."
+        noun = "partition" if before == 1 else "partitions"
+        detail = f"Topic {name} has {before} {noun}; {count} would not be an increase."
         raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
     _require_within_limits(image, before=before, after=count)
     replicas = _replicas_for_growth(image, topic, count - before, assignments)
     keys = ClusterKeys(image.cluster_id)
     return Decision(
-        (*compare_term(image), _compare_topic(keys, topic), *_compare_brokers(image, replicas)),
-        (_put_topic(keys, topic, count=count),),
+        (*compare_term(image), compare_topic(keys, topic), *_compare_brokers(image, replicas)),
+        (put_topic(keys, topic, count=count),),
         _new_partitions(image, topic.id, before, replicas),
     )
 
@@ -187,46 +180,16 @@ def delete_topic(
         raise ApiError(ErrorCode.INVALID_REQUEST, "Give either the name or the id of the topic to delete.")
     if not deletion_enabled:
         raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false on this broker.")
-    topic = _existing_topic(image, name) if name is not None else _existing_topic_by_id(image, topic_id)
+    if topic_id is None:
+        topic = existing_topic(image, name or "")
+    elif topic_id in image.topics_by_id:
+        topic = image.topics_by_id[topic_id]
+    else:
+        raise unknown_topic_id(topic_id)
     keys = ClusterKeys(image.cluster_id)
     # The topic's key and its partitions go in one transaction, so no partition outlives its topic.
     changes = (Delete(keys.topic(topic.name)), DeleteAll(keys.partitions(topic.id)))
-    return Decision((*compare_term(image), _compare_topic(keys, topic)), changes)
-
-
-def alter_topic_config(
-    image: ClusterImage, name: str, overrides: Mapping[str, str], validate_overrides: ValidateOverrides
-) -> Decision:
-    """Replace the topic's settings. `overrides` is the whole new set."""
-    require_legal_name(name)
-    topic = _existing_topic(image, name)
-    validate_overrides(overrides)
-    keys = ClusterKeys(image.cluster_id)
-    changes = (_put_topic(keys, topic, overrides=overrides),)
-    return Decision((*compare_term(image), _compare_topic(keys, topic)), changes)
-
-
-def alter_broker_config(
-    image: ClusterImage,
-    broker_id: int | None,
-    overrides: Mapping[str, str],
-    validate_overrides: ValidateOverrides,
-) -> Decision:
-    """Replace the settings of one broker or, for None, the cluster-wide defaults. `overrides` is the whole
-    new set.
-    """
-    if broker_id is not None and broker_id not in image.brokers:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no broker {broker_id}.")
-    validate_overrides(overrides)
-    key = ClusterKeys(image.cluster_id).broker_config(broker_id)
-    before = image.overrides_of_broker(broker_id)
-    counted = before.min_isr_changes + changes_min_isr(before.overrides, overrides)
-    if not overrides and before.revision == ABSENT:
-        return NOTHING_TO_DO
-    # The key is never deleted. Leaders compare that it is absent, which must not become true again after it
-    # once was written. And the count of min.insync.replicas changes must not restart from zero.
-    change = Put(key, encode(BrokerConfigValue(dict(overrides), counted)))
-    return Decision((*compare_term(image), Compare(key, before.revision)), (change,))
+    return Decision((*compare_term(image), compare_topic(keys, topic)), changes)
 
 
 def register_broker(
@@ -235,12 +198,10 @@ def register_broker(
     """Register an embedded broker or update its endpoints. Cluster members: `broker_lifecycle.register`."""
     key = ClusterKeys(image.cluster_id).broker(broker_id)
     known = image.brokers.get(broker_id)
-    value = BrokerValue(
-        rack,
-        {name: EndpointValue(at.host, at.port) for name, at in endpoints.items()},
-        features={levels.FEATURE: levels.NEWEST},
-    )
-    return Decision((Compare(key, known.revision if known else ABSENT),), (Put(key, encode(value)),))
+    value = encode(BrokerValue(rack, endpoints, features={levels.FEATURE: levels.NEWEST}))
+    if known is not None and encode(known) == value:
+        return NOTHING_TO_DO
+    return Decision((Compare(key, known.revision if known else ABSENT),), (Put(key, value),))
 
 
 def bump_leader_epochs(image: ClusterImage) -> Decision:
@@ -256,7 +217,10 @@ def bump_leader_epochs(image: ClusterImage) -> Decision:
         for state in topic.partitions:
             key = keys.partition(topic.id, state.index)
             compares.append(Compare(key, state.revision))
-            changes.append(Put(key, encode(_with_bumped_epoch(state))))
+            bumped = msgspec.structs.replace(
+                state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1
+            )
+            changes.append(Put(key, encode(bumped)))
     return Decision(tuple(compares), tuple(changes))
 
 
@@ -271,7 +235,8 @@ def next_producer_id_block(image: ClusterImage) -> ProducerIdBlock:
     return ProducerIdBlock(ProducerId(known.next_id), PRODUCER_IDS_PER_BLOCK, decision)
 
 
-def _require_new_name(image: ClusterImage, name: str) -> None:
+def require_new_name(image: ClusterImage, name: str) -> None:
+    """ApiError unless a topic of this name can be created."""
     require_legal_name(name)
     if name in image.topics:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name} exists already.")
@@ -372,22 +337,11 @@ def _require_within_limits(image: ClusterImage, *, before: int, after: int) -> N
         raise ApiError(ErrorCode.INVALID_PARTITIONS, detail)
 
 
-def _pluralized(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _existing_topic(image: ClusterImage, name: str) -> Topic:
+def existing_topic(image: ClusterImage, name: str) -> Topic:
+    """The topic. ApiError UNKNOWN_TOPIC_OR_PARTITION: it does not exist."""
     topic = image.topics.get(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.")
-    return topic
-
-
-def _existing_topic_by_id(image: ClusterImage, topic_id: TopicId | None) -> Topic:
-    assert topic_id is not None
-    topic = image.topics_by_id.get(topic_id)
-    if topic is None:
-        raise unknown_topic_id(topic_id)
     return topic
 
 
@@ -395,13 +349,14 @@ def unknown_topic_id(topic_id: TopicId) -> ApiError:
     return ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id_text(topic_id)}.")
 
 
-def _compare_topic(keys: ClusterKeys, topic: Topic) -> Compare:
+def compare_topic(keys: ClusterKeys, topic: Topic) -> Compare:
     return Compare(keys.topic(topic.name), topic.revision)
 
 
-def _put_topic(
+def put_topic(
     keys: ClusterKeys, topic: Topic, *, count: int | None = None, overrides: Mapping[str, str] | None = None
 ) -> Put:
+    """The put of a topic's key with another count of partitions, or with other overrides."""
     overrides = topic.overrides if overrides is None else overrides
     value = TopicValue(
         topic_id=topic_id_text(topic.id),
@@ -450,14 +405,3 @@ def _new_partition(image: ClusterImage, replicas: Replicas) -> PartitionValue:
         )
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
     return PartitionValue(replicas, leader=isr[0], leader_epoch=0, isr=isr, partition_epoch=0)
-
-
-def _with_bumped_epoch(state: PartitionState) -> PartitionValue:
-    """The partition with the next leader epoch. The embedded broker is its only replica."""
-    return PartitionValue(
-        replicas=state.replicas,
-        leader=state.leader,
-        leader_epoch=state.leader_epoch + 1,
-        isr=state.isr,
-        partition_epoch=state.partition_epoch + 1,
-    )

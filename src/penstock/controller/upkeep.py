@@ -17,10 +17,10 @@ Rule 3: decisions that copy data are held back while the allowed number of reass
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from penstock.config.broker import ReplicationConfig
 from penstock.controller.balance import balancing_moves, replication_factor_moves
 from penstock.controller.broker_lifecycle import admit, awaits_admission, finish_joining, prepare_admission
 from penstock.controller.decision import Decision, compare_term
@@ -57,15 +57,6 @@ class UpkeepStep(NamedTuple):
     decisions: list[Decision]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepSettings:
-    auto_balance: bool = True
-    auto_leader_rebalance: bool = True
-    imbalance_percentage_max: int = 10
-    """Percentage of the partitions a broker is preferred to lead that other brokers may lead."""
-    reassignments_at_once: int = REASSIGNMENTS_AT_ONCE
-
-
 def partitions_to_check(before: ClusterImage, after: ClusterImage) -> list[Partition] | None:
     """The partitions to check again; None: all of them."""
     # A broker, the controller or a broker setting can affect any partition. Identity suffices:
@@ -97,23 +88,25 @@ def urgent_work(image: ClusterImage, partitions: Iterable[Partition] | None = No
     )
 
 
-def deferrable_work(image: ClusterImage, settings: UpkeepSettings) -> UpkeepStep | None:
+def deferrable_work(
+    image: ClusterImage, config: ReplicationConfig, reassignments_at_once: int = REASSIGNMENTS_AT_ONCE
+) -> UpkeepStep | None:
     """Work that can wait. Checks every partition, so the controller loop calls it only now and then, when
     nothing is urgent.
     """
-    room = settings.reassignments_at_once - sum(state.is_reassigning for _, state in every_partition(image))
+    room = reassignments_at_once - sum(state.is_reassigning for _, state in every_partition(image))
     if room > 0:
         safer = [reassign(image, wanted) for wanted in replication_factor_moves(image, room)]
         if safer:
             return UpkeepStep(Task.RAISE_FACTOR, safer)
-        evener = _balancing_decisions(image, room) if settings.auto_balance else []
+        evener = _balancing_decisions(image, room) if config.auto_balance else []
         if evener:
             return UpkeepStep(Task.BALANCE, evener)
-    if settings.auto_leader_rebalance:
-        work = _preferred_elections(image, settings.imbalance_percentage_max)
+    if config.auto_leader_rebalance:
+        work = _preferred_elections(image, config.imbalance_percentage_max)
         if work is not None:
             return work
-    return _stale_deletions(image) or (_finished_joins(image) if settings.auto_balance else None)
+    return _stale_deletions(image) or (_finished_joins(image) if config.auto_balance else None)
 
 
 def _leadership_repairs(image: ClusterImage, partitions: Sequence[Partition]) -> UpkeepStep | None:

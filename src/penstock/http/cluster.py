@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from penstock.broker.cluster.metadata_changes import MetadataChange
-from penstock.broker.cluster.metadata_service import Decide, MetadataService
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.controller.balance import balancing_moves, evacuation_moves
-from penstock.controller.broker_lifecycle import drain_by_operator, is_drained, undrain
+from penstock.controller.broker_lifecycle import drain, drain_by_operator, is_drained
 from penstock.controller.cluster_summary import ClusterSummary, broker_state, survey
+from penstock.controller.decision import Decide
 from penstock.controller.partitions import Partition
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.errors import ApiError, ErrorCode
@@ -62,7 +63,7 @@ class ClusterPages:
 
     async def undrain(self, request: web.Request) -> web.Response:
         broker_id = _id(request.match_info["id"])
-        return await self._changed_broker(broker_id, lambda image: undrain(image, broker_id))
+        return await self._changed_broker(broker_id, lambda image: drain(image, broker_id, is_draining=False))
 
     async def _changed_broker(self, broker_id: int, decide: Decide) -> web.Response:
         image = await _raising_http_error(MetadataChange(self._cluster).commit(decide))

@@ -1,5 +1,7 @@
 """The types of the cluster image: one frozen value for each entity of the cluster, and the image of them all.
 
+Most of them are the entity's document (`documents.py`) with what its key adds.
+
 Rule 1: every value carries the revision of its key, which a decision about it compares.
 Rule 2: the mappings in an image are never changed.
 """
@@ -10,6 +12,15 @@ import msgspec
 
 from penstock.host.metadata_store import ABSENT
 from penstock.metadata import levels
+from penstock.metadata.documents import (
+    BrokerSessionValue,
+    BrokerValue,
+    ControllerValue,
+    FeaturesValue,
+    OverridesValue,
+    PartitionValue,
+    ProducerIdsValue,
+)
 from penstock.types import TopicId
 
 NO_NODE = -1
@@ -21,23 +32,9 @@ INTERNAL_TOPICS = frozenset({GROUP_TOPIC, "__transaction_state", "__share_group_
 
 # Not tracked by the garbage collector: a hundred thousand of these hold only numbers and tuples of numbers,
 # so they can be in no cycle.
-class PartitionState(msgspec.Struct, frozen=True, gc=False):
+class PartitionState(PartitionValue, frozen=True, kw_only=True, gc=False):
     index: int
-    leader: int
-    """-1 if the partition has no leader."""
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    """During a reassignment: the target replicas, the preferred leader first, then `removing`."""
-    isr: tuple[int, ...]
-    partition_epoch: int
     revision: int
-    elr: tuple[int, ...] = ()
-    """The ELR as written. Which of its members are still eligible: `durability.eligible_leaders`."""
-    last_known_elr: tuple[int, ...] = ()
-    adding: tuple[int, ...] = ()
-    removing: tuple[int, ...] = ()
-    is_recovering: bool = False
-    min_isr_changes: int = 0
 
     @property
     def target(self) -> tuple[int, ...]:
@@ -60,40 +57,16 @@ class Topic(msgspec.Struct, frozen=True):
     min_isr_changes: int = 0
 
 
-class Endpoint(msgspec.Struct, frozen=True):
-    host: str
-    port: int
-
-
-class BrokerSession(msgspec.Struct, frozen=True):
+class BrokerSession(BrokerSessionValue, frozen=True, kw_only=True):
     """A broker's session, with what the process reported when the session began."""
 
     epoch: int
     """The broker epoch: the revision of the session key."""
-    incarnation: str
-    directory_id: str
-    clean_epoch: int = ABSENT
-    flushes_before_ack: bool = True
-    start_id: str = ""
-    lock: str = ""
-    has_lost_all: bool = False
-    lost: Mapping[TopicId, tuple[int, ...]] = {}
 
 
-class BrokerRegistration(msgspec.Struct, frozen=True):
+class BrokerRegistration(BrokerValue, frozen=True, kw_only=True):
     id: int
-    rack: str | None
-    endpoints: Mapping[str, Endpoint]
-    """Endpoints by listener name."""
     revision: int
-    incarnation: str = ""
-    is_draining: bool = False
-    features: Mapping[str, int] = {}
-    admitted_epoch: int = ABSENT
-    directory_id: str = ""
-    flushes_before_ack: bool = True
-    is_new: bool = False
-    start_id: str = ""
     live: BrokerSession | None = None
 
     @property
@@ -122,27 +95,20 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
         return self.is_embedded or (self.live is not None and self.live.epoch == self.admitted_epoch)
 
 
-class Controller(msgspec.Struct, frozen=True):
-    broker_id: int
+class Controller(ControllerValue, frozen=True, kw_only=True):
     term: int
     """The revision of the controller's key."""
 
 
-class Overrides(msgspec.Struct, frozen=True):
-    """Dynamic settings of a broker, of all brokers (the defaults), or of a group."""
-
-    overrides: Mapping[str, str]
-    revision: int
-    min_isr_changes: int = 0
-
-
-class ProducerIds(msgspec.Struct, frozen=True):
-    next_id: int
+class Overrides(OverridesValue, frozen=True, kw_only=True):
     revision: int
 
 
-class Features(msgspec.Struct, frozen=True):
-    levels: Mapping[str, int]
+class ProducerIds(ProducerIdsValue, frozen=True, kw_only=True):
+    revision: int
+
+
+class Features(FeaturesValue, frozen=True, kw_only=True):
     revision: int
 
 
@@ -193,9 +159,7 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> int:
-        """The level, which determines the formats that may be written. Clusters older than levels have none
-        stored.
-        """
+        """The level, which determines the formats that may be written. A standalone broker stores none."""
         return self.features.levels.get(levels.FEATURE, levels.OLDEST)
 
     def partition(self, topic: str, index: int) -> PartitionState | None:

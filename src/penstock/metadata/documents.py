@@ -1,34 +1,46 @@
 """The documents stored under each key: small JSON values that carry their version.
 
+The image (`cluster_image.py`) extends most of these types by what the key adds: its revision, the broker id.
+
 Rule 1: a field is never added, removed or reinterpreted without a new version. An old broker that rewrote a
         document with fields unknown to it would lose them.
 Rule 2: a document that cannot be read is CorruptData naming the key. Nothing is guessed or skipped.
-Rule 3: the newest version is written; older versions are read and converted to the newest
-        (`_OLD_VERSION_DECODERS`).
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from penstock.errors import CorruptData
-from penstock.metadata.keys import topic_id_from_text
-from penstock.types import TopicId
+from penstock.host.metadata_store import ABSENT
+from penstock.metadata.keys import TOPIC_ID_TEXT
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 NodeOrNone = Annotated[int, msgspec.Meta(ge=-1)]
 Nodes = tuple[Natural, ...]
 NonEmptyNodes = Annotated[Nodes, msgspec.Meta(min_length=1)]
+TopicIdText = Annotated[str, msgspec.Meta(pattern=TOPIC_ID_TEXT)]
+
+VERSION = 1
 
 
-class MetadataValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=1):
-    """A document of version 1, unless its class declares another version."""
+class MetadataValue(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="version",
+    tag=VERSION,
+):
+    """A document."""
 
 
-class TopicValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
-    topic_id: str
+class TopicValue(MetadataValue, frozen=True):
+    topic_id: TopicIdText
     partitions: Count
     """Rewritten with every growth, so that a growth and a deletion cannot both succeed."""
     internal: bool
@@ -38,15 +50,17 @@ class TopicValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
     """Number of changes of this topic's min.insync.replicas. See `PartitionValue.min_isr_changes`."""
 
 
-class PartitionValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
+class PartitionValue(MetadataValue, frozen=True):
     replicas: NonEmptyNodes
     """During a reassignment: the target replicas, the preferred leader first, then `removing`."""
     leader: NodeOrNone
+    """-1 if the partition has no leader."""
     leader_epoch: Natural
     isr: Nodes
     partition_epoch: Natural
     elr: Nodes = ()
-    """Eligible leaders: no longer in sync, but nothing was committed without them."""
+    """The ELR as written: no longer in sync, but nothing was committed without them. Which of its members are
+    still eligible: `durability.eligible_leaders`."""
     last_known_elr: Nodes = ()
     adding: Nodes = ()
     removing: Nodes = ()
@@ -60,20 +74,20 @@ class PartitionValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
     """
 
 
-class EndpointValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
-class BrokerValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
+class BrokerValue(MetadataValue, frozen=True):
     rack: str | None
-    endpoints: dict[str, EndpointValue]
+    endpoints: Mapping[str, Endpoint]
     """Endpoints by listener name."""
     incarnation: str = ""
     """Incarnation of the process with these endpoints. Empty: an embedded broker, which has no session."""
     is_draining: bool = False
-    features: dict[str, Natural] = {}
-    admitted_epoch: Natural = 0
+    features: Mapping[str, Natural] = {}
+    admitted_epoch: Natural = ABSENT
     """The broker epoch that may lead and be in sync: the revision of a session key."""
     directory_id: str = ""
     """Directory id of the disk that this epoch had. Empty before the first admission."""
@@ -85,21 +99,24 @@ class BrokerValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
     """Start id of the process that had this epoch."""
 
 
-class BrokerSessionValue(MetadataValue, frozen=True, omit_defaults=True):
+class BrokerSessionValue(MetadataValue, frozen=True):
     """Written once, tied to the broker's session. The revision of this document is the broker epoch."""
 
     incarnation: str
+    """Drawn again for every session."""
     directory_id: str
-    clean_epoch: Natural = 0
-    """The broker epoch that stopped cleanly before this start; 0 if the stop was not clean."""
+    """Drawn when the data directory was created."""
+    clean_epoch: Natural = ABSENT
+    """The admitted broker epoch that stopped cleanly on this data directory, or ABSENT."""
     flushes_before_ack: bool = True
+    """Whether the broker flushes before it acknowledges, for topics that leave the choice to the broker."""
     start_id: str = ""
     """Drawn by every process, and written to its disk before it is registered here."""
     lock: str = ""
     """Globally unique name of the lock on the broker's data directory. Empty: the lock has no name."""
     has_lost_all: bool = False
     """Whether nothing on the broker's disk counts as what it once held."""
-    lost: dict[str, tuple[Natural, ...]] = {}
+    lost: Mapping[TopicIdText, tuple[Natural, ...]] = {}
     """By topic id: the partitions that the broker once held, and no longer holds."""
 
 
@@ -109,14 +126,12 @@ class ControllerValue(MetadataValue, frozen=True):
     broker_id: Natural
 
 
-class BrokerConfigValue(MetadataValue, frozen=True, tag=2, omit_defaults=True):
-    overrides: dict[str, str]
+class OverridesValue(MetadataValue, frozen=True):
+    """Dynamic settings of a broker, of all brokers (the defaults), or of a group."""
+
+    overrides: Mapping[str, str]
     min_isr_changes: Natural = 0
     """Number of changes of min.insync.replicas in the cluster-wide defaults, as in a topic."""
-
-
-class GroupConfigValue(MetadataValue, frozen=True):
-    overrides: dict[str, str]
 
 
 class ProducerIdsValue(MetadataValue, frozen=True):
@@ -125,137 +140,58 @@ class ProducerIdsValue(MetadataValue, frozen=True):
 
 
 class FeaturesValue(MetadataValue, frozen=True):
-    levels: dict[str, Count]
+    levels: Mapping[str, Count]
     """By feature: the level that every broker of the cluster supports, and may write."""
 
 
-class _TopicValue1(MetadataValue, frozen=True):
-    topic_id: str
-    partitions: Count
-    internal: bool
-    created_ms: int
-    overrides: dict[str, str]
-
-    def upgraded(self) -> TopicValue:
-        return TopicValue(self.topic_id, self.partitions, self.internal, self.created_ms, self.overrides)
-
-
-class _PartitionValue1(MetadataValue, frozen=True):
-    replicas: NonEmptyNodes
-    leader: NodeOrNone
-    leader_epoch: Natural
-    isr: Nodes
-    partition_epoch: Natural
-
-    def upgraded(self) -> PartitionValue:
-        return PartitionValue(self.replicas, self.leader, self.leader_epoch, self.isr, self.partition_epoch)
-
-
-class _BrokerValue1(MetadataValue, frozen=True):
-    rack: str | None
-    endpoints: dict[str, EndpointValue]
-
-    def upgraded(self) -> BrokerValue:
-        return BrokerValue(self.rack, self.endpoints)
-
-
-class _BrokerConfigValue1(MetadataValue, frozen=True):
-    overrides: dict[str, str]
-
-    def upgraded(self) -> BrokerConfigValue:
-        return BrokerConfigValue(self.overrides)
-
-
 V = TypeVar("V", bound=MetadataValue)
-Value = MetadataValue
+
+# How every document begins. The decoder alone would accept a document without a version.
+_BEGINNING = b'{"version":%d,' % VERSION
+_encoder = msgspec.json.Encoder()
 
 
 class _Versioned(msgspec.Struct):
     version: int
 
 
-class _VersionDecoder(NamedTuple):
-    prefix: bytes
-    """How every document of this version begins. The decoder alone would accept a missing version."""
-    read: Callable[[bytes], Any]
-
-
-def _version(kind: type[MetadataValue]) -> int:
-    version = kind.__struct_config__.tag
-    assert isinstance(version, int)
-    return version
-
-
-def _version_prefix(kind: type[MetadataValue]) -> bytes:
-    return b'{"version":%d,' % _version(kind)
-
-
-def _old_version_decoder(kind: Any) -> _VersionDecoder:
-    decoder = msgspec.json.Decoder(kind)
-    return _VersionDecoder(_version_prefix(kind), lambda data: decoder.decode(data).upgraded())
-
-
-_KINDS: tuple[type[MetadataValue], ...] = (
-    TopicValue,
-    PartitionValue,
-    BrokerValue,
-    BrokerSessionValue,
-    ControllerValue,
-    BrokerConfigValue,
-    GroupConfigValue,
-    ProducerIdsValue,
-    FeaturesValue,
-)
-_OLD_VERSION_DECODERS: dict[type[MetadataValue], _VersionDecoder] = {
-    TopicValue: _old_version_decoder(_TopicValue1),
-    PartitionValue: _old_version_decoder(_PartitionValue1),
-    BrokerValue: _old_version_decoder(_BrokerValue1),
-    BrokerConfigValue: _old_version_decoder(_BrokerConfigValue1),
-}
-_NEWEST_VERSION_DECODERS = {
-    kind: _VersionDecoder(_version_prefix(kind), msgspec.json.Decoder(kind).decode) for kind in _KINDS
-}
-_encoder = msgspec.json.Encoder()
-
-
 def encode(value: MetadataValue) -> bytes:
+    """The document, without the fields that a type of the image adds to it."""
+    kind = _document_type(type(value))
+    if kind is not type(value):
+        value = kind(*(getattr(value, field) for field in kind.__struct_fields__))
     return _encoder.encode(value)
 
 
 def decode(kind: type[V], key: str, data: bytes) -> V:
     """The value stored under `key`, or CorruptData naming the key."""
-    reader = _NEWEST_VERSION_DECODERS[kind]
     try:
-        # A comparison of bytes instead of a second parse: nearly all documents have the newest version.
-        if not data.startswith(reader.prefix):
-            reader = _decoder_of_old_version(kind, key, data)
-        value = reader.read(data)
+        if not data.startswith(_BEGINNING):
+            raise CorruptData(f"metadata key {key}: {_version_problem(data)}")
+        value: V = _decoder(kind).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptData(f"metadata key {key}: {error}") from error
-    assert isinstance(value, kind)
     return value
 
 
-def topic_id_of(value: TopicValue, key: str) -> TopicId:
-    return parse_topic_id(value.topic_id, key)
+def decode_as(kind: type[V], key: str, data: bytes, **added: int) -> V:
+    """A value of the image: the document stored under `key`, with the fields that its type adds."""
+    return kind(*astuple(decode(_document_type(kind), key, data)), **added)
 
 
-def parse_topic_id(text: str, key: str) -> TopicId:
-    """The topic id written in the value of a key; CorruptData naming the key if the text is not a topic
-    id.
-    """
-    try:
-        return topic_id_from_text(text)
-    except ValueError as error:
-        raise CorruptData(f"metadata key {key}: {error}") from error
-
-
-def _decoder_of_old_version(kind: type[MetadataValue], key: str, data: bytes) -> _VersionDecoder:
-    older = _OLD_VERSION_DECODERS.get(kind)
-    if older is not None and data.startswith(older.prefix):
-        return older
+def _version_problem(data: bytes) -> str:
     version = msgspec.json.decode(data, type=_Versioned).version
-    newest = _version(kind)
-    if version == newest or (older is not None and version == 1):
-        raise CorruptData(f"metadata key {key}: the value does not begin with its version")
-    raise CorruptData(f"metadata key {key}: version {version} is not known here; version {newest} is")
+    if version == VERSION:
+        return "the value does not begin with its version"
+    return f"version {version} is not known here; version {VERSION} is"
+
+
+@cache
+def _document_type(kind: type[MetadataValue]) -> type[MetadataValue]:
+    """The document that a type of the image extends; a document's own type."""
+    return kind.__mro__[kind.__mro__.index(MetadataValue) - 1]
+
+
+@cache
+def _decoder(kind: type[V]) -> msgspec.json.Decoder[V]:
+    return msgspec.json.Decoder(kind)

@@ -24,6 +24,7 @@ from penstock.config.topic import FlushPolicy
 from penstock.config.topic_settings import TOPIC_SETTINGS
 from penstock.host.metadata_store import ABSENT
 from penstock.metadata.cluster_image import BrokerRegistration, ClusterImage, PartitionState, Topic
+from penstock.metadata.keys import topic_id_text
 
 MIN_ISR = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"
@@ -80,7 +81,10 @@ def has_acknowledged_records(
 
 def has_lost_copy(broker: BrokerRegistration, topic: Topic, index: int) -> bool:
     """Whether the broker's copy of this partition is gone: with its disk, or this copy alone."""
-    return has_lost_disk(broker) or (broker.live is not None and index in broker.live.lost.get(topic.id, ()))
+    if has_lost_disk(broker):
+        return True
+    lost = {} if broker.live is None else broker.live.lost
+    return bool(lost) and index in lost.get(topic_id_text(topic.id), ())
 
 
 def has_lost_disk(broker: BrokerRegistration) -> bool:

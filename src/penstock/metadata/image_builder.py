@@ -8,12 +8,10 @@ value, revision) to a draft, which then builds the image; a full read starts fro
 that was kept current equals one that was read afresh, and unchanged topics are shared between the old image
 and the new.
 
-Rule 1: every value carries the revision of its key, which a decision about it compares.
-Rule 2: a topic is visible as a whole (all its partitions, from zero) or the store is corrupt. Partitions are
+Rule 1: a topic is visible as a whole (all its partitions, from zero) or the store is corrupt. Partitions are
         written before the topic that makes them count. So partitions without a topic, and those at or beyond
         their topic's count, are kept apart (`prepared`) until it does.
-Rule 3: the mappings in an image are never changed.
-Rule 4: one change costs what its topic costs, at the speed of copying a tuple. Other topics cost no more than
+Rule 2: one change costs what its topic costs, at the speed of copying a tuple. Other topics cost no more than
         copying the dict of topics.
 """
 
@@ -21,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from penstock.errors import CorruptData
 from penstock.host.metadata_store import DeleteAll, Put, Snapshot, StoreChange
@@ -33,7 +32,6 @@ from penstock.metadata.cluster_image import (
     BrokerSession,
     ClusterImage,
     Controller,
-    Endpoint,
     Features,
     Overrides,
     PartitionState,
@@ -42,20 +40,7 @@ from penstock.metadata.cluster_image import (
     Topic,
     metric_name,
 )
-from penstock.metadata.documents import (
-    BrokerConfigValue,
-    BrokerSessionValue,
-    BrokerValue,
-    ControllerValue,
-    FeaturesValue,
-    GroupConfigValue,
-    PartitionValue,
-    ProducerIdsValue,
-    TopicValue,
-    decode,
-    parse_topic_id,
-    topic_id_of,
-)
+from penstock.metadata.documents import MetadataValue, PartitionValue, TopicValue, decode, decode_as
 from penstock.metadata.keys import (
     BrokerConfigKey,
     BrokerKey,
@@ -64,13 +49,14 @@ from penstock.metadata.keys import (
     ControllerKey,
     FeaturesKey,
     GroupConfigKey,
-    MetadataKey,
     PartitionKey,
     ProducerIdsKey,
     TopicKey,
+    topic_id_from_text,
 )
 from penstock.types import TopicId
 
+E = TypeVar("E", bound=MetadataValue)
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -96,12 +82,10 @@ def apply(
     """The image after the transaction that was committed at `revision`."""
     draft = _Draft(image, newest)
     for change in changes:
-        if isinstance(change, Put):
-            draft.put(change.key, change.value, revision)
-        elif isinstance(change, DeleteAll):
+        if isinstance(change, DeleteAll):
             draft.delete_partitions(change.prefix)
         else:
-            draft.delete(change.key)
+            draft.put(change.key, change.value if isinstance(change, Put) else None, revision)
     return draft.finish(revision)
 
 
@@ -124,59 +108,36 @@ class _Draft:
         # Most partitions have one of a few replica lists: each list is kept once.
         self._node_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
 
-    def put(self, key: str, data: bytes, revision: int) -> None:
+    def put(self, key: str, data: bytes | None, revision: int) -> None:
+        """Record the document written at `revision`; None: the key was deleted."""
         parsed = self._keys.parse(key)
-        match parsed:
-            case PartitionKey(topic_id, index):
-                value = decode(PartitionValue, key, data)
-                self._partitions.setdefault(topic_id, {})[index] = self._state(key, index, value, revision)
-            case TopicKey(name):
-                self._topics[name] = decode(TopicValue, key, data), revision
-            case None:
-                pass
-            case _:
-                self._put_other(parsed, key, data, revision)
+        # Partitions first, by the shortest way: a start reads a hundred thousand of them.
+        if isinstance(parsed, PartitionKey):
+            state = None if data is None else self._state(key, parsed.partition, data, revision)
+            self._partitions.setdefault(parsed.topic_id, {})[parsed.partition] = state
+            return
 
-    def _put_other(self, parsed: MetadataKey, key: str, data: bytes, revision: int) -> None:
-        match parsed:
-            case BrokerKey(broker_id):
-                self._brokers[broker_id] = _broker(broker_id, decode(BrokerValue, key, data), revision)
-            case BrokerSessionKey(broker_id):
-                self._sessions[broker_id] = _live(key, decode(BrokerSessionValue, key, data), revision)
-            case ControllerKey():
-                self._controller = Controller(decode(ControllerValue, key, data).broker_id, revision)
-            case BrokerConfigKey(broker_id):
-                config = decode(BrokerConfigValue, key, data)
-                overrides = Overrides(config.overrides, revision, config.min_isr_changes)
-                self._broker_overrides[broker_id] = overrides
-            case GroupConfigKey(group_id):
-                of_group = decode(GroupConfigValue, key, data).overrides
-                self._group_overrides[group_id] = Overrides(of_group, revision)
-            case ProducerIdsKey():
-                self._producer_ids = ProducerIds(decode(ProducerIdsValue, key, data).next_id, revision)
-            case FeaturesKey():
-                self._features = _features(decode(FeaturesValue, key, data), revision, newest=self._newest)
+        def read(kind: type[E], **added: int) -> E | None:
+            return None if data is None else decode_as(kind, key, data, **added)
 
-    def delete(self, key: str) -> None:
-        match self._keys.parse(key):
-            case PartitionKey(topic_id, index):
-                self._partitions.setdefault(topic_id, {})[index] = None
+        match parsed:
             case TopicKey(name):
-                self._topics[name] = None
+                self._topics[name] = None if data is None else (decode(TopicValue, key, data), revision)
             case BrokerKey(broker_id):
-                self._brokers[broker_id] = None
+                self._brokers[broker_id] = read(BrokerRegistration, id=broker_id, revision=revision)
             case BrokerSessionKey(broker_id):
-                self._sessions[broker_id] = None
+                self._sessions[broker_id] = read(BrokerSession, epoch=revision)
             case ControllerKey():
-                self._controller = None
+                self._controller = read(Controller, term=revision)
             case BrokerConfigKey(broker_id):
-                self._broker_overrides[broker_id] = None
+                self._broker_overrides[broker_id] = read(Overrides, revision=revision)
             case GroupConfigKey(group_id):
-                self._group_overrides[group_id] = None
+                self._group_overrides[group_id] = read(Overrides, revision=revision)
             case ProducerIdsKey():
-                self._producer_ids = NO_PRODUCER_IDS
+                self._producer_ids = read(ProducerIds, revision=revision) or NO_PRODUCER_IDS
             case FeaturesKey():
-                self._features = NO_FEATURES
+                self._features = read(Features, revision=revision) or NO_FEATURES
+                _require_known_level(self._features, newest=self._newest)
 
     def delete_partitions(self, prefix: str) -> None:
         # The event names only the prefix, so the partitions it deleted are those of the image before.
@@ -272,7 +233,7 @@ class _Draft:
 
     def _build_topic(self, name: str, value: TopicValue, revision: int) -> tuple[Topic, PartitionStates]:
         key = self._keys.topic(name)
-        topic_id = topic_id_of(value, key)
+        topic_id = topic_id_from_text(value.topic_id)
         before = self._image.topics.get(name)
         has_same_partitions = (
             before is not None
@@ -285,19 +246,17 @@ class _Draft:
             partitions, aside = before.partitions, self._image.prepared.get(topic_id, {})
         else:
             partitions, aside = _split_by_count(key, self._all_states(topic_id), value.partitions)
-        return (
-            Topic(
-                name,
-                topic_id,
-                value.internal,
-                value.created_ms,
-                value.overrides,
-                partitions,
-                revision,
-                value.min_isr_changes,
-            ),
-            aside,
+        topic = Topic(
+            name,
+            topic_id,
+            value.internal,
+            value.created_ms,
+            value.overrides,
+            partitions,
+            revision,
+            value.min_isr_changes,
         )
+        return topic, aside
 
     def _with_changed_partitions(self, topic: Topic) -> tuple[Topic, PartitionStates]:
         changes = self._partitions[topic.id]
@@ -322,27 +281,21 @@ class _Draft:
         states.update(self._image.prepared.get(topic_id, {}))
         return _merged(states, self._partitions.get(topic_id, {}))
 
-    def _state(self, key: str, index: int, value: PartitionValue, revision: int) -> PartitionState:
+    def _state(self, key: str, index: int, data: bytes, revision: int) -> PartitionState:
+        value = decode(PartitionValue, key, data)
         if value.leader != NO_NODE and value.leader not in value.replicas:
             raise CorruptData(f"metadata key {key}: its leader {value.leader} holds no replica")
         if value.isr != value.replicas and not set(value.isr) <= set(value.replicas):
             raise CorruptData(f"metadata key {key}: a node is in sync that holds no replica")
-        replicas = self._node_lists.setdefault(value.replicas, value.replicas)
-        isr = self._node_lists.setdefault(value.isr, value.isr)
+        replicas, leader, leader_epoch, isr, *others = astuple(value)
         return PartitionState(
-            index,
-            value.leader,
-            value.leader_epoch,
-            replicas,
-            isr,
-            value.partition_epoch,
-            revision,
-            value.elr,
-            value.last_known_elr,
-            value.adding,
-            value.removing,
-            value.is_recovering,
-            value.min_isr_changes,
+            self._node_lists.setdefault(replicas, replicas),
+            leader,
+            leader_epoch,
+            self._node_lists.setdefault(isr, isr),
+            *others,
+            index=index,
+            revision=revision,
         )
 
 
@@ -374,45 +327,13 @@ def _rename_metrics(
     names.update({metric_name(name): name for name, put in written.items() if put is not None})
 
 
-def _broker(broker_id: int, value: BrokerValue, revision: int) -> BrokerRegistration:
-    return BrokerRegistration(
-        broker_id,
-        value.rack,
-        {name: Endpoint(at.host, at.port) for name, at in value.endpoints.items()},
-        revision,
-        incarnation=value.incarnation,
-        is_draining=value.is_draining,
-        features=value.features,
-        is_new=value.is_new,
-        admitted_epoch=value.admitted_epoch,
-        directory_id=value.directory_id,
-        flushes_before_ack=value.flushes_before_ack,
-        start_id=value.start_id,
-    )
-
-
-def _features(value: FeaturesValue, revision: int, *, newest: int) -> Features:
-    level = value.levels.get(levels.FEATURE, levels.OLDEST)
+def _require_known_level(features: Features, *, newest: int) -> None:
+    level = features.levels.get(levels.FEATURE, levels.OLDEST)
     if not levels.OLDEST <= level <= newest:
         raise CorruptData(
             f"this cluster is at level {level}, and this release of Penstock knows "
             f"{levels.OLDEST} to {newest}: start a release that knows it"
         )
-    return Features(value.levels, revision)
-
-
-def _live(key: str, value: BrokerSessionValue, revision: int) -> BrokerSession:
-    return BrokerSession(
-        revision,
-        value.incarnation,
-        value.directory_id,
-        value.clean_epoch,
-        value.flushes_before_ack,
-        value.start_id,
-        value.lock,
-        value.has_lost_all,
-        {parse_topic_id(text, key): indexes for text, indexes in value.lost.items()},
-    )
 
 
 def _merged(before: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]:

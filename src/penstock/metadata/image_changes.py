@@ -4,6 +4,7 @@ Strategy: an unchanged value is the same object in both images, so most of an im
 checks: first of the topics, then of the partitions of a changed topic.
 """
 
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -44,16 +45,13 @@ def changed_topics(before: ClusterImage, after: ClusterImage) -> TopicChanges:
     # By id, not by name: a topic recreated under its name counts as deleted too.
     if before.topics is not after.topics:
         deleted = [topic for id_, topic in before.topics_by_id.items() if id_ not in after.topics_by_id]
+    by_name = attrgetter("name")
     return TopicChanges(
-        created=tuple(sorted(created, key=_by_name)),
-        deleted=tuple(sorted(deleted, key=_by_name)),
+        created=tuple(sorted(created, key=by_name)),
+        deleted=tuple(sorted(deleted, key=by_name)),
         grown=tuple(sorted(grown, key=lambda entry: entry.topic.name)),
-        reconfigured=tuple(sorted(reconfigured, key=_by_name)),
+        reconfigured=tuple(sorted(reconfigured, key=by_name)),
     )
-
-
-def _by_name(topic: Topic) -> str:
-    return topic.name
 
 
 class PartitionChange(NamedTuple):

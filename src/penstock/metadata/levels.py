@@ -1,6 +1,6 @@
 """The level of a cluster: one number, which determines the formats that brokers of two releases write.
 
-    level 1   documents in the store of the versions in documents.py, data directories of format 1
+    level 1   documents of version 1 in the store (documents.py), data directories of format 1
 
 A release supports the levels from OLDEST to NEWEST. Brokers of a newer release read and write the formats of
 the cluster's level until an operator raises it (`penstock cluster features --upgrade`). After that older

@@ -44,13 +44,12 @@ CHANGES_MAX = 1_000_000
 decision.
 """
 
-_SESSIONS = "CREATE TABLE session_keys (key TEXT PRIMARY KEY, session INTEGER NOT NULL) WITHOUT ROWID"
 _SCHEMA = (
     "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL)"
     " WITHOUT ROWID",
     "CREATE TABLE store (revision INTEGER NOT NULL)",
     "INSERT INTO store VALUES (0)",
-    _SESSIONS,
+    "CREATE TABLE session_keys (key TEXT PRIMARY KEY, session INTEGER NOT NULL) WITHOUT ROWID",
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
@@ -159,8 +158,6 @@ class SqliteStore:
 
     def _end_sessions(self) -> None:
         """End the sessions of a process that stopped without ending them."""
-        if self._value("SELECT count(*) FROM sqlite_master WHERE name = 'session_keys'") == 0:
-            self._connection.execute(_SESSIONS)  # stores older than sessions lack the table
         if left := self._session_deletes("", ()):
             with self._transaction("BEGIN IMMEDIATE"):
                 self._change(left)

@@ -152,7 +152,7 @@ class LogSimulation:
     def image(self) -> ClusterImage:
         topics = {}
         for number, name in enumerate(self.histories):
-            state = PartitionState(0, NODE, 1, (NODE,), (NODE,), 0, 1)
+            state = PartitionState((NODE,), NODE, 1, (NODE,), 0, index=0, revision=1)
             topic_id = TopicId(bytes([number + 1]) * 16)
             overrides = self.choices.overrides(number)
             topics[name] = Topic(name, topic_id, False, WALL_BEGINS_MS, overrides, (state,), 1)

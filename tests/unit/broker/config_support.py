@@ -73,9 +73,7 @@ class BrokerHarness(NamedTuple):
         request = TopicRequest(name=name, partitions=partitions, overrides=overrides or {}, internal=internal)
         new = NewTopicFacts(TopicId(name.encode().ljust(16, b"*")[:16]), NOW_MS)
         await self.cluster.change(
-            lambda image: create_topic(
-                image, request, new, defaults=TopicDefaults(1, 1), validate_overrides=lambda _: None
-            )
+            lambda image: create_topic(image, request, new, defaults=TopicDefaults(1, 1))
         )
         return self.partitions.of_topic(name)
 

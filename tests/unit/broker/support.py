@@ -5,8 +5,8 @@ handlers that read or write records see `config_support`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from inspect import isawaitable
 from typing import Any, TypeVar
 
@@ -18,9 +18,17 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.layers import GivenSettings
 from penstock.controller.topics import TopicRequest, register_broker
 from penstock.errors import StorageFull
-from penstock.host.metadata_store import CommittedTransaction, Compare, Conflict, StoreChange
+from penstock.host.metadata_store import (
+    CommittedTransaction,
+    Compare,
+    Conflict,
+    Event,
+    StoreChange,
+    StoreUnavailable,
+)
 from penstock.host.worker import Worker
-from penstock.metadata.cluster_image import ClusterImage, Endpoint, Topic
+from penstock.metadata.cluster_image import ClusterImage, Topic
+from penstock.metadata.documents import Endpoint
 from penstock.metadata.embedded_store import EmbeddedStore
 from penstock.metadata.sqlite_store import MEMORY, SqliteStore
 from penstock.protocol.frames import encode_response
@@ -81,6 +89,8 @@ class FaultyStore(EmbeddedStore):
     def __init__(self, worker: Worker) -> None:
         super().__init__(SqliteStore(MEMORY), worker)
         self.is_full = False
+        self.is_away = False
+        """Whether the watch breaks at its next event."""
         self.commits = 0
         self.before_commit: Sequence[StoreChange] = ()
         """Somebody else does this just before the next transaction."""
@@ -95,6 +105,13 @@ class FaultyStore(EmbeddedStore):
             await super().transact((), before_commit)
         self.commits += 1
         return await super().transact(tuple(compares), tuple(changes))
+
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Event, None]:
+        async with aclosing(super().watch(prefix, after_revision)) as events:
+            async for event in events:
+                if self.is_away:
+                    raise StoreUnavailable("nobody answers")
+                yield event
 
 
 class HandlerHarness:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.config.alter import Alteration, AlterOp, alter_group, replace_group
+from penstock.config.alter import Alteration, AlterOp, alter_group
 from penstock.config.broker import BrokerConfig
 from penstock.config.describe import describe_group
 from penstock.config.setting import ConfigSource, ConfigType
@@ -23,11 +23,6 @@ def test_what_is_given_is_kept_and_the_rest_stays() -> None:
     after = alter_group({HEARTBEAT: "2000"}, [Alteration(SESSION, " 50000 ")], BROKER)
     assert after == {HEARTBEAT: "2000", SESSION: "50000"}
     assert alter_group(after, [Alteration(HEARTBEAT, None, AlterOp.DELETE)], BROKER) == {SESSION: "50000"}
-
-
-def test_replacing_leaves_nothing_that_is_not_named() -> None:
-    assert replace_group([(SESSION, "50000")], BROKER) == {SESSION: "50000"}
-    assert replace_group([], BROKER) == {}
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def values_of(setting: Setting) -> st.SearchStrategy[SettingValue]:
 def test_every_allowed_value_survives_being_written_and_read(data: st.DataObject) -> None:
     setting = data.draw(st.sampled_from(ALL_SETTINGS))
     value = data.draw(values_of(setting))
-    again = setting.parse(setting.render(value))
+    again = setting.parse(render(value))
     assert again == value
     assert type(again) is type(value)
 

@@ -26,7 +26,8 @@ from penstock.host.metadata_store import (
     StoreEntry,
 )
 from penstock.metadata import levels
-from penstock.metadata.cluster_image import ClusterImage, Endpoint, PartitionState
+from penstock.metadata.cluster_image import ClusterImage, PartitionState
+from penstock.metadata.documents import Endpoint
 from penstock.metadata.image_builder import apply, image_of
 from penstock.metadata.keys import ClusterKeys
 from penstock.types import TopicId
@@ -36,10 +37,6 @@ KEYS = ClusterKeys(CLUSTER)
 EMPTY = ClusterImage(cluster_id=CLUSTER)
 ETCD_CHANGES_MAX = 128
 LISTENERS = {"PLAINTEXT": Endpoint("h", 9092)}
-
-
-def accept_any(overrides: object) -> None:
-    """Every setting may hold every value."""
 
 
 def refusal(decide: Callable[[], object]) -> ApiError:
@@ -159,7 +156,7 @@ class StoredCluster:
             internal=internal,
         )
         defaults = TopicDefaults(partitions=1, replication_factor=-1)
-        self.commit(create_topic(self.image, request, new, defaults=defaults, validate_overrides=accept_any))
+        self.commit(create_topic(self.image, request, new, defaults=defaults))
 
     def state(self, name: str = "t", index: int = 0) -> PartitionState:
         found = self.image.partition(name, index)

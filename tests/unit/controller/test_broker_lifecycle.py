@@ -1,9 +1,9 @@
 """Brokers join, are admitted when nothing rests on what they lost, and leave."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.controller.broker_lifecycle import (
     RegistrationRequest,
@@ -17,22 +17,21 @@ from penstock.controller.broker_lifecycle import (
     is_drained,
     prepare_admission,
     register,
-    resign_controller,
     unregister,
 )
+from penstock.controller.configs import alter_broker_config
 from penstock.controller.partitions import every_partition
-from penstock.controller.topics import alter_broker_config, register_broker
+from penstock.controller.topics import register_broker
 from penstock.errors import ErrorCode
 from penstock.host.metadata_store import SessionId
 from penstock.limits import BROKERS_MAX
-from penstock.metadata.cluster_image import PartitionState
+from penstock.metadata.cluster_image import ClusterImage, PartitionState
 from penstock.metadata.keys import topic_id_text
 from penstock.types import TopicId
 from tests.unit.controller.controller_support import (
     EMPTY,
     LISTENERS,
     StoredCluster,
-    accept_any,
     cluster_of,
     refusal,
 )
@@ -114,14 +113,17 @@ def test_the_epoch_of_a_broker_grows_with_every_session() -> None:
     assert not again.is_admitted
 
 
+def without_controller(cluster: StoredCluster) -> ClusterImage:
+    return cluster.commit(depose_controller(cluster.image, 1, cluster.image.brokers[1].broker_epoch))
+
+
 def test_one_broker_is_the_controller_until_its_session_ends() -> None:
-    cluster = cluster_of(1, 2)
+    cluster = cluster_of(1, 2, 3)
     error = refusal(lambda: become_controller(cluster.image, 2, SESSION))
     assert error.code == ErrorCode.NOT_CONTROLLER
-    assert not resign_controller(cluster.image, 2).changes
     term = cluster.image.controller
-    cluster.commit(resign_controller(cluster.image, 1))
-    claims = [become_controller(cluster.image, broker_id, SESSION) for broker_id in (2, 1)]
+    without_controller(cluster)
+    claims = [become_controller(cluster.image, broker_id, SESSION) for broker_id in (2, 3)]
     assert [cluster.attempt(claim) for claim in claims] == [True, False]
     assert cluster.image.controller_id == 2
     assert term is not None
@@ -131,7 +133,7 @@ def test_one_broker_is_the_controller_until_its_session_ends() -> None:
 
 def test_who_is_gone_cannot_become_the_controller() -> None:
     cluster = cluster_of(1, 2)
-    claim = become_controller(cluster.commit(resign_controller(cluster.image, 1)), 2, SESSION)
+    claim = become_controller(without_controller(cluster), 2, SESSION)
     cluster.end_session(2)
     assert not cluster.attempt(claim)
     error = refusal(lambda: become_controller(cluster.image, 2, SESSION))
@@ -224,7 +226,7 @@ def test_how_a_broker_flushed_is_what_its_last_admission_knew() -> None:
 def test_the_setting_of_one_broker_says_how_it_flushed() -> None:
     cluster, leader, second = down_to_one({})
     overrides = {"log.flush.policy": "os"}
-    cluster.commit(alter_broker_config(cluster.image, second, overrides, accept_any))
+    cluster.commit(alter_broker_config(cluster.image, second, overrides))
     cluster.end_session(second)
     cluster.join(second, "second")
     upkeep(cluster)

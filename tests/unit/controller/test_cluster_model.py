@@ -12,12 +12,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from penstock.config.broker import BrokerConfig
 from penstock.controller.broker_lifecycle import drain, fence
+from penstock.controller.configs import alter_broker_config, alter_topic_config
 from penstock.controller.decision import Decision, batched, merged
 from penstock.controller.elections import ElectionType, elect
 from penstock.controller.reassignment import Reassignment, cancel, reassign
-from penstock.controller.topics import alter_broker_config, alter_topic_config, grow_topic
-from penstock.controller.upkeep import UpkeepSettings, UpkeepStep, deferrable_work, urgent_work
+from penstock.controller.topics import grow_topic
+from penstock.controller.upkeep import UpkeepStep, deferrable_work, urgent_work
 from penstock.errors import ApiError
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage
 from tests.unit.controller.cluster_model import (
@@ -27,7 +29,6 @@ from tests.unit.controller.cluster_model import (
     PendingDecision,
     Process,
 )
-from tests.unit.controller.controller_support import accept_any
 
 FLYING_MAX = 6
 STEPS_TO_SETTLE = 200
@@ -162,7 +163,11 @@ class AnythingHappens(RuleBasedStateMachine):
         image = self.cluster.image
         if urgent_work(image) is None:
             self.do(
-                deferrable_work(image, UpkeepSettings(imbalance_percentage_max=0, reassignments_at_once=2)),
+                deferrable_work(
+                    image,
+                    BrokerConfig.of().replication._replace(imbalance_percentage_max=0),
+                    reassignments_at_once=2,
+                ),
                 False,
             )
 
@@ -201,12 +206,12 @@ class AnythingHappens(RuleBasedStateMachine):
         overrides = before | {"unclean.leader.election.enable": unclean}
         if minimum is not None:
             overrides["min.insync.replicas"] = minimum
-        self.ask(lambda image: alter_topic_config(image, name[0], overrides, accept_any), late=late)
+        self.ask(lambda image: alter_topic_config(image, name[0], overrides), late=late)
 
     @rule(minimum=minimums, late=st.booleans())
     def configure_all(self, minimum: str | None, late: bool) -> None:
         overrides = {} if minimum is None else {"min.insync.replicas": minimum}
-        self.ask(lambda image: alter_broker_config(image, None, overrides, accept_any), late=late)
+        self.ask(lambda image: alter_broker_config(image, None, overrides), late=late)
 
     @rule()
     def grow(self) -> None:

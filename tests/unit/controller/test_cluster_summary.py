@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.controller.broker_lifecycle import drain, drain_by_operator, undrain
+from penstock.controller.broker_lifecycle import drain, drain_by_operator
 from penstock.controller.cluster_summary import BrokerLoad, TopicAtRisk, broker_state, survey
 from penstock.controller.elections import repair_leadership
 from penstock.controller.partitions import every_partition
@@ -69,7 +69,7 @@ def test_a_drained_broker_leads_nothing_and_may_come_back(cluster: StoredCluster
     upkeep(cluster)
     assert survey(cluster.image).loads[2] == BrokerLoad(0, 3)
     assert broker_state(cluster.image.brokers[2]) == "draining"
-    cluster.commit(undrain(cluster.image, 2))
+    cluster.commit(drain(cluster.image, 2, is_draining=False))
     assert broker_state(cluster.image.brokers[2]) == "admitted"
 
 

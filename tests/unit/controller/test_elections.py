@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.controller.broker_lifecycle import drain, fence
+from penstock.controller.configs import alter_broker_config, alter_topic_config
 from penstock.controller.elections import (
     ElectionType,
     elect,
@@ -11,11 +12,11 @@ from penstock.controller.elections import (
     repair_leadership,
     withdraw,
 )
-from penstock.controller.topics import alter_broker_config, alter_topic_config, bump_leader_epochs
+from penstock.controller.topics import bump_leader_epochs
 from penstock.errors import ErrorCode
 from penstock.metadata.cluster_image import NO_NODE, PartitionState
 from penstock.metadata.durability import eligible_leaders
-from tests.unit.controller.controller_support import StoredCluster, accept_any, cluster_of, refusal
+from tests.unit.controller.controller_support import StoredCluster, cluster_of, refusal
 from tests.unit.controller.scenarios import shrink, upkeep
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
@@ -90,9 +91,9 @@ def test_nobody_is_eligible_under_another_minimum(cluster: StoredCluster, of_all
     assert eligible_leaders(cluster.image, topic, cluster.state()) == (second,)
     for overrides in ({"min.insync.replicas": "1"}, {}):
         if of_all:
-            cluster.commit(alter_broker_config(cluster.image, None, overrides, accept_any))
+            cluster.commit(alter_broker_config(cluster.image, None, overrides))
         else:
-            cluster.commit(alter_topic_config(cluster.image, "t", overrides, accept_any))
+            cluster.commit(alter_topic_config(cluster.image, "t", overrides))
     after = lose(cluster, first)
     assert (after.isr, after.leader) == ((first,), -1)
     assert eligible_leaders(cluster.image, cluster.image.topics["t"], after) == ()
@@ -105,7 +106,7 @@ def test_an_election_of_the_eligible_rests_on_the_minimum(cluster: StoredCluster
     cluster.end_session(first)
     decision = repair_leadership(cluster.image, (cluster.image.topics["t"], cluster.state()))
     assert decision is not None
-    cluster.commit(alter_topic_config(cluster.image, "t", {"min.insync.replicas": "1"}, accept_any))
+    cluster.commit(alter_topic_config(cluster.image, "t", {"min.insync.replicas": "1"}))
     assert not cluster.attempt(decision)
     upkeep(cluster)
     assert cluster.state().leader == -1
@@ -124,7 +125,7 @@ def test_records_are_lost_only_where_that_is_allowed(cluster: StoredCluster) -> 
     first, second, third = cluster.state().replicas
     shrink(cluster, first, second)
     assert lose(cluster, first, second).leader == -1
-    cluster.commit(alter_topic_config(cluster.image, "t", UNCLEAN, accept_any))
+    cluster.commit(alter_topic_config(cluster.image, "t", UNCLEAN))
     upkeep(cluster)
     after = cluster.state()
     assert (after.leader, after.isr, after.elr) == (third, (third,), ())
@@ -136,7 +137,7 @@ def test_records_are_lost_only_where_that_is_allowed(cluster: StoredCluster) -> 
 def test_who_has_the_records_and_waits_to_be_admitted_is_waited_for(cluster: StoredCluster) -> None:
     first, second, _ = cluster.state().replicas
     shrink(cluster, first, second)
-    cluster.commit(alter_topic_config(cluster.image, "t", UNCLEAN, accept_any))
+    cluster.commit(alter_topic_config(cluster.image, "t", UNCLEAN))
     for broker_id in (first, second):
         cluster.end_session(broker_id)
     cluster.join(second, "second")

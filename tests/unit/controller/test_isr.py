@@ -5,14 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from penstock.controller.broker_lifecycle import drain
+from penstock.controller.configs import alter_broker_config, alter_topic_config
 from penstock.controller.elections import ElectionType, elect
 from penstock.controller.isr import IsrMember, IsrProposal, change_isr
 from penstock.controller.reassignment import Reassignment, reassign
-from penstock.controller.topics import alter_broker_config, alter_topic_config, grow_topic
+from penstock.controller.topics import grow_topic
 from penstock.errors import ErrorCode
 from penstock.host.metadata_store import ABSENT
 from penstock.types import TopicId
-from tests.unit.controller.controller_support import KEYS, StoredCluster, accept_any, cluster_of, refusal
+from tests.unit.controller.controller_support import KEYS, StoredCluster, cluster_of, refusal
 from tests.unit.controller.scenarios import proposal, shrink, upkeep
 
 
@@ -53,9 +54,9 @@ def test_what_was_refused_once_is_never_committed_later(cluster: StoredCluster) 
     """An attempt whose answer was lost may arrive when another has been refused already."""
     shrink(cluster, 1)
     grow = change_isr(cluster.image, proposal(cluster.image, 1, 2))
-    cluster.commit(alter_broker_config(cluster.image, None, {"log.retention.ms": "1"}, accept_any))
+    cluster.commit(alter_broker_config(cluster.image, None, {"log.retention.ms": "1"}))
     assert not cluster.attempt(grow)
-    cluster.commit(alter_broker_config(cluster.image, None, {}, accept_any))
+    cluster.commit(alter_broker_config(cluster.image, None, {}))
     assert not cluster.attempt(grow)
     assert cluster.state().isr == (1,)
 
@@ -143,11 +144,11 @@ def test_a_proposal_fails_if_anything_it_rests_on_has_moved(cluster: StoredClust
         "the session of who is added": lambda: restart(cluster, 3),
         "its registration": lambda: cluster.commit(drain(cluster.image, 3)),
         "the settings of the topic": lambda: cluster.commit(
-            alter_topic_config(cluster.image, "t", {"min.insync.replicas": "1"}, accept_any)
+            alter_topic_config(cluster.image, "t", {"min.insync.replicas": "1"})
         ),
         "the topic": lambda: cluster.commit(grow_topic(cluster.image, "t", 2)),
         "the default of all": lambda: cluster.commit(
-            alter_broker_config(cluster.image, None, {"min.insync.replicas": "1"}, accept_any)
+            alter_broker_config(cluster.image, None, {"min.insync.replicas": "1"})
         ),
         "the partition": lambda: shrink(cluster, 1),
         "the leader's session": lambda: cluster.end_session(1),

@@ -266,15 +266,3 @@ def test_keys_of_a_session_that_a_crash_left_behind_go_at_the_next_opening(path:
         assert store.opened_at_revision == 2
     with opened(path) as store:
         assert store.opened_at_revision == 2
-
-
-def test_a_store_from_before_sessions_can_hold_them(path: str) -> None:
-    with opened(path) as store:
-        store.transact([], [Put("a", b"1")])
-    older = sqlite3.connect(path)
-    older.execute("DROP TABLE session_keys")
-    older.close()
-    with opened(path) as store:
-        store.transact([], [Put("live", b"", SessionId(1))])
-        assert store.end_session(SessionId(1)) == (3, (Delete("live"),))
-        assert store.read("") == (3, {"a": StoreEntry(b"1", 1)})

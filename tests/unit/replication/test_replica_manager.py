@@ -30,7 +30,8 @@ class Zeros:
 
 def image(topics: Mapping[str, TopicId], partitions: int = 1, epoch: int = 1) -> ClusterImage:
     states = tuple(
-        PartitionState(index, NODE, epoch, (NODE,), (NODE,), epoch - 1, 1) for index in range(partitions)
+        PartitionState((NODE,), NODE, epoch, (NODE,), epoch - 1, index=index, revision=1)
+        for index in range(partitions)
     )
     made = {name: Topic(name, key, False, NOW_MS, {}, states, 1) for name, key in topics.items()}
     return ClusterImage(
@@ -195,7 +196,7 @@ def test_a_replica_that_was_taken_away_and_given_back_is_no_alarm() -> None:
     disk.remove_folder("data/logs/orders-0")
     made = partitions_in(directory_on(disk))
     made.is_in_cluster = True
-    given_back = PartitionState(0, 9, 1, (9, NODE), (9,), 0, 1)
+    given_back = PartitionState((9, NODE), 9, 1, (9,), 0, index=0, revision=1)
     topic = Topic("orders", FIRST_ID, False, NOW_MS, {}, (given_back,), 1)
     led_elsewhere = ClusterImage(cluster_id="c", topics={"orders": topic}, topics_by_id={FIRST_ID: topic})
     assert list(made.open_all(led_elsewhere)) == []
@@ -430,7 +431,7 @@ def test_no_start_moves_a_damaged_copy(
         damaged_by_reading(disk)
     else:
         made_unopenable(disk)
-    state = PartitionState(0, isr[0], 1, (NODE, 2, 3), isr, 0, 1, elr)
+    state = PartitionState((NODE, 2, 3), isr[0], 1, isr, 0, elr, index=0, revision=1)
     topic = Topic("orders", FIRST_ID, False, NOW_MS, {}, (state,), 1)
     made = partitions_in(directory_on(disk))
     made.is_in_cluster = True

@@ -40,7 +40,7 @@ def image(*states: PartitionState, overrides: Mapping[str, str] | None = None) -
 def state(
     leader: int, epoch: int = 1, isr: tuple[int, ...] = (ME, OTHER), version: int = 0
 ) -> PartitionState:
-    return PartitionState(0, leader, epoch, (ME, OTHER, THIRD), isr, version, 1)
+    return PartitionState((ME, OTHER, THIRD), leader, epoch, isr, version, index=0, revision=1)
 
 
 class Followed:
@@ -119,7 +119,7 @@ def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -
     admission = Admission(ME)
     partitions = ReplicaManager(directory_on(new_disk()), CONFIG, lambda partition: None)
     partitions.may_lead = admission
-    lone = PartitionState(0, ME, 4, (ME,), (ME,), 0, 1)
+    lone = PartitionState((ME,), ME, 4, (ME,), 0, index=0, revision=1)
     before = image(lone)
     assert list(partitions.open_all(before)) == []
     found = partitions.find("orders", 0)
@@ -133,8 +133,8 @@ def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -
         ("one that has our id, because we slept", 7, False),
         ("this process", 8, True),
     ):
-        live = BrokerSession(epoch, incarnation, "disk")
-        me = BrokerRegistration(ME, None, {}, 1, incarnation=incarnation, admitted_epoch=epoch, live=live)
+        live = BrokerSession(incarnation, "disk", epoch=epoch)
+        me = BrokerRegistration(None, {}, incarnation, admitted_epoch=epoch, id=ME, revision=1, live=live)
         led = msgspec.structs.replace(lone, leader_epoch=epoch, partition_epoch=epoch)
         after = msgspec.structs.replace(image(led), brokers={ME: me})
         partitions.follow(before, after, CONFIG)
@@ -216,7 +216,7 @@ def test_one_leader_epoch_has_one_leadership() -> None:
 
 
 def test_a_partition_of_others_is_not_here_until_it_is() -> None:
-    elsewhere = PartitionState(0, OTHER, 1, (OTHER,), (OTHER,), 0, 1)
+    elsewhere = PartitionState((OTHER,), OTHER, 1, (OTHER,), 0, index=0, revision=1)
     followed = Followed(elsewhere)
     assert followed.partitions.find("orders", 0) is None
     assert followed.partitions.missing_partition_error("", ID, 0).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -232,7 +232,7 @@ def test_a_partition_of_others_is_not_here_until_it_is() -> None:
 
 
 def test_a_lone_replica_that_gets_others_leads_on() -> None:
-    alone = PartitionState(0, ME, 1, (ME,), (ME,), 0, 1)
+    alone = PartitionState((ME,), ME, 1, (ME,), 0, index=0, revision=1)
     followed = Followed(alone)
     partition = followed.partition
     write(partition)

@@ -18,15 +18,11 @@ Differs from Kafka
     At most 10,000 resources in one request.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from penstock.broker.cluster.config_resources import ConfigResource, ResourceChange, alter_resources
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, names_at
-from penstock.config.alter import replace_broker, replace_group, replace_topic
-from penstock.config.broker import BrokerConfig
+from penstock.config.alter import Alteration
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.alter_configs import (
     ALTER_CONFIGS,
@@ -60,23 +56,8 @@ class AlterConfigs:
         )
 
 
-class _Replacement(NamedTuple):
-    entries: list[tuple[str, str | None]]
-
-    def of_topic(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]:
-        return replace_topic(self.entries, broker)
-
-    def of_broker(
-        self, current: Mapping[str, str], broker: BrokerConfig, *, cluster_wide: bool
-    ) -> dict[str, str]:
-        return replace_broker(self.entries, broker, cluster_wide=cluster_wide)
-
-    def of_group(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]:
-        return replace_group(self.entries, broker)
-
-
 def _resource_change(resource: AlterConfigsResource) -> ResourceChange:
-    entries = [(entry.name, entry.value) for entry in resource.configs]
+    alterations = [Alteration(entry.name, entry.value) for entry in resource.configs]
     return ResourceChange(
-        ConfigResource(resource.resource_type, resource.resource_name), _Replacement(entries)
+        ConfigResource(resource.resource_type, resource.resource_name), alterations, replaces_all=True
     )

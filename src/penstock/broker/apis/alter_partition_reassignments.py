@@ -21,9 +21,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from penstock.broker.cluster.metadata_changes import MetadataChange, no_controller_error
-from penstock.broker.cluster.metadata_service import Decide, MetadataService
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
+from penstock.controller.decision import Decide
 from penstock.controller.reassignment import Reassignment, cancel, reassign
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import PARTITION_CHANGES_AT_ONCE, PARTITIONS_CHANGED_MAX

@@ -19,9 +19,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from penstock.broker.cluster.metadata_changes import MetadataChange
-from penstock.broker.cluster.metadata_service import Decide, MetadataService
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, names_at
+from penstock.controller.decision import Decide
 from penstock.controller.internal_topics import internal_topic_error
 from penstock.controller.topics import grow_topic
 from penstock.errors import ApiError, ErrorCode

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.broker.cluster.metadata_changes import MetadataChange
-from penstock.broker.cluster.metadata_service import Decide, MetadataService
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, topics_named
-from penstock.controller.decision import Decision
+from penstock.controller.decision import Decide, Decision
 from penstock.controller.internal_topics import internal_topic_error
 from penstock.controller.topics import delete_topic, unknown_topic_id
 from penstock.errors import ApiError, ErrorCode

@@ -21,9 +21,10 @@ Differs from Kafka
 from collections.abc import Iterable
 
 from penstock.broker.cluster.metadata_changes import MetadataChange, no_controller_error
-from penstock.broker.cluster.metadata_service import Decide, MetadataService
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
+from penstock.controller.decision import Decide
 from penstock.controller.elections import ElectionType, elect, is_election_needed
 from penstock.controller.partitions import every_partition
 from penstock.errors import ApiError, ErrorCode

@@ -21,16 +21,11 @@ Differs from Kafka
     At most 10,000 resources in one request.
 """
 
-from collections import Counter
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from penstock.broker.cluster.config_resources import ConfigResource, ResourceChange, alter_resources
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, names_at
-from penstock.config.alter import Alteration, AlterOp, alter_broker, alter_group, alter_topic
-from penstock.config.broker import BrokerConfig
+from penstock.config.alter import Alteration
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.incremental_alter_configs import (
     INCREMENTAL_ALTER_CONFIGS,
@@ -68,35 +63,8 @@ class IncrementalAlterConfigs:
         )
 
 
-class _Increment(NamedTuple):
-    alterations: list[Alteration]
-
-    def of_topic(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]:
-        return alter_topic(current, self._that_matter(current), broker)
-
-    def of_broker(
-        self, current: Mapping[str, str], broker: BrokerConfig, *, cluster_wide: bool
-    ) -> dict[str, str]:
-        return alter_broker(current, self._that_matter(current), broker, cluster_wide=cluster_wide)
-
-    def of_group(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]:
-        return alter_group(current, self._that_matter(current), broker)
-
-    def _that_matter(self, current: Mapping[str, str]) -> list[Alteration]:
-        """The alterations without deletions of settings that are not set.
-
-        A setting that the request names twice is kept, so that the duplicate is rejected.
-        """
-        mentions = Counter(alteration.name for alteration in self.alterations)
-        return [
-            alteration
-            for alteration in self.alterations
-            if alteration.op != AlterOp.DELETE or alteration.name in current or mentions[alteration.name] > 1
-        ]
-
-
 def _resource_change(resource: AlterConfigsResource) -> ResourceChange:
     alterations = [Alteration(entry.name, entry.value, entry.config_operation) for entry in resource.configs]
     return ResourceChange(
-        ConfigResource(resource.resource_type, resource.resource_name), _Increment(alterations)
+        ConfigResource(resource.resource_type, resource.resource_name), alterations, replaces_all=False
     )

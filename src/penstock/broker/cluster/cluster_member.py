@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.cluster.controller_loop import ControllerLoop
 from penstock.broker.cluster.failure_detector import FailureDetector
-from penstock.broker.cluster.membership import ClusterMembership, FoundOnDisk, registration
+from penstock.broker.cluster.membership import ClusterMembership, registration
 from penstock.broker.cluster.peer_lease_check import PeerLeaseCheck
 from penstock.broker.cluster.store_identity import require_same_history, store_progress_of
 from penstock.broker.replication.damaged_replicas import DamagedReplicas
@@ -134,8 +134,16 @@ class ClusterMember:
         clean_epoch = directory.clean_epoch()
         directory.consume_clean_shutdown_mark()
         self._cluster.subscribe(self._follow)
-        found = FoundOnDisk(clean_epoch, start_ids, self._broker.storage.partitions.lost)
-        await self.membership.join(registration(self._config, directory, self._broker.listeners, found))
+        await self.membership.join(
+            registration(
+                self._config,
+                directory,
+                self._broker.listeners,
+                clean_epoch=clean_epoch,
+                start_ids=start_ids,
+                lost=self._broker.storage.partitions.lost,
+            )
+        )
 
     def start(self, tasks: Tasks) -> None:
         """Start the tasks. `tasks` ends the broker if one of them fails: without it the broker would run but

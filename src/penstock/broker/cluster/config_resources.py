@@ -8,18 +8,19 @@ Rule 2: a resource that a request names twice is rejected both times, since no o
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
+from penstock.config.alter import Alteration, alter_broker, alter_group, alter_topic
 from penstock.config.broker import BrokerConfig
+from penstock.controller.configs import alter_broker_config, alter_group_config, alter_topic_config
 from penstock.controller.decision import Decision
-from penstock.controller.group_settings import alter_group_config
 from penstock.controller.internal_topics import validate_internal_settings
-from penstock.controller.topics import alter_broker_config, alter_topic_config
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import GROUP_ID_BYTES_MAX, TOPICS_PER_REQUEST_MAX
 from penstock.metadata.cluster_image import ClusterImage
@@ -45,21 +46,11 @@ class ConfigResource(NamedTuple):
     name: str
 
 
-class Rewrite(Protocol):
-    """Computes the new configs of a resource from its current ones. ApiError: the result is invalid."""
-
-    def of_topic(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]: ...
-
-    def of_broker(
-        self, current: Mapping[str, str], broker: BrokerConfig, *, cluster_wide: bool
-    ) -> dict[str, str]: ...
-
-    def of_group(self, current: Mapping[str, str], broker: BrokerConfig) -> dict[str, str]: ...
-
-
 class ResourceChange(NamedTuple):
     resource: ConfigResource
-    rewrite: Rewrite
+    alterations: Sequence[Alteration]
+    replaces_all: bool
+    """Whether settings that the request does not name return to their defaults (AlterConfigs)."""
 
 
 async def alter_resources(
@@ -83,8 +74,7 @@ async def alter_resources(
         try:
             require_access(each.resource, context, Operation.ALTER_CONFIGS)
             _require_acceptable(each.resource, mentions[each.resource])
-            decide = _decider(cluster, each)
-            (outcome,) = await carry_out([decide])
+            (outcome,) = await carry_out([partial(_decision, cluster, each)])
             outcomes.append(outcome if isinstance(outcome, ApiError) else None)
         except ApiError as rejection:
             outcomes.append(rejection)
@@ -152,32 +142,24 @@ def _require_acceptable(resource: ConfigResource, mentions: int) -> None:
         require_group_name(resource)
 
 
-def _decider(cluster: MetadataService, wanted: ResourceChange) -> Callable[[ClusterImage], Decision]:
-    def decide(image: ClusterImage) -> Decision:
-        return _decision(image, cluster.config, wanted, cluster.limits.groups_with_settings_max)
-
-    return decide
-
-
-def _decision(image: ClusterImage, config: BrokerConfig, wanted: ResourceChange, groups_max: int) -> Decision:
-    resource, rewrite = wanted
+def _decision(cluster: MetadataService, wanted: ResourceChange, image: ClusterImage) -> Decision:
+    resource, alterations, replaces_all = wanted
+    config = cluster.config
     if resource.type == ConfigResourceType.TOPIC:
         topic = image.topics.get(resource.name)
+        current = topic.overrides if topic is not None and not replaces_all else {}
         # Like Kafka, an invalid config is reported before an unknown topic.
-        overrides = rewrite.of_topic(topic.overrides if topic else {}, config)
+        overrides = alter_topic(current, alterations, config)
         validate_internal_settings(resource.name, overrides)
-        return alter_topic_config(image, resource.name, overrides, _validated_already)
+        return alter_topic_config(image, resource.name, overrides)
     if resource.type == ConfigResourceType.GROUP:
-        current = image.overrides_of_group(resource.name).overrides
-        return alter_group_config(image, resource.name, rewrite.of_group(current, config), groups_max)
+        current = {} if replaces_all else image.overrides_of_group(resource.name).overrides
+        overrides = alter_group(current, alterations, config)
+        return alter_group_config(image, resource.name, overrides, cluster.limits.groups_with_settings_max)
     broker_id = broker_id_of(resource, config)
-    current = image.overrides_of_broker(broker_id).overrides
+    current = {} if replaces_all else image.overrides_of_broker(broker_id).overrides
     try:
-        overrides = rewrite.of_broker(current, config, cluster_wide=broker_id is None)
+        overrides = alter_broker(current, alterations, config, cluster_wide=broker_id is None)
     except ApiError as rejection:
         raise ApiError(ErrorCode.INVALID_REQUEST, rejection.detail) from None  # Kafka's code for brokers
-    return alter_broker_config(image, broker_id, overrides, _validated_already)
-
-
-def _validated_already(overrides: Mapping[str, str]) -> None:
-    """No validation: a Rewrite returns only valid configs."""
+    return alter_broker_config(image, broker_id, overrides)

@@ -21,13 +21,7 @@ from penstock.config.broker import ReplicationConfig
 from penstock.controller.broker_lifecycle import become_controller
 from penstock.controller.decision import Decision, batched, merged
 from penstock.controller.partitions import Partition
-from penstock.controller.upkeep import (
-    UpkeepSettings,
-    UpkeepStep,
-    deferrable_work,
-    partitions_to_check,
-    urgent_work,
-)
+from penstock.controller.upkeep import UpkeepStep, deferrable_work, partitions_to_check, urgent_work
 from penstock.errors import ApiError
 from penstock.host.backoff import Backoff
 from penstock.host.metadata_store import (
@@ -140,13 +134,7 @@ class ControllerLoop:
         now = asyncio.get_running_loop().time()
         if now - self._idle_at < UPKEEP_IDLE_MS / 1000:
             return None
-        config = self._config()
-        settings = UpkeepSettings(
-            auto_balance=config.auto_balance,
-            auto_leader_rebalance=config.auto_leader_rebalance,
-            imbalance_percentage_max=config.imbalance_percentage_max,
-        )
-        work = deferrable_work(image, settings)
+        work = deferrable_work(image, self._config())
         if work is None:
             self._idle_at = now
         return work

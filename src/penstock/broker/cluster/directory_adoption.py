@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from penstock.controller.adoption import (
     STORE_PREFIX,
-    AdoptedBroker,
     cleanup_transaction,
     import_transactions,
     shared_facts,
@@ -57,16 +56,15 @@ async def adopt_directory(
             return None
         if not disk.exists(f"{path}/{METADATA_FILE}"):
             raise ConfigError(f"{path} holds no {METADATA_FILE}: no broker has been alone in it")
-        member = _member(identity)
-        prefix = ClusterKeys(member.cluster_id).prefix
+        prefix = ClusterKeys(identity.cluster_id).prefix
         own = SqliteStore(f"{path}/{METADATA_FILE}")
         try:
-            image, facts = shared_facts(own.read(prefix), member, new_id(randomness))
+            image, facts = shared_facts(own.read(prefix), identity, new_id(randomness))
         finally:
             own.close()
         # An earlier attempt may have ended after some transactions: each of them requires absent keys.
-        await _clear(store, member)
-        for piece in import_transactions(facts, member.cluster_id, store.changes_max):
+        await _clear(store, identity)
+        for piece in import_transactions(facts, identity.cluster_id, store.changes_max):
             await _commit(store, piece)
         # The mark is last, after the shared store was read back: from the mark on, the broker ignores its own
         # store.
@@ -83,13 +81,12 @@ async def release_directory(disk: Disk, path: str, store: MetadataStore) -> Dire
     with _locked(disk, path) as identity, _store_errors():
         if not disk.exists(f"{path}/{METADATA_FILE}"):
             raise ConfigError(f"{path} was never that of a broker which is alone, and cannot become one")
-        member = _member(identity)
-        leftovers = cleanup_transaction(await store.read(STORE_PREFIX), member)
+        leftovers = cleanup_transaction(await store.read(STORE_PREFIX), identity)
         if leftovers is None and not identity.is_member:
             return None
         # Unmarked before the shared store is cleared: at no time does the mark refer to a cleared store.
         set_membership(disk, path, is_member=False)
-        await _clear(store, member)
+        await _clear(store, identity)
         return identity
 
 
@@ -121,10 +118,6 @@ def _store_errors() -> Iterator[None]:
         ) from problem
 
 
-def _member(identity: DirectoryIdentity) -> AdoptedBroker:
-    return AdoptedBroker(identity.cluster_id, identity.node_id, identity.directory_id)
-
-
 async def _require_its_own(store: MetadataStore, path: str, cluster_id: str) -> None:
     """ConfigError unless the store holds the cluster of the data directory."""
     held = (await store.read(CLUSTER_ID_KEY)).entries.get(CLUSTER_ID_KEY)
@@ -136,7 +129,7 @@ async def _require_its_own(store: MetadataStore, path: str, cluster_id: str) -> 
         )
 
 
-async def _clear(store: MetadataStore, member: AdoptedBroker) -> None:
+async def _clear(store: MetadataStore, member: DirectoryIdentity) -> None:
     leftovers = cleanup_transaction(await store.read(STORE_PREFIX), member)
     if leftovers is not None:
         await _commit(store, leftovers)

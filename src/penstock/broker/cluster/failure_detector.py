@@ -22,6 +22,7 @@ from penstock.config.listeners import Address
 from penstock.controller.broker_lifecycle import depose_controller, fence
 from penstock.controller.decision import Decision
 from penstock.errors import ApiError
+from penstock.host.backoff import Backoff
 from penstock.host.metadata_store import StoreRejected, StoreUnavailable
 from penstock.host.tasks import Tasks
 from penstock.limits import ENDPOINT_CONNECT_MS_MAX, PEER_PAUSE_MS, PEER_PAUSE_MS_MAX
@@ -74,7 +75,8 @@ class FailureDetector:
         )
 
     async def _watch(self, broker_id: int, epoch: int, is_over: asyncio.Event) -> None:
-        pause_ms, refusals, was_there = PEER_PAUSE_MS, 0, False
+        pauses = Backoff(PEER_PAUSE_MS, PEER_PAUSE_MS_MAX)
+        refusals, was_there = 0, False
         try:
             while self._is_ours(self._cluster.image, broker_id, epoch):
                 endpoint = self._cluster.image.brokers[broker_id].endpoints[self._listener]
@@ -85,7 +87,7 @@ class FailureDetector:
                     # After a connection that lasted, reconnect without a pause. One that broke soon counts as
                     # a failing peer: the pauses grow, so that reconnecting does not become a busy loop.
                     if asyncio.get_running_loop().time() - began >= PEER_PAUSE_MS_MAX / 1000:
-                        pause_ms = PEER_PAUSE_MS
+                        pauses.reset()
                         continue
                 except ConnectionRefusedError:
                     refusals += 1
@@ -96,8 +98,7 @@ class FailureDetector:
                 except OSError:
                     # A timeout, no route, or a process that is just ending: none of these proves it is gone.
                     pass
-                await asyncio.sleep(pause_ms / 1000)
-                pause_ms = min(2 * pause_ms, PEER_PAUSE_MS_MAX)
+                await asyncio.sleep(pauses.next_delay_s())
         finally:
             del self._watched[broker_id, epoch]
 

@@ -20,9 +20,10 @@ Rule 3: while the store is unavailable this broker keeps everything (grace mode)
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
@@ -52,8 +53,8 @@ from penstock.limits import (
 )
 from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.metadata import levels
-from penstock.metadata.cluster_image import ClusterImage, Endpoint
-from penstock.metadata.documents import FeaturesValue, encode
+from penstock.metadata.cluster_image import ClusterImage
+from penstock.metadata.documents import Endpoint, FeaturesValue, encode
 from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
 from penstock.observability.logs import Log
 from penstock.replication.roles import Admission
@@ -240,7 +241,10 @@ class ClusterMembership:
         try:
             is_kept = await self._store.renew_session(self.session)
         except (StoreUnavailable, StoreRejected) as problem:
-            self._log_store_unavailable(str(problem))
+            if not self._store_is_unavailable:
+                self._store_is_unavailable = True
+                help_ = "it serves on; nothing can be changed"
+                self._log.warning("broker.store_away", reason=str(problem), help=help_)
             return False  # grace mode (Rule 3): an unavailable store has not ended the session
         if is_kept:
             self._kept_at = asked_at  # the start of the renewal: the store may have confirmed it that early
@@ -253,17 +257,10 @@ class ClusterMembership:
         """Milliseconds since the store last confirmed the session."""
         return (asyncio.get_running_loop().time() - self._kept_at) * 1000
 
-    def _log_store_unavailable(self, reason: str) -> None:
-        if not self._store_is_unavailable:
-            self._store_is_unavailable = True
-            self._log.warning("broker.store_away", reason=reason, help="it serves on; nothing can be changed")
-
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        if before.sessions is not after.sessions:
-            self._update_session(after)
-
-    def _update_session(self, image: ClusterImage) -> None:
-        live = image.sessions.get(self._own.broker_id)
+        if before.sessions is after.sessions:
+            return
+        live = after.sessions.get(self._own.broker_id)
         if live is not None and live.incarnation == self._admission.incarnation:
             self._is_member = True
             self.epoch = live.epoch
@@ -281,31 +278,37 @@ class ClusterMembership:
             await self._end(session)
 
 
-class FoundOnDisk(NamedTuple):
-    """State that the previous process left in the data directory."""
-
-    clean_epoch: int
-    start_ids: tuple[str, ...]
-    lost: Inventory
-
-
 def registration(
-    config: BrokerConfig, directory: DataDirectory, listeners: tuple[Listener, ...], found: FoundOnDisk
+    config: BrokerConfig,
+    directory: DataDirectory,
+    listeners: tuple[Listener, ...],
+    *,
+    clean_epoch: int,
+    start_ids: tuple[str, ...],
+    lost: Inventory,
 ) -> RegistrationRequest:
-    """The registration of this broker; `ClusterMembership` adds the incarnation."""
-    lost = {topic_id: tuple(indexes) for topic_id, indexes in found.lost.items()}
-    is_too_much = sum(map(len, lost.values())) > LOST_PARTITIONS_NAMED_MAX
+    """The registration of this broker, with what the previous process left in the data directory.
+
+    `ClusterMembership` adds the incarnation.
+    """
+    named = {topic_id: tuple(indexes) for topic_id, indexes in lost.items()}
+    is_too_much = sum(map(len, named.values())) > LOST_PARTITIONS_NAMED_MAX
     return RegistrationRequest(
         broker_id=config.node.node_id,
         incarnation="",
         directory_id=directory.identity.directory_id,
-        clean_epoch=found.clean_epoch,
-        start_ids=found.start_ids,
+        clean_epoch=clean_epoch,
+        start_ids=start_ids,
         lock=directory.lock_mark,
-        lost={} if is_too_much else lost,
+        lost={} if is_too_much else named,
         has_lost_all=is_too_much,
         flushes_before_ack=config.topic_defaults.flush_policy is FlushPolicy.BEFORE_ACK,
         rack=config.node.rack,
-        endpoints={at.name: Endpoint(at.advertised_host, at.advertised_port) for at in listeners},
+        endpoints=advertised_endpoints(listeners),
         features={levels.FEATURE: levels.NEWEST},
     )
+
+
+def advertised_endpoints(listeners: Iterable[Listener]) -> dict[str, Endpoint]:
+    """The endpoints that this broker registers, by listener name."""
+    return {at.name: Endpoint(at.advertised_host, at.advertised_port) for at in listeners}

@@ -6,18 +6,20 @@ group.
 
 Rule 1: the decisions of one call change different keys. The API handlers reject duplicates.
 Rule 2: a rejection, or "nothing to do", rests on an image that shows every change that was committed before
-        the request (`metadata_service.py`, Rule 7). A request reads the store for this at most once.
+        the request (`change_queue.py`, Rule 3). A request reads the store for this at most once.
 Rule 3: while the cluster has no controller, a request waits for one, for METADATA_CONTROLLER_MS_MAX in total,
         because not every client retries. Requests on the way to producing or fetching do not wait
         (`waits_for_controller`): their clients do retry.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.broker.cluster.metadata_service import Decide, MetadataService, Unconfirmed
-from penstock.controller.decision import Decision, NoController, merged
+from penstock.broker.cluster.change_queue import Unconfirmed
+from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.chunks import chunks
+from penstock.controller.decision import Decide, Decision, NoController, merged
 from penstock.errors import ApiError
 from penstock.limits import METADATA_CONTROLLER_MS_MAX, METADATA_UNAVAILABLE_PAUSE_MS
 from penstock.metadata.cluster_image import ClusterImage
@@ -66,7 +68,7 @@ class MetadataChange:
         `independent`: no decision depends on another one of them. This saves an image per decision.
         """
         outcomes: list[ChangeOutcome] = []
-        for group in _groups(decides, at_once):
+        for group in chunks(decides, at_once):
             outcomes += await self._commit_group(group, independent=independent)
         return outcomes
 
@@ -86,7 +88,7 @@ class MetadataChange:
 
     async def _validate_all(self, image: ClusterImage, decides: Sequence[Decide]) -> list[ChangeOutcome]:
         outcomes: list[ChangeOutcome] = []
-        for group in _groups(decides, DECISIONS_PER_CHANGE):
+        for group in chunks(decides, DECISIONS_PER_CHANGE):
             trial = _validate_group(image, group, independent=False)
             image = trial.image
             outcomes += [trial.rejections.get(number, image) for number in range(len(group))]
@@ -143,11 +145,6 @@ class _Trial(NamedTuple):
     image: ClusterImage
     """Image after the decision, except for revisions. The given image if the decisions are independent."""
     rejections: dict[int, ApiError]
-
-
-def _groups(decides: Sequence[Decide], at_once: int) -> Iterator[Sequence[Decide]]:
-    for first in range(0, len(decides), at_once):
-        yield decides[first : first + at_once]
 
 
 def _validate_group(image: ClusterImage, group: Sequence[Decide], *, independent: bool) -> _Trial:

@@ -22,10 +22,10 @@ from penstock.metadata.cluster_image import (
     NO_NODE,
     BrokerRegistration,
     ClusterImage,
-    Endpoint,
     PartitionState,
     Topic,
 )
+from penstock.metadata.documents import Endpoint
 from penstock.protocol.compiler import encode
 from penstock.protocol.messages.metadata import (
     METADATA,

@@ -8,11 +8,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from penstock.broker.cluster.metadata_changes import MetadataChange
-from penstock.broker.cluster.metadata_service import Decide, MetadataService
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.config.alter import replace_topic
-from penstock.controller.decision import Decision
-from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic
+from penstock.config.alter import Alteration, alter_topic
+from penstock.controller.decision import Decide, Decision
+from penstock.controller.topics import (
+    NewTopicFacts,
+    TopicDefaults,
+    TopicRequest,
+    create_topic,
+    require_new_name,
+)
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import Clock
 from penstock.host.randomness import Randomness
@@ -81,20 +87,11 @@ class TopicCreation:
 
     def _decision(self, image: ClusterImage, requested: RequestedTopic) -> Decision:
         config = self._cluster.config
-        overrides: dict[str, str] = {}
-        rejection: ApiError | None = None
-        try:
-            overrides = replace_topic(_given(requested.settings), config)
-        except ApiError as problem:
-            rejection = problem
-
-        def validate(_: Mapping[str, str]) -> None:
-            # Raised only here, after `create_topic` has checked the name: like Kafka, a request for an
-            # existing topic gets TOPIC_ALREADY_EXISTS and not an error about its configs.
-            if rejection is not None:
-                raise rejection
-
         name = requested.request.name
+        # Checked before the configs: like Kafka, a request for an existing topic gets TOPIC_ALREADY_EXISTS
+        # and not an error about its configs.
+        require_new_name(image, name)
+        overrides = alter_topic({}, _alterations(requested.settings), config)
         return create_topic(
             image,
             replace(requested.request, overrides=overrides, internal=name in INTERNAL_TOPICS),
@@ -102,7 +99,6 @@ class TopicCreation:
             defaults=TopicDefaults(
                 config.topic_creation.partitions_default, config.topic_creation.replication_factor_default
             ),
-            validate_overrides=validate,
         )
 
     def _draw_id(self, image: ClusterImage) -> TopicId:
@@ -126,10 +122,8 @@ def _made(image: ClusterImage, name: str) -> Topic | ApiError:
     return found
 
 
-def _given(settings: Mapping[str, str | None]) -> list[tuple[str, str]]:
-    given = []
+def _alterations(settings: Mapping[str, str | None]) -> list[Alteration]:
     for name, value in settings.items():
         if value is None:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"{name}: a value is required")
-        given.append((name, value))
-    return given
+    return [Alteration(name, value) for name, value in settings.items()]

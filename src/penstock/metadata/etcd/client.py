@@ -58,20 +58,10 @@ class EtcdClient:
         self._password = password
         self._token: str | None = None
 
-    async def send_idempotent(self, path: str, request: bytes) -> bytes:
-        """Send a request that may be repeated. StoreUnavailable if no member replies within the client's
-        patience.
+    async def send(self, path: str, request: bytes, *, repeatable: bool = True) -> bytes:
+        """Send a request. StoreUnavailable: no member replied within the client's patience; or, for a request
+        that may not be repeated, its outcome is unknown.
         """
-        return await self._send_with_retries(path, request, repeatable=True)
-
-    async def transact(self, path: str, request: bytes) -> bytes:
-        """Send a transaction, which may not be repeated. StoreUnavailable if its outcome is unknown."""
-        return await self._send_with_retries(path, request, repeatable=False)
-
-    async def close(self) -> None:
-        await self._endpoints.close()
-
-    async def _send_with_retries(self, path: str, request: bytes, *, repeatable: bool) -> bytes:
         ends_at = self._endpoints.now() + self._patience_ms_max / 1000
         asked = 0
         while True:
@@ -83,6 +73,9 @@ class EtcdClient:
                     await self._endpoints.pause(ETCD_PAUSE_MS / 1000)  # a full round of members has failed
                 if self._endpoints.now() >= ends_at:
                     raise StoreUnavailable(str(again)) from again
+
+    async def close(self) -> None:
+        await self._endpoints.close()
 
     async def _attempt(self, path: str, request: bytes, *, repeatable: bool) -> bytes:
         url = self._endpoints.current

@@ -94,7 +94,7 @@ class EtcdStore:
             request = range_request(
                 self._root + prefix, after=after, revision=revision, limit=self._page_entries
             )
-            page = _read_as(RangeResponse, await self._client.send_idempotent(RANGE, request))
+            page = _read_as(RangeResponse, await self._client.send(RANGE, request))
             # The first page fixes the revision that all further pages are read at.
             if revision is None:
                 revision = page.header.revision
@@ -110,7 +110,7 @@ class EtcdStore:
         require_well_formed(compares, changes, CHANGES_MAX)
         request = transaction_request(self._root, compares, changes)
         try:
-            body = await self._client.transact(TRANSACTION, request)
+            body = await self._client.send(TRANSACTION, request, repeatable=False)
         except LeaseNotFound as problem:
             raise StoreRejected(f"the session is over; begin a new one ({problem})") from problem
         answer = _read_as(TransactionResponse, body)
@@ -133,15 +133,15 @@ class EtcdStore:
     async def begin_session(self, ttl_ms: int) -> SessionId:
         # The TTL has whole seconds: rounded up, never shorter than requested.
         request = encode({"TTL": str(-(-ttl_ms // 1000))})
-        return SessionId(_read_as(Lease, await self._client.send_idempotent(GRANT, request)).id)
+        return SessionId(_read_as(Lease, await self._client.send(GRANT, request)).id)
 
     async def renew_session(self, session: SessionId) -> bool:
-        body = await self._client.send_idempotent(KEEP_ALIVE, encode({"ID": str(session)}))
+        body = await self._client.send(KEEP_ALIVE, encode({"ID": str(session)}))
         return _read_as(LeaseRenewal, body).result.ttl > 0
 
     async def end_session(self, session: SessionId) -> None:
         try:
-            await self._client.send_idempotent(REVOKE, encode({"ID": str(session)}))
+            await self._client.send(REVOKE, encode({"ID": str(session)}))
         except LeaseNotFound:
             # The lease has expired already, and etcd has deleted its keys.
             return

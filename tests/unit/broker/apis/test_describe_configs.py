@@ -10,7 +10,7 @@ from penstock.broker.apis.describe_configs import DescribeConfigs
 from penstock.config.broker_settings import BROKER_SETTINGS
 from penstock.config.setting import ConfigSource, ConfigType
 from penstock.config.topic_settings import TOPIC_SETTINGS
-from penstock.controller.topics import alter_broker_config
+from penstock.controller.configs import alter_broker_config
 from penstock.errors import ErrorCode
 from penstock.protocol.messages.describe_configs import (
     DESCRIBE_CONFIGS,
@@ -47,9 +47,7 @@ async def described(
 
 async def set_on_brokers(inside: BrokerHarness, broker_id: int | None, **settings: str) -> None:
     overrides = {name.replace("_", "."): value for name, value in settings.items()}
-    await inside.cluster.change(
-        lambda image: alter_broker_config(image, broker_id, overrides, lambda _: None)
-    )
+    await inside.cluster.change(lambda image: alter_broker_config(image, broker_id, overrides))
 
 
 @pytest.mark.parametrize("keys", [None, []])

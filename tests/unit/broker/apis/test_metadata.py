@@ -7,9 +7,13 @@ import pytest
 
 from penstock.broker.apis.metadata import Metadata
 from penstock.broker.cluster.metadata_view import VERSIONS_READY_MAX
+from penstock.controller.decision import Decision
 from penstock.controller.topics import bump_leader_epochs, delete_topic, grow_topic
 from penstock.errors import ErrorCode
+from penstock.host.metadata_store import Delete, Put
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
+from penstock.metadata.documents import OverridesValue, encode
+from penstock.metadata.keys import ClusterKeys
 from penstock.protocol.frames import decode_response, encode_response
 from penstock.protocol.messages.metadata import (
     METADATA,
@@ -35,8 +39,10 @@ from tests.unit.broker.support import (
     denying,
     running_cluster,
 )
+from tests.unit.broker.waiting import until
 
 UNKNOWN_ID = TopicId(b"u" * 16)
+KEYS = ClusterKeys("c")
 
 
 @pytest.fixture
@@ -103,7 +109,9 @@ async def test_the_brokers_are_named_as_the_clients_listener_reaches_them(
 @pytest.mark.parametrize(("asked", "is_away", "named_by_it"), [(3, False, 3), (9, False, 1), (3, True, 1)])
 async def test_who_is_asked_takes_changes_if_it_can(asked: int, is_away: bool, named_by_it: int) -> None:
     async with running_cluster({"node.id": str(asked)}) as harness:
-        harness.cluster.store_unavailable_since = 0.0 if is_away else None
+        harness.store.is_away = is_away
+        await harness.store.transact((), [Put(KEYS.group_config("g"), encode(OverridesValue({})))])
+        await until(lambda: (harness.cluster.store_unavailable_since is not None) is is_away, seconds_max=10)
         assert (await ask(harness, named())).controller_id == named_by_it
 
 
@@ -348,14 +356,12 @@ async def test_changes_of_a_topic_are_seen_at_once_by_who_asked_before(harness: 
 async def test_a_broker_that_is_not_there_leads_nothing_until_it_comes(harness: HandlerHarness) -> None:
     handler = Metadata(harness.cluster, harness.creation)
     await harness.topic("t", partitions=3)
-    everybody = harness.cluster.image.brokers
     await harness.cluster.change(
         lambda image: grow_topic(image, "t", 4, [(1,)])  # so that the last one is led by broker 1
     )
     assert (await ask(harness, named("t"), handler=handler)).topics[0].partitions[3].error_code == 0
 
-    without = {number: broker for number, broker in everybody.items() if number != 1}
-    harness.cluster.image = msgspec.structs.replace(harness.cluster.image, brokers=without)
+    await harness.cluster.change(lambda image: Decision((), (Delete(KEYS.broker(1)),)))
     gone = (await ask(harness, named("t"), handler=handler)).topics[0].partitions[3]
     assert (gone.error_code, gone.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
     assert (gone.replica_nodes, gone.offline_replicas) == ([1], [1])

@@ -22,7 +22,7 @@ from penstock.metadata.documents import (
     BrokerSessionValue,
     BrokerValue,
     ControllerValue,
-    GroupConfigValue,
+    OverridesValue,
     encode,
 )
 from penstock.metadata.image_builder import image_of
@@ -77,13 +77,13 @@ def more_ids(image: ClusterImage) -> Decision:
 
 def group(image: ClusterImage, name: str, text: str = "1") -> Decision:
     key = KEYS.group_config(name)
-    put = Put(key, encode(GroupConfigValue({"consumer.session.timeout.ms": text})))
+    put = Put(key, encode(OverridesValue({"consumer.session.timeout.ms": text})))
     return Decision((Compare(key, image.overrides_of_group(name).revision),), (put,))
 
 
 def new_topic(image: ClusterImage, name: str, topic_id: TopicId) -> Decision:
     request, new = TopicRequest(name=name, partitions=1), NewTopicFacts(topic_id, 0)
-    return create_topic(image, request, new, defaults=TopicDefaults(1, 1), validate_overrides=lambda _: None)
+    return create_topic(image, request, new, defaults=TopicDefaults(1, 1))
 
 
 # A cluster, where it matters that there is one

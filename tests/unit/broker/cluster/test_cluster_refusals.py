@@ -9,9 +9,8 @@ import pytest
 
 from penstock.broker.apis.delete_topics import DeleteTopics
 from penstock.broker.cluster.metadata_changes import MetadataChange
-from penstock.broker.cluster.metadata_service import Decide
 from penstock.broker.context import RequestContext
-from penstock.controller.decision import NOTHING_TO_DO, Decision
+from penstock.controller.decision import NOTHING_TO_DO, Decide, Decision
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Delete
 from penstock.metadata.cluster_image import ClusterImage

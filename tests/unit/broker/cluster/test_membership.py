@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.broker.cluster.controller_loop import ControllerLoop
-from penstock.broker.cluster.membership import ClusterMembership, FoundOnDisk, agree_on_cluster, registration
+from penstock.broker.cluster.membership import ClusterMembership, agree_on_cluster, registration
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
 from penstock.controller.broker_lifecycle import RegistrationRequest, fence
@@ -24,7 +24,8 @@ from penstock.host.metadata_store import (
 )
 from penstock.limits import BROKER_JOIN_MS_MAX, BROKER_SESSION_MS, LOST_PARTITIONS_NAMED_MAX
 from penstock.log.data_directory import DataDirectory, DirectoryIdentity
-from penstock.metadata.cluster_image import ClusterImage, Endpoint
+from penstock.metadata.cluster_image import ClusterImage
+from penstock.metadata.documents import Endpoint
 from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import ClusterKeys, topic_id_text
 from penstock.observability.logs import NullLog
@@ -315,7 +316,7 @@ def test_what_is_lost_is_said_until_the_broker_is_admitted() -> None:
             await again.join()
             live = again.cluster.image.brokers[2].live
             assert live is not None
-            assert live.lost == {TopicId(bytes(16)): (3,)}
+            assert live.lost == lost
             assert not live.has_lost_all
             await asyncio.sleep(1)
             assert again.cluster.image.brokers[2].start_id == "again"
@@ -353,9 +354,9 @@ def test_more_losses_than_can_be_named_count_as_a_lost_disk() -> None:
     identity = DirectoryIdentity(format=1, cluster_id="c", node_id=1, directory_id="d")
     directory = DataDirectory(new_disk(), "data", identity)
     few = {"one": [0, 1], "two": list(range(LOST_PARTITIONS_NAMED_MAX - 2))}
-    own = registration(config, directory, (), FoundOnDisk(0, ("s",), few))
+    own = registration(config, directory, (), clean_epoch=0, start_ids=("s",), lost=few)
     assert (own.lost["one"], own.has_lost_all) == ((0, 1), False)
-    own = registration(config, directory, (), FoundOnDisk(0, ("s",), few | {"three": [0]}))
+    own = registration(config, directory, (), clean_epoch=0, start_ids=("s",), lost=few | {"three": [0]})
     assert (own.lost, own.has_lost_all) == ({}, True)
 
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from penstock.broker.cluster.metadata_service import Decide, MetadataService
+from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
-from penstock.controller.decision import Decision
+from penstock.controller.decision import Decide, Decision
 from penstock.controller.topics import (
     NewTopicFacts,
     TopicDefaults,
@@ -88,16 +88,15 @@ def test_a_conflict_that_no_news_explains_is_settled_by_reading() -> None:
         async with nodes(store, 1) as (node,):
             await node.cluster.change(lambda image: group(image, "g"))
             await asyncio.sleep(1)
-            node.cluster._watch = lambda: asyncio.sleep(60)  # type: ignore[method-assign]
-            store.faults.broken_watches = 1.0
+            store.faults = StoreFaults(delay_seconds=(60.0, 60.0))
             store.transact([], [Delete(KEYS.group_config("g"))])
-            await asyncio.sleep(0.1)
-            store.faults.broken_watches = 0.0
+            await asyncio.sleep(0.01)  # on its way to the watcher
+            store.faults = StoreFaults()
             changing = asyncio.ensure_future(
                 node.cluster.propose(group(node.cluster.image, "g", "2"))  # on what is no longer true
             )
             assert await changing == Conflict(None)
-            await node.cluster._wait_for_conflict(Conflict(None), node.cluster.image.revision)
+            await node.cluster.wait_for_conflict(Conflict(None), node.cluster.image)
             assert node.cluster.image.overrides_of_group("g").revision == ABSENT
 
     play(scene)
@@ -116,9 +115,7 @@ def test_a_topic_larger_than_a_transaction_comes_into_being_at_one_moment() -> N
             request = TopicRequest(name="t", partitions=1_000)
             new = NewTopicFacts(TopicId(b"t" * 16), 0)
             await node.cluster.change(
-                lambda image: create_topic(
-                    image, request, new, defaults=TopicDefaults(1, 1), validate_overrides=lambda _: None
-                )
+                lambda image: create_topic(image, request, new, defaults=TopicDefaults(1, 1))
             )
             assert len(node.cluster.image.topics["t"].partitions) == 1_000
             await asyncio.sleep(1)
@@ -210,7 +207,7 @@ def test_a_watch_that_lags_behind_what_was_read_does_not_take_the_image_back() -
             store.transact([], [Delete(KEYS.group_config("g"))])
             await asyncio.sleep(0.01)  # both are on their way to the watcher
             store.faults = StoreFaults()
-            await node.cluster._read_again()
+            await node.cluster.wait_for_conflict(Conflict(None), node.cluster.image)  # reads everything
             revisions = [node.cluster.image.revision]
 
             async def follow(_: ClusterImage, after: ClusterImage) -> None:
@@ -294,10 +291,13 @@ def test_nothing_of_a_store_that_was_put_back_is_shown_when_everything_is_read_a
             copy, history, revision = dict(store.entries), list(store._history), store.revision
             await node.cluster.change(lambda image: group(image, "lost"))
             store.entries, store._history, store.revision = copy, history, revision
+            store.faults = StoreFaults(delay_seconds=(60.0, 60.0))
             for name in ("another", "and more"):
                 store.transact([], group(image_of(store.read(KEYS.prefix), "c"), name).changes)
+            await asyncio.sleep(0.01)  # both are on their way to the watcher
+            store.faults = StoreFaults()
             with pytest.raises(CorruptData, match="shows another change at revision"):
-                await node.cluster._read_again()
+                await node.cluster.wait_for_conflict(Conflict(None), node.cluster.image)
             assert "lost" in node.cluster.image.group_overrides
             with pytest.raises(CorruptData):
                 await node.running

@@ -98,7 +98,6 @@ class Wiring:
                 request,
                 NewTopicFacts(TopicId(name.encode().ljust(16, b"*")), NOW_MS),
                 defaults=TopicDefaults(1, 1),
-                validate_overrides=lambda _: None,
             )
         )
         (partition,) = self.broker.storage.partitions.of_topic(name)

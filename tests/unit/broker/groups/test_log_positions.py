@@ -21,10 +21,10 @@ from penstock.metadata.cluster_image import (
     BrokerRegistration,
     BrokerSession,
     ClusterImage,
-    Endpoint,
     PartitionState,
     Topic,
 )
+from penstock.metadata.documents import Endpoint
 from penstock.protocol.messages.log_positions import (
     LOG_POSITIONS,
     FoundPosition,
@@ -39,7 +39,8 @@ TOPIC = TopicId(b"t" * 16)
 
 def led_by(*leaders: int) -> ClusterImage:
     states = tuple(
-        PartitionState(index, leader, 0, (1, 2, 3), (1, 2, 3), 0, 1) for index, leader in enumerate(leaders)
+        PartitionState((1, 2, 3), leader, 0, (1, 2, 3), 0, index=index, revision=1)
+        for index, leader in enumerate(leaders)
     )
     topic = Topic("t", TOPIC, internal=False, created_ms=0, overrides={}, partitions=states, revision=1)
     return ClusterImage(cluster_id="c", topics={"t": topic}, topics_by_id={TOPIC: topic})
@@ -139,7 +140,7 @@ class Known:
     def become(self, port: int, epoch: int) -> None:
         endpoints = {"PLAINTEXT": Endpoint("127.0.0.1", port)}
         broker = BrokerRegistration(
-            2, None, endpoints, 1, incarnation="i", live=BrokerSession(epoch, "i", "d")
+            None, endpoints, "i", id=2, revision=1, live=BrokerSession("i", "d", epoch=epoch)
         )
         self.image = ClusterImage(cluster_id="c", brokers={2: broker})
 

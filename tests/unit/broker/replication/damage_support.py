@@ -101,11 +101,7 @@ class Damaged:
         request = TopicRequest(name="orders", assignments=assignments)
         await self.node.cluster.change(
             lambda image: create_topic(
-                image,
-                request,
-                NewTopicFacts(TOPIC_ID, NOW_MS),
-                defaults=TopicDefaults(1, 1),
-                validate_overrides=lambda overrides: None,
+                image, request, NewTopicFacts(TOPIC_ID, NOW_MS), defaults=TopicDefaults(1, 1)
             )
         )
         append(self.partition.log, [b"x"], epoch=0)

@@ -173,16 +173,17 @@ def test_a_broker_without_a_replica_gets_nothing_that_is_not_shown() -> None:
     ("live", "code"),
     [
         (None, ErrorCode.STALE_BROKER_EPOCH),
-        (BrokerSession(EPOCH - 1, "an older image", "disk"), ErrorCode.STALE_BROKER_EPOCH),
-        (BrokerSession(EPOCH + 1, "who has its place", "disk"), ErrorCode.STALE_BROKER_EPOCH),
-        (BrokerSession(EPOCH, "itself", "disk"), None),
+        (BrokerSession("an older image", "disk", epoch=EPOCH - 1), ErrorCode.STALE_BROKER_EPOCH),
+        (BrokerSession("who has its place", "disk", epoch=EPOCH + 1), ErrorCode.STALE_BROKER_EPOCH),
+        (BrokerSession("itself", "disk", epoch=EPOCH), None),
     ],
 )
 def test_a_fetch_counts_only_from_the_process_that_has_the_session(
     live: BrokerSession | None, code: ErrorCode | None
 ) -> None:
     image = ClusterImage(
-        cluster_id="c", brokers={FOLLOWER: BrokerRegistration(FOLLOWER, None, {}, 1, "x", live=live)}
+        cluster_id="c",
+        brokers={FOLLOWER: BrokerRegistration(None, {}, "x", id=FOLLOWER, revision=1, live=live)},
     )
     if code is None:
         require_session(image, FOLLOWER, EPOCH)

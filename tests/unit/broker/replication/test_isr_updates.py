@@ -82,7 +82,6 @@ class Leader:
                 request,
                 NewTopicFacts(TopicId(name.ljust(16, "-").encode()), NOW_MS),
                 defaults=TopicDefaults(1, 1),
-                validate_overrides=lambda overrides: None,
             )
         )
 

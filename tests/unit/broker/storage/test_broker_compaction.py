@@ -103,7 +103,6 @@ async def make(
             TopicRequest(name=name, partitions=1, overrides=settings),
             NewTopicFacts(topic_id or TopicId(name.encode().ljust(16)), 0),
             defaults=TopicDefaults(1, 1),
-            validate_overrides=lambda overrides: None,
         )
     )
     return found(broker, name)

@@ -63,11 +63,7 @@ async def make_topic(broker: RunningBroker, partitions: int) -> None:
     request = TopicRequest(name="t", partitions=partitions)
     await broker.cluster.change(
         lambda image: create_topic(
-            image,
-            request,
-            NewTopicFacts(TOPIC_ID, NOW_MS),
-            defaults=TopicDefaults(1, 1),
-            validate_overrides=lambda overrides: None,
+            image, request, NewTopicFacts(TOPIC_ID, NOW_MS), defaults=TopicDefaults(1, 1)
         )
     )
 

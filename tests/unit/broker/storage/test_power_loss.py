@@ -47,7 +47,9 @@ def opened(mount: Mount) -> DataDirectory:
 
 
 def one_topic() -> ClusterImage:
-    states = tuple(PartitionState(index, NODE, 1, (NODE,), (NODE,), 0, 1) for index in range(PARTITIONS))
+    states = tuple(
+        PartitionState((NODE,), NODE, 1, (NODE,), 0, index=index, revision=1) for index in range(PARTITIONS)
+    )
     topic = Topic("orders", TopicId(b"o" * 16), False, NOW_MS, {}, states, 1)
     return ClusterImage(
         cluster_id="c",

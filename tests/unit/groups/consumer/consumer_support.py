@@ -66,7 +66,9 @@ def topic_id(name: str, version: int = 0) -> TopicId:
 
 
 def topic(name: str, partitions: int, version: int = 0) -> Topic:
-    states = tuple(PartitionState(index, 0, 0, (0,), (0,), 0, 0) for index in range(partitions))
+    states = tuple(
+        PartitionState((0,), 0, 0, (0,), 0, index=index, revision=0) for index in range(partitions)
+    )
     return Topic(name, topic_id(name, version), False, 0, {}, states, 0)
 
 

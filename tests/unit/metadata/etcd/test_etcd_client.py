@@ -63,7 +63,7 @@ async def outcome(
     endpoints = FakeEndpoints(*says)
     client = EtcdClient(endpoints, user, "password")
     try:
-        result: Any = await (client.send_idempotent if repeatable else client.transact)("/path", b"")
+        result: Any = await client.send("/path", b"", repeatable=repeatable)
     except (StoreUnavailable, StoreRejected) as problem:
         result = type(problem)
     return result, endpoints
@@ -114,9 +114,9 @@ async def test_a_token_that_is_no_longer_good_is_renewed(repeatable: bool) -> No
 async def test_a_late_refusal_does_not_spoil_a_new_token() -> None:
     endpoints = FakeEndpoints(DONE)
     client = EtcdClient(endpoints, "user", "password")
-    await client.send_idempotent("/path", b"")
+    await client.send("/path", b"")
     client._discard_token({"Authorization": "an older one"})
-    await client.send_idempotent("/path", b"")
+    await client.send("/path", b"")
     assert endpoints.tokens == ["t1", "t1"]
 
 
