@@ -422,7 +422,6 @@ def _compaction(
     compaction = Compaction(
         broker.storage, lambda: broker.cluster.config.cleaner, environment.new_cleaner(), means
     )
-    compaction.open()
     broker.cluster.subscribe(compaction.follow)
     return compaction
 

@@ -18,7 +18,6 @@ A directory of another format, or of another owner, is rejected with an explanat
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 from typing import Final, TypeVar
@@ -84,8 +83,6 @@ class DirectoryIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     directory_id: str
     is_member: bool = False
     """The cluster metadata is in a store that brokers share, no longer in a file of this directory."""
-    logs_are_marked: bool = False
-    """`logs/directory-id` exists. Older data directories are marked once."""
 
 
 class StoreProgress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -383,35 +380,24 @@ def open_directory(
     `cluster_id`: of an existing cluster; None for a single broker.
     """
     reject_foreign_folder(disk, path)
-    if not disk.exists(f"{path}/{IDENTITY_FILE}"):
-        identity = DirectoryIdentity(
-            format=FORMAT_VERSION,
-            cluster_id=cluster_id or new_id(randomness),
-            node_id=node_id,
-            directory_id=new_id(randomness),
-            is_member=cluster_id is not None,
-        )
-        identity = _mark_logs(disk, path, identity)
-        disk.sync((), [path.rpartition("/")[0] or "."])
-        return DataDirectory(disk, path, identity)
-    identity = _read_identity(disk, path, node_id)
-    if identity.logs_are_marked:
+    if disk.exists(f"{path}/{IDENTITY_FILE}"):
+        identity = _read_identity(disk, path, node_id)
         _require_logs(disk, path, identity)
-    else:
-        disk.make_folder(f"{path}/{LOGS_FOLDER}")
-        with suppress(StorageFull):  # the next start tries again
-            identity = _mark_logs(disk, path, identity)
-    return DataDirectory(disk, path, identity)
-
-
-def _mark_logs(disk: Disk, path: str, identity: DirectoryIdentity) -> DirectoryIdentity:
-    """Mark the logs folder as that of this directory, durably, and then record so in the identity."""
+        return DataDirectory(disk, path, identity)
+    identity = DirectoryIdentity(
+        format=FORMAT_VERSION,
+        cluster_id=cluster_id or new_id(randomness),
+        node_id=node_id,
+        directory_id=new_id(randomness),
+        is_member=cluster_id is not None,
+    )
     logs = f"{path}/{LOGS_FOLDER}"
     disk.make_folder(logs)
+    # The mark in the logs folder first: a directory with an identity must have it.
     disk.store([SmallFile(f"{logs}/{MOUNT_FILE}", identity.directory_id.encode())])
-    identity = msgspec.structs.replace(identity, logs_are_marked=True)
     disk.store([SmallFile(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
-    return identity
+    disk.sync((), [path.rpartition("/")[0] or "."])
+    return DataDirectory(disk, path, identity)
 
 
 def _require_logs(disk: Disk, path: str, identity: DirectoryIdentity) -> None:

@@ -30,7 +30,7 @@ from penstock.log.index.time_index import TimeIndex
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
 from penstock.log.producer_state import Producers
-from penstock.log.reading.cold_reading import Indexes, is_dense, validate_stored_batch, wrong_offset_error
+from penstock.log.reading.cold_reading import Indexes, validate_stored_batch, wrong_offset_error
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.types import Buffer, Offset
@@ -193,8 +193,7 @@ def _rewrite(file: File, position: int, batch: Buffer) -> None:
 def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
     """Load the stored indexes as far as they can be trusted; scanning begins at their last entry."""
     stored = log.view(segment).stored_indexes() if segment.base_offset < scan_from else None
-    # Only the range up to the last entry is checked: the rest is scanned in any case.
-    if stored is None or not is_dense(segment.file, stored.by_offset, stored.by_offset.last_position):
+    if stored is None:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             log.disk.remove(segment.path(suffix))
         stored = Indexes(OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset))

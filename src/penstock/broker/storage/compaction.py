@@ -38,7 +38,7 @@ from penstock.log.compaction.cleanable import (
     must_roll,
     ranked,
 )
-from penstock.log.compaction.cleaner_offsets import FILE_NAME, cleaner_offset_file
+from penstock.log.compaction.cleaner_offsets import cleaner_offset_file
 from penstock.log.compaction.cleaning_job import (
     CleanerFailed,
     CleaningJob,
@@ -139,18 +139,6 @@ class Compaction:
         self._unopened: dict[Partition, int] = {}
         """For each log, how many batches the cleaner could not open and kept whole, as last logged."""
         self._being_cleaned: Partition | None = None
-
-    def open(self) -> None:
-        """Remove the checkpoint file of earlier versions, which covered all logs. Blocks: nothing is served
-        yet.
-
-        A row of that file may describe a log that was replaced by another copy since, so no row is used. An
-        earlier version that finds the file missing cleans every log from its start, which is safe.
-        """
-        disk, path = self._directory.disk, f"{self._directory.logs_path}/{FILE_NAME}"
-        if disk.exists(path):
-            disk.remove(path)
-            self._log.info("compaction.begins_anew", reason=f"{path} was of an earlier version")
 
     async def run(self) -> None:
         """Task that cleans logs. Ends when it is cancelled."""

@@ -66,13 +66,6 @@ class OffsetIndex:
         found = bisect_right(self._positions, position) - 1
         return self._positions[found] if found >= 0 else 0
 
-    def widest_gap(self, end: int) -> tuple[int, int]:
-        """The two positions with the longest walk between them and no entry. `end`: how far the index is
-        trusted to reach.
-        """
-        starts, ends = [0, *self._positions], [*self._positions, end]
-        return max(zip(starts, ends, strict=True), key=lambda gap: gap[1] - gap[0])
-
     def truncate(self, offset: Offset) -> None:
         """Remove the entry of every batch that reaches `offset` or further."""
         keep = bisect_left(self._offsets, max(offset - self._base, 0))

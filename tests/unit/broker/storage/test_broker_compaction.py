@@ -373,19 +373,6 @@ async def test_another_copy_of_a_log_is_not_believed_to_be_clean(tmp_path: Path)
         assert b"K" not in values(partition)
 
 
-async def test_the_note_of_an_earlier_version_is_removed_and_not_believed(tmp_path: Path) -> None:
-    async with broker_with(tmp_path) as broker:
-        partition = await make(broker, "t")
-        await fill(broker, partition, 3)
-        row = f"1\n1\nt 0 {partition.log.active.base_offset} {partition.topic_id.hex()}\n"
-    (tmp_path / LOGS / CHECKPOINT).write_text(row)
-    async with broker_with(tmp_path) as broker:
-        assert not (tmp_path / LOGS / CHECKPOINT).exists()
-        broker.compaction.cleaner = cleaner = InlineCleaner(broker)
-        assert await broker.compaction.clean_dirtiest() == TopicPartition("t", 0)
-        assert cleaner.jobs[0].first_dirty_offset == 0
-
-
 async def test_a_log_truncated_while_its_cleaning_ends_is_not_called_clean(tmp_path: Path) -> None:
     async with broker_with(tmp_path) as broker:
         partition = await make(broker, "t")
