@@ -48,7 +48,12 @@ MUTANTS: Sequence[Mutant] = (
         "reached = partition.high_watermark",
         "reached = appended.end_offset",
     ),
-    Mutant("no_fsync_of_folders", LOG, "folders = sorted(self._dirty_folders)", "folders = []"),
+    Mutant(
+        "no_fsync_of_folders",
+        "log/partition_folder.py",
+        "folders = sorted(self._unsynced_folders)",
+        "folders = list[str]()",
+    ),
     Mutant("failed_sync_is_passed_over", "broker/storage/flusher.py", "if error is not None:", "if False:"),
     Mutant("minimum_is_ignored", LEADING, "        if not self.meets_min_isr:\n", "        if False:\n"),
     # In-sync sets
@@ -364,8 +369,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "truncation_forgets_the_start",
         "log/truncation.py",
-        "            if log.log_start_offset > 0:\n",
-        "            if False:\n",
+        "        if log_start > 0:\n",
+        "        if False:\n",
     ),
     Mutant(
         "retention_passes_the_high_watermark",

@@ -28,6 +28,7 @@ from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
 from penstock.log.leader_epochs import LeaderEpochs
+from penstock.log.partition_folder import FolderState
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
 from penstock.log.producer_state import Producers
 from penstock.log.reading.cold_reading import Indexes, validate_stored_batch, wrong_offset_error
@@ -56,7 +57,7 @@ def open_log(
     log = PartitionLog(disk, folder, settings)
     if not disk.exists(folder):
         return Recovered(log, 0, 0)
-    log.use_existing_folder()
+    log.partition_folder.state = FolderState.COMPLETE
     # First: until then segment names may be old, new or missing.
     finish_swaps(disk, folder)
     names = disk.list_folder(folder)
@@ -76,10 +77,6 @@ def open_log(
         disk.sync(files, [folder])
     _reconcile_log_start(log)
     log.clean_to = load_clean_to(disk, folder, log.log_end_offset)
-    has_epochs = epoch_file.FILE_NAME in names
-    log.compare_epochs(
-        disk.read_file(f"{folder}/{epoch_file.FILE_NAME}") if has_epochs else LeaderEpochs().to_bytes()
-    )
     return Recovered(log, scanned, cut)
 
 

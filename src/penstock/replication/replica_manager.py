@@ -288,7 +288,8 @@ class ReplicaManager:
 
     def _add(self, topic: Topic, state: PartitionState, log: PartitionLog, roles: Roles) -> Partition:
         log.share(self._shared)
-        log.metadata_file = SmallFile(f"{log.folder}/{METADATA_FILE}", _partition_metadata(topic.id))
+        metadata = _partition_metadata(topic.id)
+        log.partition_folder.metadata_file = SmallFile(f"{log.folder}/{METADATA_FILE}", metadata)
         return self._make(topic, state, log, None, roles)
 
     def _make(

@@ -76,7 +76,7 @@ def test_the_files_that_say_whose_a_folder_is_count_until_they_are_synced() -> N
     disk = new_disk()
     files, logs = logs_with(4, 5, disk)
     for log in logs:
-        log.metadata_file = SmallFile(f"{log.folder}/partition.metadata", b"whose")
+        log.partition_folder.metadata_file = SmallFile(f"{log.folder}/partition.metadata", b"whose")
     assert writable(logs) == [0, 1], "each needs two"
     assert (len(files), disk.open_files) == (4, 4)
     for log in logs[:2]:

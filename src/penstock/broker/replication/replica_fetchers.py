@@ -41,7 +41,7 @@ from penstock.limits import (
     REPLICA_PAUSE_MS_MAX,
     REPLICA_WAIT_MS,
 )
-from penstock.log.truncation import FullTruncation, Truncation
+from penstock.log.truncation import Truncation
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage
 from penstock.metadata.image_changes import changed_partitions
 from penstock.observability.logs import Log
@@ -301,7 +301,7 @@ class _LeaderFetcher:
 
     async def _process_response(self, response: FetchResponse) -> None:
         unflushed: list[tuple[Partition, Offset]] = []
-        cuts: list[tuple[Replica, Partition, Truncation | FullTruncation]] = []
+        cuts: list[tuple[Replica, Partition, Truncation]] = []
         for replica, asked, data in self._plan.handle_response(response):
             partition = asked.partition
             step = self._append_answer(replica, asked, data)
@@ -313,7 +313,7 @@ class _LeaderFetcher:
                     self._activity.note(replica, asyncio.get_running_loop().time())
                     if partition.flush_policy is FlushPolicy.BEFORE_ACK:
                         unflushed.append((partition, partition.log.log_end_offset))
-            elif isinstance(step, Truncation | FullTruncation):
+            elif isinstance(step, Truncation):
                 cuts.append((replica, partition, step))
             elif isinstance(step, RetryLater):
                 self._put_off(replica, REPLICA_PAUSE_MS)
@@ -346,9 +346,7 @@ class _LeaderFetcher:
     def _put_off(self, replica: Replica, pause_ms: int) -> None:
         self._plan.delay(replica, self._fetchers.clock.monotonic() + pause_ms / 1000)
 
-    async def _truncate(
-        self, replica: Replica, partition: Partition, cut: Truncation | FullTruncation
-    ) -> None:
+    async def _truncate(self, replica: Replica, partition: Partition, cut: Truncation) -> None:
         self._log.info(
             "replica.cut", partition=partition.name, offset=cut.offset, end=partition.log.log_end_offset
         )

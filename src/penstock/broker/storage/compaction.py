@@ -63,6 +63,7 @@ from penstock.log.compaction.swap import (
     swap_in,
 )
 from penstock.log.data_directory import DataDirectory
+from penstock.log.file_uses import FileUse
 from penstock.log.trusted_time import TrustedTime
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
@@ -344,11 +345,11 @@ class Compaction:
     async def _swap(self, partition: Partition, replacement: Replacement) -> bool:
         """Replace source segments by a cleaned segment. Returns False if the log changed there meanwhile."""
         disk, log = self._directory.disk, partition.log
-        if log.is_closed or not log.has_stable_segments or not replaced_segments(log, replacement):
+        if not log.has_stable_segments or not replaced_segments(log, replacement):
             return False
-        # A cancellation leaves `is_swapping` set: the commit mark on disk may outlive this process, so the
-        # log must not change before a restart has completed the swap.
-        log.is_swapping = True
+        # A cancellation does not end this use: the commit mark on disk may outlive this process, so the log
+        # must not change before a restart has completed the swap.
+        log.file_uses.begin(FileUse.SWAP)
         try:
             # The commit mark is durable before a source segment is removed. A crash after it completes the
             # swap.
@@ -362,14 +363,14 @@ class Compaction:
                 raise
             await self._worker.run(lambda: complete_swap(disk, taken))
         except StorageFull:
-            log.is_swapping = False
+            log.file_uses.end(FileUse.SWAP)
             raise
         except StorageFailed as failure:
             # The swap may be half done. A restart completes it; until then the log cannot be used.
             if partition.offline is None:
                 self._storage.damage(partition, failure)
             raise
-        log.is_swapping = False
+        log.file_uses.end(FileUse.SWAP)
         return True
 
     def _discarded(self, _: None, error: BaseException | None) -> None:

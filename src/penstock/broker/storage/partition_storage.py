@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from penstock.broker.storage.checkpoints import CHECKPOINT_LIMITS, CheckpointLimits, Checkpoints
 from penstock.broker.storage.flusher import Flusher
-from penstock.broker.storage.log_start_writer import LogStartWriter, NewStart
+from penstock.broker.storage.log_start_writer import LogStartWriter
 from penstock.broker.storage.read_failures import ReadFailures
 from penstock.broker.storage.retention import Retention
 from penstock.config.broker import BrokerConfig
@@ -28,7 +28,7 @@ from penstock.log.damaged_copies import CopySpaceNeeds
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
 from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits
 from penstock.log.recovery import Recovered
-from penstock.log.truncation import FullTruncation, Truncation
+from penstock.log.truncation import Truncation
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.keys import topic_id_text
 from penstock.observability.logs import Log
@@ -312,7 +312,7 @@ class Storage:
         """
         due, refused = _due_deletions(starts)
         try:
-            await self.starts.store([NewStart(partition.log, start) for partition, start in due.items()])
+            await self.starts.store({partition.log: start for partition, start in due.items()})
             for partition, start in due.items():
                 try:
                     partition.require_online()  # the topic may have been deleted while the start was stored
@@ -329,7 +329,7 @@ class Storage:
             await self._enforce_retention(partition)
         return refused
 
-    async def cut(self, partition: Partition, cut: Truncation | FullTruncation) -> None:
+    async def cut(self, partition: Partition, cut: Truncation) -> None:
         """Truncate a log to what it shares with its leader's log. Waits for space if the disk is full."""
 
         # Runs on the event loop in the callback of the worker, so no other task sees the log between the two

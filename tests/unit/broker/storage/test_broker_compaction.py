@@ -24,7 +24,6 @@ from penstock.limits import MIB
 from penstock.log.compaction.cleanable import LogToClean
 from penstock.log.compaction.cleaner import clean
 from penstock.log.compaction.cleaning_job import CleanerFailed, CleaningJob, CleaningResult, CleaningStep
-from penstock.log.truncation import truncate_to
 from penstock.observability.logs import StreamLog
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, split_batches
 from penstock.protocol.messages.fetch import FetchPartition
@@ -32,6 +31,7 @@ from penstock.protocol.records import Record, build_batch, iterate
 from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
+from tests.unit.log.log_support import truncate_to
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(MIB), "min.cleanable.dirty.ratio": "0.1"}
 CHECKPOINT = "cleaner-offset-checkpoint"
