@@ -216,7 +216,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "reinstated_leader_forgets_its_proposal",
-        "replication/leaderships.py",
+        "replication/roles.py",
         "return leading if epoch == leader_epoch else None",
         "return None",
     ),

@@ -16,6 +16,7 @@ LAYERS = [
     "types",
     "errors",
     "limits",
+    "chunks",
     "config",
     "host",
     "observability",
@@ -34,7 +35,7 @@ LAYERS = [
     "cli",
 ]
 # A client of brokers that may be elsewhere: what a broker is made of is not for it.
-REACHES = {"spark": {"types", "errors", "limits", "config", "host", "protocol", "wire", "spark"}}
+REACHES = {"spark": {"types", "errors", "limits", "chunks", "config", "host", "protocol", "wire", "spark"}}
 # Everything may be used here, and nothing may use these.
 OUTSIDE = {"sim", "testing"}
 
@@ -43,6 +44,7 @@ PURE = {
     "types",
     "errors",
     "limits",
+    "chunks",
     "config",
     "protocol",
     "security",

@@ -15,8 +15,8 @@ from enum import Enum, auto
 
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import Disk, File, SmallFile
-from penstock.log.open_files import OpenFiles
 from penstock.log.segment import LOG_SUFFIX
+from penstock.log.shared_resources import OpenFiles
 
 
 class FolderState(Enum):

@@ -38,7 +38,7 @@ from penstock.log.producer_state import Producers
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead, LoadedIndexes, SegmentView
 from penstock.log.reading.warm_reading import WarmReads
 from penstock.log.segment import Segment, segment_name
-from penstock.log.shared_bounds import SharedLogResources
+from penstock.log.shared_resources import SharedLogResources
 from penstock.protocol.batches import BatchHeader, stamp_in_place
 from penstock.types import LeaderEpoch, Offset
 

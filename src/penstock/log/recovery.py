@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.errors import CorruptData, StorageFull
-from penstock.host.disk import Disk, File
+from penstock.host.disk import Disk, File, opened
 from penstock.limits import RECOVERY_READ_BYTES
 from penstock.log import leader_epochs as epoch_file
 from penstock.log.checkpoint_file import parse_rows
@@ -210,11 +210,8 @@ def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
 def _truncate_file(disk: Disk, path: str, size_bytes: int) -> None:
     """Remove untrusted entries: new entries would otherwise follow them."""
     if disk.size_of(path) > size_bytes:
-        file = disk.open(path)
-        try:
+        with opened(disk, path) as file:
             file.truncate(size_bytes)
-        finally:
-            file.release()
 
 
 class _BatchReader:

@@ -20,13 +20,13 @@ Rule 2: no other writer may use the files: a swap of a cleaned segment, or a che
         back truncated data (log/file_uses.py).
 """
 
-from penstock.host.disk import Disk
+from penstock.host.disk import Disk, opened
 from penstock.log.compaction.cleaner_offsets import forget_clean_to
 from penstock.log.file_uses import FileUse
 from penstock.log.partition_log import SNAPSHOT_SUFFIX, PartitionLog
 from penstock.log.reading.cold_reading import find_batch
 from penstock.log.recovery import offsets_named, open_log
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from penstock.log.segment import LOG_SUFFIX, SUFFIXES, segment_name
 from penstock.types import NO_OFFSET, Offset
 
 
@@ -66,16 +66,13 @@ class Truncation:
         if not disk.exists(self._last_segment.log_path):
             disk.sync((), [folder])
             return
-        file = disk.open(self._last_segment.log_path)
-        try:
+        with opened(disk, self._last_segment.log_path) as file:
             # The file is shorter after an earlier attempt that failed.
             size = min(self._last_segment.size_bytes, file.size())
             index = self._last_segment.load_indexes(file).by_offset
             file.truncate(find_batch(file, index, self.offset, size))
             # Durable before the next append: the old bytes must not reappear behind the new ones.
             disk.sync([file], [folder])
-        finally:
-            file.release()
 
 
 class FullTruncation(Truncation):
@@ -120,5 +117,5 @@ def _remove_snapshots(disk: Disk, folder: str, past: Offset) -> None:
 
 
 def _remove_segment(disk: Disk, folder: str, base_offset: Offset) -> None:
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+    for suffix in SUFFIXES:
         disk.remove(f"{folder}/{segment_name(base_offset)}{suffix}")

@@ -32,14 +32,13 @@ from penstock.log.partition_log import METADATA_FILE, PartitionLog
 from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits, ProducerRegistry
 from penstock.log.recovery import Recovered, open_log
 from penstock.log.segment import LOG_SUFFIX
-from penstock.log.shared_bounds import SharedLogResources
+from penstock.log.shared_resources import SharedLogResources
 from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
 from penstock.metadata.durability import eligible_leaders
 from penstock.metadata.image_changes import PartitionChange, changed_partitions, changed_topics
 from penstock.metadata.keys import topic_id_text
-from penstock.replication.leaderships import Leaderships
 from penstock.replication.partition import Partition, log_settings
-from penstock.replication.roles import Roles, committed_state, may_always_lead
+from penstock.replication.roles import Leaderships, Roles, committed_state, may_always_lead
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
 
 _PARTITION_METADATA: Final = re.compile(rb"version: 0\ntopic_id: [a-zA-Z0-9_-]{22}\n")

@@ -4,13 +4,11 @@ from contextlib import suppress
 from typing import cast
 
 from penstock.host.disk import SmallFile, TooManyOpenFiles
-from penstock.log.index.index_cache import IndexCache
-from penstock.log.open_files import CLOSED_WHEN_SHORT, OpenFiles
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producer_state import ProducerRegistry
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.segment import Segment
-from penstock.log.shared_bounds import SharedLogResources
+from penstock.log.shared_resources import CLOSED_WHEN_SHORT, IndexCache, OpenFiles, SharedLogResources
 from penstock.sim.disk import Mount
 from penstock.types import Offset
 from tests.unit.log.log_support import LOGS, SETTINGS, append, batches, flush, new_disk

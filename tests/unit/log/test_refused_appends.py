@@ -5,7 +5,7 @@ import pytest
 from penstock.errors import StorageFull
 from penstock.host.disk import SmallFile, TooManyOpenFiles
 from penstock.log.partition_log import METADATA_FILE
-from penstock.log.shared_bounds import SharedLogResources
+from penstock.log.shared_resources import SharedLogResources
 from penstock.sim.disk import Mount
 from tests.unit.log.log_support import (
     FOLDER,

@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import StorageFailed
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
-from penstock.log.shared_bounds import SharedLogResources
+from penstock.log.shared_resources import SharedLogResources
 from penstock.log.truncation import Truncation
 from penstock.protocol.batches import parse_header
 from penstock.sim.disk import PowerLost, SimDisk

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from penstock.errors import ConfigError, CorruptData
-from penstock.host.disk import Disk, File
+from penstock.host.disk import Disk, File, opened
 from penstock.limits import (
     CLEANER_NOTES_SHARE,
     CLEANER_READ_BYTES,
@@ -49,7 +49,6 @@ from penstock.log.compaction.batch_filter import (
 from penstock.log.compaction.cleanable import SegmentToClean, group_segments
 from penstock.log.compaction.cleaning_job import (
     CLEANED_SUFFIX,
-    SUFFIXES,
     CleaningJob,
     CleaningResult,
     CleaningStep,
@@ -58,7 +57,7 @@ from penstock.log.compaction.cleaning_job import (
 from penstock.log.compaction.key_map import KeyMap
 from penstock.log.compaction.record_spans import NO_KEY, RecordSpan
 from penstock.log.reading.cold_reading import validate_stored_batch, wrong_offset_error
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
+from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SUFFIXES, TIME_INDEX_SUFFIX, Segment, segment_name
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.types import Buffer, Offset
 
@@ -386,8 +385,7 @@ def _batches(
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yield the batches of a segment, each validated for position and checksum."""
     path = f"{folder}/{segment_name(segment.base_offset)}{LOG_SUFFIX}"
-    file = disk.open(path)
-    try:
+    with opened(disk, path) as file:
         position, expected = 0, segment.base_offset
         chunk, at = b"", 0
         while position < segment.size_bytes:
@@ -409,5 +407,3 @@ def _batches(
             at += header.size
         if expected != segment.end_offset:
             raise CorruptData(f"{path} ends at offset {expected}, not at {segment.end_offset}")
-    finally:
-        file.release()

@@ -4,11 +4,9 @@ import msgspec
 
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.log.compaction.cleanable import SegmentGroupLimits, SegmentToClean
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from penstock.types import Offset
 
 CLEANED_SUFFIX = ".cleaned"
-SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class CleaningJob(msgspec.Struct, frozen=True, kw_only=True):

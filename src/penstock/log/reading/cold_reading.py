@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock.errors import CorruptData
-from penstock.host.disk import Disk, File
+from penstock.host.disk import Disk, File, opened
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import TimeIndex
 from penstock.protocol.batches import (
@@ -139,13 +139,10 @@ class ColdRead:
 
     def run(self) -> ColdResult:
         """Blocks. Raises CorruptData when the data on disk is not what was written."""
-        file = self.segment.disk.open(self.segment.log_path)
-        try:
+        with opened(self.segment.disk, self.segment.log_path) as file:
             indexes = self.segment.load_indexes(file)
             start = find_batch(file, indexes.by_offset, self.offset, self.segment.size_bytes)
             return ColdResult(self._whole_batches(file, start), (LoadedIndexes(self.segment, indexes),))
-        finally:
-            file.release()
 
     def _whole_batches(self, file: File, start: int) -> BatchesRead:
         left = self.segment.size_bytes - start

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData
-from penstock.host.disk import File
+from penstock.host.disk import File, opened
 from penstock.limits import RECORD_TIME_EXPANDED_BYTES_MAX, RECORD_TIME_RECORDS_MAX, SECOND_MS
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import LoadedIndexes, SegmentView, find_batch
@@ -59,8 +59,7 @@ class FirstRecordRead:
     def run(self) -> FirstRecordTime:
         """Run the lookup. Blocks. Raises CorruptData when the data on disk is not what was written."""
         segment = self.segment
-        file = segment.disk.open(segment.log_path)
-        try:
+        with opened(segment.disk, segment.log_path) as file:
             indexes = segment.load_indexes(file)
             loaded = (LoadedIndexes(segment, indexes),)
             position = find_batch(file, indexes.by_offset, self.offset, segment.size_bytes)
@@ -69,8 +68,6 @@ class FirstRecordRead:
             header = parse_header(file.read(position, HEADER_BYTES))
             timestamp_ms = self._time_in(file, position, header)
             return FirstRecordTime(timestamp_ms, header.next_offset, loaded)
-        finally:
-            file.release()
 
     def _time_in(self, file: File, position: int, header: BatchHeader) -> int | None:
         if header.is_control or header.record_count == 0:

@@ -9,12 +9,17 @@ Rule 2: only data that this process wrote, and that as far as it noticed has sta
         is returned. Data that it found on disk is read where the checksum is validated.
 """
 
-from penstock.limits import LOG_BATCH_STARTS_KEPT
+from collections.abc import Iterator
+
+from penstock.limits import INDEX_INTERVAL_BYTES, LOG_BATCH_STARTS_KEPT
 from penstock.log.reading.cold_reading import BatchesRead
-from penstock.log.reading.header_walk import HeaderWalk
 from penstock.log.segment import Segment
+from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.types import Offset
 
+CHUNK_BYTES = 2 * INDEX_INTERVAL_BYTES
+"""Headers lie between a few hundred bytes and a few kilobytes apart. A chunk usually holds all headers that a
+read passes."""
 # Bare tuples, because one is made for every append and every read.
 BatchStart = tuple[Segment, int]
 """A segment, and the position of a batch in it."""
@@ -110,3 +115,41 @@ def _last_boundary(
         if header.base_offset >= end_offset or too_much:
             return position, header.base_offset
     return (walk.position, segment_end) if walk.is_complete else None
+
+
+class HeaderWalk:
+    """Iterator over (position, header) from a batch boundary to the end of the segment.
+
+    It ends early, with `is_complete` False, where the bytes are not in the page cache.
+    """
+
+    __slots__ = ("_at", "_chunk", "_segment", "position")
+
+    def __init__(self, segment: Segment, position: int) -> None:
+        self._segment = segment
+        self._chunk: bytes = b""
+        self._at = position
+        self.position = position
+
+    @property
+    def is_complete(self) -> bool:
+        return self.position >= self._segment.size_bytes
+
+    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
+        return self
+
+    def __next__(self) -> tuple[int, BatchHeader]:
+        position = self.position
+        left = self._segment.size_bytes - position
+        if left <= 0:
+            raise StopIteration
+        inside = position - self._at
+        if inside + HEADER_BYTES > len(self._chunk):
+            chunk = self._segment.file.read_cached(position, min(CHUNK_BYTES, left))
+            if chunk is None:
+                self._segment.mark_evicted()
+                raise StopIteration
+            self._chunk, self._at, inside = chunk, position, 0
+        header = parse_header(self._chunk, inside)
+        self.position = position + header.size
+        return position, header

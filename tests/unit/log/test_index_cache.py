@@ -1,12 +1,12 @@
 """Indexes in memory stay within their size, whoever reads."""
 
-from penstock.log.index.index_cache import IndexCache
 from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
 from penstock.log.reading.cold_reading import Indexes
 from penstock.log.segment import Segment
+from penstock.log.shared_resources import IndexCache
 from penstock.types import Offset
 from tests.unit.log.log_support import new_disk
 
