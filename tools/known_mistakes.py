@@ -273,7 +273,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "leadership_of_a_damaged_copy_is_kept",
         DAMAGED,
-        "        if self._fetched_epochs:\n",
+        "        if self._known:\n",
         "        if False:\n",
         "tests/unit/broker/replication/test_damaged_replicas.py",
     ),

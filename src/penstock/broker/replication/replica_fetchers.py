@@ -31,8 +31,10 @@ from penstock.broker.task_failures import report_failure
 from penstock.config.listeners import Address
 from penstock.config.topic import FlushPolicy
 from penstock.errors import CorruptData, ProtocolError, StorageFailed, StorageFull
+from penstock.host.backoff import Backoff
 from penstock.host.clock import Clock
 from penstock.host.tasks import Tasks
+from penstock.host.waiting import wait_for_event
 from penstock.limits import (
     REPLICA_FETCH_MS_MAX,
     REPLICA_IDLE_WAIT_MS,
@@ -236,7 +238,7 @@ class _LeaderFetcher:
             await self._wait_for_wakeup(REPLICA_PAUSE_MS_MAX / 1000)
 
     async def _run(self) -> None:
-        pause_ms = REPLICA_PAUSE_MS
+        pauses = Backoff(REPLICA_PAUSE_MS, REPLICA_PAUSE_MS_MAX)
         while True:
             address = self._fetchers.address_of(self._leader_id)
             if not len(self._plan) or address is None:
@@ -245,7 +247,7 @@ class _LeaderFetcher:
             try:
                 name, tls = f"penstock-{self._fetchers.node_id}", self._fetchers.link.tls
                 async with connected(address, name, tls=tls) as client:
-                    pause_ms = REPLICA_PAUSE_MS
+                    pauses.reset()
                     await self._fetch_over(client)
             except (OSError, ProtocolError, VersionMismatch) as problem:
                 if self._is_interrupted:
@@ -253,8 +255,7 @@ class _LeaderFetcher:
                     self._is_interrupted = False
                     continue
                 self._log_leader_away(f"{problem}")
-            await self._wait_for_wakeup(pause_ms / 1000)
-            pause_ms = min(2 * pause_ms, REPLICA_PAUSE_MS_MAX)
+            await self._wait_for_wakeup(pauses.next_delay_s())
 
     def _log_leader_away(self, reason: str) -> None:
         if reason != self._last_logged:
@@ -264,11 +265,10 @@ class _LeaderFetcher:
     async def _wait_for_wakeup(self, seconds: float | None) -> None:
         """Wait for `wake`, at most so many seconds; None: without limit."""
         self._wakeup.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wakeup.wait()
-        except TimeoutError:
-            return
+        if seconds is None:
+            await self._wakeup.wait()
+        else:
+            await wait_for_event(self._wakeup, seconds)
 
     async def _fetch_over(self, client: AsyncClient) -> None:
         self._plan.begin()  # a new connection starts a new fetch session: the next fetch is a full one

@@ -19,13 +19,14 @@ Rule 3: the cleaned segments are in place before the offset up to which the log 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from penstock.broker.storage.partition_storage import Storage
 from penstock.config.broker import CleanerConfig
 from penstock.config.topic import TopicConfig
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
+from penstock.host.backoff import Backoff
 from penstock.host.child_process import ChildDied
 from penstock.host.clock import Clock
 from penstock.host.worker import Worker
@@ -70,6 +71,8 @@ from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 from penstock.types import TopicPartition
 
+State = TypeVar("State")
+
 RETRY_MS_MIN: Final = 15 * SECOND_MS
 RETRY_MS_MAX: Final = 10 * MINUTE_MS
 RANKING_MS_MAX: Final = 15 * SECOND_MS
@@ -109,7 +112,7 @@ class PostponedCleaning(NamedTuple):
     """A cleaning that failed for a reason that may pass."""
 
     reason: str
-    retry_ms: int
+    backoff: Backoff
     retry_at: float
 
 
@@ -169,8 +172,7 @@ class Compaction:
     async def _dirtiest(self) -> tuple[Partition, LogToClean] | None:
         while self._ranking and (self._clock.monotonic() - self._ranked_at) * 1000 < RANKING_MS_MAX:
             partition, _ = self._ranking.popleft()
-            log_to_clean = await self._dirt_of(partition) if self._is_candidate(partition) else None
-            if log_to_clean is not None:
+            if (log_to_clean := await self._dirt_of(partition)) is not None:
                 return partition, log_to_clean
         await self._rank()
         return self._ranking.popleft() if self._ranking else None
@@ -178,11 +180,11 @@ class Compaction:
     async def _rank(self) -> None:
         """Check every log and rank those worth cleaning."""
         self._forget_the_gone()
-        candidates = []
-        for partition in tuple(self._storage.partitions):
-            log_to_clean = await self._dirt_of(partition) if self._is_candidate(partition) else None
-            if log_to_clean is not None:
-                candidates.append((partition, log_to_clean))
+        candidates = [
+            (partition, log_to_clean)
+            for partition in tuple(self._storage.partitions)
+            if (log_to_clean := await self._dirt_of(partition)) is not None
+        ]
         self._ranking = deque(ranked(candidates))
         self._ranked_at = self._clock.monotonic()
 
@@ -191,26 +193,22 @@ class Compaction:
         leader epoch.
         """
         now = {partition.log: partition for partition in self._storage.partitions}
-        self._unopened = {now[known.log]: n for known, n in self._unopened.items() if known.log in now}
-        self.uncleanable = {
-            now[known.log]: why for known, why in self.uncleanable.items() if known.log in now
-        }
-        self.postponed_cleanings = {
-            now[known.log]: back for known, back in self.postponed_cleanings.items() if known.log in now
-        }
+
+        def kept(known: Mapping[Partition, State]) -> dict[Partition, State]:
+            return {now[each.log]: state for each, state in known.items() if each.log in now}
+
+        self._unopened, self.uncleanable = kept(self._unopened), kept(self.uncleanable)
+        self.postponed_cleanings = kept(self.postponed_cleanings)
 
     def _is_candidate(self, partition: Partition) -> bool:
+        postponed = self.postponed_cleanings.get(partition)
         return (
             partition.config.is_compacted
             and partition.offline is None
             and partition.failure is None
             and partition not in self.uncleanable
-            and not self._is_set_aside(partition)
+            and (postponed is None or self._clock.monotonic() >= postponed.retry_at)
         )
-
-    def _is_set_aside(self, partition: Partition) -> bool:
-        setback = self.postponed_cleanings.get(partition)
-        return setback is not None and self._clock.monotonic() < setback.retry_at
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
         """Interrupt the cleaning of a partition that went offline. Runs after the storage has applied the
@@ -223,6 +221,8 @@ class Compaction:
 
     async def _dirt_of(self, partition: Partition) -> LogToClean | None:
         """Measure what can be cleaned; None if it is not worth cleaning."""
+        if not self._is_candidate(partition):
+            return None
         policy, now_ms = _policy(partition.config), self._clock.wall_ms()
         log = partition.log
         files_version = log.files_version
@@ -250,43 +250,36 @@ class Compaction:
     # Cleaning
 
     async def _clean(self, partition: Partition, log_to_clean: LogToClean) -> None:
-        job = job_for(partition.log, log_to_clean, self._setup(partition))
+        log = partition.log
+        job = job_for(log, log_to_clean, self._setup(partition))
         if partition.offline is not None or not job.segments:
             return  # retention removed the dirty segments meanwhile, or the topic was deleted
         self._being_cleaned = partition
-        # A truncation may put other records at the offsets that are being cleaned, so its counter is compared
-        # before every use of a result.
-        waiting, truncation_count = job.segments, partition.log.truncation_count
+        truncation_count = log.truncation_count
+
+        def is_truncated() -> bool:
+            # Checked before every use of a result: other records may be at the offsets that are cleaned.
+            return log.is_truncating or log.truncation_count != truncation_count
+
+        waiting = job.segments
         try:
             step = await self.cleaner.begin(job)
             while isinstance(step, Replacement):
-                if truncation_count != partition.log.truncation_count or not await self._swap(
-                    partition, step
-                ):
+                if is_truncated() or not await self._swap(partition, step):
                     await self._abandon(partition)
                     return
                 waiting = [piece for piece in waiting if piece.base_offset >= step.end_offset]
                 step = await self.cleaner.go_on()
             # Checked again: the last segment may have been truncated after its swap, and then the log is not
             # clean to the end.
-            if (
-                truncation_count != partition.log.truncation_count
-                or partition.log.is_truncating
-                or partition.log.is_closed
-            ):
+            if is_truncated() or log.is_closed:
                 await self._abandon(partition)
                 return
             await self._end(partition, step)
         except (CorruptData, StorageFailed, StorageFull, ConfigError, CleanerFailed, ChildDied) as failure:
             # A failure counts only if the cleaner read current segments. Otherwise it met files that were
             # replaced.
-            log = partition.log
-            is_current = (
-                truncation_count == log.truncation_count
-                and not log.is_truncating
-                and are_current(log, waiting)
-            )
-            if partition.offline is None and is_current:
+            if partition.offline is None and not is_truncated() and are_current(log, waiting):
                 self._note_failure(partition, failure)
                 await self.cleaner.abandon()
             else:
@@ -323,10 +316,9 @@ class Compaction:
             self.uncleanable[partition] = reason
             self._log.error("compaction.failed", partition=partition.name, reason=reason)
             return
-        retry_ms = RETRY_MS_MIN if before is None else min(2 * before.retry_ms, RETRY_MS_MAX)
-        self.postponed_cleanings[partition] = PostponedCleaning(
-            reason, retry_ms, self._clock.monotonic() + retry_ms / 1000
-        )
+        backoff = Backoff(RETRY_MS_MIN, RETRY_MS_MAX) if before is None else before.backoff
+        retry_at = self._clock.monotonic() + backoff.next_delay_s()
+        self.postponed_cleanings[partition] = PostponedCleaning(reason, backoff, retry_at)
         if before is None or before.reason != reason:
             self._log.warning("compaction.postponed", partition=partition.name, reason=reason)
 

@@ -23,7 +23,7 @@ from penstock.replication.partition import Partition
 from penstock.types import Offset
 from tests.unit.broker.storage.test_partition_storage import NOW_MS, batch, make_topic
 from tests.unit.broker.waiting import until
-from tests.unit.log.log_support import append, flush, new_disk, new_log
+from tests.unit.log.log_support import FOLDER, SETTINGS, append, flush, new_disk
 
 
 class Disk:
@@ -48,9 +48,7 @@ class Disk:
 
     def log(self) -> PartitionLog:
         """With ten records."""
-        log = new_log(new_disk())
-        log.folder = f"{log.folder}{len(self.logs)}"
-        log.segments[0].folder = log.folder
+        log = PartitionLog(new_disk(), f"{FOLDER}{len(self.logs)}", SETTINGS)
         for _ in range(10):
             append(log, [b"x"])
         flush(log)
