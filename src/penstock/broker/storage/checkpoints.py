@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from penstock.broker.storage.flusher import Flusher
 from penstock.chunks import chunks
-from penstock.errors import StorageFull
+from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import Disk, TooManyOpenFiles
 from penstock.host.worker import Worker
 from penstock.limits import CHECKPOINT_BYTES, CHECKPOINT_MS, CHECKPOINT_PARTITIONS_AT_ONCE
@@ -112,7 +112,9 @@ class Checkpoints:
             if isinstance(full, TooManyOpenFiles):
                 # Frees descriptors for the next attempt.
                 _close_files([partition for partition, _ in planned])
-        except asyncio.CancelledError:  # the broker stops, and makes a last checkpoint afterwards
+        except (StorageFailed, asyncio.CancelledError):
+            # The disk failed, and nothing is written any more; or the broker stops, and makes a last
+            # checkpoint afterwards.
             self._abandon(planned)
             raise
         else:
