@@ -479,7 +479,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "lookup_by_time_opens_every_batch",
         "log/reading/time_lookup.py",
-        "        if header.record_count > budget.records:\n",
+        "        if header.record_count > self._records_left:\n",
         "        if False:\n",
         "tests/unit/log/reading/test_time_lookup.py",
     ),

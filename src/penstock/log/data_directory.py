@@ -126,10 +126,10 @@ class DataDirectory:
     def release_reserve(self) -> bool:
         """Remove the space that is set aside for a full disk. False if it was used already."""
         path = f"{self.path}/{RESERVE_FILE}"
-        if not self.disk.exists(path):
-            return False
-        self.disk.remove(path)
-        return True
+        was_there = self.disk.exists(path)
+        if was_there:
+            self.disk.remove(path)
+        return was_there
 
     def refill_reserve(self) -> None:
         """Set space aside again, when enough is free. Blocks."""
@@ -142,19 +142,14 @@ class DataDirectory:
 
         Returns the new paths. Each partition comes with a mark that distinguishes it from others of its name.
         """
-        pending_deletion = [
-            path for partition, mark in gone if (path := self._mark_deleted(partition, mark)) is not None
-        ]
+        pending_deletion: list[str] = []
+        for partition, mark in gone:
+            folder, path = self.folder_of(partition), self._deleted_path(partition, mark)
+            if self.disk.exists(folder):
+                self.disk.remove_folder(path)
+                self.disk.rename(folder, path)
+                pending_deletion.append(path)
         self._sync_deleted_names(pending_deletion)
-        return pending_deletion
-
-    def _mark_deleted(self, partition: TopicPartition, mark: str) -> str | None:
-        folder = self.folder_of(partition)
-        if not self.disk.exists(folder):
-            return None
-        pending_deletion = self._deleted_path(partition, mark)
-        self.disk.remove_folder(pending_deletion)
-        self.disk.rename(folder, pending_deletion)
         return pending_deletion
 
     def _deleted_path(self, partition: TopicPartition, mark: str) -> str:

@@ -409,13 +409,12 @@ class Storage:
         self._log.error("partition.damaged", partition=found.name, reason=str(damage))
         if isinstance(damage, CorruptData) and self.partitions.failure is None:
             name = found.name
-
-            def noted(_: None, error: BaseException | None) -> None:
-                self._damage_noted(name, error)
-
             # An I/O error is not recorded: the next start may find nothing wrong. A corrupt batch is
             # recorded, because recovery need not read that part of the log and would not find it again.
-            self._worker.submit(lambda: self._directory.record_damage(name, str(damage)), noted)
+            self._worker.submit(
+                lambda: self._directory.record_damage(name, str(damage)),
+                lambda _, error: self._damage_noted(name, error),
+            )
         # Called last: a cluster may hand the partition over at once, and by then it is offline here.
         self.on_damage(found)
 

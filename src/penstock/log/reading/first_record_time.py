@@ -24,16 +24,6 @@ from penstock.types import Offset
 PRECISION_MS: Final = 1 * SECOND_MS
 
 
-class FirstRecordLimits(NamedTuple):
-    """Largest batch that is decompressed."""
-
-    records_max: int = RECORD_TIME_RECORDS_MAX
-    expanded_bytes_max: int = RECORD_TIME_EXPANDED_BYTES_MAX
-
-
-FIRST_RECORD_LIMITS: Final = FirstRecordLimits()
-
-
 class FirstRecordTime(NamedTuple):
     """Result of the lookup in one batch."""
 
@@ -50,7 +40,9 @@ class FirstRecordRead:
 
     segment: SegmentView
     offset: Offset
-    limits: FirstRecordLimits = FIRST_RECORD_LIMITS
+    records_max: int = RECORD_TIME_RECORDS_MAX
+    expanded_bytes_max: int = RECORD_TIME_EXPANDED_BYTES_MAX
+    """Largest batch that is decompressed."""
 
     @property
     def segments(self) -> Sequence[SegmentView]:
@@ -77,14 +69,14 @@ class FirstRecordRead:
         has_all = header.record_count == header.last_offset_delta + 1
         if has_all and 0 <= header.max_timestamp - header.base_timestamp <= PRECISION_MS:
             return header.base_timestamp
-        if header.record_count > self.limits.records_max:
+        if header.record_count > self.records_max:
             return header.max_timestamp
         return self._time_of_record(file.read(position, header.size), header)
 
     def _time_of_record(self, batch: bytes, header: BatchHeader) -> int | None:
         """Timestamp of the record; None if compaction removed the records at the end of the batch."""
         try:
-            for found, timestamp in timed_records(batch, limit_bytes=self.limits.expanded_bytes_max)[1]:
+            for found, timestamp in timed_records(batch, limit_bytes=self.expanded_bytes_max)[1]:
                 if found >= self.offset:
                     return timestamp
         except CorruptData:
@@ -92,12 +84,7 @@ class FirstRecordRead:
         return None
 
 
-def plan_first_record(
-    log: PartitionLog,
-    offset: Offset,
-    end_offset: Offset,
-    limits: FirstRecordLimits = FIRST_RECORD_LIMITS,
-) -> FirstRecordRead:
+def plan_first_record(log: PartitionLog, offset: Offset, end_offset: Offset) -> FirstRecordRead:
     """Make the lookup in the segment that holds `offset`."""
     assert log.log_start_offset <= offset < end_offset, "somebody must be able to read there"
-    return FirstRecordRead(log.view(log.segment_holding(offset)), offset, limits)
+    return FirstRecordRead(log.view(log.segment_holding(offset)), offset)
