@@ -6,7 +6,6 @@ as of that offset. It is due after 64 MB or five seconds of writing.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, NamedTuple
 
 from penstock.broker.storage.flusher import Flusher
 from penstock.chunks import chunks
@@ -26,16 +25,6 @@ less.
 """
 
 
-class CheckpointLimits(NamedTuple):
-    """How often checkpoints are made, and of how many partitions in one iteration of the event loop."""
-
-    interval_ms: int = CHECKPOINT_MS
-    partitions_at_once: int = CHECKPOINT_PARTITIONS_AT_ONCE
-
-
-CHECKPOINT_LIMITS: Final = CheckpointLimits()
-
-
 class Checkpoints:
     def __init__(
         self,
@@ -43,9 +32,13 @@ class Checkpoints:
         worker: Worker,
         flusher: Flusher,
         log: Log,
-        limits: CheckpointLimits = CHECKPOINT_LIMITS,
+        *,
+        interval_ms: int = CHECKPOINT_MS,
+        partitions_at_once: int = CHECKPOINT_PARTITIONS_AT_ONCE,
     ) -> None:
-        self._limits = limits
+        """`partitions_at_once`: number of partitions planned in one iteration of the event loop."""
+        self._interval_ms = interval_ms
+        self._partitions_at_once = partitions_at_once
         self._disk = disk
         self._worker = worker
         self._flusher = flusher
@@ -66,7 +59,7 @@ class Checkpoints:
         """Checkpoint all written partitions every five seconds, and earlier those with 64 MB since the last
         checkpoint.
         """
-        if (now - self._since_all) * 1000 >= self._limits.interval_ms:
+        if (now - self._since_all) * 1000 >= self._interval_ms:
             self._since_all = now
             touched = list(self._touched)
             await self.run(touched)
@@ -78,13 +71,13 @@ class Checkpoints:
     async def _close_files_of_idle(self, touched: list[Partition]) -> None:
         """Close the files of partitions that were written before the last checkpoint, but not since."""
         warm, self._warm = self._warm, touched
-        for group in chunks(warm, self._limits.partitions_at_once):
+        for group in chunks(warm, self._partitions_at_once):
             _close_files([partition for partition in group if partition not in self._touched])
             await asyncio.sleep(0)
 
     async def run(self, partitions: Sequence[Partition]) -> None:
         """Checkpoint partitions in groups, so that planning many never blocks the event loop for long."""
-        for group in chunks(partitions, self._limits.partitions_at_once):
+        for group in chunks(partitions, self._partitions_at_once):
             # One checkpoint at a time: an earlier plan of a partition must not be written after a later plan.
             async with self.lock:
                 await self._run_group(group)

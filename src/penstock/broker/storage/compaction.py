@@ -31,6 +31,7 @@ from penstock.host.child_process import ChildDied
 from penstock.host.clock import Clock
 from penstock.host.worker import Worker
 from penstock.limits import CLEANER_IDLE_MS_MAX, MINUTE_MS, SECOND_MS
+from penstock.log.compaction.batch_filter import DeleteHorizons
 from penstock.log.compaction.cleanable import (
     CleaningPolicy,
     LogToClean,
@@ -48,12 +49,10 @@ from penstock.log.compaction.cleaning_job import (
     Replacement,
 )
 from penstock.log.compaction.cleaning_plan import (
-    CleaningSetup,
-    age_of_active,
     are_current,
     job_for,
     safe_end,
-    segment_ages,
+    segment_facts,
 )
 from penstock.log.compaction.swap import (
     cancel_swap,
@@ -227,13 +226,13 @@ class Compaction:
         log = partition.log
         files_version = log.files_version
         try:
-            if log.has_stable_segments and must_roll(age_of_active(log), policy, now_ms):
+            if log.has_stable_segments and must_roll(log.active.first_timestamp, policy, now_ms):
                 log.roll()
                 self._storage.checkpoints.touch(partition)
             if safe_end(log, partition.high_watermark) < log.active.base_offset:
                 await self._storage.checkpoints.run([partition])  # cleaning stops at the recovery point
             # Reading the timestamps of old segments may wait for the device.
-            ages = await self._worker.run(lambda: segment_ages(log, policy))
+            facts = await self._worker.run(lambda: segment_facts(log, policy))
         except CorruptData as damage:
             if log.is_unchanged_since(files_version):
                 self._storage.damage(partition, damage)
@@ -244,14 +243,21 @@ class Compaction:
         if partition.offline is not None:
             return None  # its topic was deleted meanwhile
         safe = safe_end(log, partition.high_watermark)
-        log_to_clean = measure_log_to_clean(ages, log.clean_to, safe, policy, now_ms)
+        log_to_clean = measure_log_to_clean(facts, log.clean_to, safe, policy, now_ms)
         return log_to_clean if is_worth_cleaning(log_to_clean, policy) else None
 
     # Cleaning
 
     async def _clean(self, partition: Partition, log_to_clean: LogToClean) -> None:
         log = partition.log
-        job = job_for(log, log_to_clean, self._setup(partition))
+        config = self._config()
+        job = job_for(
+            log,
+            log_to_clean,
+            self._horizons(partition),
+            memory_bytes=config.memory_bytes,
+            bytes_per_second_max=config.bytes_per_second_max,
+        )
         if partition.offline is not None or not job.segments:
             return  # retention removed the dirty segments meanwhile, or the topic was deleted
         self._being_cleaned = partition
@@ -322,17 +328,10 @@ class Compaction:
         if before is None or before.reason != reason:
             self._log.warning("compaction.postponed", partition=partition.name, reason=reason)
 
-    def _setup(self, partition: Partition) -> CleaningSetup:
-        config = self._config()
+    def _horizons(self, partition: Partition) -> DeleteHorizons:
         self._trusted.observe(now_ms := self._clock.wall_ms(), self._clock.monotonic())
         retention_ms = partition.config.delete_retention_ms
-        return CleaningSetup(
-            now_ms,
-            self._trusted.now_ms(retention_ms),
-            retention_ms,
-            config.memory_bytes,
-            config.bytes_per_second_max,
-        )
+        return DeleteHorizons(now_ms, self._trusted.now_ms(retention_ms), retention_ms)
 
     async def _swap(self, partition: Partition, replacement: Replacement) -> bool:
         """Replace source segments by a cleaned segment. Returns False if the log changed there meanwhile."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from penstock.broker.storage.checkpoints import CHECKPOINT_LIMITS, CheckpointLimits, Checkpoints
+from penstock.broker.storage.checkpoints import Checkpoints
 from penstock.broker.storage.flusher import Flusher
 from penstock.broker.storage.log_start_writer import LogStartWriter
 from penstock.broker.storage.read_failures import ReadFailures
@@ -19,6 +19,8 @@ from penstock.host.disk import SmallFile, TooManyOpenFiles
 from penstock.host.keyed_jobs import KeyedJobQueue
 from penstock.host.worker import NewWorker, Worker
 from penstock.limits import (
+    CHECKPOINT_MS,
+    CHECKPOINT_PARTITIONS_AT_ONCE,
     DISK_FULL_LOGGED_MS,
     INSPECTED_BYTES_WAITING_MAX,
     PRODUCERS_EVICTED_LOGGED_MS,
@@ -52,7 +54,9 @@ class StorageLimits(NamedTuple):
     """How often the storage checks for due work, and how much it keeps in memory."""
 
     tick_ms: int = STORAGE_TICK_MS
-    checkpoints: CheckpointLimits = CHECKPOINT_LIMITS
+    checkpoint_ms: int = CHECKPOINT_MS
+    partitions_at_once: int = CHECKPOINT_PARTITIONS_AT_ONCE
+    """Partitions whose checkpoints are planned in one iteration of the event loop."""
     producers: ProducerLimits = PRODUCER_LIMITS
 
 
@@ -77,7 +81,14 @@ class Storage:
         self._clock = clock
         self._log = log
         self.flusher = Flusher(directory.disk, flush_worker, self.fail)
-        self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log, limits.checkpoints)
+        self.checkpoints = Checkpoints(
+            directory.disk,
+            self._worker,
+            self.flusher,
+            log,
+            interval_ms=limits.checkpoint_ms,
+            partitions_at_once=limits.partitions_at_once,
+        )
         self.starts = LogStartWriter(self._store_small_files, self.checkpoints.lock, self.fail, log)
         self.retention = Retention(directory.disk, self._worker, clock, log, self.damage)
         loop = asyncio.get_running_loop()
@@ -117,7 +128,7 @@ class Storage:
         for partition, found in self.partitions.open_all(image):
             if partition.log.is_dirty:
                 unsynced.append(partition)
-                if len(unsynced) >= self._limits.checkpoints.partitions_at_once:
+                if len(unsynced) >= self._limits.partitions_at_once:
                     self._sync_and_close(unsynced)
             else:
                 partition.log.close_files()

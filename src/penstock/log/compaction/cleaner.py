@@ -115,7 +115,6 @@ def _scan_dirty(disk: Disk, job: CleaningJob, throttle: IoThrottle) -> _DirtySca
     span = min(end - origin, notes_max)
     keys = KeyMap(memory_bytes=job.memory_bytes - notes_max, keys_max=span)
     notes = bytearray(span)
-    horizons = DeleteHorizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
     keyless = 0
     for segment in job.segments:
         if segment.end_offset <= origin:
@@ -136,7 +135,7 @@ def _scan_dirty(disk: Disk, job: CleaningJob, throttle: IoThrottle) -> _DirtySca
                     )
                 return _DirtyScan(keys, notes, header.base_offset, keyless)
             try:
-                keyless += _note(keys, notes, origin, header, payload_of(batch, header), horizons)
+                keyless += _note(keys, notes, origin, header, payload_of(batch, header), job.horizons)
             except CorruptData:
                 first, count = header.base_offset - origin, header.last_offset_delta + 1
                 notes[first : first + count] = bytes((UNREADABLE,)) * count
@@ -182,7 +181,7 @@ class _Cleaning:
         self._job = job
         self._dirty_scan = dirty_scan
         self._throttle = throttle
-        self._horizons = DeleteHorizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
+        self._horizons = job.horizons
         self._sequences_at = frozenset(job.sequences_at)
         self.bytes_after = 0
         self.records_removed = 0

@@ -12,9 +12,12 @@ from penstock.types import LeaderEpoch, Offset
 from tests.unit.log.log_support import NOW_MS, append, batch_of, flush, new_disk, new_log
 
 
-def time_at(log: PartitionLog, offset: int, **limits: int) -> int | None:
+def time_at(
+    log: PartitionLog, offset: int, records_max: int = 1_000, expanded_bytes_max: int = 1_000_000
+) -> int | None:
     read = plan_first_record(log, Offset(offset), log.log_end_offset)
-    return replace(read, **limits).run().timestamp_ms
+    read = replace(read, records_max=records_max, expanded_bytes_max=expanded_bytes_max)
+    return read.run().timestamp_ms
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
