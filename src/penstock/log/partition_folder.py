@@ -6,9 +6,11 @@
                  next append makes it again.
     COMPLETE     folder and partition.metadata are written. The next flush makes them durable.
 
-    MISSING ──make──→ COMPLETE ──undo──→ UNFINISHED ──make──→ COMPLETE
+    MISSING ──require──→ COMPLETE ──undo──→ UNFINISHED ──require──→ COMPLETE
+    MISSING ──use_existing──→ COMPLETE ──make──→ COMPLETE
 
-The folder of a log that is opened from disk begins as COMPLETE.
+A log that is opened from disk uses the existing folder. `make` writes its metadata again, unless the process
+before is known to have made the folder durable.
 """
 
 from enum import Enum, auto
@@ -28,12 +30,12 @@ class FolderState(Enum):
 class PartitionFolder:
     """Folder of one partition."""
 
-    __slots__ = ("_disk", "_new_files", "_path", "_unsynced_folders", "metadata_file", "open_files", "state")
+    __slots__ = ("_disk", "_new_files", "_path", "_state", "_unsynced_folders", "metadata_file", "open_files")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self.state = FolderState.MISSING
+        self._state = FolderState.MISSING
         self.metadata_file: SmallFile | None = None
         """partition.metadata, written when the folder is made."""
         self.open_files: OpenFiles | None = None
@@ -49,11 +51,19 @@ class PartitionFolder:
         """Sync the folder with the next flush: a file was created or removed."""
         self._unsynced_folders.add(self._path)
 
+    def use_existing(self) -> None:
+        """Record that the folder of this partition is on disk already."""
+        self._state = FolderState.COMPLETE
+
+    def continue_as(self, reopened: "PartitionFolder") -> None:
+        """Take over the state in which a truncation left the folder."""
+        self._state = reopened._state
+
     def require(self) -> None:
         """Make the folder unless it is complete. StorageFailed: it belongs to a deleted topic."""
-        if self.state is FolderState.COMPLETE:
+        if self._state is FolderState.COMPLETE:
             return
-        is_foreign = self.state is FolderState.MISSING and self._disk.exists(self._path)
+        is_foreign = self._state is FolderState.MISSING and self._disk.exists(self._path)
         if is_foreign and any(name.endswith(LOG_SUFFIX) for name in self._disk.list_folder(self._path)):
             raise StorageFailed(f"{self._path} holds the records of a topic that was deleted")
         self.make()
@@ -61,12 +71,12 @@ class PartitionFolder:
     def make(self) -> None:
         """Make the folder, or make it durable again. StorageFull: a complete folder stays complete."""
         self._disk.make_folder(self._path)
-        if self.state is FolderState.MISSING:
-            self.state = FolderState.UNFINISHED
+        if self._state is FolderState.MISSING:
+            self._state = FolderState.UNFINISHED
         self._unsynced_folders.add(self._path.rpartition("/")[0])
         if self.metadata_file is not None:
             self._write_metadata_file(self.metadata_file)
-        self.state = FolderState.COMPLETE
+        self._state = FolderState.COMPLETE
 
     def _write_metadata_file(self, metadata_file: SmallFile) -> None:
         if self.open_files is None:
@@ -83,11 +93,11 @@ class PartitionFolder:
 
     def undo(self) -> None:
         """Undo a folder whose first batch was rejected: no flush will sync it. The next append repeats it."""
-        if self._new_files or self.state is not FolderState.COMPLETE:
+        if self._new_files or self._state is not FolderState.COMPLETE:
             self.release()
             self._unsynced_folders.clear()
-            if self.state is FolderState.COMPLETE:
-                self.state = FolderState.UNFINISHED
+            if self._state is FolderState.COMPLETE:
+                self._state = FolderState.UNFINISHED
 
     def take_unsynced(self) -> tuple[list[File], list[str]]:
         """Return the files and folders that must be synced. The caller syncs and releases the files."""

@@ -472,7 +472,7 @@ class PartitionLog:
         self.stored_start = truncated.stored_start
         self.flushed_end_offset, self.flushed_bytes = truncated.log_end_offset, self.appended_bytes
         self.epochs.is_stored = False
-        self.partition_folder.state = truncated.partition_folder.state
+        self.partition_folder.continue_as(truncated.partition_folder)
         self._generation += 1
         for segment in self.segments:
             segment.generation = self._generation

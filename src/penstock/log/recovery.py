@@ -28,7 +28,6 @@ from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
 from penstock.log.leader_epochs import LeaderEpochs
-from penstock.log.partition_folder import FolderState
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
 from penstock.log.producer_state import Producers
 from penstock.log.reading.cold_reading import Indexes, validate_stored_batch, wrong_offset_error
@@ -57,7 +56,7 @@ def open_log(
     log = PartitionLog(disk, folder, settings)
     if not disk.exists(folder):
         return Recovered(log, 0, 0)
-    log.partition_folder.state = FolderState.COMPLETE
+    log.partition_folder.use_existing()
     # First: until then segment names may be old, new or missing.
     finish_swaps(disk, folder)
     names = disk.list_folder(folder)

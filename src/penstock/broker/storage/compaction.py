@@ -19,8 +19,8 @@ Rule 3: the cleaned segments are in place before the offset up to which the log 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 from penstock.broker.storage.partition_storage import Storage
 from penstock.config.broker import CleanerConfig
@@ -64,13 +64,12 @@ from penstock.log.compaction.swap import (
 )
 from penstock.log.data_directory import DataDirectory
 from penstock.log.file_uses import FileUse
+from penstock.log.partition_log import PartitionLog
 from penstock.log.trusted_time import TrustedTime
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 from penstock.types import TopicPartition
-
-State = TypeVar("State")
 
 RETRY_MS_MIN: Final = 15 * SECOND_MS
 RETRY_MS_MAX: Final = 10 * MINUTE_MS
@@ -127,9 +126,10 @@ class Compaction:
         self._config = config
         self.cleaner = cleaner
         self._directory, self._worker, self._clock, self._log = means
-        self.postponed_cleanings: dict[Partition, PostponedCleaning] = {}
+        # By log, because a partition object changes with every leader epoch.
+        self.postponed_cleanings: dict[PartitionLog, PostponedCleaning] = {}
         """Logs that are cleaned again later."""
-        self.uncleanable: dict[Partition, str] = {}
+        self.uncleanable: dict[PartitionLog, str] = {}
         """Logs that are not cleaned again, and why."""
         self.cleanings = 0
         self.failures = 0
@@ -139,7 +139,7 @@ class Compaction:
         self._ranking: deque[tuple[Partition, LogToClean]] = deque()
         """The logs that were worth cleaning at the last check of all logs, dirtiest first."""
         self._ranked_at = self._clock.monotonic()
-        self._unopened: dict[Partition, int] = {}
+        self._unopened: dict[PartitionLog, int] = {}
         """For each log, how many batches the cleaner could not open and kept whole, as last logged."""
         self._being_cleaned: Partition | None = None
 
@@ -178,7 +178,9 @@ class Compaction:
 
     async def _rank(self) -> None:
         """Check every log and rank those worth cleaning."""
-        self._forget_the_gone()
+        for known in (self.postponed_cleanings, self.uncleanable, self._unopened):
+            for log in [log for log in known if log.is_closed]:
+                del known[log]
         candidates = [
             (partition, log_to_clean)
             for partition in tuple(self._storage.partitions)
@@ -187,25 +189,13 @@ class Compaction:
         self._ranking = deque(ranked(candidates))
         self._ranked_at = self._clock.monotonic()
 
-    def _forget_the_gone(self) -> None:
-        """Drop the state of closed logs. The state of a log moves to the partition object of the current
-        leader epoch.
-        """
-        now = {partition.log: partition for partition in self._storage.partitions}
-
-        def kept(known: Mapping[Partition, State]) -> dict[Partition, State]:
-            return {now[each.log]: state for each, state in known.items() if each.log in now}
-
-        self._unopened, self.uncleanable = kept(self._unopened), kept(self.uncleanable)
-        self.postponed_cleanings = kept(self.postponed_cleanings)
-
     def _is_candidate(self, partition: Partition) -> bool:
-        postponed = self.postponed_cleanings.get(partition)
+        postponed = self.postponed_cleanings.get(partition.log)
         return (
             partition.config.is_compacted
             and partition.offline is None
             and partition.failure is None
-            and partition not in self.uncleanable
+            and partition.log not in self.uncleanable
             and (postponed is None or self._clock.monotonic() >= postponed.retry_at)
         )
 
@@ -307,24 +297,24 @@ class Compaction:
         log.clean_to = cleaned.end_offset
         note = cleaner_offset_file(log.folder, cleaned.end_offset)
         await self._worker.run(lambda: self._directory.disk.store([note]))
-        self.postponed_cleanings.pop(partition, None)
+        self.postponed_cleanings.pop(log, None)
         self.cleanings += 1
         self._log_cleaned(partition, cleaned)
 
     def _note_failure(self, partition: Partition, failure: Exception) -> None:
         """Handle a failed cleaning. The reason is logged once, and again only when it changes."""
         self.failures += 1
-        reason, before = str(failure), self.postponed_cleanings.get(partition)
+        reason, before = str(failure), self.postponed_cleanings.get(partition.log)
         if isinstance(failure, CorruptData):
             self._storage.damage(partition, failure)
             return
         if isinstance(failure, StorageFailed):
-            self.uncleanable[partition] = reason
+            self.uncleanable[partition.log] = reason
             self._log.error("compaction.failed", partition=partition.name, reason=reason)
             return
         backoff = Backoff(RETRY_MS_MIN, RETRY_MS_MAX) if before is None else before.backoff
         retry_at = self._clock.monotonic() + backoff.next_delay_s()
-        self.postponed_cleanings[partition] = PostponedCleaning(reason, backoff, retry_at)
+        self.postponed_cleanings[partition.log] = PostponedCleaning(reason, backoff, retry_at)
         if before is None or before.reason != reason:
             self._log.warning("compaction.postponed", partition=partition.name, reason=reason)
 
@@ -379,8 +369,8 @@ class Compaction:
             records_removed=cleaned.records_removed,
             keyless_removed=cleaned.keyless_removed,
         )
-        if cleaned.unopened > self._unopened.get(partition, 0):
-            self._unopened[partition] = cleaned.unopened
+        if cleaned.unopened > self._unopened.get(partition.log, 0):
+            self._unopened[partition.log] = cleaned.unopened
             self._log.warning(
                 "compaction.unopened",
                 partition=partition.name,

@@ -201,7 +201,7 @@ async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and
             assert await broker.compaction.clean_dirtiest() == bad.name
             assert begun(cleaner, "bad") == before + 1
         assert (broker.compaction.failures, broker.compaction.cleanings) == (9, 1)
-        assert broker.compaction.postponed_cleanings[bad].reason == str(failure)
+        assert broker.compaction.postponed_cleanings[bad.log].reason == str(failure)
         assert said.getvalue().count("compaction.postponed") == 1
         cleaner.meanwhile = None
         clock.pass_time(600_000)
