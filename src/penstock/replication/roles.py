@@ -166,20 +166,13 @@ class Roles:
             return resumed
         if state.replicas == (self._broker_id,):
             return None
-        return self._begin(
-            log, state, LeaderRole(self._broker_id, found, log.log_end_offset, known, self.now)
-        )
+        leading = LeaderRole(self._broker_id, found, log.log_end_offset, known, self.now)
+        return self._leaderships.begin(log, state.leader_epoch, leading)
 
     def grown(
         self, topic: Topic, state: PartitionState, log: PartitionLog, high_watermark_before: Offset
     ) -> LeaderRole:
         """Role of a leader that was the only replica until now. Everything visible on it is committed."""
         found = committed_state(self.image, topic, state)
-        return self._begin(
-            log,
-            state,
-            LeaderRole(self._broker_id, found, high_watermark_before, high_watermark_before, self.now),
-        )
-
-    def _begin(self, log: PartitionLog, state: PartitionState, leading: LeaderRole) -> LeaderRole:
+        leading = LeaderRole(self._broker_id, found, high_watermark_before, high_watermark_before, self.now)
         return self._leaderships.begin(log, state.leader_epoch, leading)
