@@ -31,7 +31,6 @@ from penstock.log import leader_epochs as epoch_file
 from penstock.log.checkpoint_file import render_rows
 from penstock.log.checkpoint_plan import Checkpoint, plan_indexes
 from penstock.log.file_uses import FileUse, FileUses
-from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_folder import PartitionFolder
 from penstock.log.producer_state import Producers
@@ -169,7 +168,7 @@ class PartitionLog:
             or self.log_end_offset + header.last_offset_delta - segment.base_offset > SEGMENT_OFFSETS_MAX
             or (
                 segment.bytes_since_entry > settings.index_interval_bytes  # an index entry is due
-                and len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max
+                and segment.index.size_bytes >= settings.index_bytes_max
             )
         )
 
@@ -352,8 +351,9 @@ class PartitionLog:
         """
         self.file_uses.end(FileUse.CHECKPOINT)
         assert self.flushed_end_offset >= checkpoint.recovery_point
-        for segment, entries, time_entries in checkpoint.indexes.covered:
-            segment.indexes_were_stored(entries, time_entries)
+        for write in (*checkpoint.indexes.writes, *checkpoint.indexes.rebuilt):
+            write.stored()
+        for segment in checkpoint.indexes.segments:
             self._rebuilt.pop(segment, None)
             self._cache_indexes(segment)
         self.recovery_point = checkpoint.recovery_point

@@ -23,9 +23,7 @@ from penstock.log import leader_epochs as epoch_file
 from penstock.log.checkpoint_file import parse_rows
 from penstock.log.compaction.cleaner_offsets import load_clean_to
 from penstock.log.compaction.swap import finish_swaps
-from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.offset_index import OffsetIndex
-from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
@@ -196,8 +194,8 @@ def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
     else:
         stored.by_offset.truncate(scan_from)
         stored.by_time.truncate(scan_from)
-        _truncate_file(log.disk, segment.path(INDEX_SUFFIX), len(stored.by_offset) * INDEX_ENTRY_BYTES)
-        _truncate_file(log.disk, segment.path(TIME_INDEX_SUFFIX), len(stored.by_time) * TIME_ENTRY_BYTES)
+        _truncate_file(log.disk, segment.path(INDEX_SUFFIX), stored.by_offset.size_bytes)
+        _truncate_file(log.disk, segment.path(TIME_INDEX_SUFFIX), stored.by_time.size_bytes)
     size_found = segment.size_bytes
     position = segment.resume(stored)
     if position > 0 and size_found >= HEADER_BYTES:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import CorruptData
 from penstock.host.disk import Disk, File, opened
-from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
@@ -51,10 +50,8 @@ class Segment:
         "folder",
         "generation",
         "has_unsynced_truncation",
-        "index_entries_stored",
         "open_files",
         "size_bytes",
-        "time_entries_stored",
         "written_from",
     )
 
@@ -70,8 +67,6 @@ class Segment:
         self.first_timestamp: int | None = None
         self.generation = 0
         """Replacement or truncation that made this segment, by number; 0: none since the log was opened."""
-        self.index_entries_stored = 0
-        self.time_entries_stored = 0
         self.open_files: OpenFiles | None = None
         """Opens every file and records when it is closed, to limit the number of open files."""
         self._file: File | None = None
@@ -141,14 +136,7 @@ class Segment:
         return self._time_index
 
     def install_indexes(self, indexes: Indexes) -> None:
-        """Use these indexes. Loaded ones are on disk already; rebuilt ones are not."""
         self._index, self._time_index = indexes.by_offset, indexes.by_time
-        self.index_entries_stored = len(indexes.by_offset) if indexes.are_stored else 0
-        self.time_entries_stored = len(indexes.by_time) if indexes.are_stored else 0
-
-    def indexes_were_stored(self, entries: int, time_entries: int) -> None:
-        self.index_entries_stored = max(self.index_entries_stored, entries)
-        self.time_entries_stored = max(self.time_entries_stored, time_entries)
 
     def resume(self, indexes: Indexes) -> int:
         """Return to the last index entry and return its position: batches from there on are noted again."""
@@ -162,7 +150,7 @@ class Segment:
     @property
     def index_bytes(self) -> int:
         """Memory that the two indexes take."""
-        return len(self.index) * INDEX_ENTRY_BYTES + len(self.time_index) * TIME_ENTRY_BYTES
+        return self.index.size_bytes + self.time_index.size_bytes
 
     def forget_indexes(self) -> None:
         assert self.indexes_stored, "they are not on disk yet"
@@ -170,9 +158,7 @@ class Segment:
 
     @property
     def indexes_stored(self) -> bool:
-        return self._index is None or (
-            self.index_entries_stored == len(self.index) and self.time_entries_stored == len(self.time_index)
-        )
+        return self._index is None or (self._index.is_stored and self.time_index.is_stored)
 
     @property
     def newest_timestamp(self) -> int:

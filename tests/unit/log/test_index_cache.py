@@ -22,6 +22,7 @@ def sealed(number: int) -> Segment:
     for entry in range(ENTRIES):
         by_offset.add(Offset(base + entry), entry)
         by_time.add(entry, Offset(base + entry))
+    by_offset.stored_entries = by_time.stored_entries = ENTRIES
     segment.install_indexes(Indexes(by_offset, by_time))
     return segment
 
