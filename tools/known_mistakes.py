@@ -426,18 +426,17 @@ MUTANTS: Sequence[Mutant] = (
     # Recovery
     Mutant(
         "recovery_checks_no_checksum",
-        RECOVERY,
-        """        validate_stored_batch(data, header, at, f"{path} at {position}")\n""",
+        "log/reading/stored_batches.py",
+        "        validate_stored_batch(chunk, header, at, where)\n",
         "",
     ),
     Mutant(
         "recovery_cuts_what_was_safe",
         RECOVERY,
-        """            if log.log_end_offset < _required_end(log):
-                raise
-            break
+        """        if log.log_end_offset < _required_end(log):
+            raise
 """,
-        "            break\n",
+        "        pass\n",
         "tests/unit/log/test_recovery.py",
     ),
     Mutant(

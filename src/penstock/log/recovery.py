@@ -28,9 +28,10 @@ from penstock.log.index.time_index import TimeIndex
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
 from penstock.log.producer_state import Producers
-from penstock.log.reading.cold_reading import Indexes, validate_stored_batch, wrong_offset_error
+from penstock.log.reading.cold_reading import Indexes
+from penstock.log.reading.stored_batches import stored_batches
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
-from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.protocol.batches import HEADER_BYTES, parse_header
 from penstock.types import Buffer, Offset
 
 
@@ -137,21 +138,18 @@ def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset, rewrit
     file_bytes, path = segment.size_bytes, segment.path()
     start = position = _resume(log, segment, scan_from)
     expected = segment.base_offset if start == 0 else None
-    reader = _BatchReader(segment.file, file_bytes)
-    while position < file_bytes:
-        try:
-            header, batch = reader.batch_at(position, expected, path)
-        except CorruptData:
-            if log.log_end_offset < _required_end(log):
-                raise
-            break
-        # No sync of these batches is known to have succeeded.
-        if rewrite_from is not None and header.base_offset >= rewrite_from:
-            _rewrite(segment.file, position, batch)
-        segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
-        log.apply_recovered(header, replay=header.base_offset >= scan_from)
-        expected = header.next_offset
-        position += header.size
+    batches = stored_batches(segment.file, start, file_bytes, expected, chunk_bytes=RECOVERY_READ_BYTES)
+    try:
+        for header, batch in batches:
+            # No sync of these batches is known to have succeeded.
+            if rewrite_from is not None and header.base_offset >= rewrite_from:
+                _rewrite(segment.file, position, batch)
+            segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
+            log.apply_recovered(header, replay=header.base_offset >= scan_from)
+            position += header.size
+    except CorruptData:
+        if log.log_end_offset < _required_end(log):
+            raise
     if log.log_end_offset < _required_end(log) and segment is log.segments[-1]:
         raise _missing_records(log, path)
     if position > start:
@@ -209,36 +207,6 @@ def _truncate_file(disk: Disk, path: str, size_bytes: int) -> None:
     if disk.size_of(path) > size_bytes:
         with opened(disk, path) as file:
             file.truncate(size_bytes)
-
-
-class _BatchReader:
-    """Reader of a segment: reads large chunks and returns one validated batch after another."""
-
-    def __init__(self, file: File, size_bytes: int) -> None:
-        self._file = file
-        self._size = size_bytes
-        self._chunk = b""
-        self._chunk_at = 0
-
-    def batch_at(self, position: int, expected: Offset | None, path: str) -> tuple[BatchHeader, Buffer]:
-        data, at = self._bytes_at(position, HEADER_BYTES)
-        header = parse_header(data, at)
-        if position + header.size > self._size:
-            raise CorruptData(f"{path} ends inside the batch at {position}")
-        if expected is not None and header.base_offset != expected:
-            raise wrong_offset_error(f"{path} at {position}", header, expected)
-        data, at = self._bytes_at(position, header.size)
-        validate_stored_batch(data, header, at, f"{path} at {position}")
-        return header, memoryview(data)[at : at + header.size]
-
-    def _bytes_at(self, position: int, length: int) -> tuple[bytes, int]:
-        at = position - self._chunk_at
-        if at < 0 or at + length > len(self._chunk):
-            self._chunk = self._file.read(
-                position, min(max(length, RECOVERY_READ_BYTES), self._size - position)
-            )
-            self._chunk_at, at = position, 0
-        return self._chunk, at
 
 
 def _reconcile_log_start(log: PartitionLog) -> None:

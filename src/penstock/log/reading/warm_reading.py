@@ -94,7 +94,7 @@ def _find(segment: Segment, offset: Offset) -> int | None:
     start = segment.index.position_at_or_before(offset)
     if start < segment.written_from:
         return None  # these headers are not validated yet; a ColdRead validates them
-    for position, header in HeaderWalk(segment, start):
+    for position, header in _headers(segment, start):
         if header.last_offset >= offset:
             return position
     return None
@@ -108,48 +108,28 @@ def _last_boundary(
         segment.index.batch_start_at_or_before(start + bytes_max),
         segment.index.position_at_or_before(Offset(end_offset - 1)),
     )
-    walk = HeaderWalk(segment, max(near, start))
-    for position, header in walk:
+    end = max(near, start)
+    for position, header in _headers(segment, end):
         must_have = at_least_one and position == start
         too_much = position + header.size > start + bytes_max and not must_have
         if header.base_offset >= end_offset or too_much:
             return position, header.base_offset
-    return (walk.position, segment_end) if walk.is_complete else None
+        end = position + header.size
+    return (end, segment_end) if end >= segment.size_bytes else None
 
 
-class HeaderWalk:
-    """Iterator over (position, header) from a batch boundary to the end of the segment.
-
-    It ends early, with `is_complete` False, where the bytes are not in the page cache.
+def _headers(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield positions and headers from a batch boundary to the end of the segment. Ends early where the bytes
+    are not in the page cache.
     """
-
-    __slots__ = ("_at", "_chunk", "_segment", "position")
-
-    def __init__(self, segment: Segment, position: int) -> None:
-        self._segment = segment
-        self._chunk: bytes = b""
-        self._at = position
-        self.position = position
-
-    @property
-    def is_complete(self) -> bool:
-        return self.position >= self._segment.size_bytes
-
-    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
-        return self
-
-    def __next__(self) -> tuple[int, BatchHeader]:
-        position = self.position
-        left = self._segment.size_bytes - position
-        if left <= 0:
-            raise StopIteration
-        inside = position - self._at
-        if inside + HEADER_BYTES > len(self._chunk):
-            chunk = self._segment.file.read_cached(position, min(CHUNK_BYTES, left))
-            if chunk is None:
-                self._segment.mark_evicted()
-                raise StopIteration
-            self._chunk, self._at, inside = chunk, position, 0
-        header = parse_header(self._chunk, inside)
-        self.position = position + header.size
-        return position, header
+    chunk, chunk_at = b"", position
+    while position < segment.size_bytes:
+        if position + HEADER_BYTES > chunk_at + len(chunk):
+            found = segment.file.read_cached(position, min(CHUNK_BYTES, segment.size_bytes - position))
+            if found is None:
+                segment.mark_evicted()
+                return
+            chunk, chunk_at = found, position
+        header = parse_header(chunk, position - chunk_at)
+        yield position, header
+        position += header.size
