@@ -30,9 +30,10 @@ from penstock.broker.storage.cleaner_process import MODULE, step_in
 from penstock.host.child_process import ChildProcess
 from penstock.host.os_disk import OsDisk
 from penstock.limits import CLEANER_MEMORY_BYTES, MIB
+from penstock.log.compaction.batch_filter import DeleteHorizons
 from penstock.log.compaction.cleanable import LogToClean
 from penstock.log.compaction.cleaning_job import CleaningRequest, CleaningResult
-from penstock.log.compaction.cleaning_plan import CleaningSetup, job_for, segments_with_ends
+from penstock.log.compaction.cleaning_plan import job_for, segments_with_ends
 from penstock.log.partition_log import LogSettings, PartitionLog
 from penstock.protocol.batches import parse_header
 from penstock.protocol.records import Record, build_batch
@@ -115,7 +116,7 @@ def write_log(folder: str, keys: int, records: int, record_bytes: int) -> tuple[
     pieces = segments_with_ends(log.segments)
     size = sum(segment.size_bytes for segment, _ in pieces)
     log_to_clean = LogToClean(Offset(0), log.log_end_offset, 0, size, is_overdue=False)
-    job = job_for(log, log_to_clean, CleaningSetup(0, 0, 0, CLEANER_MEMORY_BYTES))
+    job = job_for(log, log_to_clean, DeleteHorizons(0, 0, 0), memory_bytes=CLEANER_MEMORY_BYTES)
     return msgspec.msgpack.encode(CleaningRequest(job)), size
 
 

@@ -48,7 +48,12 @@ MUTANTS: Sequence[Mutant] = (
         "if appended.end_offset > acknowledgeable_end(partition, acks):",
         "if False:",
     ),
-    Mutant("no_fsync_of_folders", LOG, "folders = sorted(self._dirty_folders)", "folders = []"),
+    Mutant(
+        "no_fsync_of_folders",
+        "log/partition_folder.py",
+        "folders = sorted(self._unsynced_folders)",
+        "folders = list[str]()",
+    ),
     Mutant("failed_sync_is_passed_over", "broker/storage/flusher.py", "if error is not None:", "if False:"),
     Mutant("minimum_is_ignored", LEADING, "        if not self.meets_min_isr:\n", "        if False:\n"),
     # In-sync sets
@@ -211,7 +216,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "reinstated_leader_forgets_its_proposal",
-        "replication/leaderships.py",
+        "replication/roles.py",
         "return leading if epoch == leader_epoch else None",
         "return None",
     ),
@@ -268,7 +273,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "leadership_of_a_damaged_copy_is_kept",
         DAMAGED,
-        "        if self._fetched_epochs:\n",
+        "        if self._known:\n",
         "        if False:\n",
         "tests/unit/broker/replication/test_damaged_replicas.py",
     ),
@@ -364,8 +369,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "truncation_forgets_the_start",
         "log/truncation.py",
-        "            if log.log_start_offset > 0:\n",
-        "            if False:\n",
+        "        if log_start > 0:\n",
+        "        if False:\n",
     ),
     Mutant(
         "retention_passes_the_high_watermark",
@@ -421,18 +426,17 @@ MUTANTS: Sequence[Mutant] = (
     # Recovery
     Mutant(
         "recovery_checks_no_checksum",
-        RECOVERY,
-        """        validate_stored_batch(data, header, at, f"{path} at {position}")\n""",
+        "log/reading/stored_batches.py",
+        "        validate_stored_batch(chunk, header, at, where)\n",
         "",
     ),
     Mutant(
         "recovery_cuts_what_was_safe",
         RECOVERY,
-        """            if log.log_end_offset < _required_end(log):
-                raise
-            break
+        """        if log.log_end_offset < _required_end(log):
+            raise
 """,
-        "            break\n",
+        "        pass\n",
         "tests/unit/log/test_recovery.py",
     ),
     Mutant(
@@ -474,7 +478,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "lookup_by_time_opens_every_batch",
         "log/reading/time_lookup.py",
-        "        if header.record_count > budget.records:\n",
+        "        if header.record_count > self._records_left:\n",
         "        if False:\n",
         "tests/unit/log/reading/test_time_lookup.py",
     ),

@@ -12,7 +12,6 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.reading.time_lookup import TimedSegment, TimeLookup, look_up
 from penstock.log.retention import RetentionPolicy, segments_to_drop
-from penstock.log.truncation import truncate_to
 from penstock.protocol import records
 from penstock.protocol.batches import parse_header, split_batches
 from penstock.replication.partition import Partition
@@ -29,6 +28,7 @@ from tests.unit.log.log_support import (
     new_log,
     read,
     reopened,
+    truncate_to,
 )
 
 TIMES = st.integers(0, 40)

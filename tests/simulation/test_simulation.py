@@ -20,6 +20,7 @@ from penstock.log.compaction.cleanable import group_segments
 from penstock.log.compaction.swap import discard_cleaned
 from penstock.log.partition_log import Flush, PartitionLog
 from penstock.log.producer_state import Producers
+from penstock.log.reading import stored_batches
 from penstock.replication.partition import Partition
 from penstock.sim.history import InvariantViolation
 from penstock.sim.log_simulation import LogSimulation
@@ -75,7 +76,7 @@ def acknowledges_before_the_flush(patch: pytest.MonkeyPatch) -> None:
 
 
 def recovery_believes_every_byte(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "validate_stored_batch", lambda *arguments: None)
+    patch.setattr(stored_batches, "validate_stored_batch", lambda *arguments: None)
 
 
 def new_files_are_not_synced_into_their_folder(patch: pytest.MonkeyPatch) -> None:

@@ -429,7 +429,6 @@ class _Start:
         broker.compaction = Compaction(
             storage, lambda: self._cluster.config.cleaner, self._environment.new_cleaner(), means
         )
-        broker.compaction.open()
         self._cluster.subscribe(broker.compaction.follow)
         self._stack.push_async_callback(broker.compaction.cleaner.shut_down)
         background = Tasks(stop_on_failure(broker, self._log))

@@ -10,7 +10,8 @@ Rule 3: a failure to open a file for lack of descriptors is temporary: it passes
         and proves nothing about the disk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from penstock.errors import StorageFull
@@ -118,3 +119,13 @@ class Disk(Protocol):
     def store(self, writes: Sequence[SmallFile]) -> None:
         """Replace each file atomically: after a crash it is the old one or the new one, never a mix."""
         ...
+
+
+@contextmanager
+def opened(disk: Disk, path: str) -> Iterator[File]:
+    """Open an existing file, and release it at the end."""
+    file = disk.open(path)
+    try:
+        yield file
+    finally:
+        file.release()

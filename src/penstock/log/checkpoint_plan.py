@@ -9,10 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.host.disk import SmallFile
-from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
-from penstock.log.index.offset_index import OffsetIndex
-from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
-from penstock.log.index.time_index import TimeIndex
+from penstock.log.index.sparse_index import SparseIndex
 from penstock.log.producer_state import Producer, render_snapshot
 from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from penstock.types import Offset
@@ -22,25 +19,20 @@ class IndexWrite(NamedTuple):
     """Entries of one index that are not on disk yet."""
 
     path: str
-    entries: OffsetIndex | TimeIndex
+    entries: SparseIndex
     first_entry: int
     end_entry: int
-    entry_bytes: int
 
     @property
     def position(self) -> int:
-        return self.first_entry * self.entry_bytes
+        return self.first_entry * self.entries.entry_bytes
 
     def render(self) -> bytes:
         return self.entries.to_bytes(self.first_entry, self.end_entry)
 
-
-class CoveredSegment(NamedTuple):
-    """A segment, with the number of entries of its two indexes that are on disk after the checkpoint."""
-
-    segment: Segment
-    entries: int
-    time_entries: int
+    def stored(self) -> None:
+        """Record that the entries are on disk."""
+        self.entries.stored_entries = max(self.entries.stored_entries, self.end_entry)
 
 
 class IndexPlan(NamedTuple):
@@ -49,7 +41,8 @@ class IndexPlan(NamedTuple):
     writes: Sequence[IndexWrite]
     rebuilt: Sequence[IndexWrite]
     """Whole indexes whose files were lost or damaged, and are replaced."""
-    covered: Sequence[CoveredSegment]
+    segments: Sequence[Segment]
+    """Segments whose indexes are written."""
 
 
 class Checkpoint(NamedTuple):
@@ -84,21 +77,13 @@ def plan_indexes(segments: Sequence[Segment], rebuilt: Sequence[Segment]) -> Ind
     return IndexPlan(
         writes=[write for segment in growing for write in _writes(segment)],
         rebuilt=[write for segment in rebuilt for write in _writes(segment)],
-        covered=[
-            CoveredSegment(segment, len(segment.index), len(segment.time_index))
-            for segment in (*growing, *rebuilt)
-        ],
+        segments=(*growing, *rebuilt),
     )
 
 
 def _writes(segment: Segment) -> list[IndexWrite]:
     """Plan both indexes of a segment, from the first entry that is not on disk to the current last one."""
-    index, times = segment.index, segment.time_index
+    indexes = ((INDEX_SUFFIX, segment.index), (TIME_INDEX_SUFFIX, segment.time_index))
     return [
-        IndexWrite(
-            segment.path(INDEX_SUFFIX), index, segment.index_entries_stored, len(index), INDEX_ENTRY_BYTES
-        ),
-        IndexWrite(
-            segment.path(TIME_INDEX_SUFFIX), times, segment.time_entries_stored, len(times), TIME_ENTRY_BYTES
-        ),
+        IndexWrite(segment.path(suffix), index, index.stored_entries, len(index)) for suffix, index in indexes
     ]

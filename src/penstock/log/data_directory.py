@@ -18,7 +18,6 @@ A directory of another format, or of another owner, is rejected with an explanat
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 from typing import Final, TypeVar
@@ -84,8 +83,6 @@ class DirectoryIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     directory_id: str
     is_member: bool = False
     """The cluster metadata is in a store that brokers share, no longer in a file of this directory."""
-    logs_are_marked: bool = False
-    """`logs/directory-id` exists. Older data directories are marked once."""
 
 
 class StoreProgress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,10 +126,10 @@ class DataDirectory:
     def release_reserve(self) -> bool:
         """Remove the space that is set aside for a full disk. False if it was used already."""
         path = f"{self.path}/{RESERVE_FILE}"
-        if not self.disk.exists(path):
-            return False
-        self.disk.remove(path)
-        return True
+        was_there = self.disk.exists(path)
+        if was_there:
+            self.disk.remove(path)
+        return was_there
 
     def refill_reserve(self) -> None:
         """Set space aside again, when enough is free. Blocks."""
@@ -145,19 +142,14 @@ class DataDirectory:
 
         Returns the new paths. Each partition comes with a mark that distinguishes it from others of its name.
         """
-        pending_deletion = [
-            path for partition, mark in gone if (path := self._mark_deleted(partition, mark)) is not None
-        ]
+        pending_deletion: list[str] = []
+        for partition, mark in gone:
+            folder, path = self.folder_of(partition), self._deleted_path(partition, mark)
+            if self.disk.exists(folder):
+                self.disk.remove_folder(path)
+                self.disk.rename(folder, path)
+                pending_deletion.append(path)
         self._sync_deleted_names(pending_deletion)
-        return pending_deletion
-
-    def _mark_deleted(self, partition: TopicPartition, mark: str) -> str | None:
-        folder = self.folder_of(partition)
-        if not self.disk.exists(folder):
-            return None
-        pending_deletion = self._deleted_path(partition, mark)
-        self.disk.remove_folder(pending_deletion)
-        self.disk.rename(folder, pending_deletion)
         return pending_deletion
 
     def _deleted_path(self, partition: TopicPartition, mark: str) -> str:
@@ -383,35 +375,24 @@ def open_directory(
     `cluster_id`: of an existing cluster; None for a single broker.
     """
     reject_foreign_folder(disk, path)
-    if not disk.exists(f"{path}/{IDENTITY_FILE}"):
-        identity = DirectoryIdentity(
-            format=FORMAT_VERSION,
-            cluster_id=cluster_id or new_id(randomness),
-            node_id=node_id,
-            directory_id=new_id(randomness),
-            is_member=cluster_id is not None,
-        )
-        identity = _mark_logs(disk, path, identity)
-        disk.sync((), [path.rpartition("/")[0] or "."])
-        return DataDirectory(disk, path, identity)
-    identity = _read_identity(disk, path, node_id)
-    if identity.logs_are_marked:
+    if disk.exists(f"{path}/{IDENTITY_FILE}"):
+        identity = _read_identity(disk, path, node_id)
         _require_logs(disk, path, identity)
-    else:
-        disk.make_folder(f"{path}/{LOGS_FOLDER}")
-        with suppress(StorageFull):  # the next start tries again
-            identity = _mark_logs(disk, path, identity)
-    return DataDirectory(disk, path, identity)
-
-
-def _mark_logs(disk: Disk, path: str, identity: DirectoryIdentity) -> DirectoryIdentity:
-    """Mark the logs folder as that of this directory, durably, and then record so in the identity."""
+        return DataDirectory(disk, path, identity)
+    identity = DirectoryIdentity(
+        format=FORMAT_VERSION,
+        cluster_id=cluster_id or new_id(randomness),
+        node_id=node_id,
+        directory_id=new_id(randomness),
+        is_member=cluster_id is not None,
+    )
     logs = f"{path}/{LOGS_FOLDER}"
     disk.make_folder(logs)
+    # The mark in the logs folder first: a directory with an identity must have it.
     disk.store([SmallFile(f"{logs}/{MOUNT_FILE}", identity.directory_id.encode())])
-    identity = msgspec.structs.replace(identity, logs_are_marked=True)
     disk.store([SmallFile(f"{path}/{IDENTITY_FILE}", msgspec.json.encode(identity))])
-    return identity
+    disk.sync((), [path.rpartition("/")[0] or "."])
+    return DataDirectory(disk, path, identity)
 
 
 def _require_logs(disk: Disk, path: str, identity: DirectoryIdentity) -> None:

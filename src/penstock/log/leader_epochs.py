@@ -18,9 +18,12 @@ FILE_NAME = "leader-epoch-checkpoint"
 class LeaderEpochs:
     """Ascending epochs with their start offsets."""
 
-    __slots__ = ("_epochs", "_starts")
+    __slots__ = ("_epochs", "_starts", "is_stored")
 
     def __init__(self) -> None:
+        self.is_stored = True
+        """Whether the file on disk holds these epochs, or a checkpoint that is under way writes them. No
+        epochs need no file."""
         self._epochs: list[LeaderEpoch] = []
         self._starts: list[Offset] = []
 
@@ -32,6 +35,7 @@ class LeaderEpochs:
         """Record that `epoch` begins at `start_offset`. False if it was known already."""
         if epoch <= self.latest:
             return False
+        self.is_stored = False
         while self._starts and self._starts[-1] >= start_offset:  # an epoch that wrote nothing
             self._epochs.pop()
             self._starts.pop()
@@ -55,14 +59,16 @@ class LeaderEpochs:
         while self._starts and self._starts[-1] >= log_end_offset:
             self._epochs.pop()
             self._starts.pop()
+            self.is_stored = False
 
     def truncate_start(self, log_start_offset: Offset) -> None:
         """Start the epoch that covers the new log start there, and remove older ones."""
         found = bisect_right(self._starts, log_start_offset) - 1
-        if found >= 0:
+        if found >= 0 and (found > 0 or self._starts[0] < log_start_offset):
             del self._epochs[:found]
             del self._starts[:found]
-            self._starts[0] = max(self._starts[0], log_start_offset)
+            self._starts[0] = log_start_offset
+            self.is_stored = False
 
     def to_bytes(self) -> bytes:
         return render_rows(f"{e} {s}" for e, s in zip(self._epochs, self._starts, strict=True))
@@ -72,6 +78,7 @@ class LeaderEpochs:
         epochs = cls()
         for epoch, start in parse_rows(data, FILE_NAME, columns=2):
             epochs.assign(LeaderEpoch(epoch), Offset(start))
+        epochs.is_stored = True
         return epochs
 
     def __repr__(self) -> str:

@@ -24,19 +24,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from penstock.errors import StorageFailed, StorageFull
+from penstock.errors import StorageFull
 from penstock.host.disk import Disk, File, SmallFile, TooManyOpenFiles
 from penstock.limits import SEGMENT_OFFSETS_MAX
 from penstock.log import leader_epochs as epoch_file
 from penstock.log.checkpoint_file import render_rows
 from penstock.log.checkpoint_plan import Checkpoint, plan_indexes
-from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from penstock.log.file_uses import FileUse, FileUses
 from penstock.log.leader_epochs import LeaderEpochs
+from penstock.log.partition_folder import PartitionFolder
 from penstock.log.producer_state import Producers
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead, LoadedIndexes, SegmentView
 from penstock.log.reading.warm_reading import WarmReads
-from penstock.log.segment import LOG_SUFFIX, Segment, segment_name
-from penstock.log.shared_bounds import SharedLogResources
+from penstock.log.segment import Segment, segment_name
+from penstock.log.shared_resources import SharedLogResources
 from penstock.protocol.batches import BatchHeader, stamp_in_place
 from penstock.types import LeaderEpoch, Offset
 
@@ -92,28 +93,13 @@ class PartitionLog:
         self.snapshots: list[Offset] = []
         """Ascending offsets of the producer snapshots on disk; the last is the recovery point."""
         self.shared: SharedLogResources | None = None
-        self.metadata_file: SmallFile | None = None
-        """partition.metadata, written when the folder is created."""
-        self.is_swapping = False
-        """A cleaned segment was committed; the segments it replaces are still here and must stay."""
-        self.is_closed = False
-        self.is_checkpointing = False
-        """A checkpoint is under way, neither ended nor abandoned: its snapshot may appear at any time."""
-        self.is_storing_start = False
-        """The start file is being written, or about to be (broker/storage/log_start_writer.py)."""
-        self.is_truncating = False
-        """A worker truncates the files (log/truncation.py): nothing is appended or made durable meanwhile."""
+        self.partition_folder = PartitionFolder(disk, folder)
+        self.file_uses = FileUses()
         self.truncation_count = 0
         """Number of truncations of the end of the log."""
         self._generation = 0
         """Number of times that segments were replaced or truncated since the log was opened."""
-        self._folder_made = False
-        self._folder_is_ours = False
         self._dirty: list[Segment] = []
-        self._dirty_folders: set[str] = set()
-        self._new_files: list[File] = []
-        """Files beside the segments, written once and open until the next flush."""
-        self._epochs_changed = False
         self._rebuilt: dict[Segment, None] = {}
         """Sealed segments whose indexes were rebuilt and are not on disk yet."""
         self._warm = WarmReads()
@@ -130,7 +116,7 @@ class PartitionLog:
 
     @property
     def is_dirty(self) -> bool:
-        return bool(self._dirty or self._dirty_folders or self._new_files)
+        return bool(self._dirty) or self.partition_folder.is_dirty
 
     def segment_holding(self, offset: Offset) -> Segment:
         found = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
@@ -149,15 +135,15 @@ class PartitionLog:
         stamp_in_place(batch, base_offset, leader_epoch)
         position = segment.size_bytes
         try:
-            if not self._folder_made:
-                self._make_new_folder()
+            self.partition_folder.require()
             segment.append(batch, header, base_offset, self.settings.index_interval_bytes)
         except StorageFull:
             if segment.is_open:
                 # Rule 2. After a crash recovery would truncate this part too, so only `roll` must sync this.
                 segment.file.truncate(position)
                 segment.has_unsynced_truncation = not segment.dirty
-            self._undo_new_folder()
+            if not self._dirty:
+                self.partition_folder.undo()
             raise
         if position == 0 or not segment.dirty:
             self.mark_dirty(segment, is_new=position == 0)
@@ -169,7 +155,6 @@ class PartitionLog:
             self.producers.replay(header, base_offset)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
-            self._epochs_changed = True
         return base_offset
 
     def _must_roll(self, segment: Segment, header: BatchHeader, size: int) -> bool:
@@ -183,7 +168,7 @@ class PartitionLog:
             or self.log_end_offset + header.last_offset_delta - segment.base_offset > SEGMENT_OFFSETS_MAX
             or (
                 segment.bytes_since_entry > settings.index_interval_bytes  # an index entry is due
-                and len(segment.index) * INDEX_ENTRY_BYTES >= settings.index_bytes_max
+                and segment.index.size_bytes >= settings.index_bytes_max
             )
         )
 
@@ -206,67 +191,23 @@ class PartitionLog:
         self.mark_dirty(following, is_new=True)
         self._warm.clear()
 
-    def _make_new_folder(self) -> None:
-        is_foreign = not self._folder_is_ours and self.disk.exists(self.folder)
-        if is_foreign and any(name.endswith(LOG_SUFFIX) for name in self.disk.list_folder(self.folder)):
-            raise StorageFailed(f"{self.folder} holds the records of a topic that was deleted")
-        self._make_folder()
-
-    def _make_folder(self) -> None:
-        self.disk.make_folder(self.folder)
-        self._folder_is_ours = True
-        self._dirty_folders.add(self.folder.rpartition("/")[0])
-        if self.metadata_file is not None:
-            self._write_metadata_file(self.metadata_file)
-        self._folder_made = True
-
-    def _write_metadata_file(self, metadata_file: SmallFile) -> None:
-        if self.shared is None:
-            file = self.disk.open(metadata_file.path, create=True)
-        else:
-            file = self.shared.files.open(self.disk, metadata_file.path, create=True)
-            self.shared.files.unsynced_new_files += 1
-        self._new_files.append(file)
-        try:
-            file.write(0, metadata_file.content)
-        except StorageFull:
-            self._release_new_files()
-            raise
-
-    def _undo_new_folder(self) -> None:
-        """Undo a folder whose first batch was rejected: no flush will sync it. The next append repeats it."""
-        if not self._dirty and (self._new_files or not self._folder_made):
-            self._release_new_files()
-            self._dirty_folders.clear()
-            self._folder_made = False
-
-    def _release_new_files(self) -> None:
-        if self.shared is not None:
-            self.shared.files.unsynced_new_files -= len(self._new_files)
-        for file in self._new_files:
-            file.release()
-        self._new_files.clear()
-
     def mark_dirty(self, segment: Segment, *, is_new: bool) -> None:
         segment.has_unsynced_truncation = False
         if not segment.dirty:
             segment.dirty = True
             self._dirty.append(segment)
         if is_new:
-            self._dirty_folders.add(self.folder)
+            self.partition_folder.entries_changed()
 
     # Opening (log/recovery.py drives this)
 
     def share(self, shared: SharedLogResources) -> None:
         """Count the resources of this log in the totals of all logs."""
         self.shared = shared
+        self.partition_folder.open_files = shared.files
         self.producers.share(shared.producers)
         for segment in self.segments:
             segment.open_files = shared.files
-
-    def use_existing_folder(self) -> None:
-        """Record that the folder is on disk already."""
-        self._folder_made = self._folder_is_ours = True
 
     def resync_folder(self) -> None:
         """Make the folder durable again, unless a snapshot proves that it is: its process may have been
@@ -274,11 +215,7 @@ class PartitionLog:
         """
         if not self.snapshots:
             with suppress(StorageFull):  # the folder exists; only the rewrite waits for space
-                self._make_folder()
-
-    def compare_epochs(self, stored: bytes) -> None:
-        """Schedule the leader epochs for the next checkpoint if those on disk differ."""
-        self._epochs_changed = stored != self.epochs.to_bytes()
+                self.partition_folder.make()
 
     def apply_recovered(self, header: BatchHeader, *, replay: bool) -> None:
         """Account for a valid batch found at the end. `replay`: no snapshot covers its producer."""
@@ -287,7 +224,6 @@ class PartitionLog:
             self.producers.replay(header, header.base_offset)
         if header.leader_epoch > self.epochs.latest:
             self.epochs.assign(header.leader_epoch, header.base_offset)
-            self._epochs_changed = True
 
     # Reading
 
@@ -358,16 +294,14 @@ class PartitionLog:
         """Return everything that is not on disk yet. The caller must end or fail the flush."""
         if self.is_truncating:  # the truncation itself syncs what stays
             return Flush((), (), self.flushed_end_offset, self.flushed_bytes, 0, self.truncation_count)
-        files, self._new_files = self._new_files, []
+        files, folders = self.partition_folder.take_unsynced()
         new_partition_files = len(files)
         for segment in self._dirty:
             # Cleared now, not in `end_flush`: an append during the sync must mark the segment again.
             segment.dirty = False
             segment.file.retain()
             files.append(segment.file)
-        folders = sorted(self._dirty_folders)
         self._dirty.clear()
-        self._dirty_folders.clear()
         return Flush(
             files,
             folders,
@@ -390,16 +324,15 @@ class PartitionLog:
 
     def begin_checkpoint(self) -> Checkpoint:
         """Plan the writes that bring indexes and producer snapshot on disk to the current end of the log."""
-        assert not self.is_truncating, "it would claim what is being cut"
-        self.is_checkpointing = True
+        self.file_uses.begin(FileUse.CHECKPOINT)
         small_files = []
         start = self.stored_start
         if self.is_start_unstored and self.log_start_offset > self.segments[0].base_offset:
             start = self.log_start_offset
             small_files.append(self.start_file(start))  # before the epochs, whose first entry starts there
-        if self._epochs_changed:
+        if not self.epochs.is_stored:
             small_files.append(SmallFile(f"{self.folder}/{epoch_file.FILE_NAME}", self.epochs.to_bytes()))
-            self._epochs_changed = False
+            self.epochs.is_stored = True
         self.bytes_since_checkpoint = 0
         return Checkpoint(
             indexes=plan_indexes(self.segments, tuple(self._rebuilt)),
@@ -416,10 +349,11 @@ class PartitionLog:
         `committed`: nothing below it is ever truncated. If all kept snapshots lie above it, one at or below
         it stays too; otherwise a truncation there would read the log from its start.
         """
-        self.is_checkpointing = False
+        self.file_uses.end(FileUse.CHECKPOINT)
         assert self.flushed_end_offset >= checkpoint.recovery_point
-        for segment, entries, time_entries in checkpoint.indexes.covered:
-            segment.indexes_were_stored(entries, time_entries)
+        for write in (*checkpoint.indexes.writes, *checkpoint.indexes.rebuilt):
+            write.stored()
+        for segment in checkpoint.indexes.segments:
             self._rebuilt.pop(segment, None)
             self._cache_indexes(segment)
         self.recovery_point = checkpoint.recovery_point
@@ -435,14 +369,14 @@ class PartitionLog:
 
     def abandon_checkpoint(self) -> None:
         """Drop a checkpoint that found no space. The next one covers its data, which is as safe as before."""
-        self.is_checkpointing = False
-        self._epochs_changed = True
+        self.file_uses.end(FileUse.CHECKPOINT)
+        self.epochs.is_stored = False
 
     @property
     def needs_checkpoint(self) -> bool:
         return not self.is_truncating and (
             self.recovery_point < self.log_end_offset
-            or self._epochs_changed
+            or not self.epochs.is_stored
             or bool(self._rebuilt)
             or not all(segment.indexes_stored for segment in self.segments[-2:])
         )
@@ -477,7 +411,7 @@ class PartitionLog:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.epochs.truncate_start(offset)
-            self._epochs_changed = True
+            self.epochs.is_stored = False
 
     @property
     def is_start_unstored(self) -> bool:
@@ -497,9 +431,17 @@ class PartitionLog:
         return len(self.segments) == 1 and self.active.size_bytes == 0
 
     @property
+    def is_closed(self) -> bool:
+        return self.file_uses.is_closed
+
+    @property
+    def is_truncating(self) -> bool:
+        return FileUse.TRUNCATION in self.file_uses
+
+    @property
     def has_stable_segments(self) -> bool:
-        """Whether segments may be removed: none is being replaced or truncated."""
-        return not (self.is_swapping or self.is_truncating)
+        """Whether segments may be replaced or removed: no worker does so now."""
+        return self.file_uses.may_begin(FileUse.SWAP)
 
     @property
     def files_version(self) -> tuple[int, Offset]:
@@ -508,15 +450,18 @@ class PartitionLog:
 
     def is_unchanged_since(self, files_version: tuple[int, Offset]) -> bool:
         """Check that the segment files are still those of this version. False during a replacement."""
-        return self.has_stable_segments and not self.is_closed and self.files_version == files_version
+        return self.has_stable_segments and self.files_version == files_version
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a writer is using the files that would bring truncated data back."""
-        return self.is_checkpointing or self.is_storing_start or not self.has_stable_segments
+    def may_truncate(self) -> bool:
+        """Whether no writer is using the files: it would bring truncated data back."""
+        return self.file_uses.may_begin(FileUse.TRUNCATION)
 
-    def adopt_truncated(self, truncated: "PartitionLog") -> None:
+    def end_truncation(self, truncated: "PartitionLog") -> None:
         """Continue with the reopened log that a truncation left on disk."""
+        self.file_uses.end(FileUse.TRUNCATION)
+        if self.is_closed:
+            return  # its topic was deleted meanwhile
         for segment in self.segments:
             self._forget(segment)
         self.producers.share(None)
@@ -526,8 +471,8 @@ class PartitionLog:
         self.log_start_offset, self.log_end_offset = truncated.log_start_offset, truncated.log_end_offset
         self.stored_start = truncated.stored_start
         self.flushed_end_offset, self.flushed_bytes = truncated.log_end_offset, self.appended_bytes
-        self._epochs_changed = True
-        self._folder_made = self._folder_is_ours = truncated._folder_made
+        self.epochs.is_stored = False
+        self.partition_folder.continue_as(truncated.partition_folder)
         self._generation += 1
         for segment in self.segments:
             segment.generation = self._generation
@@ -535,11 +480,12 @@ class PartitionLog:
         self.truncation_count += 1
         if self.shared is not None:
             self.share(self.shared)
+        self.resync_folder()
 
     def rebase(self, base_offset: Offset) -> None:
         """Move the base of an empty log to `base_offset`, which may lie before its log start."""
         assert self.is_empty, "a batch in the middle would be out of its place"
-        assert not self.is_busy, "a checkpoint would account for what is not there"
+        assert self.may_truncate, "a checkpoint would account for what is not there"
         # Snapshots claim to cover producers up to the start; the next batch is not among them yet.
         for path in (*map(self.snapshot_path, self.snapshots), *self.active.paths()):
             self.disk.remove(path)
@@ -551,7 +497,7 @@ class PartitionLog:
         self.segments = [segment]
         self._generation += 1
         segment.generation = self._generation
-        self._dirty_folders.add(self.folder)
+        self.partition_folder.entries_changed()
         self.log_end_offset = base_offset
 
     def start_file(self, offset: Offset) -> SmallFile:
@@ -576,14 +522,14 @@ class PartitionLog:
 
     def close(self) -> None:
         """Close for good. Nothing is synced: checkpoint first for a clean stop."""
-        self.is_closed = True
+        self.file_uses.close()
         self.release()
 
     def release(self) -> None:
         """Release the files and this log's part of the shared resources."""
         for segment in self.segments:
             self._forget(segment)
-        self._release_new_files()
+        self.partition_folder.release()
         self.producers.share(None)
 
     def __repr__(self) -> str:

@@ -17,22 +17,21 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.errors import CorruptData, StorageFull
-from penstock.host.disk import Disk, File
+from penstock.host.disk import Disk, File, opened
 from penstock.limits import RECOVERY_READ_BYTES
 from penstock.log import leader_epochs as epoch_file
 from penstock.log.checkpoint_file import parse_rows
 from penstock.log.compaction.cleaner_offsets import load_clean_to
 from penstock.log.compaction.swap import finish_swaps
-from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.offset_index import OffsetIndex
-from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_log import LOG_START_FILE, SNAPSHOT_SUFFIX, LogSettings, PartitionLog
 from penstock.log.producer_state import Producers
-from penstock.log.reading.cold_reading import Indexes, is_dense, validate_stored_batch, wrong_offset_error
+from penstock.log.reading.cold_reading import Indexes
+from penstock.log.reading.stored_batches import stored_batches
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
-from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.protocol.batches import HEADER_BYTES, parse_header
 from penstock.types import Buffer, Offset
 
 
@@ -56,7 +55,7 @@ def open_log(
     log = PartitionLog(disk, folder, settings)
     if not disk.exists(folder):
         return Recovered(log, 0, 0)
-    log.use_existing_folder()
+    log.partition_folder.use_existing()
     # First: until then segment names may be old, new or missing.
     finish_swaps(disk, folder)
     names = disk.list_folder(folder)
@@ -76,10 +75,6 @@ def open_log(
         disk.sync(files, [folder])
     _reconcile_log_start(log)
     log.clean_to = load_clean_to(disk, folder, log.log_end_offset)
-    has_epochs = epoch_file.FILE_NAME in names
-    log.compare_epochs(
-        disk.read_file(f"{folder}/{epoch_file.FILE_NAME}") if has_epochs else LeaderEpochs().to_bytes()
-    )
     return Recovered(log, scanned, cut)
 
 
@@ -143,21 +138,18 @@ def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset, rewrit
     file_bytes, path = segment.size_bytes, segment.path()
     start = position = _resume(log, segment, scan_from)
     expected = segment.base_offset if start == 0 else None
-    reader = _BatchReader(segment.file, file_bytes)
-    while position < file_bytes:
-        try:
-            header, batch = reader.batch_at(position, expected, path)
-        except CorruptData:
-            if log.log_end_offset < _required_end(log):
-                raise
-            break
-        # No sync of these batches is known to have succeeded.
-        if rewrite_from is not None and header.base_offset >= rewrite_from:
-            _rewrite(segment.file, position, batch)
-        segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
-        log.apply_recovered(header, replay=header.base_offset >= scan_from)
-        expected = header.next_offset
-        position += header.size
+    batches = stored_batches(segment.file, start, file_bytes, expected, chunk_bytes=RECOVERY_READ_BYTES)
+    try:
+        for header, batch in batches:
+            # No sync of these batches is known to have succeeded.
+            if rewrite_from is not None and header.base_offset >= rewrite_from:
+                _rewrite(segment.file, position, batch)
+            segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
+            log.apply_recovered(header, replay=header.base_offset >= scan_from)
+            position += header.size
+    except CorruptData:
+        if log.log_end_offset < _required_end(log):
+            raise
     if log.log_end_offset < _required_end(log) and segment is log.segments[-1]:
         raise _missing_records(log, path)
     if position > start:
@@ -193,16 +185,15 @@ def _rewrite(file: File, position: int, batch: Buffer) -> None:
 def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
     """Load the stored indexes as far as they can be trusted; scanning begins at their last entry."""
     stored = log.view(segment).stored_indexes() if segment.base_offset < scan_from else None
-    # Only the range up to the last entry is checked: the rest is scanned in any case.
-    if stored is None or not is_dense(segment.file, stored.by_offset, stored.by_offset.last_position):
+    if stored is None:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             log.disk.remove(segment.path(suffix))
         stored = Indexes(OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset))
     else:
         stored.by_offset.truncate(scan_from)
         stored.by_time.truncate(scan_from)
-        _truncate_file(log.disk, segment.path(INDEX_SUFFIX), len(stored.by_offset) * INDEX_ENTRY_BYTES)
-        _truncate_file(log.disk, segment.path(TIME_INDEX_SUFFIX), len(stored.by_time) * TIME_ENTRY_BYTES)
+        _truncate_file(log.disk, segment.path(INDEX_SUFFIX), stored.by_offset.size_bytes)
+        _truncate_file(log.disk, segment.path(TIME_INDEX_SUFFIX), stored.by_time.size_bytes)
     size_found = segment.size_bytes
     position = segment.resume(stored)
     if position > 0 and size_found >= HEADER_BYTES:
@@ -214,41 +205,8 @@ def _resume(log: PartitionLog, segment: Segment, scan_from: Offset) -> int:
 def _truncate_file(disk: Disk, path: str, size_bytes: int) -> None:
     """Remove untrusted entries: new entries would otherwise follow them."""
     if disk.size_of(path) > size_bytes:
-        file = disk.open(path)
-        try:
+        with opened(disk, path) as file:
             file.truncate(size_bytes)
-        finally:
-            file.release()
-
-
-class _BatchReader:
-    """Reader of a segment: reads large chunks and returns one validated batch after another."""
-
-    def __init__(self, file: File, size_bytes: int) -> None:
-        self._file = file
-        self._size = size_bytes
-        self._chunk = b""
-        self._chunk_at = 0
-
-    def batch_at(self, position: int, expected: Offset | None, path: str) -> tuple[BatchHeader, Buffer]:
-        data, at = self._bytes_at(position, HEADER_BYTES)
-        header = parse_header(data, at)
-        if position + header.size > self._size:
-            raise CorruptData(f"{path} ends inside the batch at {position}")
-        if expected is not None and header.base_offset != expected:
-            raise wrong_offset_error(f"{path} at {position}", header, expected)
-        data, at = self._bytes_at(position, header.size)
-        validate_stored_batch(data, header, at, f"{path} at {position}")
-        return header, memoryview(data)[at : at + header.size]
-
-    def _bytes_at(self, position: int, length: int) -> tuple[bytes, int]:
-        at = position - self._chunk_at
-        if at < 0 or at + length > len(self._chunk):
-            self._chunk = self._file.read(
-                position, min(max(length, RECOVERY_READ_BYTES), self._size - position)
-            )
-            self._chunk_at, at = position, 0
-        return self._chunk, at
 
 
 def _reconcile_log_start(log: PartitionLog) -> None:

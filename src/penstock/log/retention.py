@@ -15,12 +15,14 @@ UNLIMITED = -1
 
 
 class SegmentFacts(NamedTuple):
-    """Facts about one segment that decide about its retention."""
+    """Facts about one segment that decide about its retention and its cleaning."""
 
     base_offset: Offset
     end_offset: Offset
     size_bytes: int
     newest_timestamp: int
+    first_timestamp: int = NO_TIMESTAMP
+    """NO_TIMESTAMP where it is not needed."""
 
 
 class RetentionPolicy(NamedTuple):

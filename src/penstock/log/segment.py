@@ -8,11 +8,10 @@ loaded when they are read, and may be dropped again.
 found on disk (validated whenever they are read: a bit may have flipped since they were written).
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from penstock.errors import CorruptData
-from penstock.host.disk import Disk, File
-from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from penstock.host.disk import Disk, File, opened
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
@@ -20,24 +19,18 @@ from penstock.log.reading.cold_reading import Indexes, SegmentView, rebuild_inde
 from penstock.protocol.batches import BatchHeader
 from penstock.types import NO_TIMESTAMP, Buffer, Offset
 
+if TYPE_CHECKING:
+    from penstock.log.shared_resources import OpenFiles
+
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 def segment_name(base_offset: Offset) -> str:
     """Format the base offset with twenty digits, so that names sort as numbers do."""
     return f"{base_offset:020d}"
-
-
-class OpenFileTracker(Protocol):
-    """Limits how many segment files are open."""
-
-    def open(self, disk: Disk, path: str, *, create: bool) -> File: ...
-
-    def opened(self, segment: "Segment") -> None: ...
-
-    def closed(self, segment: "Segment") -> None: ...
 
 
 class Segment:
@@ -57,10 +50,8 @@ class Segment:
         "folder",
         "generation",
         "has_unsynced_truncation",
-        "index_entries_stored",
         "open_files",
         "size_bytes",
-        "time_entries_stored",
         "written_from",
     )
 
@@ -76,9 +67,7 @@ class Segment:
         self.first_timestamp: int | None = None
         self.generation = 0
         """Replacement or truncation that made this segment, by number; 0: none since the log was opened."""
-        self.index_entries_stored = 0
-        self.time_entries_stored = 0
-        self.open_files: OpenFileTracker | None = None
+        self.open_files: OpenFiles | None = None
         """Opens every file and records when it is closed, to limit the number of open files."""
         self._file: File | None = None
         # An empty segment has empty indexes; those of other segments are loaded on demand.
@@ -95,7 +84,7 @@ class Segment:
         return f"{self.folder}/{segment_name(self.base_offset)}{suffix}"
 
     def paths(self) -> list[str]:
-        return [self.path(suffix) for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+        return [self.path(suffix) for suffix in SUFFIXES]
 
     @property
     def file(self) -> File:
@@ -147,14 +136,7 @@ class Segment:
         return self._time_index
 
     def install_indexes(self, indexes: Indexes) -> None:
-        """Use these indexes. Loaded ones are on disk already; rebuilt ones are not."""
         self._index, self._time_index = indexes.by_offset, indexes.by_time
-        self.index_entries_stored = len(indexes.by_offset) if indexes.are_stored else 0
-        self.time_entries_stored = len(indexes.by_time) if indexes.are_stored else 0
-
-    def indexes_were_stored(self, entries: int, time_entries: int) -> None:
-        self.index_entries_stored = max(self.index_entries_stored, entries)
-        self.time_entries_stored = max(self.time_entries_stored, time_entries)
 
     def resume(self, indexes: Indexes) -> int:
         """Return to the last index entry and return its position: batches from there on are noted again."""
@@ -168,7 +150,7 @@ class Segment:
     @property
     def index_bytes(self) -> int:
         """Memory that the two indexes take."""
-        return len(self.index) * INDEX_ENTRY_BYTES + len(self.time_index) * TIME_ENTRY_BYTES
+        return self.index.size_bytes + self.time_index.size_bytes
 
     def forget_indexes(self) -> None:
         assert self.indexes_stored, "they are not on disk yet"
@@ -176,9 +158,7 @@ class Segment:
 
     @property
     def indexes_stored(self) -> bool:
-        return self._index is None or (
-            self.index_entries_stored == len(self.index) and self.time_entries_stored == len(self.time_index)
-        )
+        return self._index is None or (self._index.is_stored and self.time_index.is_stored)
 
     @property
     def newest_timestamp(self) -> int:
@@ -195,11 +175,8 @@ class Segment:
             newest = None
         if newest is not None:
             return newest
-        file = self._disk.open(self.path())
-        try:
+        with opened(self._disk, self.path()) as file:
             rebuilt = rebuild_indexes(file, self.base_offset, self.size_bytes, self.size_bytes)
-        finally:
-            file.release()
         return rebuilt.by_time.newest_timestamp
 
     def _newest_timestamp_indexed(self) -> int | None:
@@ -209,11 +186,8 @@ class Segment:
         size = self._disk.size_of(path)
         if size == 0 or size % TIME_ENTRY_BYTES:
             return None
-        file = self._disk.open(path)
-        try:
+        with opened(self._disk, path) as file:
             last = file.read(size - TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
-        finally:
-            file.release()
         return TimeIndex.from_bytes(self.base_offset, last).newest_timestamp
 
     def view(self, index_interval_bytes: int) -> SegmentView:

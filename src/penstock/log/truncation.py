@@ -17,15 +17,16 @@ object stays the same.
 Rule 1: `begin` and `end` run on the event loop; `run` waits for the device and runs in a worker. Between them
         the log can be read and not changed. `run` may be repeated after a failure.
 Rule 2: no other writer may use the files: a swap of a cleaned segment, or a checkpoint that ends, would bring
-        back truncated data (`PartitionLog.is_busy`).
+        back truncated data (log/file_uses.py).
 """
 
-from penstock.host.disk import Disk
+from penstock.host.disk import Disk, opened
 from penstock.log.compaction.cleaner_offsets import forget_clean_to
+from penstock.log.file_uses import FileUse
 from penstock.log.partition_log import SNAPSHOT_SUFFIX, PartitionLog
 from penstock.log.reading.cold_reading import find_batch
 from penstock.log.recovery import offsets_named, open_log
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from penstock.log.segment import LOG_SUFFIX, SUFFIXES, segment_name
 from penstock.types import NO_OFFSET, Offset
 
 
@@ -33,70 +34,58 @@ class Truncation:
     """Removal of every batch of a log that reaches `offset` or further."""
 
     def __init__(self, log: PartitionLog, offset: Offset) -> None:
-        assert not log.is_busy, "a checkpoint or a swap would bring truncated records back"
-        assert log.log_start_offset <= offset
+        log.file_uses.begin(FileUse.TRUNCATION)
         self._log = log
         self._last_segment = log.view(log.segment_holding(offset))
         self._truncated: PartitionLog | None = None
         self.offset = offset
-        log.is_truncating = True
 
     def run(self) -> None:
         """Change the files. Blocks. Until it succeeds, the log below the offset stays readable."""
-        log = self._log
-        disk, folder = log.disk, log.folder
-        if disk.exists(folder):
-            # The start file first: reopening must not bring deleted records back, and the remaining snapshot
-            # may lie before the log start, so that without this file recovery would take what retention
-            # removed for damage.
-            if log.log_start_offset > 0:
-                disk.store([log.start_file(log.log_start_offset)])
-            _remove_snapshots(disk, folder, past=self.offset)
-            self._truncate_files(disk, folder)
-        self._truncated = _reopened(log)
+        self._change_files(self._log.disk, self._log.folder)
+        self._truncated = _reopened(self._log)
 
-    def _truncate_files(self, disk: Disk, folder: str) -> None:
+    def end(self) -> None:
+        assert self._truncated is not None, "it was run"
+        self._log.end_truncation(self._truncated)
+
+    def _change_files(self, disk: Disk, folder: str) -> None:
+        log_start = self._log.log_start_offset
+        assert log_start <= self.offset, "only a full truncation moves the log start back"
+        if not disk.exists(folder):
+            return
+        # The start file first: reopening must not bring deleted records back, and the remaining snapshot may
+        # lie before the log start, so that without this file recovery would take what retention removed for
+        # damage.
+        if log_start > 0:
+            disk.store([self._log.start_file(log_start)])
+        _remove_snapshots(disk, folder, past=self.offset)
         for base in offsets_named(disk.list_folder(folder), LOG_SUFFIX):
             if base > self._last_segment.base_offset:
                 _remove_segment(disk, folder, base)
         if not disk.exists(self._last_segment.log_path):
             disk.sync((), [folder])
             return
-        file = disk.open(self._last_segment.log_path)
-        try:
+        with opened(disk, self._last_segment.log_path) as file:
             # The file is shorter after an earlier attempt that failed.
             size = min(self._last_segment.size_bytes, file.size())
             index = self._last_segment.load_indexes(file).by_offset
             file.truncate(find_batch(file, index, self.offset, size))
             # Durable before the next append: the old bytes must not reappear behind the new ones.
             disk.sync([file], [folder])
-        finally:
-            file.release()
-
-    def end(self) -> None:
-        _end(self._log, self._truncated)
 
 
-class FullTruncation:
-    """Removal of every record of a log, which then starts at `offset`, wherever that lies."""
+class FullTruncation(Truncation):
+    """Removal of every record of a log, which then starts at `offset`, wherever that lies.
 
-    def __init__(self, log: PartitionLog, offset: Offset) -> None:
-        assert not log.is_busy, "somebody would bring back what is removed"
-        self._log = log
-        self._truncated: PartitionLog | None = None
-        self.offset = offset
-        log.is_truncating = True
+    StorageFull from `run`: nothing changed. Until `run` succeeds, the log is unreadable.
+    """
 
-    def run(self) -> None:
-        """Change the files. Blocks. StorageFull: nothing changed. Until it succeeds, the log is
-        unreadable.
-        """
-        log = self._log
-        disk, folder = log.disk, log.folder
+    def _change_files(self, disk: Disk, folder: str) -> None:
         disk.make_folder(folder)
         # First, because this write needs space and may fail. At a start, recovery removes segments that end
         # before it.
-        disk.store([log.start_file(self.offset)])
+        disk.store([self._log.start_file(self.offset)])
         _remove_snapshots(disk, folder, past=NO_OFFSET)
         forget_clean_to(disk, folder)
         first, rest = slice(None, 1), slice(1, None)
@@ -106,25 +95,6 @@ class FullTruncation:
             for base in offsets_named(disk.list_folder(folder), LOG_SUFFIX)[part]:
                 _remove_segment(disk, folder, base)
             disk.sync((), [folder])
-        self._truncated = _reopened(log)
-
-    def end(self) -> None:
-        _end(self._log, self._truncated)
-
-
-def truncate_to(log: PartitionLog, offset: Offset) -> None:
-    """Remove every batch that reaches `offset` or further. Waits for the device."""
-    if offset < log.log_end_offset:
-        truncation = Truncation(log, offset)
-        truncation.run()
-        truncation.end()
-
-
-def truncate_fully_and_start_at(log: PartitionLog, offset: Offset) -> None:
-    """Remove every record and start at `offset`. Waits for the device."""
-    truncation = FullTruncation(log, offset)
-    truncation.run()
-    truncation.end()
 
 
 def _reopened(log: PartitionLog) -> PartitionLog:
@@ -137,16 +107,6 @@ def _reopened(log: PartitionLog) -> PartitionLog:
     return truncated
 
 
-def _end(log: PartitionLog, truncated: PartitionLog | None) -> None:
-    """Continue with the truncated log, on the event loop."""
-    assert truncated is not None, "it was run"
-    log.is_truncating = False
-    if log.is_closed:
-        return  # its topic was deleted meanwhile
-    log.adopt_truncated(truncated)
-    log.resync_folder()
-
-
 def _remove_snapshots(disk: Disk, folder: str, past: Offset) -> None:
     """Remove snapshots by their files: a checkpoint that was never ended may have left one."""
     removed = [offset for offset in offsets_named(disk.list_folder(folder), SNAPSHOT_SUFFIX) if offset > past]
@@ -157,5 +117,5 @@ def _remove_snapshots(disk: Disk, folder: str, past: Offset) -> None:
 
 
 def _remove_segment(disk: Disk, folder: str, base_offset: Offset) -> None:
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+    for suffix in SUFFIXES:
         disk.remove(f"{folder}/{segment_name(base_offset)}{suffix}")

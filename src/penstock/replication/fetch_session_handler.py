@@ -29,6 +29,7 @@ from penstock.limits import (
     REPLICA_TOGETHER_MAX,
     REPLICA_WAIT_MS,
 )
+from penstock.log.file_uses import FileUse
 from penstock.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -208,7 +209,7 @@ class FetchSessionHandler:
 
     def _max_wait_ms(self, now: float) -> int:
         wait_ms = self._wait_ms
-        if any(partition.log.is_storing_start for partition in self._start_unstored.values()):
+        if any(FileUse.START_FILE in partition.log.file_uses for partition in self._start_unstored.values()):
             wait_ms = min(wait_ms, LOG_START_FETCH_WAIT_MS)
         if self._allowed_at <= now:
             return wait_ms

@@ -60,8 +60,8 @@ class Ignored(Enum):
     """The reply belongs to a fetch that is no longer the current one."""
 
 
-FetchOutcome = Applied | Truncation | FullTruncation | RetryLater | Ignored
-"""A Truncation or FullTruncation must be run and ended before the next fetch."""
+FetchOutcome = Applied | Truncation | RetryLater | Ignored
+"""A Truncation must be run and ended before the next fetch."""
 
 
 class FollowerRole:
@@ -104,7 +104,7 @@ class FollowerRole:
             return Ignored.STALE
         code = known_code(answer.error_code)
         # A checkpoint or swap that is under way would bring back the files that a truncation removes.
-        if log.is_busy and self._changes_files(code, answer):
+        if not log.may_truncate and self._changes_files(code, answer):
             return RetryLater(ErrorCode.NONE)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and answer.log_start_offset >= 0:
             return FullTruncation(log, Offset(answer.log_start_offset))

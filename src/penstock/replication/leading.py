@@ -25,7 +25,8 @@ Rule 4: a follower at the end of the log is not behind, however long it sends no
         notices that a follower is behind. The lag counts from that check or from the follower's own fetches,
         whichever is later.
 Rule 5: one `LeaderRole` for one leader epoch of a log, however often this broker stops and resumes leading
-        within that epoch (replication/leaderships.py): a proposal that was forgotten may still be committed.
+        within that epoch (`Leaderships` in replication/roles.py): a proposal that was forgotten may still be
+        committed.
 
 The module is pure: it does not wait, read a clock or touch a log.
 """

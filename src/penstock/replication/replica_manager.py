@@ -32,14 +32,13 @@ from penstock.log.partition_log import METADATA_FILE, PartitionLog
 from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits, ProducerRegistry
 from penstock.log.recovery import Recovered, open_log
 from penstock.log.segment import LOG_SUFFIX
-from penstock.log.shared_bounds import SharedLogResources
+from penstock.log.shared_resources import SharedLogResources
 from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
 from penstock.metadata.durability import eligible_leaders
 from penstock.metadata.image_changes import PartitionChange, changed_partitions, changed_topics
 from penstock.metadata.keys import topic_id_text
-from penstock.replication.leaderships import Leaderships
 from penstock.replication.partition import Partition, log_settings
-from penstock.replication.roles import Roles, committed_state, may_always_lead
+from penstock.replication.roles import Leaderships, Roles, committed_state, may_always_lead
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
 
 _PARTITION_METADATA: Final = re.compile(rb"version: 0\ntopic_id: [a-zA-Z0-9_-]{22}\n")
@@ -109,12 +108,10 @@ class ReplicaManager:
     # Finding
 
     def find(self, topic: str, index: int) -> Partition | None:
-        found = self._by_name.get(topic)
-        return found[index] if found is not None and 0 <= index < len(found) else None
+        return _partition_at(self._by_name.get(topic), index)
 
     def find_by_id(self, topic_id: TopicId, index: int) -> Partition | None:
-        found = self._by_id.get(topic_id)
-        return found[index] if found is not None and 0 <= index < len(found) else None
+        return _partition_at(self._by_id.get(topic_id), index)
 
     def missing_partition_error(self, topic: str, topic_id: TopicId, index: int) -> ApiError:
         """Error for a partition that this broker does not have. Looked up by id if `topic` is empty."""
@@ -146,14 +143,13 @@ class ReplicaManager:
         had = self._directory.inventory() if self.is_in_cluster else {}
         roles = self._roles(image)
         for topic in image.topics.values():
-            config = TopicConfig.effective(topic.overrides, self._config)
             for state in topic.partitions:
                 name = TopicPartition(topic.name, state.index)
                 if not roles.is_replica(state):
                     self._place(topic, state, None)
                 elif state.index in had.get(topic_id_text(topic.id), ()) and self._is_missing(name):
-                    self._note_lost(topic, state)
-                    partition = self._add(topic, state, self._new_log(name, config), roles)
+                    self.lost.setdefault(topic_id_text(topic.id), []).append(state.index)
+                    partition = self._add_empty(topic, state, roles)
                     # If this broker cannot be elected, the replica was unassigned (with its folder) and
                     # assigned again meanwhile: nothing was lost.
                     if self._may_be_elected(topic, state, roles):
@@ -162,7 +158,7 @@ class ReplicaManager:
                             LostPartition(f"{self._directory.folder_of(name)} was there, and is gone"),
                         )
                 elif name not in on_disk:
-                    self._add(topic, state, self._new_log(name, config), roles)
+                    self._add_empty(topic, state, roles)
                 else:
                     yield self._open(topic, state, roles)
 
@@ -187,9 +183,6 @@ class ReplicaManager:
         folder = self._directory.folder_of(name)
         found = self._disk.list_folder(folder) if self._disk.exists(folder) else ()
         return not any(file == METADATA_FILE or file.endswith(LOG_SUFFIX) for file in found)
-
-    def _note_lost(self, topic: Topic, state: PartitionState) -> None:
-        self.lost.setdefault(topic_id_text(topic.id), []).append(state.index)
 
     def _open(
         self, topic: Topic, state: PartitionState, roles: Roles
@@ -220,8 +213,7 @@ class ReplicaManager:
         self, topic: Topic, state: PartitionState, roles: Roles, reason: str
     ) -> tuple[Partition, LostPartition]:
         """Add an offline partition with an empty log, which writes nothing beside the damaged files."""
-        log = self._new_log(TopicPartition(topic.name, state.index), self._config_of(topic))
-        partition = self._add(topic, state, log, roles)
+        partition = self._add_empty(topic, state, roles)
         partition.mark_damaged(reason)
         return partition, LostPartition(reason)
 
@@ -283,12 +275,15 @@ class ReplicaManager:
     def _config_of(self, topic: Topic) -> TopicConfig:
         return TopicConfig.effective(topic.overrides, self._config)
 
-    def _new_log(self, name: TopicPartition, config: TopicConfig) -> PartitionLog:
-        return PartitionLog(self._disk, self._directory.folder_of(name), log_settings(config))
+    def _add_empty(self, topic: Topic, state: PartitionState, roles: Roles) -> Partition:
+        folder = self._directory.folder_of(TopicPartition(topic.name, state.index))
+        log = PartitionLog(self._disk, folder, log_settings(self._config_of(topic)))
+        return self._add(topic, state, log, roles)
 
     def _add(self, topic: Topic, state: PartitionState, log: PartitionLog, roles: Roles) -> Partition:
         log.share(self._shared)
-        log.metadata_file = SmallFile(f"{log.folder}/{METADATA_FILE}", _partition_metadata(topic.id))
+        metadata = _partition_metadata(topic.id)
+        log.partition_folder.metadata_file = SmallFile(f"{log.folder}/{METADATA_FILE}", metadata)
         return self._make(topic, state, log, None, roles)
 
     def _make(
@@ -330,7 +325,9 @@ class ReplicaManager:
         for change in changed_partitions(before, after):
             gone += self._change(change, roles)
         defaults_changed = before.broker_overrides != after.broker_overrides
-        self._update_partition_counts([grown.topic for grown in changes.grown])
+        for grown in changes.grown:
+            for partition in self.of_topic(grown.topic.name):
+                partition.partition_count = len(grown.topic.partitions)
         self._reconfigure(after.topics.values() if defaults_changed else changes.reconfigured, roles)
         if roles.may_lead and not could_lead:
             self.recheck_leadership()
@@ -360,8 +357,10 @@ class ReplicaManager:
         if state is None:
             return []  # removed with its topic
         partition = self.find_by_id(topic.id, state.index)
-        if partition is None:
-            self._add_replica(topic, state, roles)
+        if partition is None and roles.is_replica(state):
+            self._add_empty(topic, state, roles)
+        elif partition is None:
+            self._place(topic, state, None)
         elif not roles.is_replica(state):
             self._place(topic, state, None)
             return [
@@ -381,13 +380,6 @@ class ReplicaManager:
             # same.
             leading.changed(committed_state(roles.image, topic, state), roles.now)
         return []
-
-    def _add_replica(self, topic: Topic, state: PartitionState, roles: Roles) -> None:
-        if not roles.is_replica(state):
-            self._place(topic, state, None)
-            return
-        name = TopicPartition(topic.name, state.index)
-        self._add(topic, state, self._new_log(name, self._config_of(topic)), roles)
 
     def _begin_leader_epoch(
         self, topic: Topic, state: PartitionState, partition: Partition, roles: Roles
@@ -439,8 +431,7 @@ class ReplicaManager:
         assert partition.offline is not None
         topic, state = self._topic_and_state(partition)
         self._close_replica(partition, partition.offline.code, partition.offline.detail)
-        log = self._new_log(partition.name, self._config_of(topic))
-        empty = self._add(topic, state, log, self._roles(self._image_now()))
+        empty = self._add_empty(topic, state, self._roles(self._image_now()))
         empty.mark_damaged(partition.offline.detail)
         return empty
 
@@ -482,11 +473,6 @@ class ReplicaManager:
         partition.log.close()
         return RemovedPartition(partition.name, topic_id_text(partition.topic_id))
 
-    def _update_partition_counts(self, topics: Iterable[Topic]) -> None:
-        for topic in topics:
-            for partition in self.of_topic(topic.name):
-                partition.partition_count = len(topic.partitions)
-
     def _reconfigure(self, topics: Iterable[Topic], roles: Roles) -> None:
         for topic in topics:
             config = self._config_of(topic)
@@ -495,6 +481,10 @@ class ReplicaManager:
                 if partition.leading is not None and partition.offline is None:
                     state = topic.partitions[partition.name.partition]
                     partition.committed_state_changed(committed_state(roles.image, topic, state), roles.now)
+
+
+def _partition_at(partitions: list[Partition | None] | None, index: int) -> Partition | None:
+    return partitions[index] if partitions is not None and 0 <= index < len(partitions) else None
 
 
 def _partition_metadata(topic_id: TopicId) -> bytes:

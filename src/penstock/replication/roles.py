@@ -5,7 +5,6 @@ from penstock.log.partition_log import PartitionLog
 from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
 from penstock.metadata.durability import eligible_leaders, min_isr
 from penstock.replication.following import UNKNOWN_LEADER, FollowerRole
-from penstock.replication.leaderships import Leaderships
 from penstock.replication.leading import CommittedPartitionState, LeaderRole
 from penstock.types import LeaderEpoch, Offset
 
@@ -75,6 +74,48 @@ def may_always_lead(image: ClusterImage) -> bool:
     return True
 
 
+class Leaderships:
+    """The latest `LeaderRole` of each log, which lives as long as its leader epoch.
+
+    A leader may have proposed an ISR whose outcome it does not know. Until the outcome is known, both sets
+    count (replication/leading.py). So the leader must remember such a proposal for its whole leader epoch,
+    even if it stops and resumes leading meanwhile: the pause does not change the partition in the metadata
+    store, so the store may still commit the proposal late. `Partition` objects do not live that long. When
+    other brokers depose this broker by mistake (broker/cluster/peer_lease_check.py) and it is reinstated, it
+    makes new `Partition` objects under the same leader epoch, which use the same `LeaderRole`.
+
+    Rule: at most one `LeaderRole` is made for a log and leader epoch (`begin` asserts it).
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[PartitionLog, tuple[int, LeaderRole]] = {}
+
+    def find(self, log: PartitionLog, leader_epoch: int) -> LeaderRole | None:
+        epoch, leading = self._latest.get(log, (leader_epoch, None))
+        return leading if epoch == leader_epoch else None
+
+    def begin(self, log: PartitionLog, leader_epoch: int, leading: LeaderRole) -> LeaderRole:
+        """Register the first `LeaderRole` of this leader epoch."""
+        assert self.find(log, leader_epoch) is None, f"{log} is led in leader epoch {leader_epoch} already"
+        self._latest[log] = (leader_epoch, leading)
+        return leading
+
+    def resume(
+        self, log: PartitionLog, leader_epoch: int, state: CommittedPartitionState, now: float
+    ) -> LeaderRole | None:
+        """Resume the role with which this process led in the same epoch before; None: there is none."""
+        leading = self.find(log, leader_epoch)
+        if leading is not None:
+            # No other broker leads in this epoch, so nothing can have truncated the log.
+            assert leading.high_watermark <= log.log_end_offset, f"{log} lost records of its own leadership"
+            leading.resumed(state, now)
+        return leading
+
+    def end(self, log: PartitionLog) -> None:
+        """Drop the role: the leader epoch is over, or the replica was removed."""
+        self._latest.pop(log, None)
+
+
 class Roles:
     """Roles of one broker, in the cluster as one image describes it."""
 
@@ -125,20 +166,13 @@ class Roles:
             return resumed
         if state.replicas == (self._broker_id,):
             return None
-        return self._begin(
-            log, state, LeaderRole(self._broker_id, found, log.log_end_offset, known, self.now)
-        )
+        leading = LeaderRole(self._broker_id, found, log.log_end_offset, known, self.now)
+        return self._leaderships.begin(log, state.leader_epoch, leading)
 
     def grown(
         self, topic: Topic, state: PartitionState, log: PartitionLog, high_watermark_before: Offset
     ) -> LeaderRole:
         """Role of a leader that was the only replica until now. Everything visible on it is committed."""
         found = committed_state(self.image, topic, state)
-        return self._begin(
-            log,
-            state,
-            LeaderRole(self._broker_id, found, high_watermark_before, high_watermark_before, self.now),
-        )
-
-    def _begin(self, log: PartitionLog, state: PartitionState, leading: LeaderRole) -> LeaderRole:
+        leading = LeaderRole(self._broker_id, found, high_watermark_before, high_watermark_before, self.now)
         return self._leaderships.begin(log, state.leader_epoch, leading)

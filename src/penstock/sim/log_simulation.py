@@ -252,9 +252,7 @@ class BrokerRun:
         random = self.world.random(f"cleaner {self._loop.time()}")
         cleaner = SimCleaner(self._mount, SimWorker(self._loop, self._delay), random, self)
         means = CompactionDependencies(directory, worker, self.clock, NullLog())
-        compaction = Compaction(self.storage, lambda: self.world.config().cleaner, cleaner, means)
-        compaction.open()
-        return compaction
+        return Compaction(self.storage, lambda: self.world.config().cleaner, cleaner, means)
 
     def before_swap(self) -> None:
         """Let many lives end during a swap, because chance alone seldom does.

@@ -6,6 +6,7 @@ from random import Random
 from penstock.log.partition_log import LogSettings, PartitionLog
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead
 from penstock.log.recovery import Recovered, open_log
+from penstock.log.truncation import FullTruncation, Truncation
 from penstock.protocol.batches import parse_header, split_batches
 from penstock.protocol.records import BatchOptions, Record, build_batch
 from penstock.sim.device import FolderNode
@@ -77,6 +78,21 @@ def checkpoint(log: PartitionLog, committed: Offset | None = None) -> None:
     log.disk.store(plan.render_stored())
     for path in log.end_checkpoint(plan, committed):
         log.disk.remove(path)
+
+
+def truncate_to(log: PartitionLog, offset: Offset) -> None:
+    """Removes every batch that reaches `offset` or further."""
+    if offset < log.log_end_offset:
+        carry_out(Truncation(log, offset))
+
+
+def truncate_fully_and_start_at(log: PartitionLog, offset: Offset) -> None:
+    carry_out(FullTruncation(log, offset))
+
+
+def carry_out(truncation: Truncation) -> None:
+    truncation.run()
+    truncation.end()
 
 
 def read(

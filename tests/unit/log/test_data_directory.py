@@ -105,21 +105,8 @@ def test_logs_of_another_data_directory_are_refused() -> None:
         opened(disk)
 
 
-@pytest.mark.parametrize("has_logs", [False, True])
-def test_a_data_directory_from_before_the_mark_gets_it_once(has_logs: bool) -> None:
-    disk = new_disk()
-    disk.make_folder(f"{PATH}/logs/orders-0" if has_logs else PATH)
-    before = b'{"format":1,"cluster_id":"c","node_id":1,"directory_id":"d"}'
-    disk.store([SmallFile(f"{PATH}/penstock.json", before)])
-    assert opened(disk).identity.directory_id == "d"
-    assert disk.read_file(f"{PATH}/logs/directory-id") == b"d"
-    disk.remove(f"{PATH}/logs/directory-id")
-    with pytest.raises(CorruptData):
-        opened(disk)
-
-
 def test_a_start_that_was_stopped_by_a_power_failure_leaves_a_directory_that_opens() -> None:
-    """Whether or not the mark got there: nothing says so before it is durable."""
+    """Whether or not the mark of the logs got there: the identity is written after it."""
     disk = new_disk()
     disk.make_folder(f"{PATH}/logs")
     disk.store([SmallFile(f"{PATH}/logs/directory-id", b"of a process that died before it had an identity")])

@@ -6,7 +6,6 @@ from penstock.errors import CorruptData, StorageFull
 from penstock.log.compaction.batch_filter import Gap, gap_batch
 from penstock.log.follower_append import append_as_follower
 from penstock.log.partition_log import PartitionLog
-from penstock.log.truncation import truncate_fully_and_start_at
 from penstock.protocol.batches import parse_header, seal_in_place
 from penstock.types import LeaderEpoch, Offset
 from tests.unit.log.log_support import (
@@ -18,6 +17,7 @@ from tests.unit.log.log_support import (
     new_disk,
     new_log,
     reopened,
+    truncate_fully_and_start_at,
 )
 
 EPOCH = LeaderEpoch(9)

@@ -4,13 +4,11 @@ from contextlib import suppress
 from typing import cast
 
 from penstock.host.disk import SmallFile, TooManyOpenFiles
-from penstock.log.index.index_cache import IndexCache
-from penstock.log.open_files import CLOSED_WHEN_SHORT, OpenFiles
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producer_state import ProducerRegistry
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.segment import Segment
-from penstock.log.shared_bounds import SharedLogResources
+from penstock.log.shared_resources import CLOSED_WHEN_SHORT, IndexCache, OpenFiles, SharedLogResources
 from penstock.sim.disk import Mount
 from penstock.types import Offset
 from tests.unit.log.log_support import LOGS, SETTINGS, append, batches, flush, new_disk
@@ -76,7 +74,7 @@ def test_the_files_that_say_whose_a_folder_is_count_until_they_are_synced() -> N
     disk = new_disk()
     files, logs = logs_with(4, 5, disk)
     for log in logs:
-        log.metadata_file = SmallFile(f"{log.folder}/partition.metadata", b"whose")
+        log.partition_folder.metadata_file = SmallFile(f"{log.folder}/partition.metadata", b"whose")
     assert writable(logs) == [0, 1], "each needs two"
     assert (len(files), disk.open_files) == (4, 4)
     for log in logs[:2]:

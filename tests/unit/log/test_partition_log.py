@@ -98,7 +98,7 @@ def test_what_a_full_disk_left_of_a_batch_does_not_come_back_behind_the_end_of_a
 def test_a_disk_that_is_full_before_the_first_batch_is_no_reason_to_lose_the_folder() -> None:
     disk = new_disk()
     log = new_log(disk)
-    log.metadata_file = SmallFile(f"{FOLDER}/partition.metadata", b"whose")
+    log.partition_folder.metadata_file = SmallFile(f"{FOLDER}/partition.metadata", b"whose")
     disk.disk.room_bytes = 2
     with pytest.raises(StorageFull):
         append(log, [b"x"])
@@ -116,7 +116,7 @@ def test_whose_folder_it_is_becomes_durable_with_the_first_records() -> None:
     for seed in range(20):
         disk = new_disk(seed)
         log = new_log(disk)
-        log.metadata_file = SmallFile(f"{FOLDER}/partition.metadata", b"whose")
+        log.partition_folder.metadata_file = SmallFile(f"{FOLDER}/partition.metadata", b"whose")
         append(log, [b"x"])
         flush(log)
         disk.disk.lose_power()

@@ -4,7 +4,6 @@ import pytest
 
 from penstock.errors import CorruptData, StorageFailed
 from penstock.log.reading.cold_reading import ColdRead
-from penstock.log.truncation import truncate_to
 from penstock.protocol.batches import parse_header
 from penstock.types import LeaderEpoch, Offset
 from tests.unit.log.log_support import (
@@ -20,6 +19,7 @@ from tests.unit.log.log_support import (
     new_disk,
     new_log,
     reopened,
+    truncate_to,
 )
 
 FIRST = f"{FOLDER}/{0:020d}.log"

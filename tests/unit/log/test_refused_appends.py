@@ -5,7 +5,7 @@ import pytest
 from penstock.errors import StorageFull
 from penstock.host.disk import SmallFile, TooManyOpenFiles
 from penstock.log.partition_log import METADATA_FILE
-from penstock.log.shared_bounds import SharedLogResources
+from penstock.log.shared_resources import SharedLogResources
 from penstock.sim.disk import Mount
 from tests.unit.log.log_support import (
     FOLDER,
@@ -32,7 +32,7 @@ def test_a_first_batch_that_is_refused_keeps_only_its_segment_open(disk: Mount, 
     """Nobody flushes a partition that has nothing: what waited for that would stay open for good."""
     shared = SharedLogResources.on(disk)
     log = new_log(disk)
-    log.metadata_file = BIRTH
+    log.partition_folder.metadata_file = BIRTH
     log.share(shared)
     for _ in range(3):
         disk.disk.room_bytes = room
@@ -48,7 +48,7 @@ def test_a_partition_whose_first_batch_was_refused_is_as_durable_as_any() -> Non
     for seed in range(20):
         disk = new_disk(seed)
         log = new_log(disk)
-        log.metadata_file = BIRTH
+        log.partition_folder.metadata_file = BIRTH
         disk.disk.room_bytes = len(BIRTH.content) + 30
         with pytest.raises(StorageFull):
             append(log, [b"refused"])
@@ -63,7 +63,7 @@ def test_a_partition_whose_first_batch_was_refused_is_as_durable_as_any() -> Non
 
 def test_a_later_batch_that_is_refused_takes_nothing_back(disk: Mount) -> None:
     log = new_log(disk)
-    log.metadata_file = BIRTH
+    log.partition_folder.metadata_file = BIRTH
     append(log, [b"taken"])
     disk.disk.room_bytes = 3
     with pytest.raises(StorageFull):

@@ -11,8 +11,8 @@ import pytest
 from penstock.errors import StorageFailed
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
-from penstock.log.shared_bounds import SharedLogResources
-from penstock.log.truncation import Truncation, truncate_fully_and_start_at, truncate_to
+from penstock.log.shared_resources import SharedLogResources
+from penstock.log.truncation import Truncation
 from penstock.protocol.batches import parse_header
 from penstock.sim.disk import PowerLost, SimDisk
 from penstock.types import LeaderEpoch, Offset
@@ -27,6 +27,8 @@ from tests.unit.log.log_support import (
     new_log,
     read,
     reopened,
+    truncate_fully_and_start_at,
+    truncate_to,
 )
 
 SETTINGS = {"segment_bytes": 500}
@@ -119,17 +121,17 @@ def test_no_checkpoint_and_no_flush_are_begun_while_a_worker_cuts() -> None:
     cut = Truncation(log, Offset(10))
     assert not log.needs_checkpoint
     assert log.begin_flush().files == ()
-    assert log.is_busy
+    assert not log.may_truncate
     cut.run()
     cut.end()
     assert log.needs_checkpoint
-    assert not log.is_busy
+    assert log.may_truncate
 
 
 def test_a_cut_waits_for_a_checkpoint_under_way() -> None:
     _, log = written(0)
     log.begin_checkpoint()
-    assert log.is_busy
+    assert not log.may_truncate
     with pytest.raises(AssertionError):
         Truncation(log, Offset(10))
     log.abandon_checkpoint()

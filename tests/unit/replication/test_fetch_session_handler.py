@@ -8,6 +8,7 @@ from penstock.limits import (
     REPLICA_TOGETHER_MAX,
     REPLICA_WAIT_MS,
 )
+from penstock.log.file_uses import FileUse
 from penstock.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -121,11 +122,11 @@ def test_a_start_that_moved_is_reported_when_it_is_stored() -> None:
     plan.request()
     plan.answer(PartitionData(1))
     partition.log.advance_start(Offset(1))
-    partition.log.is_storing_start = True
+    partition.log.file_uses.begin(FileUse.START_FILE)
     request = plan.request()
     assert (starts(request), request.max_wait_ms) == ([0], LOG_START_FETCH_WAIT_MS)
     plan.answer()
-    partition.log.is_storing_start = False
+    partition.log.file_uses.end(FileUse.START_FILE)
     assert plan.request().max_wait_ms == REPLICA_WAIT_MS, "it found no room, and may find none for long"
     plan.answer()
     store_start(partition)

@@ -15,11 +15,10 @@ from penstock.metadata.cluster_image import (
     PartitionState,
     Topic,
 )
-from penstock.replication.leaderships import Leaderships
 from penstock.replication.leading import CommittedPartitionState, FollowerFetchState, LeaderRole
 from penstock.replication.partition import Partition
 from penstock.replication.replica_manager import ReplicaManager
-from penstock.replication.roles import Admission, may_always_lead
+from penstock.replication.roles import Admission, Leaderships, may_always_lead
 from penstock.types import Offset, TopicId
 from tests.unit.log.log_support import NOW_MS, batch_of, new_disk
 from tests.unit.log.log_support import append as log_append

@@ -17,13 +17,11 @@ Rule 2: a replica is set aside only when the cluster does not depend on it. If n
 Rule 3: a new leader epoch begins between the last fetch for the damaged copy and the first fetch for the
         empty copy. Otherwise the leader could take a delayed fetch of the damaged copy for the empty copy,
         and add the empty copy to the ISR.
-Rule 4: the withdrawal does not wait for the disk, which may be slow or hang because it fails. One task
-        withdraws all damaged replicas, many in one transaction. A second task renews them, one after the
-        other. The storage thread that records the damage on disk also sets the copy aside, in that order. If
-        a process is killed after the withdrawal and before the damage is recorded, the record is lost: the
-        replica may join the ISR again, as if the damage had not been read yet, until it is read again.
-        Waiting for the record would keep clients waiting, and would not help: a process that is killed during
-        that wait loses the record too.
+Rule 4: the withdrawal does not wait for the disk, which may be slow or hang because it fails: neither for the
+        renewal of another replica, which is another task, nor for the record of the damage. A process that is
+        killed before the damage is recorded loses the record; the replica may then join the ISR again, until
+        the damage is read again. Waiting for the record would not help: a process that is killed during that
+        wait loses the record too.
 Rule 5: the broker retries every failure of the metadata store or the disk, with growing pauses, until the
         repair is done.
 Rule 6: a disk that damages the same replica repeatedly does not cause repeated copying. Each further renewal
@@ -68,6 +66,16 @@ NO_ROOM_HELP: Final = (
 RENEWAL_HELP: Final = "the disk of this broker damaged the copy again: look at it, or replace it"
 
 
+class _Damage:
+    """A damaged replica, until it is repaired or no longer on this broker."""
+
+    def __init__(self, fetched_epoch: int) -> None:
+        self.fetched_epoch = fetched_epoch
+        """Last leader epoch under which this broker fetched for the damaged copy."""
+        self.is_last_copy_logged = False
+        self.is_no_room_logged = False
+
+
 class _ReplicaRenewals:
     """Renewals of one replica by this process, and the pause before the next one."""
 
@@ -101,12 +109,7 @@ class DamagedReplicas:
         self._update_fetching = update_fetching
         self._log = log
         self._node_id = cluster.config.node.node_id
-        self._fetched_epochs: dict[Replica, int] = {}
-        """By damaged replica: the last leader epoch under which this broker fetched for the damaged copy."""
-        self._last_copies: set[Replica] = set()
-        """Replicas that were logged as the last copy, so that each is logged once."""
-        self._without_room: set[Replica] = set()
-        """Replicas that were logged as having no room for a new copy, so that each is logged once."""
+        self._known: dict[Replica, _Damage] = {}
         self._renewals: dict[Replica, _ReplicaRenewals] = {}
         self._new_pauses: Callable[[], Backoff] = lambda: Backoff(renewal_pause_ms, renewal_pause_ms_max)
         self._withdrawals_due, self._renewals_due = asyncio.Event(), asyncio.Event()
@@ -118,14 +121,14 @@ class DamagedReplicas:
         """
         for partition in self._storage.partitions:
             if partition.is_damaged:
-                self._fetched_epochs[_replica(partition)] = NEVER_FETCHED
+                self._known[_replica(partition)] = _Damage(NEVER_FETCHED)
                 self._look_again()
         self._storage.on_damage = self._on_damage
         self._cluster.subscribe(self._follow)
 
     def _on_damage(self, partition: Partition) -> None:
         replica = _replica(partition)
-        self._fetched_epochs[replica] = partition.leader_epoch
+        self._known[replica] = _Damage(partition.leader_epoch)
         self._update_fetching(replica)
         self._look_again()
 
@@ -134,7 +137,7 @@ class DamagedReplicas:
         self._renewals_due.set()
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        if self._fetched_epochs:
+        if self._known:
             self._look_again()
         for replica in [each for each in self._renewals if _partition_state(after, each) is None]:
             del self._renewals[replica]
@@ -169,7 +172,7 @@ class DamagedReplicas:
     async def _withdraw_all(self) -> list[str]:
         image, problems = self._cluster.image, list[str]()
         decisions: dict[Replica, Decision] = {}
-        for replica in self._fetched_epochs:
+        for replica in self._known:
             decision = self._decision(image, replica)
             if decision.all_changes:
                 decisions[replica] = decision
@@ -177,8 +180,8 @@ class DamagedReplicas:
         for group in batched(decisions.values(), self._cluster.changes_max):
             problems += await self._withdraw(list(islice(replicas, len(group))))
         self._forget_mended()
-        for replica in self._fetched_epochs:
-            self._log_if_last_copy(replica)
+        for replica, damage in self._known.items():
+            self._log_if_last_copy(replica, damage)
         return problems
 
     async def _withdraw(self, group: Sequence[Replica]) -> list[str]:
@@ -218,7 +221,7 @@ class DamagedReplicas:
 
     async def _renew_all(self) -> list[str]:
         """Renew replicas one after the other: a single thread moves folders."""
-        replicas = tuple(self._fetched_epochs)
+        replicas = tuple(self._known)
         return [problem for replica in replicas if (problem := await self._renew(replica))]
 
     async def _renew(self, replica: Replica) -> str | None:
@@ -228,35 +231,29 @@ class DamagedReplicas:
             return None
         if not self._is_due(replica, partition):
             return None
+        damage = self._known[replica]
         try:
             # The image shows the withdrawal, so no ISR or ELR contains the copy that is set aside here.
             if await self._storage.begin_anew(partition):
                 self._note_renewal(replica)
         except (StorageFailed, StorageFull) as problem:
-            if isinstance(problem, NoRoomForCopy):
-                self._say_no_room(replica, partition, problem)
+            if isinstance(problem, NoRoomForCopy) and not damage.is_no_room_logged:
+                damage.is_no_room_logged = True
+                self._log.error(
+                    "partition.no_room_for_copy",
+                    partition=partition.name,
+                    lacking_bytes=problem.lacking_bytes,
+                    help=NO_ROOM_HELP.format(folder=problem.folder),
+                )
             return str(problem)
         self._update_fetching(replica)
         self._forget_mended()
         return None
 
-    def _say_no_room(self, replica: Replica, partition: Partition, problem: NoRoomForCopy) -> None:
-        """Log the lack of space, once until the replica is repaired."""
-        if replica not in self._without_room:
-            self._without_room.add(replica)
-            self._log.error(
-                "partition.no_room_for_copy",
-                partition=partition.name,
-                lacking_bytes=problem.lacking_bytes,
-                help=NO_ROOM_HELP.format(folder=problem.folder),
-            )
-
     def _forget_mended(self) -> None:
         """Remove replicas that are repaired or no longer on this broker."""
-        for replica in [each for each in self._fetched_epochs if self._damaged(each) is None]:
-            del self._fetched_epochs[replica]
-            self._last_copies.discard(replica)
-            self._without_room.discard(replica)
+        for replica in [each for each in self._known if self._damaged(each) is None]:
+            del self._known[replica]
 
     def _is_due(self, replica: Replica, partition: Partition) -> bool:
         """Check whether a replica may be renewed now: at once the first time, later after a pause."""
@@ -295,7 +292,7 @@ class DamagedReplicas:
         is_ours = own is not None and own.broker_epoch == self._own_epoch()
         if found is None or not is_ours or self._damaged(replica) is None:
             return NOTHING_TO_DO
-        fetched_epoch = self._fetched_epochs[replica]
+        fetched_epoch = self._known[replica].fetched_epoch
         return withdraw(image, found, self._node_id, fetched_epoch=fetched_epoch) or NOTHING_TO_DO
 
     def _is_withdrawn(self, replica: Replica, partition: Partition) -> bool:
@@ -303,16 +300,16 @@ class DamagedReplicas:
         found = _partition_state(image, replica)
         if found is None or found[1].leader_epoch != partition.leader_epoch:
             return False  # the storage has not applied this image yet; the next image makes this due again
-        fetched_epoch = self._fetched_epochs[replica]
+        fetched_epoch = self._known[replica].fetched_epoch
         return is_withdrawn(image, found[1], self._node_id, fetched_epoch=fetched_epoch)
 
-    def _log_if_last_copy(self, replica: Replica) -> None:
+    def _log_if_last_copy(self, replica: Replica, damage: _Damage) -> None:
         """Log that no other replica can take over, once until the replica is repaired."""
         image = self._cluster.image
         found = _partition_state(image, replica)
         leads = found is not None and found[1].leader == self._node_id and self._node_id in image.admitted
-        if found is not None and leads and replica not in self._last_copies:
-            self._last_copies.add(replica)
+        if found is not None and leads and not damage.is_last_copy_logged:
+            damage.is_last_copy_logged = True
             name = TopicPartition(found[0].name, replica.partition)
             self._log.error("partition.last_copy_damaged", partition=name, help=LAST_COPY_HELP)
 

@@ -31,8 +31,10 @@ from penstock.broker.task_failures import report_failure
 from penstock.config.listeners import Address
 from penstock.config.topic import FlushPolicy
 from penstock.errors import CorruptData, ProtocolError, StorageFailed, StorageFull
+from penstock.host.backoff import Backoff
 from penstock.host.clock import Clock
 from penstock.host.tasks import Tasks
+from penstock.host.waiting import wait_for_event
 from penstock.limits import (
     REPLICA_FETCH_MS_MAX,
     REPLICA_IDLE_WAIT_MS,
@@ -41,7 +43,7 @@ from penstock.limits import (
     REPLICA_PAUSE_MS_MAX,
     REPLICA_WAIT_MS,
 )
-from penstock.log.truncation import FullTruncation, Truncation
+from penstock.log.truncation import Truncation
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage
 from penstock.metadata.image_changes import changed_partitions
 from penstock.observability.logs import Log
@@ -236,7 +238,7 @@ class _LeaderFetcher:
             await self._wait_for_wakeup(REPLICA_PAUSE_MS_MAX / 1000)
 
     async def _run(self) -> None:
-        pause_ms = REPLICA_PAUSE_MS
+        pauses = Backoff(REPLICA_PAUSE_MS, REPLICA_PAUSE_MS_MAX)
         while True:
             address = self._fetchers.address_of(self._leader_id)
             if not len(self._plan) or address is None:
@@ -245,7 +247,7 @@ class _LeaderFetcher:
             try:
                 name, tls = f"penstock-{self._fetchers.node_id}", self._fetchers.link.tls
                 async with connected(address, name, tls=tls) as client:
-                    pause_ms = REPLICA_PAUSE_MS
+                    pauses.reset()
                     await self._fetch_over(client)
             except (OSError, ProtocolError, VersionMismatch) as problem:
                 if self._is_interrupted:
@@ -253,8 +255,7 @@ class _LeaderFetcher:
                     self._is_interrupted = False
                     continue
                 self._log_leader_away(f"{problem}")
-            await self._wait_for_wakeup(pause_ms / 1000)
-            pause_ms = min(2 * pause_ms, REPLICA_PAUSE_MS_MAX)
+            await self._wait_for_wakeup(pauses.next_delay_s())
 
     def _log_leader_away(self, reason: str) -> None:
         if reason != self._last_logged:
@@ -264,11 +265,10 @@ class _LeaderFetcher:
     async def _wait_for_wakeup(self, seconds: float | None) -> None:
         """Wait for `wake`, at most so many seconds; None: without limit."""
         self._wakeup.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wakeup.wait()
-        except TimeoutError:
-            return
+        if seconds is None:
+            await self._wakeup.wait()
+        else:
+            await wait_for_event(self._wakeup, seconds)
 
     async def _fetch_over(self, client: AsyncClient) -> None:
         self._plan.begin()  # a new connection starts a new fetch session: the next fetch is a full one
@@ -301,7 +301,7 @@ class _LeaderFetcher:
 
     async def _process_response(self, response: FetchResponse) -> None:
         unflushed: list[tuple[Partition, Offset]] = []
-        cuts: list[tuple[Replica, Partition, Truncation | FullTruncation]] = []
+        cuts: list[tuple[Replica, Partition, Truncation]] = []
         for replica, asked, data in self._plan.handle_response(response):
             partition = asked.partition
             step = self._append_answer(replica, asked, data)
@@ -313,7 +313,7 @@ class _LeaderFetcher:
                     self._activity.note(replica, asyncio.get_running_loop().time())
                     if partition.flush_policy is FlushPolicy.BEFORE_ACK:
                         unflushed.append((partition, partition.log.log_end_offset))
-            elif isinstance(step, Truncation | FullTruncation):
+            elif isinstance(step, Truncation):
                 cuts.append((replica, partition, step))
             elif isinstance(step, RetryLater):
                 self._put_off(replica, REPLICA_PAUSE_MS)
@@ -346,9 +346,7 @@ class _LeaderFetcher:
     def _put_off(self, replica: Replica, pause_ms: int) -> None:
         self._plan.delay(replica, self._fetchers.clock.monotonic() + pause_ms / 1000)
 
-    async def _truncate(
-        self, replica: Replica, partition: Partition, cut: Truncation | FullTruncation
-    ) -> None:
+    async def _truncate(self, replica: Replica, partition: Partition, cut: Truncation) -> None:
         self._log.info(
             "replica.cut", partition=partition.name, offset=cut.offset, end=partition.log.log_end_offset
         )

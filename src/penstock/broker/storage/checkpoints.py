@@ -5,11 +5,11 @@ as of that offset. It is due after 64 MB or five seconds of writing.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Sequence
 
 from penstock.broker.storage.flusher import Flusher
-from penstock.errors import StorageFull
+from penstock.chunks import chunks
+from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import Disk, TooManyOpenFiles
 from penstock.host.worker import Worker
 from penstock.limits import CHECKPOINT_BYTES, CHECKPOINT_MS, CHECKPOINT_PARTITIONS_AT_ONCE
@@ -17,23 +17,12 @@ from penstock.log.checkpoint_plan import Checkpoint, IndexWrite
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 
-Item = TypeVar("Item")
 Planned = list[tuple[Partition, Checkpoint]]
 FILES_AT_ONCE_MAX = 64
 FILES_AT_ONCE_SHARE = 4
 """A checkpoint has at most 64 files open, or a quarter of the open files that the disk allows if that is
 less.
 """
-
-
-class CheckpointLimits(NamedTuple):
-    """How often checkpoints are made, and of how many partitions in one iteration of the event loop."""
-
-    interval_ms: int = CHECKPOINT_MS
-    partitions_at_once: int = CHECKPOINT_PARTITIONS_AT_ONCE
-
-
-CHECKPOINT_LIMITS: Final = CheckpointLimits()
 
 
 class Checkpoints:
@@ -43,9 +32,13 @@ class Checkpoints:
         worker: Worker,
         flusher: Flusher,
         log: Log,
-        limits: CheckpointLimits = CHECKPOINT_LIMITS,
+        *,
+        interval_ms: int = CHECKPOINT_MS,
+        partitions_at_once: int = CHECKPOINT_PARTITIONS_AT_ONCE,
     ) -> None:
-        self._limits = limits
+        """`partitions_at_once`: number of partitions planned in one iteration of the event loop."""
+        self._interval_ms = interval_ms
+        self._partitions_at_once = partitions_at_once
         self._disk = disk
         self._worker = worker
         self._flusher = flusher
@@ -66,7 +59,7 @@ class Checkpoints:
         """Checkpoint all written partitions every five seconds, and earlier those with 64 MB since the last
         checkpoint.
         """
-        if (now - self._since_all) * 1000 >= self._limits.interval_ms:
+        if (now - self._since_all) * 1000 >= self._interval_ms:
             self._since_all = now
             touched = list(self._touched)
             await self.run(touched)
@@ -78,13 +71,13 @@ class Checkpoints:
     async def _close_files_of_idle(self, touched: list[Partition]) -> None:
         """Close the files of partitions that were written before the last checkpoint, but not since."""
         warm, self._warm = self._warm, touched
-        for group in _slices(warm, self._limits.partitions_at_once):
+        for group in chunks(warm, self._partitions_at_once):
             _close_files([partition for partition in group if partition not in self._touched])
             await asyncio.sleep(0)
 
     async def run(self, partitions: Sequence[Partition]) -> None:
         """Checkpoint partitions in groups, so that planning many never blocks the event loop for long."""
-        for group in _slices(partitions, self._limits.partitions_at_once):
+        for group in chunks(partitions, self._partitions_at_once):
             # One checkpoint at a time: an earlier plan of a partition must not be written after a later plan.
             async with self.lock:
                 await self._run_group(group)
@@ -112,7 +105,9 @@ class Checkpoints:
             if isinstance(full, TooManyOpenFiles):
                 # Frees descriptors for the next attempt.
                 _close_files([partition for partition, _ in planned])
-        except asyncio.CancelledError:  # the broker stops, and makes a last checkpoint afterwards
+        except (StorageFailed, asyncio.CancelledError):
+            # The disk failed, and nothing is written any more; or the broker stops, and makes a last
+            # checkpoint afterwards.
             self._abandon(planned)
             raise
         else:
@@ -140,10 +135,10 @@ def _carry_out(disk: Disk, planned: Planned) -> None:
     afterwards.
     """
     at_once = max(1, min(FILES_AT_ONCE_MAX, disk.open_files_max // FILES_AT_ONCE_SHARE))
-    for writes in _slices([write for _, plan in planned for write in plan.indexes.writes], at_once):
+    for writes in chunks([write for _, plan in planned for write in plan.indexes.writes], at_once):
         _write_indexes(disk, writes)
     # In their order: everything that a snapshot relies on is durable before the snapshot is.
-    for stored in _slices([stored for _, plan in planned for stored in plan.render_stored()], at_once):
+    for stored in chunks([stored for _, plan in planned for stored in plan.render_stored()], at_once):
         disk.store(stored)
 
 
@@ -164,11 +159,6 @@ def _close_files(partitions: Sequence[Partition]) -> None:
     for partition in partitions:
         if not partition.log.is_dirty:
             partition.log.close_files()
-
-
-def _slices(entries: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    for first in range(0, len(entries), size):
-        yield entries[first : first + size]
 
 
 def _remove(disk: Disk, paths: list[str]) -> None:

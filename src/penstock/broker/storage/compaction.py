@@ -26,10 +26,12 @@ from penstock.broker.storage.partition_storage import Storage
 from penstock.config.broker import CleanerConfig
 from penstock.config.topic import TopicConfig
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
+from penstock.host.backoff import Backoff
 from penstock.host.child_process import ChildDied
 from penstock.host.clock import Clock
 from penstock.host.worker import Worker
 from penstock.limits import CLEANER_IDLE_MS_MAX, MINUTE_MS, SECOND_MS
+from penstock.log.compaction.batch_filter import DeleteHorizons
 from penstock.log.compaction.cleanable import (
     CleaningPolicy,
     LogToClean,
@@ -38,7 +40,7 @@ from penstock.log.compaction.cleanable import (
     must_roll,
     ranked,
 )
-from penstock.log.compaction.cleaner_offsets import FILE_NAME, cleaner_offset_file
+from penstock.log.compaction.cleaner_offsets import cleaner_offset_file
 from penstock.log.compaction.cleaning_job import (
     CleanerFailed,
     CleaningJob,
@@ -47,12 +49,10 @@ from penstock.log.compaction.cleaning_job import (
     Replacement,
 )
 from penstock.log.compaction.cleaning_plan import (
-    CleaningSetup,
-    age_of_active,
     are_current,
     job_for,
     safe_end,
-    segment_ages,
+    segment_facts,
 )
 from penstock.log.compaction.swap import (
     cancel_swap,
@@ -63,6 +63,8 @@ from penstock.log.compaction.swap import (
     swap_in,
 )
 from penstock.log.data_directory import DataDirectory
+from penstock.log.file_uses import FileUse
+from penstock.log.partition_log import PartitionLog
 from penstock.log.trusted_time import TrustedTime
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
@@ -108,7 +110,7 @@ class PostponedCleaning(NamedTuple):
     """A cleaning that failed for a reason that may pass."""
 
     reason: str
-    retry_ms: int
+    backoff: Backoff
     retry_at: float
 
 
@@ -124,9 +126,10 @@ class Compaction:
         self._config = config
         self.cleaner = cleaner
         self._directory, self._worker, self._clock, self._log = means
-        self.postponed_cleanings: dict[Partition, PostponedCleaning] = {}
+        # By log, because a partition object changes with every leader epoch.
+        self.postponed_cleanings: dict[PartitionLog, PostponedCleaning] = {}
         """Logs that are cleaned again later."""
-        self.uncleanable: dict[Partition, str] = {}
+        self.uncleanable: dict[PartitionLog, str] = {}
         """Logs that are not cleaned again, and why."""
         self.cleanings = 0
         self.failures = 0
@@ -136,21 +139,9 @@ class Compaction:
         self._ranking: deque[tuple[Partition, LogToClean]] = deque()
         """The logs that were worth cleaning at the last check of all logs, dirtiest first."""
         self._ranked_at = self._clock.monotonic()
-        self._unopened: dict[Partition, int] = {}
+        self._unopened: dict[PartitionLog, int] = {}
         """For each log, how many batches the cleaner could not open and kept whole, as last logged."""
         self._being_cleaned: Partition | None = None
-
-    def open(self) -> None:
-        """Remove the checkpoint file of earlier versions, which covered all logs. Blocks: nothing is served
-        yet.
-
-        A row of that file may describe a log that was replaced by another copy since, so no row is used. An
-        earlier version that finds the file missing cleans every log from its start, which is safe.
-        """
-        disk, path = self._directory.disk, f"{self._directory.logs_path}/{FILE_NAME}"
-        if disk.exists(path):
-            disk.remove(path)
-            self._log.info("compaction.begins_anew", reason=f"{path} was of an earlier version")
 
     async def run(self) -> None:
         """Task that cleans logs. Ends when it is cancelled."""
@@ -180,48 +171,33 @@ class Compaction:
     async def _dirtiest(self) -> tuple[Partition, LogToClean] | None:
         while self._ranking and (self._clock.monotonic() - self._ranked_at) * 1000 < RANKING_MS_MAX:
             partition, _ = self._ranking.popleft()
-            log_to_clean = await self._dirt_of(partition) if self._is_candidate(partition) else None
-            if log_to_clean is not None:
+            if (log_to_clean := await self._dirt_of(partition)) is not None:
                 return partition, log_to_clean
         await self._rank()
         return self._ranking.popleft() if self._ranking else None
 
     async def _rank(self) -> None:
         """Check every log and rank those worth cleaning."""
-        self._forget_the_gone()
-        candidates = []
-        for partition in tuple(self._storage.partitions):
-            log_to_clean = await self._dirt_of(partition) if self._is_candidate(partition) else None
-            if log_to_clean is not None:
-                candidates.append((partition, log_to_clean))
+        for known in (self.postponed_cleanings, self.uncleanable, self._unopened):
+            for log in [log for log in known if log.is_closed]:
+                del known[log]
+        candidates = [
+            (partition, log_to_clean)
+            for partition in tuple(self._storage.partitions)
+            if (log_to_clean := await self._dirt_of(partition)) is not None
+        ]
         self._ranking = deque(ranked(candidates))
         self._ranked_at = self._clock.monotonic()
 
-    def _forget_the_gone(self) -> None:
-        """Drop the state of closed logs. The state of a log moves to the partition object of the current
-        leader epoch.
-        """
-        now = {partition.log: partition for partition in self._storage.partitions}
-        self._unopened = {now[known.log]: n for known, n in self._unopened.items() if known.log in now}
-        self.uncleanable = {
-            now[known.log]: why for known, why in self.uncleanable.items() if known.log in now
-        }
-        self.postponed_cleanings = {
-            now[known.log]: back for known, back in self.postponed_cleanings.items() if known.log in now
-        }
-
     def _is_candidate(self, partition: Partition) -> bool:
+        postponed = self.postponed_cleanings.get(partition.log)
         return (
             partition.config.is_compacted
             and partition.offline is None
             and partition.failure is None
-            and partition not in self.uncleanable
-            and not self._is_set_aside(partition)
+            and partition.log not in self.uncleanable
+            and (postponed is None or self._clock.monotonic() >= postponed.retry_at)
         )
-
-    def _is_set_aside(self, partition: Partition) -> bool:
-        setback = self.postponed_cleanings.get(partition)
-        return setback is not None and self._clock.monotonic() < setback.retry_at
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
         """Interrupt the cleaning of a partition that went offline. Runs after the storage has applied the
@@ -234,17 +210,19 @@ class Compaction:
 
     async def _dirt_of(self, partition: Partition) -> LogToClean | None:
         """Measure what can be cleaned; None if it is not worth cleaning."""
+        if not self._is_candidate(partition):
+            return None
         policy, now_ms = _policy(partition.config), self._clock.wall_ms()
         log = partition.log
         files_version = log.files_version
         try:
-            if log.has_stable_segments and must_roll(age_of_active(log), policy, now_ms):
+            if log.has_stable_segments and must_roll(log.active.first_timestamp, policy, now_ms):
                 log.roll()
                 self._storage.checkpoints.touch(partition)
             if safe_end(log, partition.high_watermark) < log.active.base_offset:
                 await self._storage.checkpoints.run([partition])  # cleaning stops at the recovery point
             # Reading the timestamps of old segments may wait for the device.
-            ages = await self._worker.run(lambda: segment_ages(log, policy))
+            facts = await self._worker.run(lambda: segment_facts(log, policy))
         except CorruptData as damage:
             if log.is_unchanged_since(files_version):
                 self._storage.damage(partition, damage)
@@ -255,49 +233,49 @@ class Compaction:
         if partition.offline is not None:
             return None  # its topic was deleted meanwhile
         safe = safe_end(log, partition.high_watermark)
-        log_to_clean = measure_log_to_clean(ages, log.clean_to, safe, policy, now_ms)
+        log_to_clean = measure_log_to_clean(facts, log.clean_to, safe, policy, now_ms)
         return log_to_clean if is_worth_cleaning(log_to_clean, policy) else None
 
     # Cleaning
 
     async def _clean(self, partition: Partition, log_to_clean: LogToClean) -> None:
-        job = job_for(partition.log, log_to_clean, self._setup(partition))
+        log = partition.log
+        config = self._config()
+        job = job_for(
+            log,
+            log_to_clean,
+            self._horizons(partition),
+            memory_bytes=config.memory_bytes,
+            bytes_per_second_max=config.bytes_per_second_max,
+        )
         if partition.offline is not None or not job.segments:
             return  # retention removed the dirty segments meanwhile, or the topic was deleted
         self._being_cleaned = partition
-        # A truncation may put other records at the offsets that are being cleaned, so its counter is compared
-        # before every use of a result.
-        waiting, truncation_count = job.segments, partition.log.truncation_count
+        truncation_count = log.truncation_count
+
+        def is_truncated() -> bool:
+            # Checked before every use of a result: other records may be at the offsets that are cleaned.
+            return log.is_truncating or log.truncation_count != truncation_count
+
+        waiting = job.segments
         try:
             step = await self.cleaner.begin(job)
             while isinstance(step, Replacement):
-                if truncation_count != partition.log.truncation_count or not await self._swap(
-                    partition, step
-                ):
+                if is_truncated() or not await self._swap(partition, step):
                     await self._abandon(partition)
                     return
                 waiting = [piece for piece in waiting if piece.base_offset >= step.end_offset]
                 step = await self.cleaner.go_on()
             # Checked again: the last segment may have been truncated after its swap, and then the log is not
             # clean to the end.
-            if (
-                truncation_count != partition.log.truncation_count
-                or partition.log.is_truncating
-                or partition.log.is_closed
-            ):
+            if is_truncated() or log.is_closed:
                 await self._abandon(partition)
                 return
             await self._end(partition, step)
         except (CorruptData, StorageFailed, StorageFull, ConfigError, CleanerFailed, ChildDied) as failure:
             # A failure counts only if the cleaner read current segments. Otherwise it met files that were
             # replaced.
-            log = partition.log
-            is_current = (
-                truncation_count == log.truncation_count
-                and not log.is_truncating
-                and are_current(log, waiting)
-            )
-            if partition.offline is None and is_current:
+            if partition.offline is None and not is_truncated() and are_current(log, waiting):
                 self._note_failure(partition, failure)
                 await self.cleaner.abandon()
             else:
@@ -319,48 +297,40 @@ class Compaction:
         log.clean_to = cleaned.end_offset
         note = cleaner_offset_file(log.folder, cleaned.end_offset)
         await self._worker.run(lambda: self._directory.disk.store([note]))
-        self.postponed_cleanings.pop(partition, None)
+        self.postponed_cleanings.pop(log, None)
         self.cleanings += 1
         self._log_cleaned(partition, cleaned)
 
     def _note_failure(self, partition: Partition, failure: Exception) -> None:
         """Handle a failed cleaning. The reason is logged once, and again only when it changes."""
         self.failures += 1
-        reason, before = str(failure), self.postponed_cleanings.get(partition)
+        reason, before = str(failure), self.postponed_cleanings.get(partition.log)
         if isinstance(failure, CorruptData):
             self._storage.damage(partition, failure)
             return
         if isinstance(failure, StorageFailed):
-            self.uncleanable[partition] = reason
+            self.uncleanable[partition.log] = reason
             self._log.error("compaction.failed", partition=partition.name, reason=reason)
             return
-        retry_ms = RETRY_MS_MIN if before is None else min(2 * before.retry_ms, RETRY_MS_MAX)
-        self.postponed_cleanings[partition] = PostponedCleaning(
-            reason, retry_ms, self._clock.monotonic() + retry_ms / 1000
-        )
+        backoff = Backoff(RETRY_MS_MIN, RETRY_MS_MAX) if before is None else before.backoff
+        retry_at = self._clock.monotonic() + backoff.next_delay_s()
+        self.postponed_cleanings[partition.log] = PostponedCleaning(reason, backoff, retry_at)
         if before is None or before.reason != reason:
             self._log.warning("compaction.postponed", partition=partition.name, reason=reason)
 
-    def _setup(self, partition: Partition) -> CleaningSetup:
-        config = self._config()
+    def _horizons(self, partition: Partition) -> DeleteHorizons:
         self._trusted.observe(now_ms := self._clock.wall_ms(), self._clock.monotonic())
         retention_ms = partition.config.delete_retention_ms
-        return CleaningSetup(
-            now_ms,
-            self._trusted.now_ms(retention_ms),
-            retention_ms,
-            config.memory_bytes,
-            config.bytes_per_second_max,
-        )
+        return DeleteHorizons(now_ms, self._trusted.now_ms(retention_ms), retention_ms)
 
     async def _swap(self, partition: Partition, replacement: Replacement) -> bool:
         """Replace source segments by a cleaned segment. Returns False if the log changed there meanwhile."""
         disk, log = self._directory.disk, partition.log
-        if log.is_closed or not log.has_stable_segments or not replaced_segments(log, replacement):
+        if not log.has_stable_segments or not replaced_segments(log, replacement):
             return False
-        # A cancellation leaves `is_swapping` set: the commit mark on disk may outlive this process, so the
-        # log must not change before a restart has completed the swap.
-        log.is_swapping = True
+        # A cancellation does not end this use: the commit mark on disk may outlive this process, so the log
+        # must not change before a restart has completed the swap.
+        log.file_uses.begin(FileUse.SWAP)
         try:
             # The commit mark is durable before a source segment is removed. A crash after it completes the
             # swap.
@@ -374,14 +344,14 @@ class Compaction:
                 raise
             await self._worker.run(lambda: complete_swap(disk, taken))
         except StorageFull:
-            log.is_swapping = False
+            log.file_uses.end(FileUse.SWAP)
             raise
         except StorageFailed as failure:
             # The swap may be half done. A restart completes it; until then the log cannot be used.
             if partition.offline is None:
                 self._storage.damage(partition, failure)
             raise
-        log.is_swapping = False
+        log.file_uses.end(FileUse.SWAP)
         return True
 
     def _discarded(self, _: None, error: BaseException | None) -> None:
@@ -399,8 +369,8 @@ class Compaction:
             records_removed=cleaned.records_removed,
             keyless_removed=cleaned.keyless_removed,
         )
-        if cleaned.unopened > self._unopened.get(partition, 0):
-            self._unopened[partition] = cleaned.unopened
+        if cleaned.unopened > self._unopened.get(partition.log, 0):
+            self._unopened[partition.log] = cleaned.unopened
             self._log.warning(
                 "compaction.unopened",
                 partition=partition.name,

@@ -8,28 +8,23 @@ Rule 1: the start in a log's start file never decreases. Checkpoints write that 
         holds one lock from the moment it decides what to write until that is on disk: a checkpoint that was
         planned with an older start is never written after a newer start.
 Rule 2: a truncation replaces the log's files, including the start file. No truncation begins while a start is
-        being stored (`PartitionLog.is_busy`).
+        being stored (log/file_uses.py).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import SmallFile
 from penstock.limits import CHECKPOINT_PARTITIONS_AT_ONCE, LOG_START_PAUSE_MS
+from penstock.log.file_uses import FileUse
 from penstock.log.partition_log import PartitionLog
 from penstock.observability.logs import Log
 from penstock.types import Offset
 
 Store = Callable[[Sequence[SmallFile]], Awaitable[None]]
 """Replaces small files in the storage worker. It may use the reserved space, because deleting frees space."""
-
-
-class NewStart(NamedTuple):
-    log: PartitionLog
-    offset: Offset
 
 
 class LogStartWriter:
@@ -46,7 +41,7 @@ class LogStartWriter:
 
     def request(self, log: PartitionLog) -> None:
         """Store the current start of a log soon."""
-        log.is_storing_start = True
+        log.file_uses.begin(FileUse.START_FILE)
         self._due[log] = None
         self._wakeup.set()
 
@@ -63,17 +58,16 @@ class LogStartWriter:
         for log in logs:
             del self._due[log]
         try:
-            await self.store([NewStart(log, log.log_start_offset) for log in logs])
+            await self.store({log: log.log_start_offset for log in logs})
         except StorageFull as full:
             self._log.warning("log_start.postponed", reason=str(full))
             await asyncio.sleep(LOG_START_PAUSE_MS / 1000)
-            # `is_storing_start` stays False, so that a truncation that would free space need not wait for
-            # this one.
+            # Not a use of the file while it waits, so that a truncation that would free space need not wait.
             self._due.update(dict.fromkeys(logs))
         except StorageFailed as failure:
             self._on_failure(failure)
 
-    async def store(self, starts: Sequence[NewStart]) -> None:
+    async def store(self, starts: Mapping[PartitionLog, Offset]) -> None:
         """Return once each log begins at its new start or later, also after a crash.
 
         StorageFull, StorageFailed: the logs keep their previous starts.
@@ -82,23 +76,19 @@ class LogStartWriter:
             async with self._lock:
                 # Checked under the lock: while this call waited for it, a log may have been closed or
                 # truncated.
-                due = [start for start in starts if _is_due(start)]
-                for log, _ in due:
-                    log.is_storing_start = True
+                due = {log: start for log, start in starts.items() if _is_due(log, start)}
+                for log in due:
+                    log.file_uses.begin(FileUse.START_FILE)
                 if due:
-                    await self._store([log.start_file(offset) for log, offset in due])
+                    await self._store([log.start_file(offset) for log, offset in due.items()])
                 # Only after the fsync: a start that is reported as stored must survive a crash.
-                for log, offset in due:
+                for log, offset in due.items():
                     log.start_stored(offset)
         finally:
-            for log, _ in starts:
-                log.is_storing_start = False
+            for log in starts:
+                log.file_uses.end(FileUse.START_FILE)
 
 
-def _is_due(start: NewStart) -> bool:
-    log, offset = start
-    return (
-        not (log.is_closed or log.is_truncating)
-        and offset <= log.log_end_offset
-        and offset > log.stored_start
-    )
+def _is_due(log: PartitionLog, offset: Offset) -> bool:
+    may_store = log.file_uses.may_begin(FileUse.START_FILE)
+    return may_store and log.stored_start < offset <= log.log_end_offset

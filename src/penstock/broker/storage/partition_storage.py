@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from penstock.broker.storage.checkpoints import CHECKPOINT_LIMITS, CheckpointLimits, Checkpoints
+from penstock.broker.storage.checkpoints import Checkpoints
 from penstock.broker.storage.flusher import Flusher
-from penstock.broker.storage.log_start_writer import LogStartWriter, NewStart
+from penstock.broker.storage.log_start_writer import LogStartWriter
 from penstock.broker.storage.read_failures import ReadFailures
 from penstock.broker.storage.retention import Retention
 from penstock.config.broker import BrokerConfig
@@ -19,6 +19,8 @@ from penstock.host.disk import SmallFile, TooManyOpenFiles
 from penstock.host.keyed_jobs import KeyedJobQueue
 from penstock.host.worker import NewWorker, Worker
 from penstock.limits import (
+    CHECKPOINT_MS,
+    CHECKPOINT_PARTITIONS_AT_ONCE,
     DISK_FULL_LOGGED_MS,
     INSPECTED_BYTES_WAITING_MAX,
     PRODUCERS_EVICTED_LOGGED_MS,
@@ -28,7 +30,7 @@ from penstock.log.damaged_copies import CopySpaceNeeds
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
 from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits
 from penstock.log.recovery import Recovered
-from penstock.log.truncation import FullTruncation, Truncation
+from penstock.log.truncation import Truncation
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.keys import topic_id_text
 from penstock.observability.logs import Log
@@ -52,7 +54,9 @@ class StorageLimits(NamedTuple):
     """How often the storage checks for due work, and how much it keeps in memory."""
 
     tick_ms: int = STORAGE_TICK_MS
-    checkpoints: CheckpointLimits = CHECKPOINT_LIMITS
+    checkpoint_ms: int = CHECKPOINT_MS
+    partitions_at_once: int = CHECKPOINT_PARTITIONS_AT_ONCE
+    """Partitions whose checkpoints are planned in one iteration of the event loop."""
     producers: ProducerLimits = PRODUCER_LIMITS
 
 
@@ -77,7 +81,14 @@ class Storage:
         self._clock = clock
         self._log = log
         self.flusher = Flusher(directory.disk, flush_worker, self.fail)
-        self.checkpoints = Checkpoints(directory.disk, self._worker, self.flusher, log, limits.checkpoints)
+        self.checkpoints = Checkpoints(
+            directory.disk,
+            self._worker,
+            self.flusher,
+            log,
+            interval_ms=limits.checkpoint_ms,
+            partitions_at_once=limits.partitions_at_once,
+        )
         self.starts = LogStartWriter(self._store_small_files, self.checkpoints.lock, self.fail, log)
         self.retention = Retention(directory.disk, self._worker, clock, log, self.damage)
         loop = asyncio.get_running_loop()
@@ -117,7 +128,7 @@ class Storage:
         for partition, found in self.partitions.open_all(image):
             if partition.log.is_dirty:
                 unsynced.append(partition)
-                if len(unsynced) >= self._limits.checkpoints.partitions_at_once:
+                if len(unsynced) >= self._limits.partitions_at_once:
                     self._sync_and_close(unsynced)
             else:
                 partition.log.close_files()
@@ -312,7 +323,7 @@ class Storage:
         """
         due, refused = _due_deletions(starts)
         try:
-            await self.starts.store([NewStart(partition.log, start) for partition, start in due.items()])
+            await self.starts.store({partition.log: start for partition, start in due.items()})
             for partition, start in due.items():
                 try:
                     partition.require_online()  # the topic may have been deleted while the start was stored
@@ -329,7 +340,7 @@ class Storage:
             await self._enforce_retention(partition)
         return refused
 
-    async def cut(self, partition: Partition, cut: Truncation | FullTruncation) -> None:
+    async def cut(self, partition: Partition, cut: Truncation) -> None:
         """Truncate a log to what it shares with its leader's log. Waits for space if the disk is full."""
 
         # Runs on the event loop in the callback of the worker, so no other task sees the log between the two
@@ -409,13 +420,12 @@ class Storage:
         self._log.error("partition.damaged", partition=found.name, reason=str(damage))
         if isinstance(damage, CorruptData) and self.partitions.failure is None:
             name = found.name
-
-            def noted(_: None, error: BaseException | None) -> None:
-                self._damage_noted(name, error)
-
             # An I/O error is not recorded: the next start may find nothing wrong. A corrupt batch is
             # recorded, because recovery need not read that part of the log and would not find it again.
-            self._worker.submit(lambda: self._directory.record_damage(name, str(damage)), noted)
+            self._worker.submit(
+                lambda: self._directory.record_damage(name, str(damage)),
+                lambda _, error: self._damage_noted(name, error),
+            )
         # Called last: a cluster may hand the partition over at once, and by then it is offline here.
         self.on_damage(found)
 

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from penstock.limits import LONG_MAX, SEGMENT_OFFSETS_MAX
 from penstock.log.index.time_index import ENTRY_BYTES as INDEX_ENTRY_BYTES_MAX
+from penstock.log.retention import SegmentFacts
 from penstock.types import NO_TIMESTAMP, Offset
 
 Subject = TypeVar("Subject")
@@ -31,17 +32,6 @@ class CleaningPolicy(NamedTuple):
     lag_ms_min: int
     lag_ms_max: int
     """LONG_MAX: no limit."""
-
-
-class SegmentAge(NamedTuple):
-    """Facts about one segment that decide about its cleaning."""
-
-    base_offset: Offset
-    end_offset: Offset
-    size_bytes: int
-    first_timestamp: int
-    """NO_TIMESTAMP where it is not needed."""
-    newest_timestamp: int
 
 
 class LogToClean(NamedTuple):
@@ -61,7 +51,7 @@ class LogToClean(NamedTuple):
         return self.dirty_bytes / total if total else 0.0
 
 
-def first_dirty_offset(checkpoint: Offset | None, segments: Sequence[SegmentAge]) -> Offset:
+def first_dirty_offset(checkpoint: Offset | None, segments: Sequence[SegmentFacts]) -> Offset:
     """Offset at which cleaning continues. A checkpoint outside of the log is ignored."""
     start, active = segments[0].base_offset, segments[-1].base_offset
     if checkpoint is None or not start <= checkpoint <= active:
@@ -70,7 +60,7 @@ def first_dirty_offset(checkpoint: Offset | None, segments: Sequence[SegmentAge]
 
 
 def measure_log_to_clean(
-    segments: Sequence[SegmentAge],
+    segments: Sequence[SegmentFacts],
     checkpoint: Offset | None,
     safe_end: Offset,
     policy: CleaningPolicy,
@@ -103,14 +93,15 @@ def is_worth_cleaning(log_to_clean: LogToClean, policy: CleaningPolicy) -> bool:
     )
 
 
-def must_roll(active: SegmentAge, policy: CleaningPolicy, now_ms: int) -> bool:
+def must_roll(first_timestamp: int | None, policy: CleaningPolicy, now_ms: int) -> bool:
     """Whether the active segment must be rolled, because a record in it waits too long for its cleaning.
 
-    The cleaner rolls it, even if no producer writes to it any more.
+    The cleaner rolls it, even if no producer writes to it any more. `first_timestamp`: that of the segment;
+    None: the segment is empty.
     """
-    if active.size_bytes == 0 or policy.lag_ms_max == LONG_MAX or active.first_timestamp == NO_TIMESTAMP:
+    if first_timestamp is None or policy.lag_ms_max == LONG_MAX or first_timestamp == NO_TIMESTAMP:
         return False
-    return now_ms - active.first_timestamp > policy.lag_ms_max
+    return now_ms - first_timestamp > policy.lag_ms_max
 
 
 def ranked(candidates: Iterable[tuple[Subject, LogToClean]]) -> list[tuple[Subject, LogToClean]]:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from penstock.errors import ConfigError, CorruptData
-from penstock.host.disk import Disk, File
+from penstock.host.disk import Disk, File, opened
 from penstock.limits import (
     CLEANER_NOTES_SHARE,
     CLEANER_READ_BYTES,
@@ -49,7 +49,6 @@ from penstock.log.compaction.batch_filter import (
 from penstock.log.compaction.cleanable import SegmentToClean, group_segments
 from penstock.log.compaction.cleaning_job import (
     CLEANED_SUFFIX,
-    SUFFIXES,
     CleaningJob,
     CleaningResult,
     CleaningStep,
@@ -57,9 +56,9 @@ from penstock.log.compaction.cleaning_job import (
 )
 from penstock.log.compaction.key_map import KeyMap
 from penstock.log.compaction.record_spans import NO_KEY, RecordSpan
-from penstock.log.reading.cold_reading import validate_stored_batch, wrong_offset_error
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
-from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.log.reading.stored_batches import stored_batches
+from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SUFFIXES, TIME_INDEX_SUFFIX, Segment, segment_name
+from penstock.protocol.batches import BatchHeader, parse_header
 from penstock.types import Buffer, Offset
 
 IoThrottle = Callable[[int], None]
@@ -116,7 +115,6 @@ def _scan_dirty(disk: Disk, job: CleaningJob, throttle: IoThrottle) -> _DirtySca
     span = min(end - origin, notes_max)
     keys = KeyMap(memory_bytes=job.memory_bytes - notes_max, keys_max=span)
     notes = bytearray(span)
-    horizons = DeleteHorizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
     keyless = 0
     for segment in job.segments:
         if segment.end_offset <= origin:
@@ -137,7 +135,7 @@ def _scan_dirty(disk: Disk, job: CleaningJob, throttle: IoThrottle) -> _DirtySca
                     )
                 return _DirtyScan(keys, notes, header.base_offset, keyless)
             try:
-                keyless += _note(keys, notes, origin, header, payload_of(batch, header), horizons)
+                keyless += _note(keys, notes, origin, header, payload_of(batch, header), job.horizons)
             except CorruptData:
                 first, count = header.base_offset - origin, header.last_offset_delta + 1
                 notes[first : first + count] = bytes((UNREADABLE,)) * count
@@ -183,7 +181,7 @@ class _Cleaning:
         self._job = job
         self._dirty_scan = dirty_scan
         self._throttle = throttle
-        self._horizons = DeleteHorizons(job.now_ms, job.trusted_ms, job.delete_retention_ms)
+        self._horizons = job.horizons
         self._sequences_at = frozenset(job.sequences_at)
         self.bytes_after = 0
         self.records_removed = 0
@@ -386,28 +384,12 @@ def _batches(
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yield the batches of a segment, each validated for position and checksum."""
     path = f"{folder}/{segment_name(segment.base_offset)}{LOG_SUFFIX}"
-    file = disk.open(path)
-    try:
-        position, expected = 0, segment.base_offset
-        chunk, at = b"", 0
-        while position < segment.size_bytes:
-            left = segment.size_bytes - position
-            if len(chunk) - at < HEADER_BYTES or parse_header(chunk, at).size > len(chunk) - at:
-                need = parse_header(chunk, at).size if len(chunk) - at >= HEADER_BYTES else 0
-                chunk, at = file.read(position, min(max(CLEANER_READ_BYTES, need), left)), 0
-                throttle(len(chunk))
-            header = parse_header(chunk, at)
-            where = f"{path} at {position}"
-            if header.size > len(chunk) - at:
-                raise CorruptData(f"{where}: the segment ends inside a batch")
-            if header.base_offset != expected:
-                raise wrong_offset_error(where, header, expected)
-            validate_stored_batch(chunk, header, at, where)
-            yield header, memoryview(chunk)[at : at + header.size]
-            expected = header.next_offset
-            position += header.size
-            at += header.size
-        if expected != segment.end_offset:
-            raise CorruptData(f"{path} ends at offset {expected}, not at {segment.end_offset}")
-    finally:
-        file.release()
+    end_offset = segment.base_offset
+    with opened(disk, path) as file:
+        for header, batch in stored_batches(
+            file, 0, segment.size_bytes, end_offset, chunk_bytes=CLEANER_READ_BYTES, on_read=throttle
+        ):
+            yield header, batch
+            end_offset = header.next_offset
+    if end_offset != segment.end_offset:
+        raise CorruptData(f"{path} ends at offset {end_offset}, not at {segment.end_offset}")

@@ -4,14 +4,12 @@
     1        number of rows
     1200     the first dirty offset: everything below was cleaned
 
-The file is beside the segments that it describes and is moved or removed with them: with a folder that is set
-aside as damaged, removed with its replica, or restored from a backup. Kafka keeps the offsets of all logs in
-one file. There an offset can outlive its log, and then a cleaning takes records for clean that never were: it
-removes an expired tombstone and keeps the records that the tombstone deletes.
+The file is beside the segments that it describes and is moved or removed with them. In Kafka, which keeps the
+offsets of all logs in one file, an offset can outlive its log. A cleaning would then remove an expired
+tombstone and keep the records that the tombstone deletes.
 
-Rule 1: the file is removed when a log that ends before its offset is opened, at a start or after a
-        truncation, and before a full truncation (log/truncation.py). Records that are written there later
-        were never cleaned.
+Rule 1: the file is removed when a log that ends before its offset is opened, and before a full truncation:
+        records that are written there later were never cleaned.
 Rule 2: losing the file costs time, not data: a log without it is cleaned from its start. So an invalid file
         is removed without an error.
 """

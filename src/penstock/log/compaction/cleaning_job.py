@@ -3,12 +3,11 @@
 import msgspec
 
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
+from penstock.log.compaction.batch_filter import DeleteHorizons
 from penstock.log.compaction.cleanable import SegmentGroupLimits, SegmentToClean
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from penstock.types import Offset
 
 CLEANED_SUFFIX = ".cleaned"
-SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class CleaningJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,10 +19,7 @@ class CleaningJob(msgspec.Struct, frozen=True, kw_only=True):
     first_dirty_offset: Offset
     sequences_at: list[Offset]
     """Last offset of each producer that may write again."""
-    now_ms: int
-    trusted_ms: int
-    """Time at which tombstones expire (log/trusted_time.py)."""
-    delete_retention_ms: int
+    horizons: DeleteHorizons
     memory_bytes: int
     limits: SegmentGroupLimits
     bytes_per_second_max: float = float("inf")

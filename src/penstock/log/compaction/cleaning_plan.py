@@ -1,17 +1,16 @@
 """Collection of the facts that decide about the cleaning of a log, and of the job that carries it out.
 
-`segment_ages` may read from the device and runs in a worker; the other functions only read memory.
+`segment_facts` may read from the device and runs in a worker; the other functions only read memory.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from penstock.limits import CLEANER_GROUP_SEGMENTS_MAX, LONG_MAX
+from penstock.log.compaction.batch_filter import DeleteHorizons
 from penstock.log.compaction.cleanable import (
     CleaningPolicy,
     LogToClean,
-    SegmentAge,
     SegmentGroupLimits,
     SegmentToClean,
 )
@@ -19,18 +18,9 @@ from penstock.log.compaction.cleaning_job import CleaningJob
 from penstock.log.compaction.swap import is_settled
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import header_at
+from penstock.log.retention import SegmentFacts
 from penstock.log.segment import Segment
 from penstock.types import NO_TIMESTAMP, Offset
-
-
-class CleaningSetup(NamedTuple):
-    """Settings of one cleaning."""
-
-    now_ms: int
-    trusted_ms: int
-    delete_retention_ms: int
-    memory_bytes: int
-    bytes_per_second_max: float = float("inf")
 
 
 def segments_with_ends(segments: Sequence[Segment]) -> list[tuple[Segment, Offset]]:
@@ -50,31 +40,22 @@ def safe_end(log: PartitionLog, stable_end: Offset) -> Offset:
     return end
 
 
-def segment_ages(log: PartitionLog, policy: CleaningPolicy) -> list[SegmentAge]:
-    """Collect the ages of all segments, the active one last. May wait for the device."""
+def segment_facts(log: PartitionLog, policy: CleaningPolicy) -> list[SegmentFacts]:
+    """Collect the facts of all segments, the active one last. May wait for the device."""
     segments = tuple(log.segments)  # a copy: this runs in a worker, and the log may roll meanwhile
     needs_first = policy.lag_ms_max != LONG_MAX
-    ages = [
-        SegmentAge(
+    sealed = [
+        SegmentFacts(
             segment.base_offset,
             end,
             segment.size_bytes,
-            _first_timestamp(log, segment) if needs_first else NO_TIMESTAMP,
             segment.newest_timestamp,
+            _first_timestamp(log, segment) if needs_first else NO_TIMESTAMP,
         )
         for segment, end in segments_with_ends(segments)
     ]
     active = segments[-1]
-    return [
-        *ages,
-        SegmentAge(active.base_offset, log.log_end_offset, active.size_bytes, NO_TIMESTAMP, NO_TIMESTAMP),
-    ]
-
-
-def age_of_active(log: PartitionLog) -> SegmentAge:
-    active = log.active
-    first = NO_TIMESTAMP if active.first_timestamp is None else active.first_timestamp
-    return SegmentAge(active.base_offset, log.log_end_offset, active.size_bytes, first, NO_TIMESTAMP)
+    return [*sealed, SegmentFacts(active.base_offset, log.log_end_offset, active.size_bytes, NO_TIMESTAMP)]
 
 
 def _first_timestamp(log: PartitionLog, segment: Segment) -> int:
@@ -87,7 +68,14 @@ def _first_timestamp(log: PartitionLog, segment: Segment) -> int:
     return segment.first_timestamp
 
 
-def job_for(log: PartitionLog, log_to_clean: LogToClean, setup: CleaningSetup) -> CleaningJob:
+def job_for(
+    log: PartitionLog,
+    log_to_clean: LogToClean,
+    horizons: DeleteHorizons,
+    *,
+    memory_bytes: int,
+    bytes_per_second_max: float = float("inf"),
+) -> CleaningJob:
     return CleaningJob(
         folder=log.folder,
         segments=[
@@ -97,17 +85,15 @@ def job_for(log: PartitionLog, log_to_clean: LogToClean, setup: CleaningSetup) -
         ],
         first_dirty_offset=log_to_clean.first_dirty_offset,
         sequences_at=[producer.last.last_offset for _, producer in log.producers.items()],
-        now_ms=setup.now_ms,
-        trusted_ms=setup.trusted_ms,
-        delete_retention_ms=setup.delete_retention_ms,
-        memory_bytes=setup.memory_bytes,
+        horizons=horizons,
+        memory_bytes=memory_bytes,
         limits=SegmentGroupLimits(
             segment_bytes=log.settings.segment_bytes,
             index_bytes_max=log.settings.index_bytes_max,
             index_interval_bytes=log.settings.index_interval_bytes,
             segments_max=CLEANER_GROUP_SEGMENTS_MAX,
         ),
-        bytes_per_second_max=setup.bytes_per_second_max,
+        bytes_per_second_max=bytes_per_second_max,
     )
 
 

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import Disk, File
-from penstock.log.compaction.cleaning_job import CLEANED_SUFFIX, SUFFIXES, Replacement
+from penstock.log.compaction.cleaning_job import CLEANED_SUFFIX, Replacement
 from penstock.log.partition_log import PartitionLog
-from penstock.log.segment import Segment, segment_name
+from penstock.log.segment import SUFFIXES, Segment, segment_name
 from penstock.types import Offset
 
 SWAP_SUFFIX = ".swap"

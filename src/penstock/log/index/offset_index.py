@@ -12,23 +12,22 @@ from array import array
 from bisect import bisect_left, bisect_right
 
 from penstock.errors import CorruptData
+from penstock.log.index.sparse_index import SparseIndex
 from penstock.types import Offset
 
 ENTRY_BYTES = 8
 
 
-class OffsetIndex:
+class OffsetIndex(SparseIndex):
     """Offset index of one segment."""
 
-    __slots__ = ("_base", "_offsets", "_positions")
+    __slots__ = ("_positions",)
+
+    entry_bytes = ENTRY_BYTES
 
     def __init__(self, base_offset: Offset) -> None:
-        self._base = base_offset
-        self._offsets = array("I")
+        super().__init__(base_offset)
         self._positions = array("I")
-
-    def __len__(self) -> int:
-        return len(self._offsets)
 
     @property
     def last_position(self) -> int:
@@ -66,18 +65,12 @@ class OffsetIndex:
         found = bisect_right(self._positions, position) - 1
         return self._positions[found] if found >= 0 else 0
 
-    def widest_gap(self, end: int) -> tuple[int, int]:
-        """The two positions with the longest walk between them and no entry. `end`: how far the index is
-        trusted to reach.
-        """
-        starts, ends = [0, *self._positions], [*self._positions, end]
-        return max(zip(starts, ends, strict=True), key=lambda gap: gap[1] - gap[0])
-
     def truncate(self, offset: Offset) -> None:
         """Remove the entry of every batch that reaches `offset` or further."""
         keep = bisect_left(self._offsets, max(offset - self._base, 0))
         del self._offsets[keep:]
         del self._positions[keep:]
+        self.stored_entries = min(self.stored_entries, keep)
 
     def to_bytes(self, first_entry: int = 0, end_entry: int | None = None) -> bytes:
         offsets = self._offsets[first_entry:end_entry]
@@ -105,6 +98,7 @@ class OffsetIndex:
             raise CorruptData("an entry of an offset index was lost: none points to the segment's start")
         if index._positions and index._positions[-1] >= log_bytes:
             raise CorruptData("an offset index points past the end of its log")
+        index.stored_entries = len(index)
         return index
 
 

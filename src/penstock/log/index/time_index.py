@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_left
 
 from penstock.errors import CorruptData
+from penstock.log.index.sparse_index import SparseIndex
 from penstock.types import NO_TIMESTAMP, Offset
 
 ENTRY = struct.Struct(">qI")
@@ -20,18 +21,16 @@ LOST_ENTRY = bytes(ENTRY_BYTES)
 """Content of an entry whose sector did not reach the disk before a crash."""
 
 
-class TimeIndex:
+class TimeIndex(SparseIndex):
     """Time index of one segment."""
 
-    __slots__ = ("_base", "_offsets", "_timestamps")
+    __slots__ = ("_timestamps",)
+
+    entry_bytes = ENTRY_BYTES
 
     def __init__(self, base_offset: Offset) -> None:
-        self._base = base_offset
+        super().__init__(base_offset)
         self._timestamps = array("q")
-        self._offsets = array("I")
-
-    def __len__(self) -> int:
-        return len(self._timestamps)
 
     @property
     def newest_timestamp(self) -> int:
@@ -68,6 +67,7 @@ class TimeIndex:
         keep = bisect_left(self._offsets, max(offset - self._base, 0))
         del self._timestamps[keep:]
         del self._offsets[keep:]
+        self.stored_entries = min(self.stored_entries, keep)
 
     def to_bytes(self, first_entry: int = 0, end_entry: int | None = None) -> bytes:
         timestamps = self._timestamps[first_entry:end_entry]
@@ -86,4 +86,5 @@ class TimeIndex:
                 raise CorruptData("the entries of a time index do not ascend")
             index._timestamps.append(timestamp)
             index._offsets.append(offset)
+        index.stored_entries = len(index)
         return index

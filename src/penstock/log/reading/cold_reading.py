@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock.errors import CorruptData
-from penstock.host.disk import Disk, File
-from penstock.limits import INDEX_INTERVAL_BYTES_MAX
+from penstock.host.disk import Disk, File, opened
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import TimeIndex
 from penstock.protocol.batches import (
@@ -68,7 +67,7 @@ class SegmentView:
         if self.indexes is not None:
             return self.indexes
         stored = self.stored_indexes()
-        if stored is not None and is_dense(file, stored.by_offset, self.size_bytes):
+        if stored is not None:
             return stored
         return rebuild_indexes(file, self.base_offset, self.size_bytes, self.index_interval_bytes)
 
@@ -140,13 +139,10 @@ class ColdRead:
 
     def run(self) -> ColdResult:
         """Blocks. Raises CorruptData when the data on disk is not what was written."""
-        file = self.segment.disk.open(self.segment.log_path)
-        try:
+        with opened(self.segment.disk, self.segment.log_path) as file:
             indexes = self.segment.load_indexes(file)
             start = find_batch(file, indexes.by_offset, self.offset, self.segment.size_bytes)
             return ColdResult(self._whole_batches(file, start), (LoadedIndexes(self.segment, indexes),))
-        finally:
-            file.release()
 
     def _whole_batches(self, file: File, start: int) -> BatchesRead:
         left = self.segment.size_bytes - start
@@ -216,25 +212,6 @@ def header_at(file: File, position: int) -> BatchHeader:
         return parse_header(file.read(position, HEADER_BYTES))
     except CorruptData as damage:
         raise CorruptData(f"{file.path} at {position}: {damage}") from damage
-
-
-def is_dense(file: File, index: OffsetIndex, end: int) -> bool:
-    """Check that the entries of an index are as close together as they are written now. Those of an index
-    from before the interval had a maximum need not be.
-
-    Only the widest gap is checked, in at most as many steps as an interval has headers. If that gap exists
-    because of one large batch, no walk between other entries is longer than that batch.
-    """
-    start, gap_end = index.widest_gap(end)
-    if gap_end - start <= INDEX_INTERVAL_BYTES_MAX:
-        return True
-    position = start
-    try:
-        while position - start <= INDEX_INTERVAL_BYTES_MAX:
-            position += header_at(file, position).size
-    except CorruptData:
-        return True  # the read that reaches it reports the damage
-    return position >= gap_end  # otherwise the batch at `position` would have an entry
 
 
 def rebuild_indexes(file: File, base_offset: Offset, size_bytes: int, interval_bytes: int) -> Indexes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData
-from penstock.host.disk import File
+from penstock.host.disk import File, opened
 from penstock.limits import RECORD_TIME_EXPANDED_BYTES_MAX, RECORD_TIME_RECORDS_MAX, SECOND_MS
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import LoadedIndexes, SegmentView, find_batch
@@ -22,16 +22,6 @@ from penstock.protocol.records import timed_records
 from penstock.types import Offset
 
 PRECISION_MS: Final = 1 * SECOND_MS
-
-
-class FirstRecordLimits(NamedTuple):
-    """Largest batch that is decompressed."""
-
-    records_max: int = RECORD_TIME_RECORDS_MAX
-    expanded_bytes_max: int = RECORD_TIME_EXPANDED_BYTES_MAX
-
-
-FIRST_RECORD_LIMITS: Final = FirstRecordLimits()
 
 
 class FirstRecordTime(NamedTuple):
@@ -50,7 +40,9 @@ class FirstRecordRead:
 
     segment: SegmentView
     offset: Offset
-    limits: FirstRecordLimits = FIRST_RECORD_LIMITS
+    records_max: int = RECORD_TIME_RECORDS_MAX
+    expanded_bytes_max: int = RECORD_TIME_EXPANDED_BYTES_MAX
+    """Largest batch that is decompressed."""
 
     @property
     def segments(self) -> Sequence[SegmentView]:
@@ -59,8 +51,7 @@ class FirstRecordRead:
     def run(self) -> FirstRecordTime:
         """Run the lookup. Blocks. Raises CorruptData when the data on disk is not what was written."""
         segment = self.segment
-        file = segment.disk.open(segment.log_path)
-        try:
+        with opened(segment.disk, segment.log_path) as file:
             indexes = segment.load_indexes(file)
             loaded = (LoadedIndexes(segment, indexes),)
             position = find_batch(file, indexes.by_offset, self.offset, segment.size_bytes)
@@ -69,8 +60,6 @@ class FirstRecordRead:
             header = parse_header(file.read(position, HEADER_BYTES))
             timestamp_ms = self._time_in(file, position, header)
             return FirstRecordTime(timestamp_ms, header.next_offset, loaded)
-        finally:
-            file.release()
 
     def _time_in(self, file: File, position: int, header: BatchHeader) -> int | None:
         if header.is_control or header.record_count == 0:
@@ -80,14 +69,14 @@ class FirstRecordRead:
         has_all = header.record_count == header.last_offset_delta + 1
         if has_all and 0 <= header.max_timestamp - header.base_timestamp <= PRECISION_MS:
             return header.base_timestamp
-        if header.record_count > self.limits.records_max:
+        if header.record_count > self.records_max:
             return header.max_timestamp
         return self._time_of_record(file.read(position, header.size), header)
 
     def _time_of_record(self, batch: bytes, header: BatchHeader) -> int | None:
         """Timestamp of the record; None if compaction removed the records at the end of the batch."""
         try:
-            for found, timestamp in timed_records(batch, limit_bytes=self.limits.expanded_bytes_max)[1]:
+            for found, timestamp in timed_records(batch, limit_bytes=self.expanded_bytes_max)[1]:
                 if found >= self.offset:
                     return timestamp
         except CorruptData:
@@ -95,12 +84,7 @@ class FirstRecordRead:
         return None
 
 
-def plan_first_record(
-    log: PartitionLog,
-    offset: Offset,
-    end_offset: Offset,
-    limits: FirstRecordLimits = FIRST_RECORD_LIMITS,
-) -> FirstRecordRead:
+def plan_first_record(log: PartitionLog, offset: Offset, end_offset: Offset) -> FirstRecordRead:
     """Make the lookup in the segment that holds `offset`."""
     assert log.log_start_offset <= offset < end_offset, "somebody must be able to read there"
-    return FirstRecordRead(log.view(log.segment_holding(offset)), offset, limits)
+    return FirstRecordRead(log.view(log.segment_holding(offset)), offset)

@@ -6,10 +6,10 @@ are selected by the last entry of their time index, batches by their indexes and
 batch is decompressed.
 
 The largest timestamp in a header is a claim of the producer: batches are stored without being decompressed. A
-header that claims more than its records hold makes a lookup decompress a batch in vain, so each lookup has a
-limit (`Budget`). Beyond it the header counts for its batch: the result is then the first offset of the batch.
-No record before it is as new as requested, so a consumer that begins there reads too much and misses nothing.
-Correct headers never come near the limit.
+header that claims more than its records hold makes a lookup decompress a batch in vain, so each lookup has
+limits (`LookupLimits`). Beyond them the header counts for its batch: the result is then the first offset of
+the batch. No record before it is as new as requested, so a consumer that begins there reads too much and
+misses nothing. Correct headers never come near the limits.
 
 Rule 1: a lookup runs in a worker thread in steps, so that other lookups run in between. A step ends when a
         batch was decompressed, or a number of headers was read; no file is open between steps.
@@ -44,10 +44,14 @@ from penstock.types import NO_TIMESTAMP, Offset
 
 
 class LookupLimits(NamedTuple):
-    """Work of a lookup before other code gets to run."""
+    """Work of a lookup before other code gets to run, and in total."""
 
     headers_per_step: int = LOOKUP_HEADERS_PER_STEP
     records_per_turn: int = LOOKUP_RECORDS_PER_TURN
+    records_max: int = LOOKUP_RECORDS_MAX
+    """Records of all batches that one lookup may decompress."""
+    expanded_bytes_max: int = LOOKUP_EXPANDED_BYTES_MAX
+    """Size of these batches when they are decompressed."""
 
 
 LOOKUP_LIMITS: Final = LookupLimits()
@@ -74,14 +78,6 @@ class TimeLookup(NamedTuple):
     segments: Sequence[TimedSegment]
     start_offset: Offset
     end_offset: Offset
-
-
-class Budget:
-    """Records and bytes that one lookup may still decompress."""
-
-    def __init__(self, records: int = LOOKUP_RECORDS_MAX, bytes_max: int = LOOKUP_EXPANDED_BYTES_MAX) -> None:
-        self.records = records
-        self.expanded_bytes = bytes_max
 
 
 class LookupStep(NamedTuple):
@@ -111,15 +107,14 @@ class TimeSearch:
         lookup: TimeLookup,
         timestamp: int | None,
         yield_gil: Callable[[], None],
-        budget: Budget | None = None,
         limits: LookupLimits = LOOKUP_LIMITS,
     ) -> None:
         """`timestamp`: None searches for the newest record."""
         self.segments: Sequence[SegmentView] = [segment.view for segment in lookup.segments]
         self._lookup = lookup
         self._give_way = yield_gil
-        self._budget = budget or Budget()
         self._limits = limits
+        self._records_left, self._bytes_left = limits.records_max, limits.expanded_bytes_max
         self._steps = self._newest() if timestamp is None else self._first_at_or_after(timestamp)
         self._file: File | None = None
         self._headers_left = 0
@@ -297,25 +292,24 @@ class TimeSearch:
     def _records(self, view: SegmentView, claim: _Claim) -> Generator[TimedOffset, None, None]:
         """Records of a batch that are within the log: its first ones may have been deleted.
 
-        Some batches cannot be decompressed, or not within the budget. Their producer sent them so; this is
+        Some batches cannot be decompressed, or not within the limits. Their producer sent them so; this is
         not damage. The header then counts for the batch.
         """
         header, start = claim.header, self._lookup.start_offset
         by_header = TimedOffset(max(header.base_offset, start), header.max_timestamp)
         batch = self._batch(view, claim)
-        budget, records_per_turn = self._budget, self._limits.records_per_turn
         # The checksum is valid here (`_batch`), so an error from here on is what the producer sent.
-        if header.record_count > budget.records:
+        if header.record_count > self._records_left:
             yield by_header
             return
-        budget.records -= header.record_count
+        self._records_left -= header.record_count
         try:
-            size_bytes, timed = timed_records(batch, limit_bytes=budget.expanded_bytes)
-            budget.expanded_bytes -= size_bytes
+            size_bytes, timed = timed_records(batch, limit_bytes=self._bytes_left)
+            self._bytes_left -= size_bytes
             for number, (offset, timestamp) in enumerate(timed, 1):
                 if offset >= start:
                     yield TimedOffset(offset, timestamp)
-                if number % records_per_turn == 0:
+                if number % self._limits.records_per_turn == 0:
                     self._give_way()
         except CorruptData:
             yield by_header

@@ -9,12 +9,17 @@ Rule 2: only data that this process wrote, and that as far as it noticed has sta
         is returned. Data that it found on disk is read where the checksum is validated.
 """
 
-from penstock.limits import LOG_BATCH_STARTS_KEPT
+from collections.abc import Iterator
+
+from penstock.limits import INDEX_INTERVAL_BYTES, LOG_BATCH_STARTS_KEPT
 from penstock.log.reading.cold_reading import BatchesRead
-from penstock.log.reading.header_walk import HeaderWalk
 from penstock.log.segment import Segment
+from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.types import Offset
 
+CHUNK_BYTES = 2 * INDEX_INTERVAL_BYTES
+"""Headers lie between a few hundred bytes and a few kilobytes apart. A chunk usually holds all headers that a
+read passes."""
 # Bare tuples, because one is made for every append and every read.
 BatchStart = tuple[Segment, int]
 """A segment, and the position of a batch in it."""
@@ -89,7 +94,7 @@ def _find(segment: Segment, offset: Offset) -> int | None:
     start = segment.index.position_at_or_before(offset)
     if start < segment.written_from:
         return None  # these headers are not validated yet; a ColdRead validates them
-    for position, header in HeaderWalk(segment, start):
+    for position, header in _headers(segment, start):
         if header.last_offset >= offset:
             return position
     return None
@@ -103,10 +108,28 @@ def _last_boundary(
         segment.index.batch_start_at_or_before(start + bytes_max),
         segment.index.position_at_or_before(Offset(end_offset - 1)),
     )
-    walk = HeaderWalk(segment, max(near, start))
-    for position, header in walk:
+    end = max(near, start)
+    for position, header in _headers(segment, end):
         must_have = at_least_one and position == start
         too_much = position + header.size > start + bytes_max and not must_have
         if header.base_offset >= end_offset or too_much:
             return position, header.base_offset
-    return (walk.position, segment_end) if walk.is_complete else None
+        end = position + header.size
+    return (end, segment_end) if end >= segment.size_bytes else None
+
+
+def _headers(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield positions and headers from a batch boundary to the end of the segment. Ends early where the bytes
+    are not in the page cache.
+    """
+    chunk, chunk_at = b"", position
+    while position < segment.size_bytes:
+        if position + HEADER_BYTES > chunk_at + len(chunk):
+            found = segment.file.read_cached(position, min(CHUNK_BYTES, segment.size_bytes - position))
+            if found is None:
+                segment.mark_evicted()
+                return
+            chunk, chunk_at = found, position
+        header = parse_header(chunk, position - chunk_at)
+        yield position, header
+        position += header.size

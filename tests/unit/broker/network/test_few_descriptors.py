@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.broker import BROKER_LIMITS, BrokerLimits, Environment, RunningBroker, running_broker
-from penstock.broker.storage.checkpoints import CheckpointLimits
 from penstock.broker.storage.partition_storage import StorageLimits
 from penstock.config.sources import load
 from penstock.host.disk import TooManyOpenFiles
@@ -47,7 +46,7 @@ class FewFiles(CountingDisk):
 
 def checkpoints_every(interval_ms: int) -> BrokerLimits:
     """And whatever is due is noticed at once."""
-    return BrokerLimits(storage=StorageLimits(tick_ms=5, checkpoints=CheckpointLimits(interval_ms)))
+    return BrokerLimits(storage=StorageLimits(tick_ms=5, checkpoint_ms=interval_ms))
 
 
 @asynccontextmanager
@@ -121,7 +120,7 @@ async def test_a_segment_begun_by_retention_keeps_no_file_open(tmp_path: Path) -
 
 
 async def test_files_of_idle_partitions_are_closed_a_few_in_each_turn_of_the_loop(tmp_path: Path) -> None:
-    limits = BrokerLimits(storage=StorageLimits(checkpoints=CheckpointLimits(partitions_at_once=5)))
+    limits = BrokerLimits(storage=StorageLimits(partitions_at_once=5))
     disk = CountingDisk()
     async with broker_on(disk, tmp_path, limits=limits) as broker:
         partitions = list(broker.storage.partitions)

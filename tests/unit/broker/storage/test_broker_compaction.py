@@ -24,7 +24,6 @@ from penstock.limits import MIB
 from penstock.log.compaction.cleanable import LogToClean
 from penstock.log.compaction.cleaner import clean
 from penstock.log.compaction.cleaning_job import CleanerFailed, CleaningJob, CleaningResult, CleaningStep
-from penstock.log.truncation import truncate_to
 from penstock.observability.logs import StreamLog
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, split_batches
 from penstock.protocol.messages.fetch import FetchPartition
@@ -32,6 +31,7 @@ from penstock.protocol.records import Record, build_batch, iterate
 from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
+from tests.unit.log.log_support import truncate_to
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(MIB), "min.cleanable.dirty.ratio": "0.1"}
 CHECKPOINT = "cleaner-offset-checkpoint"
@@ -200,7 +200,7 @@ async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and
             assert await broker.compaction.clean_dirtiest() == bad.name
             assert begun(cleaner, "bad") == before + 1
         assert (broker.compaction.failures, broker.compaction.cleanings) == (9, 1)
-        assert broker.compaction.postponed_cleanings[bad].reason == str(failure)
+        assert broker.compaction.postponed_cleanings[bad.log].reason == str(failure)
         assert said.getvalue().count("compaction.postponed") == 1
         cleaner.meanwhile = None
         clock.pass_time(600_000)
@@ -370,19 +370,6 @@ async def test_another_copy_of_a_log_is_not_believed_to_be_clean(tmp_path: Path)
             while await broker.compaction.clean_dirtiest():
                 pass
         assert b"K" not in values(partition)
-
-
-async def test_the_note_of_an_earlier_version_is_removed_and_not_believed(tmp_path: Path) -> None:
-    async with broker_with(tmp_path) as broker:
-        partition = await make(broker, "t")
-        await fill(broker, partition, 3)
-        row = f"1\n1\nt 0 {partition.log.active.base_offset} {partition.topic_id.hex()}\n"
-    (tmp_path / LOGS / CHECKPOINT).write_text(row)
-    async with broker_with(tmp_path) as broker:
-        assert not (tmp_path / LOGS / CHECKPOINT).exists()
-        broker.compaction.cleaner = cleaner = InlineCleaner(broker)
-        assert await broker.compaction.clean_dirtiest() == TopicPartition("t", 0)
-        assert cleaner.jobs[0].first_dirty_offset == 0
 
 
 async def test_a_log_truncated_while_its_cleaning_ends_is_not_called_clean(tmp_path: Path) -> None:

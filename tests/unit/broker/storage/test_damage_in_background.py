@@ -9,6 +9,7 @@ from penstock.broker.broker import RunningBroker
 from penstock.errors import CorruptData
 from penstock.limits import MIB
 from penstock.log.compaction.cleaning_job import CleaningJob
+from penstock.log.file_uses import FileUse
 from penstock.log.segment import Segment
 from penstock.replication.partition import Partition
 from tests.unit.broker.storage.test_broker_compaction import (
@@ -59,12 +60,12 @@ async def test_what_the_cleaner_meets_in_a_log_that_is_being_cut_is_no_damage(tm
         broker.compaction.cleaner = cleaner = InlineCleaner(broker)
 
         async def cut(_: CleaningJob) -> None:
-            partition.log.is_truncating = True
+            partition.log.file_uses.begin(FileUse.TRUNCATION)
             raise CorruptData("a batch of which half is there")
 
         cleaner.meanwhile = cut
         await broker.compaction.clean_dirtiest()
-        partition.log.is_truncating = False
+        partition.log.file_uses.end(FileUse.TRUNCATION)
         assert (partition.offline, broker.compaction.failures) == (None, 0)
 
 
@@ -112,7 +113,7 @@ async def test_a_look_at_times_beside_a_log_that_changes_finds_no_damage(
 
         def changed(segment: Segment) -> int:
             if change == "is cut":
-                log.is_truncating = True
+                log.file_uses.begin(FileUse.TRUNCATION)
             else:
                 log.drop_segments(1)
             raise CorruptData("bytes that are being written")
@@ -120,4 +121,4 @@ async def test_a_look_at_times_beside_a_log_that_changes_finds_no_damage(
         monkeypatch.setattr(Segment, "newest_timestamp", property(changed))
         await look(broker, partition)
         assert partition.offline is None
-        log.is_truncating = False
+        log.file_uses.end(FileUse.TRUNCATION)

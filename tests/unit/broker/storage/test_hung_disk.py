@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from penstock.broker.broker import BrokerLimits, Environment, RunningBroker, running_broker
-from penstock.broker.storage.checkpoints import CheckpointLimits
 from penstock.broker.storage.partition_storage import StorageLimits
 from penstock.config.sources import load
 from penstock.errors import ErrorCode
@@ -19,7 +18,7 @@ from tests.unit.broker.storage.test_partition_storage import NOW_MS, batch, make
 from tests.unit.broker.waiting import until
 
 SECONDS_MAX = 10
-DUE_AT_ONCE = BrokerLimits(storage=StorageLimits(tick_ms=5, checkpoints=CheckpointLimits(interval_ms=0)))
+DUE_AT_ONCE = BrokerLimits(storage=StorageLimits(tick_ms=5, checkpoint_ms=0))
 
 
 class HangingDisk(OsDisk):

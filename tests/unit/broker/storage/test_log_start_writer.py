@@ -2,19 +2,20 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.broker import Environment, RunningBroker, running_broker
-from penstock.broker.storage.log_start_writer import LogStartWriter, NewStart
+from penstock.broker.storage.log_start_writer import LogStartWriter
 from penstock.config.sources import load
 from penstock.controller.topics import delete_topic
 from penstock.errors import ErrorCode, StorageFailed, StorageFull
 from penstock.host.disk import File, SmallFile
 from penstock.host.os_disk import OsDisk
 from penstock.log.data_directory import RESERVE_FILE
+from penstock.log.file_uses import FileUse
 from penstock.log.partition_log import PartitionLog
 from penstock.log.recovery import open_log
 from penstock.observability.logs import NullLog
@@ -22,7 +23,7 @@ from penstock.replication.partition import Partition
 from penstock.types import Offset
 from tests.unit.broker.storage.test_partition_storage import NOW_MS, batch, make_topic
 from tests.unit.broker.waiting import until
-from tests.unit.log.log_support import append, flush, new_disk, new_log
+from tests.unit.log.log_support import FOLDER, SETTINGS, append, flush, new_disk
 
 
 class Disk:
@@ -47,9 +48,7 @@ class Disk:
 
     def log(self) -> PartitionLog:
         """With ten records."""
-        log = new_log(new_disk())
-        log.folder = f"{log.folder}{len(self.logs)}"
-        log.segments[0].folder = log.folder
+        log = PartitionLog(new_disk(), f"{FOLDER}{len(self.logs)}", SETTINGS)
         for _ in range(10):
             append(log, [b"x"])
         flush(log)
@@ -72,12 +71,12 @@ async def test_starts_that_moved_together_are_stored_together() -> None:
     for log in logs:
         log.advance_start(Offset(4))
         disk.starts.request(log)
-        assert log.is_busy, "a truncation would replace the start file"
+        assert not log.may_truncate, "a truncation would replace the start file"
     await until_stored(disk)
     task.cancel()
     assert disk.calls == [20, 5]
     assert [on_disk(log) for log in logs] == [4] * 25
-    assert not any(log.is_busy for log in logs)
+    assert all(log.may_truncate for log in logs)
 
 
 async def test_a_start_that_moves_on_while_it_is_stored_is_stored_again() -> None:
@@ -102,7 +101,7 @@ async def test_a_start_that_found_no_room_is_stored_when_there_is_some() -> None
     disk.starts.request(log)
     task = asyncio.ensure_future(disk.starts.run())
     await until(lambda: bool(disk.calls), seconds_max=10)
-    assert not log.is_busy, "a truncation may make room"
+    assert log.may_truncate, "a truncation may make room"
     disk.is_full = False
     await until_stored(disk)
     task.cancel()
@@ -113,7 +112,7 @@ async def test_of_two_starts_that_are_stored_at_once_the_later_one_stays() -> No
     disk = Disk()
     log = disk.log()
     disk.may_store.clear()
-    both = asyncio.gather(*(disk.starts.store([NewStart(log, Offset(offset))]) for offset in (8, 5)))
+    both = asyncio.gather(*(disk.starts.store({log: Offset(offset)}) for offset in (8, 5)))
     await asyncio.sleep(0.01)
     disk.may_store.set()
     await both
@@ -124,7 +123,7 @@ async def test_nothing_is_stored_of_a_log_that_is_closed() -> None:
     disk = Disk()
     log = disk.log()
     log.close()
-    await disk.starts.store([NewStart(log, Offset(5))])
+    await disk.starts.store({log: Offset(5)})
     assert disk.calls == []
 
 
@@ -244,7 +243,7 @@ async def test_a_partition_that_goes_while_starts_are_stored_keeps_no_other_one(
         gone, stays = await several(broker, 2)
         store = broker.storage.starts.store
 
-        async def storing(starts: Sequence[NewStart]) -> None:
+        async def storing(starts: Mapping[PartitionLog, Offset]) -> None:
             await store(starts)
             gone.go_offline("its topic was deleted", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
@@ -304,5 +303,5 @@ async def test_a_start_that_needs_the_reserve_is_not_stored_after_its_folder_was
         await until(lambda: partition.log.is_closed, seconds_max=10)
         disk.may_go_on.set()
         await deletion
-        await until(lambda: not partition.log.is_storing_start, seconds_max=10)
+        await until(lambda: FileUse.START_FILE not in partition.log.file_uses, seconds_max=10)
         assert (storage.partitions.failure, reserve.exists()) == (None, False)

@@ -278,6 +278,25 @@ async def test_a_checkpoint_that_is_cut_short_is_made_up_for(tmp_path: Path) -> 
     assert (folder / f"{1:020d}.snapshot").exists()
 
 
+class BrokenSnapshots(OsDisk):
+    def store(self, writes: Sequence[SmallFile]) -> None:
+        if any(write.path.endswith(".snapshot") for write in writes):
+            raise StorageFailed("cannot sync")
+        super().store(writes)
+
+
+async def test_a_checkpoint_that_the_disk_failed_is_no_longer_under_way(tmp_path: Path) -> None:
+    config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})
+    async with running_broker(config, Environment(disk=BrokenSnapshots())) as broker:
+        await make_topic(broker, 1)
+        (partition,) = broker.storage.partitions
+        partition.append(memoryview(batch(b"x")), NOW_MS)
+        for _ in range(2):
+            with pytest.raises(StorageFailed):
+                await broker.storage.checkpoints.run([partition])
+            assert partition.log.may_truncate
+
+
 async def test_producers_of_all_partitions_together_are_bounded(tmp_path: Path) -> None:
     limits = BrokerLimits(storage=StorageLimits(producers=ProducerLimits(total_max=10)))
     config = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"})

@@ -14,6 +14,7 @@ from penstock.broker.broker import Environment, running_broker
 from penstock.broker.storage.cleaner_process import ProcessCleaner
 from penstock.config.sources import load
 from penstock.host.child_process import ChildDied
+from penstock.log.compaction.batch_filter import DeleteHorizons
 from penstock.log.compaction.cleanable import SegmentGroupLimits
 from penstock.log.compaction.cleaning_job import CleanerFailed, CleaningJob
 from penstock.types import Offset
@@ -25,9 +26,7 @@ JOB = CleaningJob(
     segments=[],
     first_dirty_offset=Offset(0),
     sequences_at=[],
-    now_ms=0,
-    trusted_ms=0,
-    delete_retention_ms=0,
+    horizons=DeleteHorizons(0, 0, 0),
     memory_bytes=1,
     limits=SegmentGroupLimits(1, 1, 1, 1),
 )

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.limits import DECOMPRESSED_BYTES_MAX, LONG_MAX
+from penstock.log.compaction.batch_filter import DeleteHorizons
 from penstock.log.compaction.cleanable import CleaningPolicy, LogToClean, measure_log_to_clean
 from penstock.log.compaction.cleaner import clean
 from penstock.log.compaction.cleaning_job import CleaningJob, CleaningResult, Replacement
-from penstock.log.compaction.cleaning_plan import CleaningSetup, job_for, safe_end, segment_ages
+from penstock.log.compaction.cleaning_plan import job_for, safe_end, segment_facts
 from penstock.log.compaction.swap import commit_swap, complete_swap, replaced_segments, swap_in
 from penstock.log.partition_log import PartitionLog
 from penstock.protocol import records
@@ -46,8 +47,8 @@ def read_records(batch: bytes) -> list[Record]:
 
 def dirt_of(log: PartitionLog, clean_to: int | None = None) -> LogToClean:
     checkpoint = None if clean_to is None else Offset(clean_to)
-    ages = segment_ages(log, ALWAYS)
-    return measure_log_to_clean(ages, checkpoint, safe_end(log, log.log_end_offset), ALWAYS, NOW_MS)
+    facts = segment_facts(log, ALWAYS)
+    return measure_log_to_clean(facts, checkpoint, safe_end(log, log.log_end_offset), ALWAYS, NOW_MS)
 
 
 def job_of(
@@ -60,8 +61,8 @@ def job_of(
     memory_bytes: int = PLENTY_BYTES,
 ) -> CleaningJob:
     trusted = now_ms if trusted_ms is None else trusted_ms
-    setup = CleaningSetup(now_ms, trusted, delete_retention_ms, memory_bytes)
-    return job_for(log, dirt_of(log, clean_to), setup)
+    horizons = DeleteHorizons(now_ms, trusted, delete_retention_ms)
+    return job_for(log, dirt_of(log, clean_to), horizons, memory_bytes=memory_bytes)
 
 
 def compact(log: PartitionLog, job: CleaningJob) -> CleaningResult:

@@ -5,10 +5,18 @@ import pytest
 from penstock.host.disk import SmallFile
 from penstock.log.compaction.cleaner_offsets import FILE_NAME, cleaner_offset_file
 from penstock.log.partition_log import PartitionLog
-from penstock.log.truncation import truncate_fully_and_start_at, truncate_to
 from penstock.sim.disk import Mount
 from penstock.types import Offset
-from tests.unit.log.log_support import FOLDER, append, checkpoint, new_disk, new_log, reopened
+from tests.unit.log.log_support import (
+    FOLDER,
+    append,
+    checkpoint,
+    new_disk,
+    new_log,
+    reopened,
+    truncate_fully_and_start_at,
+    truncate_to,
+)
 
 PATH = f"{FOLDER}/{FILE_NAME}"
 END, CLEAN_TO = 20, 12

@@ -6,7 +6,6 @@ from penstock.limits import LONG_MAX, SEGMENT_OFFSETS_MAX
 from penstock.log.compaction.cleanable import (
     CleaningPolicy,
     LogToClean,
-    SegmentAge,
     SegmentGroupLimits,
     SegmentToClean,
     group_segments,
@@ -15,6 +14,7 @@ from penstock.log.compaction.cleanable import (
     must_roll,
     ranked,
 )
+from penstock.log.retention import SegmentFacts
 from penstock.types import NO_TIMESTAMP, Offset
 
 NOW_MS = 1_700_000_000_000
@@ -24,13 +24,13 @@ LIMITS = SegmentGroupLimits(
 )
 
 
-def ages(*newest: int) -> list[SegmentAge]:
+def ages(*newest: int) -> list[SegmentFacts]:
     """Segments of ten offsets and a hundred bytes, and an active one of five offsets behind them."""
     sealed = [
-        SegmentAge(Offset(10 * n), Offset(10 * n + 10), 100, time, time) for n, time in enumerate(newest)
+        SegmentFacts(Offset(10 * n), Offset(10 * n + 10), 100, time, time) for n, time in enumerate(newest)
     ]
     base = 10 * len(sealed)
-    return [*sealed, SegmentAge(Offset(base), Offset(base + 5), 50, NO_TIMESTAMP, NO_TIMESTAMP)]
+    return [*sealed, SegmentFacts(Offset(base), Offset(base + 5), 50, NO_TIMESTAMP)]
 
 
 def log_to_clean(
@@ -95,11 +95,11 @@ def test_nothing_dirty_is_never_worth_cleaning() -> None:
 
 def test_the_segment_being_written_is_closed_when_a_record_in_it_has_waited_too_long() -> None:
     policy = POLICY._replace(lag_ms_max=60)
-    active = SegmentAge(Offset(0), Offset(5), 50, NOW_MS - 61, NO_TIMESTAMP)
-    assert must_roll(active, policy, NOW_MS)
-    assert not must_roll(active, policy, NOW_MS - 1)
-    assert not must_roll(active, POLICY, NOW_MS)
-    assert not must_roll(active._replace(size_bytes=0), policy, NOW_MS)
+    first = NOW_MS - 61
+    assert must_roll(first, policy, NOW_MS)
+    assert not must_roll(first, policy, NOW_MS - 1)
+    assert not must_roll(first, POLICY, NOW_MS)
+    assert not must_roll(None, policy, NOW_MS), "nothing is in it"
 
 
 def test_the_dirtiest_log_comes_first_and_an_overdue_one_before_it() -> None:

@@ -1,17 +1,23 @@
 """When the first record at or after an offset was written."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.log.partition_log import PartitionLog
-from penstock.log.reading.first_record_time import FIRST_RECORD_LIMITS, FirstRecordLimits, plan_first_record
+from penstock.log.reading.first_record_time import plan_first_record
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, with_log_append_time
 from penstock.protocol.compression import Codec
 from penstock.types import LeaderEpoch, Offset
 from tests.unit.log.log_support import NOW_MS, append, batch_of, flush, new_disk, new_log
 
 
-def time_at(log: PartitionLog, offset: int, limits: FirstRecordLimits = FIRST_RECORD_LIMITS) -> int | None:
-    return plan_first_record(log, Offset(offset), log.log_end_offset, limits).run().timestamp_ms
+def time_at(
+    log: PartitionLog, offset: int, records_max: int = 1_000, expanded_bytes_max: int = 1_000_000
+) -> int | None:
+    read = plan_first_record(log, Offset(offset), log.log_end_offset)
+    read = replace(read, records_max=records_max, expanded_bytes_max=expanded_bytes_max)
+    return read.run().timestamp_ms
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -53,8 +59,8 @@ def test_a_batch_too_large_to_be_opened_answers_with_its_header() -> None:
     append(log, [b"a", b"b" * 100, b"c"], [NOW_MS, NOW_MS + 5_000, NOW_MS + 9_000], codec=Codec.ZSTD)
     flush(log)
     assert time_at(log, 1) == NOW_MS + 5_000
-    assert time_at(log, 1, FirstRecordLimits(records_max=2)) == NOW_MS + 9_000
-    assert time_at(log, 1, FirstRecordLimits(expanded_bytes_max=100)) == NOW_MS + 9_000
+    assert time_at(log, 1, records_max=2) == NOW_MS + 9_000
+    assert time_at(log, 1, expanded_bytes_max=100) == NOW_MS + 9_000
 
 
 def test_a_batch_that_cannot_be_opened_answers_with_its_header() -> None:

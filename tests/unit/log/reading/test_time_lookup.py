@@ -9,7 +9,6 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.reading import time_lookup
 from penstock.log.reading.time_lookup import (
     LOOKUP_LIMITS,
-    Budget,
     LookupLimits,
     TimedOffset,
     TimedSegment,
@@ -43,10 +42,9 @@ def searched(search: TimeSearch) -> tuple[TimedOffset | None, int]:
 def search(
     log: PartitionLog,
     timestamp: int | None,
-    budget: Budget | None = None,
     limits: LookupLimits = LOOKUP_LIMITS,
 ) -> TimeSearch:
-    return TimeSearch(lookup_in(log), timestamp, lambda: None, budget, limits)
+    return TimeSearch(lookup_in(log), timestamp, lambda: None, limits)
 
 
 def append_claiming(log: PartitionLog, claimed: int, values: Sequence[bytes]) -> Offset:
@@ -137,7 +135,7 @@ def test_headers_that_claim_too_much_are_opened_within_a_budget(opened: list[int
     assert len(opened) == 10
     opened.clear()
 
-    found, _ = searched(search(log, LATER, Budget(records=12)))
+    found, _ = searched(search(log, LATER, LookupLimits(records_max=12)))
 
     assert opened == [0, 5]
     assert found == (10, LATER), "all before it is older, so nothing is missed"
@@ -147,7 +145,7 @@ def test_what_is_opened_is_bounded_by_what_it_expands_to(opened: list[int]) -> N
     log = new_log(new_disk())
     for _ in range(4):
         append_claiming(log, LATER, [bytes(1_000)])
-    found, _ = searched(search(log, LATER, Budget(bytes_max=2_500)))
+    found, _ = searched(search(log, LATER, LookupLimits(expanded_bytes_max=2_500)))
     assert opened == [0, 1, 2]
     assert found == (2, LATER)
 
@@ -155,8 +153,8 @@ def test_what_is_opened_is_bounded_by_what_it_expands_to(opened: list[int]) -> N
 def test_a_batch_with_more_records_than_may_be_opened_answers_by_its_header(opened: list[int]) -> None:
     log = new_log(new_disk())
     append_claiming(log, LATER, [b"x"] * 20)
-    assert searched(search(log, NOW_MS, Budget(records=19)))[0] == (0, LATER)
-    assert searched(search(log, None, Budget(records=19)))[0] == (0, LATER)
+    assert searched(search(log, NOW_MS, LookupLimits(records_max=19)))[0] == (0, LATER)
+    assert searched(search(log, None, LookupLimits(records_max=19)))[0] == (0, LATER)
     assert opened == []
 
 
@@ -174,7 +172,7 @@ def test_a_lookup_stops_for_others_after_some_headers() -> None:
     append_claiming(log, LATER, [b"old"])
     for _ in range(30):
         append(log, [b"x"], [NOW_MS])
-    found, steps = searched(search(log, LATER - 1, limits=LookupLimits(headers_per_step=5)))
+    found, steps = searched(search(log, LATER - 1, LookupLimits(headers_per_step=5)))
     assert found is None
     assert steps > 6
 
@@ -185,7 +183,7 @@ def test_no_file_is_open_between_steps() -> None:
     log.close_files()
     assert disk.open_files == 0
     for timestamp in (NOW_MS + 303, None):
-        running, steps = search(log, timestamp, limits=LookupLimits(headers_per_step=1)), 1
+        running, steps = search(log, timestamp, LookupLimits(headers_per_step=1)), 1
         while not running.run().is_done:
             assert disk.open_files == 0
             steps += 1
@@ -218,7 +216,7 @@ def test_damage_is_found_though_the_budget_is_spent() -> None:
     size = log.active.size_bytes
     log.active.file.write(size - 1, b"\xff")
     with pytest.raises(CorruptData, match="checksum"):
-        search(log, LATER, Budget(records=1)).run()
+        search(log, LATER, LookupLimits(records_max=1)).run()
 
 
 def test_what_compaction_removed_is_not_the_newest(opened: list[int]) -> None:

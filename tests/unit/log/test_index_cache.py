@@ -1,12 +1,12 @@
 """Indexes in memory stay within their size, whoever reads."""
 
-from penstock.log.index.index_cache import IndexCache
 from penstock.log.index.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.index.time_index import TimeIndex
 from penstock.log.reading.cold_reading import Indexes
 from penstock.log.segment import Segment
+from penstock.log.shared_resources import IndexCache
 from penstock.types import Offset
 from tests.unit.log.log_support import new_disk
 
@@ -22,6 +22,7 @@ def sealed(number: int) -> Segment:
     for entry in range(ENTRIES):
         by_offset.add(Offset(base + entry), entry)
         by_time.add(entry, Offset(base + entry))
+    by_offset.stored_entries = by_time.stored_entries = ENTRIES
     segment.install_indexes(Indexes(by_offset, by_time))
     return segment
 

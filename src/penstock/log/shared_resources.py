@@ -1,7 +1,14 @@
-"""Open files of all logs, limited in number: the file open for the longest time is closed first.
+"""Resources that all logs of a broker share, each limited in number or size.
 
-The order is that of opening, not of use: this costs an append or a read nothing. A file in use that is closed
-is opened again by its next use, at most once in as many openings as files may be open.
+Its settings limit a single log; these resources limit thousands of logs together.
+
+    IndexCache    indexes of sealed segments; the least recently used are evicted first. A reader of old data
+                  needs the index of each segment it passes, about 5 MB for a gigabyte of log. The indexes are
+                  on disk and can be read again, so unused ones need not stay in memory.
+    OpenFiles     open files; the file open for the longest time is closed first. The order is that of
+                  opening, not of use: this costs an append or a read nothing. A file in use that is closed is
+                  opened again by its next use, at most once in as many openings as files may be open.
+    producers     idempotent producers (log/producer_state.py)
 
 Rule 1: a file that must be synced stays open, and so does one that is being synced. A descriptor that is
         opened later gets no report of a failed writeback that the kernel noted for this one.
@@ -11,13 +18,48 @@ Rule 2: space is made before a file is opened. Where all open files must stay op
 """
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.host.disk import Disk, File, TooManyOpenFiles
+from penstock.limits import INDEX_BYTES_KEPT_MAX
+from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits, ProducerRegistry
 from penstock.log.segment import Segment
 
 CLOSED_WHEN_SHORT: Final = 16
 """Files to close when the process has no descriptor left: one for this open, the rest for other users."""
+
+
+class IndexCache:
+    """Cached indexes of one broker."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_segments")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        # In order of last use, each segment with the size it was counted with.
+        self._segments: dict[Segment, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def keep(self, segment: Segment) -> None:
+        """Count the indexes of a sealed segment, which were loaded, used, or just written to disk."""
+        self.drop(segment)
+        if not segment.has_index:
+            return
+        self._segments[segment] = segment.index_bytes
+        self._bytes += segment.index_bytes
+        # The segment just added stays, however large its indexes are: its reader is using them.
+        while self._bytes > self._bytes_max and len(self._segments) > 1:
+            oldest = next(iter(self._segments))
+            self.drop(oldest)
+            if oldest.has_index and oldest.indexes_stored:
+                oldest.forget_indexes()
+
+    def drop(self, segment: Segment) -> None:
+        """Stop counting a segment, because it was removed or is about to be counted again."""
+        self._bytes -= self._segments.pop(segment, 0)
 
 
 class OpenFiles:
@@ -77,3 +119,17 @@ class OpenFiles:
         self.unsynced_new_files -= new_partition_files
         self.synced_new_files += new_partition_files
         self._all_unsynced = False
+
+
+class SharedLogResources(NamedTuple):
+    """Index cache, open files and producers of all logs."""
+
+    indexes: IndexCache
+    files: OpenFiles
+    producers: ProducerRegistry
+
+    @classmethod
+    def on(cls, disk: Disk, producers: ProducerLimits = PRODUCER_LIMITS) -> "SharedLogResources":
+        return cls(
+            IndexCache(INDEX_BYTES_KEPT_MAX), OpenFiles(disk.open_files_max), ProducerRegistry(producers)
+        )
