@@ -30,6 +30,7 @@ class Block(NamedTuple):
     """A fenced block of code."""
 
     line: int
+    indent: int
     language: str
     code: str
 
@@ -42,11 +43,11 @@ def blocks(text: str) -> Iterator[Block]:
     for found in FENCE.finditer(text):
         indent, _, language, code = found.groups()
         code = "".join(line.removeprefix(indent) for line in code.splitlines(keepends=True))
-        yield Block(_line(text, found.start()), language, code)
+        yield Block(_line(text, found.start()), len(indent), language, code)
 
 
 def anchors(text: str) -> set[str]:
-    return {slug(heading[1]) for heading in HEADING.finditer(_without_blocks(text))}
+    return {slug(heading[1]) for heading in HEADING.finditer(without_blocks(text))}
 
 
 def slug(heading: str, separator: str = "-") -> str:
@@ -57,7 +58,7 @@ def slug(heading: str, separator: str = "-") -> str:
 
 def links(text: str) -> Iterator[Link]:
     """Links to files and headings of this repository."""
-    prose = CODE_SPAN.sub(_blank, _without_blocks(text))
+    prose = CODE_SPAN.sub(_blank, without_blocks(text))
     for pattern in (INLINE_LINK, REFERENCE):
         for found in pattern.finditer(prose):
             if not re.match(r"[a-z]+:", found[1]):
@@ -65,7 +66,7 @@ def links(text: str) -> Iterator[Link]:
                 yield Link(_line(prose, found.start()), path, anchor)
 
 
-def _without_blocks(text: str) -> str:
+def without_blocks(text: str) -> str:
     return FENCE.sub(_blank, text)
 
 

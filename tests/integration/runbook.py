@@ -46,7 +46,8 @@ def commands_of(page: Path, heading: str) -> list[str]:
 
 
 class Reader:
-    def __init__(self, folder: Path, *, with_etcd: bool = True) -> None:
+    def __init__(self, folder: Path, *, with_etcd: bool = True, seconds_max: float = SECONDS_MAX) -> None:
+        self._seconds_max = seconds_max
         self._folder = folder
         self._terminals: list[subprocess.Popen[bytes]] = []
         self._ports = {
@@ -90,6 +91,10 @@ class Reader:
         else:
             self._run(command)
 
+    def put(self, port: int, *, for_port: int) -> None:
+        """Another port that only the page has."""
+        self._ports[str(for_port)] = str(port)
+
     def save(self, name: str, code: str) -> None:
         """A file that the page tells the reader to write."""
         (self._folder / name).write_text(self._on_free_ports(code))
@@ -106,11 +111,11 @@ class Reader:
         return self._terminals.pop().communicate(timeout=SECONDS_MAX)[0].decode()
 
     def _on_free_ports(self, text: str) -> str:
-        return re.sub(r"\b\d{4}\b", lambda found: self._ports.get(found[0], found[0]), text)
+        return re.sub(r"\b\d{4,5}\b", lambda found: self._ports.get(found[0], found[0]), text)
 
     def _run(self, command: str) -> str:
         process = self._started(f"set -o pipefail; {command}")
-        self.output = process.communicate(timeout=SECONDS_MAX)[0].decode()
+        self.output = process.communicate(timeout=self._seconds_max)[0].decode()
         assert process.returncode == 0, f"{command}\n{self.output}"
         return self.output
 

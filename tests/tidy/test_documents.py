@@ -10,6 +10,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,14 @@ from typer.core import TyperGroup
 from penstock.cli.client_app import app
 from penstock.cli.server.serve_options import parser as serve_parser
 from penstock.errors import ConfigError
-from tools.documents import ROOT, Block, anchors, blocks, links, pages, slug
+from tools.documents import ROOT, Block, anchors, blocks, links, pages, slug, without_blocks
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Of the click that typer brings; typer itself exports only kinds of it."""
 every_page = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 SHELL_LANGUAGES = {"", "console", "sh", "text"}
 CODE_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"])*\"")
 MAKE = re.compile(r"(?:^|\s)make ((?:[A-Z]+=\S+ )*)([a-z][a-z-]*)")
 
 
@@ -65,6 +67,28 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 
 @every_page
+def test_what_belongs_to_an_item_of_a_list_is_a_part_of_it_in_the_site_too(page: Path) -> None:
+    """Git hosts make do with three spaces or two; the Markdown of the site needs four for each level."""
+    text = page.read_text()
+    indents = {block.line: block.indent for block in blocks(text)}
+    for number, (before, line) in enumerate(pairwise(without_blocks(text).splitlines()), 2):
+        if line.strip() and (not before.strip() or re.match(r" +([-*]|\d+\.) ", line)):
+            indents[number] = len(line) - len(line.lstrip())
+    assert {number: indent for number, indent in indents.items() if indent % 4} == {}
+
+
+@every_page
+def test_files_of_the_code_base_that_a_page_names_exist(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        return
+    named = {
+        span for span in CODE_SPAN.findall(page.read_text()) if re.fullmatch(r"[\w.-]+(/[\w.-]+)+\.py", span)
+    }
+    roots = (ROOT / "src" / "penstock", ROOT, page.parent)
+    assert sorted(name for name in named if not any((root / name).exists() for root in roots)) == []
+
+
+@every_page
 def test_targets_of_make_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
@@ -86,7 +110,7 @@ def test_the_site_shows_every_page() -> None:
 
 def test_mistakes_in_a_page_are_found() -> None:
     page = """[a](b.md#c) `[not](one.md)`\n\n## Add an `API`: how?\n\n```console
-$ cat x | penstock produce orders --key 7 > y   # a comment
+$ cat x | penstock produce orders --key '7|' > y   # a comment
 7 records
 $ for i in 1 2; do .venv/bin/penstock topic creat a; done
 ```
@@ -95,7 +119,7 @@ $ for i in 1 2; do .venv/bin/penstock topic creat a; done
     assert anchors(page) == {slug("Add an `API`: how?")} == {"add-an-api-how"}
     (block,) = blocks(page)
     first, second = [words for line in typed_lines(block) for words in penstock_commands(line)]
-    assert first == ["produce", "orders", "--key", "7"]
+    assert first == ["produce", "orders", "--key", "7_"]
     parse(first)
     with pytest.raises(AssertionError, match="no command creat"):
         parse(second)
@@ -118,7 +142,8 @@ def typed_lines(block: Block) -> Iterator[str]:
 
 def penstock_commands(line: str) -> Iterator[list[str]]:
     """Arguments of each `penstock` of a line, which may be a pipe or a loop."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    quoted_operators_away = QUOTED.sub(lambda quoted: re.sub(r"[();<>|&]", "_", quoted[0]), line)
+    lexer = shlex.shlex(quoted_operators_away, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []
     for word in [*lexer, ";"]:
