@@ -23,7 +23,7 @@ MAKE_VENV := $(PYTHON) -m venv $(VENV)
 INSTALL   := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help serve cluster demo setup test test-fast check format bench bench-spark kills sim mutants faults fuzz differential compat clean
+.PHONY: help serve cluster demo setup test test-fast check format bench bench-spark kills sim mutants faults fuzz differential compat docs clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ $(VENV)/.tests: $(VENV)/.broker
 $(VENV)/.fuzz: $(VENV)/.tests
 	@echo "installing what fuzzing needs into $(VENV)" >&2
 	@$(INSTALL) --editable '.[fuzz,spark,test]'
+	@touch $@
+	@echo "installed" >&2
+
+$(VENV)/.docs: $(VENV)/.broker
+	@echo "installing what the site of the documentation needs into $(VENV)" >&2
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@
 	@echo "installed" >&2
 
@@ -128,5 +134,9 @@ compat: setup
 fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m tools.fuzz --target "$(TARGET)" --seconds $(SECONDS) $(ARGS)
 
+#   make docs     build the site of the documentation into build/docs (ARGS=serve: show it at http://127.0.0.1:8000)
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs $(or $(ARGS),build --strict)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,10 +1,12 @@
 """Types the commands of a page as a reader would: each line after a `$`, one after the other.
 
-    # in a terminal of its own    it is started, and the next line is typed when it says that it is ready
+    # in a terminal of its own    it is started, and the next line is typed when it says that it is ready, if
+                                  it is a server
     # until IN SYNC shows all ... it is typed again until it does
     kill ...                      the next line is typed when the process has ended
 
-Rule 1: what is typed is what the page says, but for the numbers of ports, of which others take their place.
+Rule 1: what is typed is what the page says, but for the numbers of ports, of which others take their place,
+        also where a command has the usual ports by default.
 Rule 2: what was started here is ended here, however the test ends.
 """
 
@@ -29,6 +31,10 @@ BLOCK = re.compile(r"^ *```console\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 IN_OWN_TERMINAL = "# in a terminal of its own"
 UNTIL_IN_SYNC = "# until IN SYNC shows all of REPLICAS"
 KAFKA, HTTP, ETCD = (9092, 4), (8080, 4), (2379, 2)
+PORTS_BY_DEFAULT = {
+    "penstock serve": "--kafka 127.0.0.1:9092 --http 127.0.0.1:8080",
+    "penstock cluster up": "--kafka-port 9092 --http-port 8080",
+}
 
 
 def commands_of(page: Path, heading: str) -> list[str]:
@@ -40,7 +46,8 @@ def commands_of(page: Path, heading: str) -> list[str]:
 
 
 class Reader:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, with_etcd: bool = True, seconds_max: float = SECONDS_MAX) -> None:
+        self._seconds_max = seconds_max
         self._folder = folder
         self._terminals: list[subprocess.Popen[bytes]] = []
         self._ports = {
@@ -52,8 +59,12 @@ class Reader:
         programs = folder / "programs"
         programs.mkdir()
         _shim(programs / "penstock", shlex.join([sys.executable, "-m", "penstock"]))
-        _shim(programs / "etcd", shlex.quote(require_etcd()))
+        _shim(programs / "python", shlex.quote(sys.executable))
+        if with_etcd:
+            _shim(programs / "etcd", shlex.quote(require_etcd()))
         self._environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
+        self.type("export PENSTOCK_BOOTSTRAP=127.0.0.1:9092")
+        self.type("export PENSTOCK_URL=http://127.0.0.1:8080")
         self.output = ""
         """Of the last command that ended."""
 
@@ -64,7 +75,10 @@ class Reader:
             self.type(command)
 
     def type(self, command: str) -> None:
-        command = re.sub(r"\d{4}", lambda found: self._ports.get(found[0], found[0]), command)
+        for beginning, ports in PORTS_BY_DEFAULT.items():
+            if command.startswith(beginning) and ports.split()[0] not in command:
+                command = f"{beginning} {ports}{command.removeprefix(beginning)}"
+        command = self._on_free_ports(command)
         if command.startswith("export "):
             name, _, value = command.removeprefix("export ").partition("=")
             self._environment[name] = value
@@ -77,9 +91,31 @@ class Reader:
         else:
             self._run(command)
 
+    def put(self, port: int, *, for_port: int) -> None:
+        """Another port that only the page has."""
+        self._ports[str(for_port)] = str(port)
+
+    def save(self, name: str, code: str) -> None:
+        """A file that the page tells the reader to write."""
+        (self._folder / name).write_text(self._on_free_ports(code))
+
+    def press_ctrl_c(self) -> None:
+        """In the terminal that was opened last."""
+        process = self._terminals.pop()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS_MAX)
+        assert process.returncode == 0
+
+    def wait(self) -> str:
+        """What the terminal that was opened last printed until its command ended."""
+        return self._terminals.pop().communicate(timeout=SECONDS_MAX)[0].decode()
+
+    def _on_free_ports(self, text: str) -> str:
+        return re.sub(r"\b\d{4,5}\b", lambda found: self._ports.get(found[0], found[0]), text)
+
     def _run(self, command: str) -> str:
         process = self._started(f"set -o pipefail; {command}")
-        self.output = process.communicate(timeout=SECONDS_MAX)[0].decode()
+        self.output = process.communicate(timeout=self._seconds_max)[0].decode()
         assert process.returncode == 0, f"{command}\n{self.output}"
         return self.output
 
@@ -94,8 +130,11 @@ class Reader:
         )
 
     def _open_terminal(self, command: str) -> None:
-        process = self._started(f"exec {command}")
+        is_server = command.startswith((*PORTS_BY_DEFAULT, "etcd "))
+        process = self._started(f"exec {command}" if is_server else command)
         self._terminals.append(process)
+        if not is_server:
+            return
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
         wanted = int((re.search(r"--brokers (\d+)", command) or ["", "1"])[1])

@@ -148,12 +148,3 @@ def test_every_decision_record_is_listed() -> None:
     listed = (ROOT / "docs" / "adr" / "README.md").read_text()
     for path in sorted((ROOT / "docs" / "adr").glob("0*.md")):
         assert path.name in listed
-
-
-@pytest.mark.parametrize(
-    "page", [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))], ids=relative
-)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
