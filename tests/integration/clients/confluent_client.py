@@ -1,86 +1,38 @@
-"""confluent-kafka (librdkafka), the client most people in Python use, against a real broker."""
+"""confluent-kafka (librdkafka), the client that most people in Python use."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-import pytest
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicPartition,
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
 )
 
-from tests.integration.conftest import CreateTopic
-from tests.integration.messages import (
-    COMPRESSIONS,
-    FIRST_TIMESTAMP_MS,
-    QUIET,
-    Message,
-    Stored,
-    assert_same,
-    spread,
-    varied_messages,
+from tests.integration.clients.client import (
+    FETCH_WAIT_MS,
+    SECONDS_MAX,
+    Administration,
+    Client,
+    Reader,
+    Refused,
+    Sent,
 )
+from tests.integration.messages import QUIET, Message, Stored
 
-SECONDS_MAX = 20.0
-PARTITIONS = 3
-
-
-def produce(bootstrap: str, topic: str, sent: dict[int, list[Message]], **options: Any) -> list[Any]:
-    """Send to each partition its messages. Returns what the broker acknowledged."""
-    acknowledged: list[Any] = []
-
-    def delivered(error: KafkaError | None, message: Any) -> None:
-        assert error is None, error
-        acknowledged.append(message)
-
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **QUIET, **options})
-    for partition, messages in sent.items():
-        for message in messages:
-            producer.produce(
-                topic,
-                key=message.key,
-                value=message.value,
-                headers=list(message.headers),
-                timestamp=message.timestamp_ms,
-                partition=partition,
-                on_delivery=delivered,
-            )
-    assert producer.flush(SECONDS_MAX) == 0, "not everything was acknowledged in time"
-    return acknowledged
-
-
-@pytest.fixture
-def consumer(bootstrap: str) -> Iterator[Consumer]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "unused",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": False,
-        }
-    )
-    yield consumer
-    consumer.close()
-
-
-def read(consumer: Consumer, count: int) -> list[Stored]:
-    """The next `count` messages of what is assigned."""
-    found: list[Stored] = []
-    deadline = time.monotonic() + SECONDS_MAX
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
-        found += [stored(message) for message in consumer.consume(count - len(found), 0.5)]
-    return found
+POLLED_MAX = 1_000
 
 
 def stored(message: Any) -> Stored:
-    assert message.error() is None, message.error()
+    if (error := message.error()) is not None:
+        raise Refused(error.code(), error.str())
     _, timestamp_ms = message.timestamp()
     headers = tuple(message.headers() or ())
     return Stored(
@@ -88,179 +40,140 @@ def stored(message: Any) -> Stored:
     )
 
 
-def error_code(message: Any) -> int | None:
-    return None if message.error() is None else int(message.error().code())
+class ConfluentReader(Reader):
+    def __init__(self, consumer: Consumer, topic: str, partitions: int, start: int = 0) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        consumer.assign([TopicPartition(topic, number, start) for number in range(partitions)])
+
+    def poll(self, seconds: float) -> list[Stored]:
+        deadline = time.monotonic() + seconds
+        found = self._consumer.consume(1, seconds)
+        found += self._consumer.consume(POLLED_MAX, min(0.02, max(0.0, deadline - time.monotonic())))
+        return [stored(message) for message in found]
+
+    def seek(self, partition: int, offset: int) -> None:
+        self._consumer.seek(TopicPartition(self._topic, partition, offset))
 
 
-def assign_all(consumer: Consumer, topic: str, partitions: int = PARTITIONS) -> None:
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
+class ConfluentClient(Client):
+    name = "confluent-kafka"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap, **QUIET, **self.options}
+
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        admin = AdminClient(self.settings)
+        result_of(admin.create_topics([NewTopic(topic, partitions, config=dict(config or {}))]))
+
+    def produce(
+        self,
+        topic: str,
+        sent: Sent,
+        *,
+        compression: str = "none",
+        acks: str = "all",
+        in_small_batches: bool = False,
+    ) -> list[tuple[int, int]]:
+        options: dict[str, Any] = {"compression.type": compression, "acks": acks, "linger.ms": 5}
+        if in_small_batches:
+            options |= {"enable.idempotence": True, "batch.num.messages": 50, "linger.ms": 0}
+        acknowledged: list[tuple[int, int]] = []
+
+        def delivered(error: KafkaError | None, message: Any) -> None:
+            if error is not None:
+                raise Refused(error.code(), error.str())
+            acknowledged.append((message.partition(), message.offset()))
+
+        producer = Producer({**self.settings, **options})
+        for partition, messages in sent.items():
+            for message in messages:
+                producer.produce(
+                    topic,
+                    key=message.key,
+                    value=message.value,
+                    headers=list(message.headers),
+                    timestamp=message.timestamp_ms,
+                    partition=partition,
+                    on_delivery=delivered,
+                )
+        assert producer.flush(SECONDS_MAX) == 0, "not everything was acknowledged in time"
+        return acknowledged
+
+    @contextmanager
+    def consumer(self, **options: Any) -> Iterator[Consumer]:
+        consumer = Consumer({**self.settings, "group.id": "unused", "enable.auto.commit": False, **options})
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    @contextmanager
+    def reading(
+        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+    ) -> Iterator[ConfluentReader]:
+        options = {"auto.offset.reset": "error", "fetch.wait.max.ms": wait_ms}
+        with self.consumer(**options) as consumer:
+            yield ConfluentReader(consumer, topic, partitions, start)
+
+    def watermarks(self, topic: str) -> tuple[int, int]:
+        with self.consumer() as consumer:
+            start, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS_MAX)
+        return start, end
+
+    def offsets_at(self, topic: str, partitions: int, timestamp_ms: int) -> list[int | None]:
+        asked = [TopicPartition(topic, number, timestamp_ms) for number in range(partitions)]
+        with self.consumer() as consumer:
+            found = consumer.offsets_for_times(asked, SECONDS_MAX)
+        return [each.offset if each.offset != -1 else None for each in found]  # -1: the end
+
+    @contextmanager
+    def administration(self) -> Iterator["ConfluentAdministration"]:
+        yield ConfluentAdministration(AdminClient(self.settings))
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_records_come_back_as_they_were_sent(
-    bootstrap: str, topic: str, consumer: Consumer, create_topic: CreateTopic, compression: str
-) -> None:
-    create_topic(topic, PARTITIONS)
-    sent = spread(varied_messages(300), PARTITIONS)
-
-    acknowledged = produce(bootstrap, topic, sent, **{"compression.type": compression})
-    assign_all(consumer, topic)
-    found = read(consumer, 300)
-
-    assert_same(found, sent)
-    assert sorted((message.partition(), message.offset()) for message in acknowledged) == sorted(
-        (each.partition, each.offset) for each in found
-    )
-
-
-def test_an_idempotent_producer_keeps_order_with_many_requests_in_flight(
-    bootstrap: str, topic: str, consumer: Consumer, create_topic: CreateTopic
-) -> None:
-    create_topic(topic, 1)
-    sent = {0: varied_messages(5_000)}
-
-    produce(
-        bootstrap,
-        topic,
-        sent,
-        **{"enable.idempotence": True, "batch.num.messages": 50, "linger.ms": 0},
-    )
-    assign_all(consumer, topic, 1)
-
-    assert_same(read(consumer, 5_000), sent)
-
-
-@pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_records_are_kept_whatever_acknowledgement_was_asked_for(
-    bootstrap: str, topic: str, consumer: Consumer, create_topic: CreateTopic, acks: str
-) -> None:
-    create_topic(topic, 1)
-    sent = {0: varied_messages(50)}
-
-    produce(bootstrap, topic, sent, acks=acks)
-    assign_all(consumer, topic, 1)
-
-    assert_same(read(consumer, 50), sent)
-
-
-def test_asking_for_an_unknown_topic_creates_it(bootstrap: str, topic: str, consumer: Consumer) -> None:
-    produce(bootstrap, topic, {0: varied_messages(3)})
-    assign_all(consumer, topic, 1)
-
-    assert_same(read(consumer, 3), {0: varied_messages(3)})
-
-
-def test_seeking_reads_again_from_there(
-    bootstrap: str, topic: str, consumer: Consumer, create_topic: CreateTopic
-) -> None:
-    create_topic(topic, 1)
-    produce(bootstrap, topic, {0: varied_messages(100)})
-    assign_all(consumer, topic, 1)
-    read(consumer, 100)
-
-    consumer.seek(TopicPartition(topic, 0, 57))
-
-    assert [each.offset for each in read(consumer, 43)] == list(range(57, 100))
-
-
-def test_offsets_are_found_by_time(
-    bootstrap: str, topic: str, consumer: Consumer, create_topic: CreateTopic
-) -> None:
-    create_topic(topic, 1)
-    produce(bootstrap, topic, {0: varied_messages(100)}, **{"compression.type": "zstd"})
-
-    def offset_at(timestamp_ms: int) -> int:
-        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, timestamp_ms)], SECONDS_MAX)
-        return int(found.offset)
-
-    assert offset_at(0) == 0
-    assert offset_at(FIRST_TIMESTAMP_MS + 41_001) == 42
-    assert offset_at(FIRST_TIMESTAMP_MS + 42_000) == 42
-    assert offset_at(FIRST_TIMESTAMP_MS + 10**9) == -1  # librdkafka: the end
-
-
-def test_watermarks_span_what_was_written(
-    bootstrap: str, topic: str, consumer: Consumer, create_topic: CreateTopic
-) -> None:
-    create_topic(topic, 1)
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS_MAX) == (0, 0)
-
-    produce(bootstrap, topic, {0: varied_messages(25)})
-
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS_MAX) == (0, 25)
-
-
-def test_a_consumer_that_waits_is_woken_by_the_next_record(
-    bootstrap: str, topic: str, create_topic: CreateTopic
-) -> None:
-    create_topic(topic, 1)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "unused",
-            "fetch.wait.max.ms": 20_000,
-            "socket.timeout.ms": 60_000,
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    assert consumer.poll(0.5) is None
-
-    produce(bootstrap, topic, {0: varied_messages(1)})
-    woken_from = time.monotonic()
-    message = consumer.poll(SECONDS_MAX)
-
-    assert message is not None
-    assert message.offset() == 0
-    assert time.monotonic() - woken_from < 5, "it must not wait for its twenty seconds to pass"
-    consumer.close()
-
-
-def test_a_record_beyond_the_limit_of_its_topic_is_refused(
-    bootstrap: str, topic: str, create_topic: CreateTopic
-) -> None:
-    create_topic(topic, 1, {"max.message.bytes": "10000"})
-    problems: list[KafkaError | None] = []
-    producer = Producer({"bootstrap.servers": bootstrap})
-
-    producer.produce(topic, value=bytes(20_000), on_delivery=lambda error, _: problems.append(error))
-    producer.flush(SECONDS_MAX)
-
-    assert [problem.code() if problem else None for problem in problems] == [KafkaError.MSG_SIZE_TOO_LARGE]
-
-
-def test_a_topic_can_keep_the_time_of_the_broker(
-    bootstrap: str, topic: str, consumer: Consumer, create_topic: CreateTopic
-) -> None:
-    create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
-    before_ms = time.time_ns() // 1_000_000
-
-    produce(bootstrap, topic, {0: varied_messages(5)}, **{"compression.type": "gzip"})
-    assign_all(consumer, topic, 1)
-
-    for each in read(consumer, 5):
-        assert before_ms - 1 <= each.message.timestamp_ms <= time.time_ns() // 1_000_000
-
-
-def test_an_offset_that_does_not_exist_is_an_error_the_user_sees(
-    bootstrap: str, topic: str, consumer: Consumer, create_topic: CreateTopic
-) -> None:
-    create_topic(topic, 1)
-    produce(bootstrap, topic, {0: varied_messages(5)})
-    consumer.assign([TopicPartition(topic, 0, 1_000)])
-
-    message = consumer.poll(SECONDS_MAX)
-
-    assert message is not None
-    assert error_code(message) in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
-
-
-def test_a_topic_name_that_no_file_system_should_see_is_refused(bootstrap: str) -> None:
-    problems: list[KafkaError | None] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 2_000})
+def result_of(futures: Mapping[Any, Any]) -> Any:
+    """What became of the one thing that was asked for."""
+    (future,) = futures.values()
     try:
-        producer.produce("../etc/passwd", b"x", on_delivery=lambda error, _: problems.append(error))
-        producer.flush(SECONDS_MAX)
+        return future.result(SECONDS_MAX)
     except KafkaException as refusal:
-        problems.append(refusal.args[0])
-    assert problems
-    assert problems[0] is not None
+        error = refusal.args[0]
+        raise Refused(error.code(), error.str()) from refusal
+
+
+class ConfluentAdministration(Administration):
+    def __init__(self, admin: AdminClient) -> None:
+        self.admin = admin
+
+    def grow(self, topic: str, partitions: int) -> None:
+        result_of(self.admin.create_partitions([NewPartitions(topic, partitions)]))
+
+    def delete(self, topic: str) -> None:
+        result_of(self.admin.delete_topics([topic]))
+
+    def topics(self) -> set[str]:
+        return set(self.admin.list_topics(timeout=SECONDS_MAX).topics)
+
+    def partitions_of(self, topic: str) -> list[int]:
+        described = result_of(self.admin.describe_topics(TopicCollection([topic])))
+        return [partition.id for partition in described.partitions]
+
+    def setting(self, topic: str, key: str) -> str:
+        return str(self.entry(topic, key).value)
+
+    def entry(self, topic: str, key: str) -> ConfigEntry:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        described: dict[str, ConfigEntry] = result_of(self.admin.describe_configs([resource]))
+        return described[key]
+
+    def alter(self, topic: str, key: str, value: str | None) -> None:
+        operation = AlterConfigOpType.SET if value is not None else AlterConfigOpType.DELETE
+        entry = ConfigEntry(key, value or "", incremental_operation=operation)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        result_of(self.admin.incremental_alter_configs([resource]))
+
+    def delete_records(self, topic: str, before: int) -> None:
+        deleted = result_of(self.admin.delete_records([TopicPartition(topic, 0, before)]))
+        assert deleted.low_watermark == before

@@ -1,73 +1,31 @@
-"""kafka-python, a client written in Python alone, against a real broker.
+"""kafka-python, a client written in Python alone.
 
 It fetches with incremental sessions and sends idempotent batches unless told otherwise.
 """
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
-import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 from kafka.codec import has_snappy
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import KafkaError
 
-from tests.integration.messages import (
-    COMPRESSIONS,
-    FIRST_TIMESTAMP_MS,
-    Message,
-    Stored,
-    assert_same,
-    spread,
-    varied_messages,
+from tests.integration.clients.client import (
+    FETCH_WAIT_MS,
+    SECONDS_MAX,
+    Administration,
+    Client,
+    Reader,
+    Sent,
+    refusals_of,
 )
-
-SECONDS_MAX = 20.0
-PARTITIONS = 3
+from tests.integration.messages import Message, Stored
 
 
-@pytest.fixture
-def admin(bootstrap: str) -> Iterator[Any]:
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        yield admin
-
-
-@contextmanager
-def consuming(bootstrap: str, topic: str, partitions: int, **options: Any) -> Iterator[Any]:
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", **options)
-    with closing(consumer):
-        consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
-        yield consumer
-
-
-def produce(bootstrap: str, topic: str, sent: dict[int, list[Message]], **options: Any) -> list[Any]:
-    with closing(KafkaProducer(bootstrap_servers=bootstrap, **options)) as producer:
-        pending = [
-            producer.send(
-                topic,
-                key=message.key,
-                value=message.value,
-                headers=list(message.headers),
-                timestamp_ms=message.timestamp_ms,
-                partition=partition,
-            )
-            for partition, messages in sent.items()
-            for message in messages
-        ]
-        return [future.get(SECONDS_MAX) for future in pending]
-
-
-def read(consumer: Any, count: int) -> list[Stored]:
-    found: list[Stored] = []
-    deadline = time.monotonic() + SECONDS_MAX
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
-        polled = consumer.poll(timeout_ms=500)
-        found += [stored(record) for records in polled.values() for record in records]
-    assert len(found) == count
-    return found
+def code_of(error: Any) -> int:
+    return int(error.errno)
 
 
 def stored(record: Any) -> Stored:
@@ -75,109 +33,145 @@ def stored(record: Any) -> Stored:
     return Stored(record.partition, record.offset, message)
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_records_of_kafka_python_come_back_as_they_were_sent(
-    bootstrap: str, topic: str, admin: Any, compression: str
-) -> None:
-    if compression == "snappy" and not has_snappy():
-        pytest.skip("python-snappy is not installed: kafka-python was NOT tried with snappy")
-    admin.create_topics({topic: {"num_partitions": PARTITIONS}})
-    sent = spread(varied_messages(300), PARTITIONS)
-    codec = None if compression == "none" else compression
+class KafkaPythonReader(Reader):
+    def __init__(self, consumer: Any, topic: str) -> None:
+        self._consumer = consumer
+        self._topic = topic
 
-    acknowledged = produce(bootstrap, topic, sent, compression_type=codec, linger_ms=5)
-    with consuming(bootstrap, topic, PARTITIONS) as consumer:
-        found = read(consumer, 300)
+    def poll(self, seconds: float) -> list[Stored]:
+        with refusals_of(KafkaError, code_of):
+            polled = self._consumer.poll(timeout_ms=int(seconds * 1000))
+        return [stored(record) for records in polled.values() for record in records]
 
-    assert_same(found, sent)
-    assert sorted((each.partition, each.offset) for each in acknowledged) == sorted(
-        (each.partition, each.offset) for each in found
-    )
+    def seek(self, partition: int, offset: int) -> None:
+        self._consumer.seek(TopicPartition(self._topic, partition), offset)
 
 
-@pytest.mark.parametrize("sessions", [True, False])
-def test_records_that_come_bit_by_bit_are_all_read(
-    bootstrap: str, topic: str, admin: Any, sessions: bool
-) -> None:
-    """An incremental session is told only of partitions that changed, and must miss none."""
-    admin.create_topics({topic: {"num_partitions": PARTITIONS}})
-    messages = varied_messages(60)
-    found: list[Stored] = []
+class KafkaPythonClient(Client):
+    name = "kafka-python"
+    uses_sessions: ClassVar[bool] = True
 
-    with consuming(
-        bootstrap, topic, PARTITIONS, enable_incremental_fetch_sessions=sessions, fetch_max_wait_ms=100
-    ) as consumer:
-        for turn in range(0, 60, 10):
-            produce(bootstrap, topic, {turn // 10 % PARTITIONS: messages[turn : turn + 10]})
-            found += read(consumer, 10)
+    @classmethod
+    def absent(cls) -> str | None:
+        return None if has_snappy() else "python-snappy is not installed: kafka-python was NOT tried"
 
-    sent: dict[int, list[Message]] = {
-        partition: [
-            message
-            for turn in range(partition * 10, 60, PARTITIONS * 10)
-            for message in messages[turn : turn + 10]
-        ]
-        for partition in range(PARTITIONS)
-    }
-    assert_same(found, sent)
+    def _admin_client(self) -> Any:
+        return KafkaAdminClient(bootstrap_servers=self.bootstrap, **self.options)
+
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        with (
+            closing(self._admin_client()) as admin,
+            refusals_of(KafkaError, code_of),
+        ):
+            admin.create_topics({topic: {"num_partitions": partitions, "configs": dict(config or {})}})
+
+    def produce(
+        self,
+        topic: str,
+        sent: Sent,
+        *,
+        compression: str = "none",
+        acks: str = "all",
+        in_small_batches: bool = False,
+    ) -> list[tuple[int, int]]:
+        options: dict[str, Any] = {**self.options, "enable_idempotence": acks == "all", "linger_ms": 5}
+        if in_small_batches:
+            options |= {"batch_size": 2_000, "linger_ms": 0}
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            acks=acks if acks == "all" else int(acks),
+            compression_type=None if compression == "none" else compression,
+            **options,
+        )
+        with closing(producer), refusals_of(KafkaError, code_of):
+            pending = [
+                producer.send(
+                    topic,
+                    key=message.key,
+                    value=message.value,
+                    headers=list(message.headers),
+                    timestamp_ms=message.timestamp_ms,
+                    partition=partition,
+                )
+                for partition, messages in sent.items()
+                for message in messages
+            ]
+            acknowledged = [future.get(SECONDS_MAX) for future in pending]
+        return [(each.partition, each.offset) for each in acknowledged]
+
+    @contextmanager
+    def _consumer(self, **options: Any) -> Iterator[Any]:
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            auto_offset_reset="none",
+            enable_incremental_fetch_sessions=self.uses_sessions,
+            **self.options,
+            **options,
+        )
+        with closing(consumer):
+            yield consumer
+
+    @contextmanager
+    def reading(
+        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+    ) -> Iterator[Reader]:
+        with self._consumer(fetch_max_wait_ms=wait_ms) as consumer:
+            consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
+            for number in range(partitions):
+                consumer.seek(TopicPartition(topic, number), start)
+            yield KafkaPythonReader(consumer, topic)
+
+    def watermarks(self, topic: str) -> tuple[int, int]:
+        partition = TopicPartition(topic, 0)
+        with self._consumer() as consumer:
+            start, end = consumer.beginning_offsets([partition]), consumer.end_offsets([partition])
+        return start[partition], end[partition]
+
+    def offsets_at(self, topic: str, partitions: int, timestamp_ms: int) -> list[int | None]:
+        asked = [TopicPartition(topic, number) for number in range(partitions)]
+        with self._consumer() as consumer:
+            found = consumer.offsets_for_times(dict.fromkeys(asked, timestamp_ms))
+        return [found[each].offset if found[each] is not None else None for each in asked]
+
+    @contextmanager
+    def administration(self) -> Iterator["KafkaPythonAdministration"]:
+        with closing(self._admin_client()) as admin:
+            yield KafkaPythonAdministration(admin)
 
 
-def test_a_plain_producer_without_idempotence_works_too(bootstrap: str, topic: str, admin: Any) -> None:
-    admin.create_topics({topic: {"num_partitions": 1}})
-    sent = {0: varied_messages(40)}
-
-    produce(bootstrap, topic, sent, enable_idempotence=False, acks=1)
-
-    with consuming(bootstrap, topic, 1) as consumer:
-        assert_same(read(consumer, 40), sent)
+class WithoutSessions(KafkaPythonClient):
+    name = "kafka-python without sessions"
+    uses_sessions = False
 
 
-def test_positions_and_times_are_found(bootstrap: str, topic: str, admin: Any) -> None:
-    admin.create_topics({topic: {"num_partitions": 1}})
-    produce(bootstrap, topic, {0: varied_messages(50)}, compression_type="lz4")
-    partition = TopicPartition(topic, 0)
+class KafkaPythonAdministration(Administration):
+    def __init__(self, admin: Any) -> None:
+        self._admin = admin
 
-    with consuming(bootstrap, topic, 1) as consumer:
-        assert consumer.beginning_offsets([partition]) == {partition: 0}
-        assert consumer.end_offsets([partition]) == {partition: 50}
-        at_time = consumer.offsets_for_times({partition: FIRST_TIMESTAMP_MS + 30_000})
-        assert at_time[partition].offset == 30
-        consumer.seek(partition, 45)
-        assert [each.offset for each in read(consumer, 5)] == [45, 46, 47, 48, 49]
+    def grow(self, topic: str, partitions: int) -> None:
+        with refusals_of(KafkaError, code_of):
+            self._admin.create_partitions({topic: partitions})
 
+    def delete(self, topic: str) -> None:
+        with refusals_of(KafkaError, code_of):
+            self._admin.delete_topics([topic])
 
-def test_topics_are_made_grown_and_removed(bootstrap: str, topic: str, admin: Any) -> None:
-    admin.create_topics({topic: {"num_partitions": 2, "configs": {"retention.ms": "86400000"}}})
-    with pytest.raises(TopicAlreadyExistsError):
-        admin.create_topics({topic: {"num_partitions": 2}})
+    def topics(self) -> set[str]:
+        return set(self._admin.list_topics())
 
-    admin.create_partitions({topic: 5})
-    (described,) = admin.describe_topics([topic])
-    assert sorted(partition["partition_index"] for partition in described["partitions"]) == [0, 1, 2, 3, 4]
+    def partitions_of(self, topic: str) -> list[int]:
+        (described,) = self._admin.describe_topics([topic])
+        return sorted(partition["partition_index"] for partition in described["partitions"])
 
-    admin.delete_topics([topic])
-    assert topic not in admin.list_topics()
-    with pytest.raises(KafkaError):
-        admin.delete_topics([topic])
+    def setting(self, topic: str, key: str) -> str:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        described = self._admin.describe_configs([resource], config_filter="all")
+        return str(described["topic"][topic][key]["value"])
 
+    def alter(self, topic: str, key: str, value: str | None) -> None:
+        operation = AlterConfigOp.SET if value is not None else AlterConfigOp.DELETE
+        change = {key: (operation, value)}
+        self._admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=change)])
 
-def test_settings_of_a_topic_are_changed(bootstrap: str, topic: str, admin: Any) -> None:
-    admin.create_topics({topic: {"num_partitions": 1}})
-    change = {"retention.ms": (AlterConfigOp.SET, "90000")}
-
-    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=change)])
-
-    described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-    assert "90000" in str(described), described
-
-
-def test_records_are_deleted_up_to_an_offset(bootstrap: str, topic: str, admin: Any) -> None:
-    admin.create_topics({topic: {"num_partitions": 1}})
-    produce(bootstrap, topic, {0: varied_messages(30)})
-    partition = TopicPartition(topic, 0)
-
-    admin.delete_records({partition: 21})
-
-    with consuming(bootstrap, topic, 1) as consumer:
-        assert consumer.beginning_offsets([partition]) == {partition: 21}
-        assert [each.offset for each in read(consumer, 9)] == list(range(21, 30))
+    def delete_records(self, topic: str, before: int) -> None:
+        self._admin.delete_records({TopicPartition(topic, 0): before})

@@ -1,18 +1,18 @@
-"""kcat, the command that operators reach for first."""
+"""kcat, the command that operators reach for first. Each call is a process of its own."""
 
+import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-import pytest
-
-from tests.integration.conftest import CreateTopic
+from tests.integration.clients.client import FETCH_WAIT_MS, SECONDS_MAX, Capability, Client, Reader, Sent
+from tests.integration.clients.confluent_client import ConfluentClient
+from tests.integration.messages import Message, Stored
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
-SECONDS_MAX = 20.0
-
-pytestmark = pytest.mark.skipif(
-    KCAT is None, reason="kcat is not installed (Debian: apt-get install kcat); its tests were NOT run"
-)
+NOT_COMPARED = 0
+"""The timestamp of every message here: kcat takes none from its user."""
 
 
 def kcat(bootstrap: str, *arguments: str, stdin: str = "") -> str:
@@ -29,42 +29,80 @@ def kcat(bootstrap: str, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_lines_that_kcat_sends_come_back(
-    bootstrap: str, topic: str, create_topic: CreateTopic, compression: str
-) -> None:
-    create_topic(topic, 1)
-    lines = [f"key{number}:value {number} äöü" for number in range(200)]
+class KcatReader(Reader):
+    def __init__(self, bootstrap: str, topic: str, partitions: int, start: int) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._positions = dict.fromkeys(range(partitions), start)
 
-    kcat(bootstrap, "-P", "-t", topic, "-K", ":", "-z", compression, stdin="\n".join(lines) + "\n")
-    found = kcat(bootstrap, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-K", ":")
+    def poll(self, seconds: float) -> list[Stored]:
+        """Everything up to the end of each partition."""
+        found: list[Stored] = []
+        for partition, position in self._positions.items():
+            where = ("-t", self._topic, "-p", str(partition), "-o", str(position))
+            lines = kcat(self._bootstrap, "-C", *where, "-e", "-q", "-f", "%o %k:%s\n").splitlines()
+            for line in lines:
+                offset, text = line.split(" ", maxsplit=1)
+                key, value = text.split(":", maxsplit=1)
+                message = Message(key.encode(), value.encode(), (), NOT_COMPARED)
+                found.append(Stored(partition, int(offset), message))
+            self._positions[partition] = position + len(lines)
+        return found
 
-    assert found.splitlines() == lines
-
-
-def test_kcat_shows_headers_offsets_and_partitions(
-    bootstrap: str, topic: str, create_topic: CreateTopic
-) -> None:
-    create_topic(topic, 2)
-
-    kcat(bootstrap, "-P", "-t", topic, "-p", "1", "-H", "origin=shell", stdin="first\nsecond\n")
-    found = kcat(bootstrap, "-C", "-t", topic, "-e", "-q", "-f", "%p/%o %h %s\n")
-
-    assert found.splitlines() == ["1/0 origin=shell first", "1/1 origin=shell second"]
-
-
-def test_kcat_lists_the_broker_and_its_topics(bootstrap: str, topic: str, create_topic: CreateTopic) -> None:
-    create_topic(topic, 3)
-
-    listed = kcat(bootstrap, "-L")
-
-    assert f"broker 1 at {bootstrap} (controller)" in listed
-    assert f'topic "{topic}" with 3 partitions' in listed
+    def seek(self, partition: int, offset: int) -> None:
+        self._positions[partition] = offset
 
 
-def test_kcat_asks_for_an_offset_by_time(bootstrap: str, topic: str, create_topic: CreateTopic) -> None:
-    create_topic(topic, 1)
-    kcat(bootstrap, "-P", "-t", topic, stdin="only\n")
+class KcatClient(Client):
+    name = "kcat"
+    lacks = frozenset(Capability)
 
-    assert f"{topic} [0] offset 0" in kcat(bootstrap, "-Q", "-t", f"{topic}:0:1000")
-    assert f"{topic} [0] offset 1" in kcat(bootstrap, "-Q", "-t", f"{topic}:0:-1")
+    @classmethod
+    def absent(cls) -> str | None:
+        if KCAT is not None:
+            return None
+        return "kcat is not installed (Debian: apt-get install kcat); its tests were NOT run"
+
+    def messages(self, count: int) -> list[Message]:
+        return [
+            Message(b"key%d" % number, f"value {number} äöü".encode(), (), NOT_COMPARED)
+            for number in range(count)
+        ]
+
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        """By another client: kcat cannot."""
+        ConfluentClient(self.bootstrap).create_topic(topic, partitions, config)
+
+    def produce(
+        self,
+        topic: str,
+        sent: Sent,
+        *,
+        compression: str = "none",
+        acks: str = "all",
+        in_small_batches: bool = False,
+    ) -> list[tuple[int, int]]:
+        options = ["-z", compression, "-X", f"acks={acks}"]
+        if in_small_batches:
+            options += ["-X", "enable.idempotence=true", "-X", "batch.num.messages=50"]
+        for partition, messages in sent.items():
+            lines = [f"{(each.key or b'').decode()}:{(each.value or b'').decode()}\n" for each in messages]
+            where = ("-t", topic, "-p", str(partition), "-K", ":")
+            kcat(self.bootstrap, "-P", *where, *options, stdin="".join(lines))
+        return []
+
+    @contextmanager
+    def reading(
+        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+    ) -> Iterator[Reader]:
+        yield KcatReader(self.bootstrap, topic, partitions, start)
+
+    def watermarks(self, topic: str) -> tuple[int, int]:
+        return self._offset(topic, -2), self._offset(topic, -1)
+
+    def _offset(self, topic: str, timestamp_ms: int) -> int:
+        found = re.search(
+            r"\[0\] offset (\d+)", kcat(self.bootstrap, "-Q", "-t", f"{topic}:0:{timestamp_ms}")
+        )
+        assert found is not None
+        return int(found[1])

@@ -1,112 +1,84 @@
-"""The administration of topics and settings through confluent-kafka, as tools do it."""
+"""What only confluent-kafka shows of a broker, beside what the suite asks of every client."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
-    NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
 )
 
+from penstock.errors import ErrorCode
 from tests.integration.broker_process import BrokerProcess, eventually
-from tests.integration.messages import QUIET, varied_messages
-from tests.integration.test_clients_confluent import produce
-
-SECONDS_MAX = 20.0
-
-
-@pytest.fixture
-def admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+from tests.integration.clients.client import SECONDS_MAX, Refused
+from tests.integration.clients.confluent_client import (
+    ConfluentAdministration,
+    ConfluentClient,
+    result_of,
+)
+from tests.integration.messages import varied_messages
 
 
 @pytest.fixture
-def consumer(bootstrap: str) -> Iterator[Consumer]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", **QUIET})
-    yield consumer
-    consumer.close()
+def client(bootstrap: str) -> ConfluentClient:
+    return ConfluentClient(bootstrap)
 
 
-def all_done(futures: dict[Any, Any]) -> list[Any]:
-    return [future.result(SECONDS_MAX) for future in futures.values()]
+@pytest.fixture
+def admin(client: ConfluentClient) -> AdminClient:
+    return AdminClient(client.settings)
 
 
 def error_of(futures: dict[Any, Any]) -> int:
-    with pytest.raises(KafkaException) as refusal:
-        all_done(futures)
-    return int(refusal.value.args[0].code())
+    with pytest.raises(Refused) as refusal:
+        result_of(futures)
+    return refusal.value.code
 
 
-def configs_of(admin: AdminClient, topic: str) -> dict[str, ConfigEntry]:
-    (found,) = all_done(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))
-    return dict(found)
+def test_a_topic_is_described_with_its_leaders_and_replicas(
+    client: ConfluentClient, admin: AdminClient, topic: str
+) -> None:
+    client.create_topic(topic, 4)
 
+    described = result_of(admin.describe_topics(TopicCollection([topic])))
 
-def change(admin: AdminClient, topic: str, key: str, value: str | None) -> None:
-    operation = AlterConfigOpType.SET if value is not None else AlterConfigOpType.DELETE
-    entry = ConfigEntry(key, value or "", incremental_operation=operation)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    all_done(admin.incremental_alter_configs([resource]))
-
-
-def test_a_topic_is_created_as_asked_and_described(admin: AdminClient, topic: str) -> None:
-    all_done(admin.create_topics([NewTopic(topic, 4, config={"retention.ms": "1234567"})]))
-
-    (described,) = all_done(admin.describe_topics(TopicCollection([topic])))
     assert described.name == topic
     assert [partition.id for partition in described.partitions] == [0, 1, 2, 3]
     assert {partition.leader.id for partition in described.partitions} == {1}
     assert [[node.id for node in partition.isr] for partition in described.partitions] == [[1]] * 4
-    assert configs_of(admin, topic)["retention.ms"].value == "1234567"
 
 
-def test_a_topic_that_exists_cannot_be_created_again(admin: AdminClient, topic: str) -> None:
-    all_done(admin.create_topics([NewTopic(topic, 1)]))
+def test_a_setting_tells_whether_it_is_the_default(
+    client: ConfluentClient, admin: AdminClient, topic: str
+) -> None:
+    client.create_topic(topic, 1)
+    settings = ConfluentAdministration(admin)
+    assert settings.entry(topic, "retention.ms").is_default
 
-    assert error_of(admin.create_topics([NewTopic(topic, 1)])) == KafkaError.TOPIC_ALREADY_EXISTS
+    settings.alter(topic, "retention.ms", "60000")
+
+    assert not settings.entry(topic, "retention.ms").is_default
 
 
-def test_a_bad_setting_is_refused_and_nothing_is_created(admin: AdminClient, topic: str) -> None:
+def test_what_cannot_be_created_is_refused_and_nothing_is_created(admin: AdminClient, topic: str) -> None:
     bad = NewTopic(topic, 1, config={"retention.ms": "for ever"})
+    many = NewTopic(topic, 1, replication_factor=3)
 
     assert error_of(admin.create_topics([bad])) == KafkaError.INVALID_CONFIG
+    assert error_of(admin.create_topics([many])) == KafkaError.INVALID_REPLICATION_FACTOR
     assert topic not in admin.list_topics(timeout=SECONDS_MAX).topics
 
 
-def test_more_replicas_than_brokers_are_refused(admin: AdminClient, topic: str) -> None:
-    wanted = NewTopic(topic, 1, replication_factor=3)
-
-    assert error_of(admin.create_topics([wanted])) == KafkaError.INVALID_REPLICATION_FACTOR
-
-
-def test_a_topic_grows_and_the_new_partitions_take_records(
-    admin: AdminClient, bootstrap: str, topic: str, consumer: Consumer
+def test_the_disk_of_a_deleted_topic_is_free(
+    client: ConfluentClient, admin: AdminClient, shared_broker: BrokerProcess, topic: str
 ) -> None:
-    all_done(admin.create_topics([NewTopic(topic, 1)]))
-    produce(bootstrap, topic, {0: varied_messages(5)})
-
-    all_done(admin.create_partitions([NewPartitions(topic, 3)]))
-    produce(bootstrap, topic, {2: varied_messages(7)})
-
-    ends = [consumer.get_watermark_offsets(TopicPartition(topic, number))[1] for number in range(3)]
-    assert ends == [5, 0, 7]
-    assert error_of(admin.create_partitions([NewPartitions(topic, 2)])) == KafkaError.INVALID_PARTITIONS
-
-
-def test_a_deleted_topic_is_gone_and_its_disk_is_free(
-    shared_broker: BrokerProcess, admin: AdminClient, topic: str
-) -> None:
-    all_done(admin.create_topics([NewTopic(topic, 2)]))
-    produce(shared_broker.bootstrap, topic, {0: varied_messages(500)})
+    client.create_topic(topic, 2)
+    client.produce(topic, {0: varied_messages(500)})
     logs = shared_broker.data_dir / "logs"
     assert f"{topic}-0" in os.listdir(logs)
 
@@ -114,73 +86,35 @@ def test_a_deleted_topic_is_gone_and_its_disk_is_free(
         """Neither the folders nor what they are called while they are being removed."""
         return not any(name.startswith(topic) or name.endswith(".deleted") for name in os.listdir(logs))
 
-    all_done(admin.delete_topics([topic]))
+    result_of(admin.delete_topics([topic]))
 
-    assert topic not in admin.list_topics(timeout=SECONDS_MAX).topics
     eventually(is_freed)
-    assert error_of(admin.delete_topics([topic])) == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_a_topic_created_again_under_its_name_is_empty(
-    admin: AdminClient, bootstrap: str, topic: str, consumer: Consumer
+def test_a_changed_setting_applies_to_the_next_record(
+    client: ConfluentClient, admin: AdminClient, topic: str
 ) -> None:
-    all_done(admin.create_topics([NewTopic(topic, 1)]))
-    produce(bootstrap, topic, {0: varied_messages(5)})
-    all_done(admin.delete_topics([topic]))
+    client.create_topic(topic, 1)
+    client.produce(topic, {0: varied_messages(100)})
 
-    all_done(admin.create_topics([NewTopic(topic, 1)]))
+    ConfluentAdministration(admin).alter(topic, "max.message.bytes", "100")
 
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS_MAX) == (0, 0)
-
-
-def test_a_setting_is_changed_and_taken_back(admin: AdminClient, topic: str) -> None:
-    all_done(admin.create_topics([NewTopic(topic, 1)]))
-    default = configs_of(admin, topic)["retention.ms"]
-    assert default.is_default
-
-    change(admin, topic, "retention.ms", "60000")
-    changed = configs_of(admin, topic)["retention.ms"]
-    change(admin, topic, "retention.ms", None)
-
-    assert (changed.value, changed.is_default) == ("60000", False)
-    assert configs_of(admin, topic)["retention.ms"].value == default.value
+    with pytest.raises(Refused) as refusal:
+        client.produce(topic, {0: varied_messages(100)})
+    assert refusal.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_changed_setting_applies_to_the_next_record(admin: AdminClient, bootstrap: str, topic: str) -> None:
-    all_done(admin.create_topics([NewTopic(topic, 1)]))
-    produce(bootstrap, topic, {0: varied_messages(100)})
-
-    change(admin, topic, "max.message.bytes", "100")
-
-    with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
-        produce(bootstrap, topic, {0: varied_messages(100)})
-
-
-def test_offsets_are_listed(admin: AdminClient, bootstrap: str, topic: str) -> None:
-    all_done(admin.create_topics([NewTopic(topic, 1)]))
-    produce(bootstrap, topic, {0: varied_messages(9)})
-    partition = TopicPartition(topic, 0)
+def test_offsets_are_listed(client: ConfluentClient, admin: AdminClient, topic: str) -> None:
+    client.create_topic(topic, 1)
+    client.produce(topic, {0: varied_messages(9)})
 
     def listed(name: str) -> int:
         specification = getattr(OffsetSpec, name)()
-        (found,) = all_done(admin.list_offsets({partition: specification}))
-        return int(found.offset)
+        return int(result_of(admin.list_offsets({TopicPartition(topic, 0): specification})).offset)
 
     assert listed("earliest") == 0
     assert listed("latest") == 9
     assert listed("max_timestamp") == 8
-
-
-def test_deleted_records_are_not_read_any_more(
-    admin: AdminClient, bootstrap: str, topic: str, consumer: Consumer
-) -> None:
-    all_done(admin.create_topics([NewTopic(topic, 1)]))
-    produce(bootstrap, topic, {0: varied_messages(20)})
-
-    (deleted,) = all_done(admin.delete_records([TopicPartition(topic, 0, 12)]))
-
-    assert deleted.low_watermark == 12
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS_MAX) == (12, 20)
 
 
 def test_the_cluster_is_described_with_the_address_that_was_used(
@@ -194,7 +128,19 @@ def test_the_cluster_is_described_with_the_address_that_was_used(
 
 
 def test_the_settings_of_the_broker_are_described(admin: AdminClient) -> None:
-    (found,) = all_done(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
+    found = result_of(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
 
     assert found["num.partitions"].value == "1"
     assert found["log.dirs"].is_read_only
+
+
+def test_a_topic_name_that_no_file_system_should_see_is_refused(bootstrap: str) -> None:
+    problems: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 2_000})
+    try:
+        producer.produce("../etc/passwd", b"x", on_delivery=lambda error, _: problems.append(error))
+        producer.flush(SECONDS_MAX)
+    except KafkaException as refusal:
+        problems.append(refusal.args[0])
+    assert problems
+    assert problems[0] is not None
