@@ -74,7 +74,7 @@ demo: $(VENV)/.spark
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 #   make test-fast    the tests of single parts without Spark, for while you work: about 90 s
 test-fast: setup
