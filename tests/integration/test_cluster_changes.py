@@ -89,7 +89,7 @@ def test_what_was_deleted_stays_deleted_whoever_leads(cluster: ClusterProcesses)
     cluster.until_in_sync("deleted", EVERYBODY)
 
 
-def test_a_topic_made_anew_while_a_broker_was_away_has_nothing_of_the_old_one(
+def test_a_topic_made_anew_meanwhile_has_nothing_of_the_old_one(
     cluster: ClusterProcesses,
 ) -> None:
     cluster.create_led_by("anew", 1)

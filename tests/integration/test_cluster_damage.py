@@ -178,7 +178,7 @@ def find_damage(broker: BrokerProcess, topic: str) -> None:
         eventually(is_refused, every=0.1)
 
 
-def test_the_steps_where_the_last_copy_in_sync_is_damaged_and_others_are_behind(tmp_path: Path) -> None:
+def test_the_documented_steps_when_the_last_copy_in_sync_is_damaged(tmp_path: Path) -> None:
     """Those of docs/operations.md. What only the damaged copy had is lost."""
     with running_cluster(tmp_path, settings=SEGMENTS) as cluster:
         cli, first = Cli(cluster.bootstrap), cluster.brokers[1]

@@ -114,7 +114,7 @@ def test_brokers_of_a_store_that_was_put_back_stop_and_say_why(cluster: ClusterP
     assert all(list(broker.data_dir.glob("strays/later-*")) for broker in brokers)
 
 
-def test_a_document_that_nobody_can_read_stops_the_brokers_and_they_name_it(
+def test_a_document_that_nobody_can_read_stops_brokers_by_its_name(
     cluster: ClusterProcesses,
 ) -> None:
     cluster.create("orders")
