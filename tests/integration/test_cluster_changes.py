@@ -23,11 +23,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 @pytest.fixture
 def cluster(started: ClusterProcesses) -> ClusterProcesses:
-    """With every broker there, also after a test that failed."""
-    for broker in started.brokers.values():
-        if not broker.is_running:
-            broker.kill()
-            broker.start()
+    started.start_missing()
     return started
 
 
