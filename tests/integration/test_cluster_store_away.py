@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from penstock.limits import BROKER_SESSION_MS
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import SteadyWriter, read_all, require_intact
 from tests.integration.cluster_processes import ClusterProcesses, running_cluster
 from tests.integration.relay import relay_to
 
 EVERYBODY = [1, 2, 3]
-AWAY_SECONDS = 8.0
+AWAY_SECONDS = BROKER_SESSION_MS / 1000 + 1.5
 """Longer than a session lives."""
 
 

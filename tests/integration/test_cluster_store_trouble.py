@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from penstock.limits import BROKER_SESSION_MS
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import SteadyWriter, read_all, require_intact
 from tests.integration.cluster_processes import ClusterProcesses, running_cluster
@@ -73,7 +74,7 @@ def test_a_store_that_was_full_ends_no_failover(cluster: ClusterProcesses, topic
         time.sleep(0.5)
         fill(cluster)
         cluster.brokers[victim].kill()
-        time.sleep(8)
+        time.sleep(BROKER_SESSION_MS / 1000 + 1.5)  # until its session is over
         assert cluster.leader(topic) in (-1, victim), "nothing can be changed"
         others = [node for node in EVERYBODY if node != victim]
         make_room(cluster)
