@@ -1,7 +1,7 @@
 """One Spark for all tests of a process, beside a real broker.
 
-A JVM takes seconds to start and half a gigabyte, so tests of this folder stay in one worker
-(tests/conftest.py).
+A JVM takes seconds to start and half a gigabyte, so files that use it run in two workers
+(`SPARK_SESSIONS` in tests/conftest.py): two JVMs at most.
 """
 
 import os
