@@ -9,6 +9,8 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 ARGS   ?=
 JOBS   ?= 2
+# Tests of processes wait half of the time: three workers keep two cores busy.
+WORKERS ?= 3
 SEED   ?= 1
 SEEDS  ?= 100
 SECONDS ?= 60
@@ -80,7 +82,7 @@ demo: $(VENV)/.spark
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 #   make test-fast    the tests of single parts without Spark, for while you work: about 90 s
 test-fast: setup

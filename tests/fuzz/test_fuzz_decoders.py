@@ -132,7 +132,7 @@ def test_the_smallest_elements_take_memory_in_proportion_to_the_request() -> Non
     assert peak < AMPLIFICATION_MAX * len(request)
 
 
-def test_more_elements_than_any_request_needs_are_refused_in_one_array_or_in_many() -> None:
+def test_more_elements_than_any_request_needs_are_refused() -> None:
     with pytest.raises(ProtocolError, match="topics has an impossible length"):
         decode(FetchRequest, 12, True, fetch_of_empty_topics(ELEMENTS_MAX + 1))
     configs = b"\x80\x02" + b"\x01\x00\x00" * 255

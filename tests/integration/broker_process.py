@@ -65,7 +65,9 @@ class BrokerProcess:
         *flags: str,
         settings: Mapping[str, object] | None = None,
         addresses: Sequence[str] = ON_FREE_PORTS,
+        stderr_path: Path | None = None,
     ) -> None:
+        """`stderr_path`: where the broker's log goes, if not beside its data."""
         self.data_dir = data_dir
         self._flags = [*addresses, *flags]
         for key, value in (settings or {}).items():
@@ -74,7 +76,7 @@ class BrokerProcess:
         """Which release it is."""
         self._process: subprocess.Popen[bytes] | None = None
         self._stdout = ""
-        self._stderr_path = data_dir.parent / f"{data_dir.name}.stderr"
+        self._stderr_path = stderr_path or data_dir.with_name(f"{data_dir.name}.stderr")
         self.addresses: list[str] = []
         """host:port of each Kafka listener, in the order they were given."""
         self.http = ""

@@ -10,15 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.integration.broker_process import BrokerProcess, serving
 from tests.integration.messages import QUIET
 
-HERE = Path(__file__).parent
 ADMIN_SECONDS_MAX = 20.0
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file that share a cluster share a worker, or each worker would start one."""
-    for item in items:
-        if item.path.parent == HERE and item.path.name.startswith("test_cluster_"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")

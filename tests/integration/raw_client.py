@@ -47,8 +47,8 @@ class RawClient:
 
     def receive(self, api: Api[Request, Response], version: int) -> tuple[int, Response]:
         """The next reply, whose API the caller must know."""
-        (size,) = struct.unpack(">i", self._exactly(4))
-        return decode_response(api, version, self._exactly(size))
+        (size,) = struct.unpack(">i", self.receive_bytes(4))
+        return decode_response(api, version, self.receive_bytes(size))
 
     def ask(self, api: Api[Request, Response], version: int, request: Request) -> Response:
         sent = self.send(api, version, request)
@@ -56,7 +56,7 @@ class RawClient:
         assert answered == sent, "replies come in the order of requests"
         return response
 
-    def _exactly(self, count: int) -> bytes:
+    def receive_bytes(self, count: int) -> bytes:
         data = bytearray()
         while len(data) < count:
             part = self.socket.recv(count - len(data))

@@ -57,9 +57,7 @@ def test_a_partition_that_is_damaged_at_the_start_is_named(data_dir: Path) -> No
         assert cli.ok("consume", "k") == "anew\n"
 
 
-def test_damage_that_is_found_while_reading_ends_the_reader_with_its_reason(
-    data_dir: Path, lines: str
-) -> None:
+def test_damage_found_while_reading_ends_the_reader_with_its_reason(data_dir: Path, lines: str) -> None:
     with serving(data_dir, settings=SEGMENTS) as broker:
         cli = Cli(broker.bootstrap)
         cli.ok("produce", "k", given=lines)

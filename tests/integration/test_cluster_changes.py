@@ -23,11 +23,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 @pytest.fixture
 def cluster(started: ClusterProcesses) -> ClusterProcesses:
-    """With every broker there, also after a test that failed."""
-    for broker in started.brokers.values():
-        if not broker.is_running:
-            broker.kill()
-            broker.start()
+    started.start_missing()
     return started
 
 
@@ -89,7 +85,7 @@ def test_what_was_deleted_stays_deleted_whoever_leads(cluster: ClusterProcesses)
     cluster.until_in_sync("deleted", EVERYBODY)
 
 
-def test_a_topic_made_anew_while_a_broker_was_away_has_nothing_of_the_old_one(
+def test_a_topic_made_anew_meanwhile_has_nothing_of_the_old_one(
     cluster: ClusterProcesses,
 ) -> None:
     cluster.create_led_by("anew", 1)

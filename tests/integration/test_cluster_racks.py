@@ -86,7 +86,7 @@ def test_who_is_in_the_rack_of_a_follower_reads_there_and_misses_nothing(cluster
 
 
 @pytest.mark.parametrize("rack", ["rack-1", "rack-9"])
-def test_who_is_in_the_rack_of_the_leader_or_of_nobody_reads_from_the_leader(
+def test_a_consumer_without_a_replica_in_its_rack_reads_the_leader(
     cluster: ClusterProcesses, rack: str
 ) -> None:
     topic = f"far-{rack}"

@@ -3,32 +3,32 @@
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from penstock.limits import BROKER_SESSION_MS
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import SteadyWriter, read_all, require_intact
 from tests.integration.cluster_processes import ClusterProcesses, running_cluster
 from tests.integration.relay import relay_to
 
 EVERYBODY = [1, 2, 3]
-AWAY_SECONDS = 8.0
+AWAY_SECONDS = BROKER_SESSION_MS / 1000 + 1.5
 """Longer than a session lives."""
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    with running_cluster(tmp_path) as cluster:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
-def test_writes_go_on_while_the_store_is_away(cluster: ClusterProcesses, how: str) -> None:
+def test_writes_go_on_while_the_store_is_away(cluster: ClusterProcesses, topic: str, how: str) -> None:
     (member,) = cluster.etcd.members
-    cluster.create("orders")
-    with SteadyWriter(cluster.bootstrap, "orders") as writer:
+    cluster.create(topic)
+    with SteadyWriter(cluster.bootstrap, topic) as writer:
         time.sleep(0.5)
         if how == "killed":
             member.kill()
@@ -39,7 +39,7 @@ def test_writes_go_on_while_the_store_is_away(cluster: ClusterProcesses, how: st
         written_meanwhile = sum(at > away_at + AWAY_SECONDS - 1 for at in writer.times)
         assert written_meanwhile > 20, "the cluster stopped serving"
         with pytest.raises(KafkaException):
-            cluster.create("refused")
+            cluster.create(f"{topic}-refused")
         if how == "killed":
             member.start()
             member.wait_until_ready()
@@ -49,19 +49,22 @@ def test_writes_go_on_while_the_store_is_away(cluster: ClusterProcesses, how: st
         took = writer.resumed_after(back_at)
         print(f"etcd was {how} and came back: the longest wait of a write ended after {took:.2f} s")
         eventually(lambda: _can_create(cluster), seconds_max=20, every=0.2)
-        cluster.until_in_sync("orders", EVERYBODY)
-    require_intact(writer, read_all(cluster.bootstrap, "orders"))
+        cluster.until_in_sync(topic, EVERYBODY)
+    require_intact(writer, read_all(cluster.bootstrap, topic))
 
 
-def test_a_leader_that_alone_is_cut_off_from_the_store_gives_way(cluster: ClusterProcesses) -> None:
+def test_a_leader_that_alone_is_cut_off_from_the_store_gives_way(
+    cluster: ClusterProcesses, topic: str
+) -> None:
     """Nobody but its followers tells it. Clients with default settings that know only it find another."""
     (member,) = cluster.etcd.members
     with relay_to(int(member.endpoint.partition(":")[2])) as relay:
-        assert cluster.brokers[1].stop() == 0
+        behind_nothing = cluster.brokers[1]
+        assert behind_nothing.stop() == 0
         cluster.brokers[1] = cluster.broker(1, etcd_port=relay.port).start()
-        cluster.create_led_by("orders", 1)
-        cluster.until_in_sync("orders", EVERYBODY)
-        with SteadyWriter(cluster.bootstrap, "orders") as writer, SteadyReader(cluster, "orders") as reader:
+        cluster.create_led_by(topic, 1)
+        cluster.until_in_sync(topic, EVERYBODY)
+        with SteadyWriter(cluster.bootstrap, topic) as writer, SteadyReader(cluster, topic) as reader:
             eventually(lambda: reader.times)
             relay.cut()
             eventually(lambda: cluster.brokers[1].get("/health/ready")[0] == 503, seconds_max=20)
@@ -69,11 +72,13 @@ def test_a_leader_that_alone_is_cut_off_from_the_store_gives_way(cluster: Cluste
             given_way_at = time.monotonic()
             writer.resumed_after(given_way_at)
             eventually(lambda: reader.times[-1] > given_way_at + 1, seconds_max=20)
-            assert cluster.leader("orders") != 1
+            assert cluster.leader(topic) != 1
             relay.heal()
-            cluster.until_in_sync("orders", EVERYBODY, seconds_max=30)
+            cluster.until_in_sync(topic, EVERYBODY, seconds_max=30)
             eventually(lambda: cluster.brokers[1].get("/health/ready")[0] == 200, seconds_max=20)
-    require_intact(writer, read_all(cluster.bootstrap, "orders"))
+        assert cluster.brokers[1].stop() == 0
+        cluster.brokers[1] = behind_nothing.start()
+    require_intact(writer, read_all(cluster.bootstrap, topic))
 
 
 class SteadyReader:

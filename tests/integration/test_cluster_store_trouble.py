@@ -8,12 +8,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from penstock.limits import BROKER_SESSION_MS
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import SteadyWriter, read_all, require_intact
 from tests.integration.cluster_processes import ClusterProcesses, running_cluster
@@ -21,10 +21,16 @@ from tests.integration.cluster_processes import ClusterProcesses, running_cluste
 EVERYBODY = [1, 2, 3]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    with running_cluster(tmp_path) as cluster:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(started: ClusterProcesses) -> ClusterProcesses:
+    started.start_missing()
+    return started
 
 
 def ask(cluster: ClusterProcesses, path: str, **body: Any) -> dict[str, Any]:
@@ -61,28 +67,28 @@ def make_room(cluster: ClusterProcesses) -> None:
         ask(cluster, "/v3/maintenance/alarm", action="DEACTIVATE", **alarm)
 
 
-def test_a_store_that_was_full_ends_no_failover(cluster: ClusterProcesses) -> None:
+def test_a_store_that_was_full_ends_no_failover(cluster: ClusterProcesses, topic: str) -> None:
     asked, victim = 1, 3 if cluster.controller() != 3 else 2
-    cluster.create_led_by("orders", victim)
-    with SteadyWriter(cluster.bootstrap, "orders") as writer:
+    cluster.create_led_by(topic, victim)
+    with SteadyWriter(cluster.bootstrap, topic) as writer:
         time.sleep(0.5)
         fill(cluster)
         cluster.brokers[victim].kill()
-        time.sleep(8)
-        assert cluster.leader("orders") in (-1, victim), "nothing can be changed"
+        time.sleep(BROKER_SESSION_MS / 1000 + 1.5)  # until its session is over
+        assert cluster.leader(topic) in (-1, victim), "nothing can be changed"
         others = [node for node in EVERYBODY if node != victim]
         make_room(cluster)
-        cluster.until_led_by_another("orders", victim, seconds_max=10)
+        cluster.until_led_by_another(topic, victim, seconds_max=10)
         assert cluster.brokers[asked].get("/health/ready")[0] == 200
-        cluster.until_in_sync("orders", others)
+        cluster.until_in_sync(topic, others)
         cluster.brokers[victim].start()
-        cluster.until_in_sync("orders", EVERYBODY)
-    require_intact(writer, read_all(cluster.bootstrap, "orders"))
+        cluster.until_in_sync(topic, EVERYBODY)
+    require_intact(writer, read_all(cluster.bootstrap, topic))
 
 
-def test_brokers_of_a_store_that_was_put_back_stop_and_say_why(cluster: ClusterProcesses) -> None:
+def test_brokers_of_a_store_that_was_put_back_stop_and_say_why(cluster: ClusterProcesses, topic: str) -> None:
     (member,) = cluster.etcd.members
-    cluster.create_led_by("orders", 1)
+    cluster.create_led_by(topic, 1)
     member.stop()
     copy = member.folder.with_name("copy")
     shutil.copytree(member.folder, copy)
@@ -110,26 +116,26 @@ def test_brokers_of_a_store_that_was_put_back_stop_and_say_why(cluster: ClusterP
         assert [folder.name for folder in broker.data_dir.glob("logs/later-*")], "nothing is moved away"
         (broker.data_dir / "store-revision").unlink()  # as the sentence says
     cluster.start()
-    cluster.until_in_sync("orders", EVERYBODY)
+    cluster.until_in_sync(topic, EVERYBODY)
     assert all(list(broker.data_dir.glob("strays/later-*")) for broker in brokers)
 
 
-def test_a_document_that_nobody_can_read_stops_the_brokers_and_they_name_it(
-    cluster: ClusterProcesses,
+def test_a_document_that_nobody_can_read_stops_brokers_by_its_name(
+    cluster: ClusterProcesses, topic: str
 ) -> None:
-    cluster.create("orders")
+    cluster.create(topic)
     found = ask(cluster, "/v3/kv/range", key="AA==", range_end="AA==", keys_only=True)["kvs"]
     keys = [base64.b64decode(entry["key"]).decode() for entry in found]
-    topic = next(key for key in keys if key.endswith("/topics/orders"))
-    put(cluster, f"{topic}-2", b'{"version":99}')
+    document = next(key for key in keys if key.endswith(f"/topics/{topic}"))
+    put(cluster, f"{document}-2", b'{"version":99}')
     brokers = cluster.brokers.values()
     eventually(lambda: not any(broker.is_running for broker in brokers), seconds_max=30, every=0.1)
     for broker in brokers:
         assert broker.stop() == 1
-        assert f"{topic}-2" in broker.stderr.splitlines()[-1]
-    ask(cluster, "/v3/kv/deleterange", key=base64.b64encode(f"{topic}-2".encode()).decode())
+        assert f"{document}-2" in broker.stderr.splitlines()[-1]
+    ask(cluster, "/v3/kv/deleterange", key=base64.b64encode(f"{document}-2".encode()).decode())
     cluster.start()
-    cluster.until_in_sync("orders", EVERYBODY)
+    cluster.until_in_sync(topic, EVERYBODY)
 
 
 def _has_created(cluster: ClusterProcesses, topic: str) -> bool:

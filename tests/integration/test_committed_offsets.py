@@ -51,7 +51,7 @@ def test_what_was_committed_is_there_after_the_power_went(tmp_path: Path) -> Non
             assert committed_once_loaded(client, "readers", "t", 0) == {0: 19}
 
 
-def test_while_offsets_are_read_from_the_log_nobody_is_told_that_there_are_none(data_dir: Path) -> None:
+def test_while_offsets_are_loaded_nobody_is_told_there_are_none(data_dir: Path) -> None:
     groups = [f"group-{number}" for number in range(400)]
     with serving(data_dir) as broker, connected(broker.bootstrap) as client:
         begin(client)
@@ -99,7 +99,7 @@ def test_groups_keep_their_places_independently(own_broker: BrokerProcess) -> No
         assert committed(client, "third", "t", 0) == {0: -1}
 
 
-def test_the_place_in_a_deleted_topic_is_not_taken_for_one_in_its_successor(
+def test_an_offset_in_a_deleted_topic_is_none_in_its_successor(
     own_broker: BrokerProcess,
 ) -> None:
     with connected(own_broker.bootstrap) as client:

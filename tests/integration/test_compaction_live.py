@@ -8,16 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer
-from aiokafka import TopicPartition as AioPartition
-from confluent_kafka import Producer, TopicPartition
-from kafka import KafkaConsumer
-from kafka import TopicPartition as KafkaPartition
+from confluent_kafka import Producer
 
 from tests.integration.broker_process import BrokerProcess, eventually, serving, size_of_files
+from tests.integration.clients.aiokafka_client import AiokafkaClient
+from tests.integration.clients.client import Client
+from tests.integration.clients.confluent_client import ConfluentClient
+from tests.integration.clients.kafka_python_client import KafkaPythonClient
 from tests.integration.messages import QUIET
-from tests.integration.test_clients_confluent import assign_all
-from tests.integration.test_durability import consumer_of, create, watermarks
 
 MIB = 1024 * 1024
 KEYS = 40
@@ -59,35 +57,23 @@ def write(bootstrap: str, topic: str, rounds: range, state: State, codec: str = 
     assert producer.flush(30) == 0
 
 
-def consumed(bootstrap: str, topic: str, from_offset: int = 0) -> tuple[State, int]:
+def consumed(client: Client, topic: str, start: int = 0) -> tuple[State, int]:
     """What a consumer that begins there knows at the end, and how many records it was sent."""
-    consumer = consumer_of(bootstrap)
-    assign_all(consumer, topic, 1)
-    consumer.seek(assignment_of(topic, from_offset))
-    _, end = watermarks(bootstrap, topic)
+    _, end = client.watermarks(topic)
     state: State = {}
-    count = 0
+    count, position = 0, start
     deadline = time.monotonic() + 30
-    while consumer.position([assignment_of(topic, 0)])[0].offset < end:
-        assert time.monotonic() < deadline, "the consumer is stuck"
-        message = consumer.poll(0.2)
-        if message is None:
-            continue
-        assert message.error() is None
-        count += 1
-        key, value = message.key(), message.value()
-        assert isinstance(key, bytes)
-        if value is None:
-            state.pop(key, None)
-        else:
-            assert isinstance(value, bytes)
-            state[key] = value
-    consumer.close()
+    with client.reading(topic, 1, start=start) as reader:
+        while position < end:
+            assert time.monotonic() < deadline, "the consumer is stuck"
+            for each in reader.poll(0.2):
+                count, position = count + 1, each.offset + 1
+                assert each.message.key is not None
+                if each.message.value is None:
+                    state.pop(each.message.key, None)
+                else:
+                    state[each.message.key] = each.message.value
     return state, count
-
-
-def assignment_of(topic: str, offset: int) -> TopicPartition:
-    return TopicPartition(topic, 0, offset)
 
 
 def wait_until_compact(broker: BrokerProcess, topic: str) -> None:
@@ -101,61 +87,23 @@ def test_a_compacted_topic_shrinks_to_its_keys_and_every_client_reads_it(
     cleaning_broker: BrokerProcess, codec: str
 ) -> None:
     bootstrap = cleaning_broker.bootstrap
-    create(bootstrap, "state", config=COMPACTED)
+    ConfluentClient(bootstrap).create_topic("state", 1, COMPACTED)
     state: State = {}
     write(bootstrap, "state", range(ROUNDS), state, codec)
     written = KEYS * ROUNDS
     wait_until_compact(cleaning_broker, "state")
-    found, count = consumed(bootstrap, "state")
-    assert found == state
-    assert count < written / 2
-    assert watermarks(bootstrap, "state") == (0, written)
-    # From within a gap, the next record that is left.
-    assert consumed(bootstrap, "state", from_offset=written // 3)[0] == state
-    assert read_by_kafka_python(bootstrap, "state", written) == state
-
-
-def read_by_kafka_python(bootstrap: str, topic: str, end: int) -> State:
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
-    partition = KafkaPartition(topic, 0)
-    consumer.assign([partition])
-    consumer.seek_to_beginning(partition)
-    state: State = {}
-    deadline = time.monotonic() + 30
-    while consumer.position(partition) < end:
-        assert time.monotonic() < deadline, "the consumer is stuck"
-        for records in consumer.poll(200).values():
-            for record in records:
-                state[record.key] = record.value
-    consumer.close()
-    return {key: value for key, value in state.items() if value is not None}
-
-
-async def test_aiokafka_reads_past_gaps(cleaning_broker: BrokerProcess) -> None:
-    bootstrap = cleaning_broker.bootstrap
-    create(bootstrap, "state", config=COMPACTED)
-    state: State = {}
-    write(bootstrap, "state", range(100), state)
-    wait_until_compact(cleaning_broker, "state")
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
-    await consumer.start()
-    try:
-        partition = AioPartition("state", 0)
-        consumer.assign([partition])
-        await consumer.seek_to_beginning(partition)
-        found: State = {}
-        deadline = time.monotonic() + 30
-        while await consumer.position(partition) < KEYS * 100:
-            assert time.monotonic() < deadline, "the consumer is stuck"
-            for records in (await consumer.getmany(timeout_ms=200)).values():
-                found |= {record.key: record.value for record in records}
-    finally:
-        await consumer.stop()
-    assert {key: value for key, value in found.items() if value is not None} == state
+    for kind in (ConfluentClient, KafkaPythonClient, AiokafkaClient):
+        client: Client = kind(bootstrap)
+        assert client.watermarks("state") == (0, written)
+        found, count = consumed(client, "state")
+        assert found == state, kind
+        assert count < written / 2
+        # From within a gap, the next record that is left.
+        assert consumed(client, "state", start=written // 3)[0] == state, kind
 
 
 def test_a_broker_killed_while_cleaning_loses_no_key(cleaning_broker: BrokerProcess) -> None:
-    create(cleaning_broker.bootstrap, "state", config=COMPACTED)
+    ConfluentClient(cleaning_broker.bootstrap).create_topic("state", 1, COMPACTED)
     state: State = {}
     for kill in range(KILLS):
         write(cleaning_broker.bootstrap, "state", range(kill * 60, kill * 60 + 60), state)
@@ -164,9 +112,9 @@ def test_a_broker_killed_while_cleaning_loses_no_key(cleaning_broker: BrokerProc
         cleaning_broker.kill()
         cleaning_broker.start()
         assert not [name for name in os.listdir(folder) if name.endswith(".swap")]
-        assert consumed(cleaning_broker.bootstrap, "state")[0] == state
+        assert consumed(ConfluentClient(cleaning_broker.bootstrap), "state")[0] == state
     wait_until_compact(cleaning_broker, "state")
-    assert consumed(cleaning_broker.bootstrap, "state")[0] == state
+    assert consumed(ConfluentClient(cleaning_broker.bootstrap), "state")[0] == state
 
 
 def wait_until_cleaning(folder: Path) -> None:
@@ -178,7 +126,7 @@ def wait_until_cleaning(folder: Path) -> None:
 
 def test_the_cleaner_is_a_process_that_ends_with_its_broker(cleaning_broker: BrokerProcess) -> None:
     bootstrap = cleaning_broker.bootstrap
-    create(bootstrap, "state", config=COMPACTED)
+    ConfluentClient(bootstrap).create_topic("state", 1, COMPACTED)
     assert cleaners_of(cleaning_broker.pid) == [], "it is started when there is something to clean"
     write(bootstrap, "state", range(60), {})
     (cleaner,) = eventually(lambda: cleaners_of(cleaning_broker.pid), seconds_max=20)

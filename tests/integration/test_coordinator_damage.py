@@ -30,7 +30,7 @@ def damage(data: Path) -> Path:
     return log.parent
 
 
-def test_damage_closes_the_groups_of_one_partition_and_the_documented_repair_opens_them(
+def test_damage_closes_one_partition_of_groups_until_it_is_repaired(
     tmp_path: Path,
 ) -> None:
     broker = BrokerProcess(tmp_path / "data", settings={"offsets.topic.num.partitions": 2}).start()

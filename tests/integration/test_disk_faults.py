@@ -98,8 +98,7 @@ def test_what_was_acknowledged_survives_a_power_cut(tmp_path: Path) -> None:
     with power_cut_disk(tmp_path) as disk:
         data = disk.path / "data"
         for _ in range(3):
-            broker = BrokerProcess(data)
-            broker._stderr_path = tmp_path / "broker.stderr"
+            broker = BrokerProcess(data, stderr_path=tmp_path / "broker.stderr")
             broker.start()
             try:
                 ledger = Ledger(broker.bootstrap)
@@ -148,8 +147,7 @@ def test_a_full_disk_refuses_and_resumes_without_losing_anything(tmp_path: Path)
     with small_disk(tmp_path, megabytes=24) as disk:
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(12 * 1024 * 1024))
-        broker = BrokerProcess(disk / "data")
-        broker._stderr_path = tmp_path / "broker.stderr"
+        broker = BrokerProcess(disk / "data", stderr_path=tmp_path / "broker.stderr")
         broker.start()
         try:
             ledger = Ledger(broker.bootstrap, **{"message.timeout.ms": 2000})
@@ -176,8 +174,7 @@ def test_a_full_disk_refuses_and_resumes_without_losing_anything(tmp_path: Path)
 def test_a_full_disk_can_be_freed_through_the_broker(tmp_path: Path) -> None:
     """Deleting records and starting again need room themselves: some is set aside for that."""
     with small_disk(tmp_path, megabytes=12) as disk:
-        broker = BrokerProcess(disk / "data")
-        broker._stderr_path = tmp_path / "broker.stderr"
+        broker = BrokerProcess(disk / "data", stderr_path=tmp_path / "broker.stderr")
         broker.start()
         try:
             eventually((disk / "data" / "reserve").exists)

@@ -3,16 +3,8 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
 
 from penstock.errors import ErrorCode
 from penstock.protocol.batches import split_batches
@@ -22,7 +14,8 @@ from penstock.protocol.messages.produce import PRODUCE
 from penstock.protocol.records import iterate
 from penstock.testing import Broker, broker
 from tests.integration.broker_process import BrokerProcess, eventually, size_of_files
-from tests.integration.messages import QUIET, assert_same, spread, varied_messages
+from tests.integration.clients.confluent_client import ConfluentClient
+from tests.integration.messages import assert_same, spread, varied_messages
 from tests.integration.raw_client import (
     FETCH_VERSION,
     PRODUCE_VERSION,
@@ -34,9 +27,7 @@ from tests.integration.raw_client import (
     produce_request,
     records_of,
 )
-from tests.integration.test_clients_confluent import assign_all, produce, read
 
-SECONDS_MAX = 20.0
 MIB = 1024 * 1024
 DAY_MS = 24 * 3600 * 1000
 SEGMENT_BYTES = 2 * MIB
@@ -44,29 +35,8 @@ KILLS = 10
 BATCHES_IN_FLIGHT = 20
 
 
-def create(bootstrap: str, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    for future in admin.create_topics([NewTopic(topic, partitions, config=config or {})]).values():
-        future.result(SECONDS_MAX)
-
-
-def settings_of(bootstrap: str, topic: str) -> dict[str, str]:
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    (future,) = admin.describe_configs([resource]).values()
-    return {name: entry.value for name, entry in future.result(SECONDS_MAX).items()}
-
-
-def consumer_of(bootstrap: str) -> Consumer:
-    return Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", **QUIET})
-
-
-def watermarks(bootstrap: str, topic: str) -> Any:
-    consumer = consumer_of(bootstrap)
-    try:
-        return consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS_MAX)
-    finally:
-        consumer.close()
+def watermarks(bootstrap: str, topic: str) -> tuple[int, int]:
+    return ConfluentClient(bootstrap).watermarks(topic)
 
 
 def values_in(client: RawClient, topic: str) -> list[bytes]:
@@ -83,8 +53,9 @@ def values_in(client: RawClient, topic: str) -> list[bytes]:
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_everything_is_there_after_a_restart(own_broker: BrokerProcess, how: str) -> None:
     sent = spread(varied_messages(300), 3)
-    create(own_broker.bootstrap, "orders", 3, {"retention.ms": "123456789"})
-    produce(own_broker.bootstrap, "orders", sent)
+    confluent = ConfluentClient(own_broker.bootstrap)
+    confluent.create_topic("orders", 3, {"retention.ms": "123456789"})
+    confluent.produce("orders", sent)
     asked = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
     with connected(own_broker.bootstrap) as client:
         before = client.ask(METADATA, 12, asked)
@@ -96,11 +67,11 @@ def test_everything_is_there_after_a_restart(own_broker: BrokerProcess, how: str
         after = client.ask(METADATA, 12, asked)
     assert after.cluster_id == before.cluster_id
     assert after.topics[0].topic_id == before.topics[0].topic_id
-    assert settings_of(own_broker.bootstrap, "orders")["retention.ms"] == "123456789"
-    consumer = consumer_of(own_broker.bootstrap)
-    assign_all(consumer, "orders", 3)
-    assert_same(read(consumer, 300), sent)
-    consumer.close()
+    confluent = ConfluentClient(own_broker.bootstrap)
+    with confluent.administration() as admin:
+        assert admin.setting("orders", "retention.ms") == "123456789"
+    with confluent.reading("orders", 3) as reader:
+        assert_same(reader.read(300), sent)
     assert watermarks(own_broker.bootstrap, "orders") == (0, 100)
 
 
@@ -165,7 +136,8 @@ def test_the_start_of_a_log_survives_being_killed(own_broker: BrokerProcess) -> 
     with connected(own_broker.bootstrap) as client:
         client.create_topic("trimmed")
         assert client.produce("trimmed", batch_of(*[b"x"] * 20)).error_code == 0
-    delete_records(own_broker.bootstrap, "trimmed", 12)
+    with ConfluentClient(own_broker.bootstrap).administration() as admin:
+        admin.delete_records("trimmed", 12)
 
     own_broker.kill()
     own_broker.start()
@@ -176,7 +148,8 @@ def test_the_start_of_a_log_survives_being_killed(own_broker: BrokerProcess) -> 
 def test_deleted_records_give_their_disk_back() -> None:
     with broker(**{"log.segment.bytes": SEGMENT_BYTES}) as running:
         fill(running, "trimmed", 5)
-        delete_records(running.bootstrap, "trimmed", 5)
+        with ConfluentClient(running.bootstrap).administration() as admin:
+            admin.delete_records("trimmed", 5)
         assert watermarks(running.bootstrap, "trimmed") == (5, 5)
 
         running.advance(ms=0)
@@ -184,21 +157,14 @@ def test_deleted_records_give_their_disk_back() -> None:
         assert data_bytes(running.data_dir) == 0
 
 
-def delete_records(bootstrap: str, topic: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    (deleted,) = admin.delete_records([TopicPartition(topic, 0, before)]).values()
-    assert deleted.result(SECONDS_MAX).low_watermark == before
-
-
 def test_a_deleted_topic_gives_its_disk_back(tmp_path: Path) -> None:
     with broker(tmp_path) as running:
         fill(running, "gone", 3)
-        admin = AdminClient({"bootstrap.servers": running.bootstrap, **QUIET})
-        (deleted,) = admin.delete_topics(["gone"]).values()
-        deleted.result(SECONDS_MAX)
+        with ConfluentClient(running.bootstrap).administration() as admin:
+            admin.delete("gone")
+            assert "gone" not in admin.topics()
 
         eventually(lambda: size_of_files(tmp_path) < MIB)
-        assert "gone" not in admin.list_topics().topics
 
 
 def fill(running: Broker, topic: str, mebibytes: int) -> None:

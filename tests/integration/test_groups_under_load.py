@@ -87,7 +87,7 @@ def test_members_join_leave_crash_and_freeze_under_load(
         fourth.leave()
 
 
-def test_members_go_on_where_they_were_when_the_broker_is_killed_and_comes_back(
+def test_members_go_on_where_they_were_when_the_broker_is_back(
     kind: str, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     address = broker.bootstrap

@@ -168,7 +168,7 @@ def test_a_compacted_topic_takes_no_record_that_its_cleaner_could_not_read(
 
 
 @pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.GZIP, Codec.LZ4])
-def test_a_batch_that_expands_beyond_the_limit_is_refused_where_it_is_opened(
+def test_a_batch_that_expands_beyond_the_limit_is_refused(
     own_broker: BrokerProcess, topic: str, codec: Codec
 ) -> None:
     bomb = build_batch([Record(Offset(0), NOW_MS, b"key", bytes(70 * MIB))], codec=codec, level=None)

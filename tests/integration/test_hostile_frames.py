@@ -226,7 +226,7 @@ def impatient() -> Iterator[str]:
         yield running.bootstrap
 
 
-def test_a_request_that_trickles_in_is_cut_off_and_a_silent_connection_is_not(impatient: str) -> None:
+def test_a_trickling_request_is_cut_off_and_a_silent_client_is_not(impatient: str) -> None:
     with connected(impatient) as trickling, connected(impatient) as silent:
         trickling.socket.sendall(API_VERSIONS_0[:5])
         assert trickling.is_closed_by_broker()

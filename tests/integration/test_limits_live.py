@@ -89,7 +89,7 @@ def test_acks_0_that_cannot_be_written_closes_the_connection(bootstrap: str, top
         assert client.is_closed_by_broker()
 
 
-def test_a_client_that_does_not_take_its_replies_is_paused_and_others_are_served(
+def test_a_client_that_takes_no_replies_is_paused_and_others_served(
     own_broker: BrokerProcess,
 ) -> None:
     with connected(own_broker.bootstrap) as greedy:

@@ -35,7 +35,7 @@ class Reader:
 
     def __init__(self, client: RawClient, address: str, version: int) -> None:
         self.client = client
-        self._address = address
+        self.address = address
         self.version = version
         self.offsets = [0] * COUNT
         self.leader_epoch = -1
@@ -71,7 +71,7 @@ class Reader:
         """Which is what somebody else is told."""
         request = self.request()
         told = self.client.ask(FETCH, self.version, request)
-        with connected(self._address) as other:
+        with connected(self.address) as other:
             assert other.ask(FETCH, self.version, request) == told
         return told
 
@@ -125,7 +125,7 @@ def test_new_records_are_read_and_each_once(reader: Reader) -> None:
 def test_a_fetch_that_waits_is_answered_with_what_came_and_with_the_rest(reader: Reader) -> None:
     reader.client.produce(TOPIC, batch_of(b"before"), partition=9)
     reader.read()
-    with connected(reader._address) as producer, waiting(reader) as replies:
+    with connected(reader.address) as producer, waiting(reader) as replies:
         producer.produce(TOPIC, batch_of(b"value"), partition=5)
     (topic,) = replies[0].responses
     assert sorted(data.partition_index for data in topic.partitions) == list(range(COUNT))
@@ -176,5 +176,5 @@ def test_a_damaged_repeat_closes_the_connection(reader: Reader) -> None:
     frame = struct.pack(">ihhi", 12, FETCH.key, reader.version, 1) + b"\xff\xff\x00\x00"
     reader.client.socket.sendall(frame)
     assert reader.client.is_closed_by_broker()
-    with connected(reader._address) as other:
+    with connected(reader.address) as other:
         assert other.ask(FETCH, reader.version, reader.request()).error_code == 0

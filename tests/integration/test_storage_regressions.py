@@ -131,9 +131,7 @@ def test_a_topic_can_be_deleted_when_there_is_no_room_to_rename_its_folder(
         assert values_of(partition_of(client, "big")) == [b"of another topic"]
 
 
-def test_a_folder_that_cannot_be_renamed_ends_neither_the_broker_nor_its_metadata(
-    data_dir: Path, faults: OsFaults
-) -> None:
+def test_a_folder_that_cannot_be_renamed_does_not_end_the_broker(data_dir: Path, faults: OsFaults) -> None:
     full = faults.add("rename", lambda path: path.endswith("/big-0"), system_error(errno.ENOSPC))
     with client_of(data_dir) as client:
         write(client, "big", b"old")
@@ -155,8 +153,7 @@ def test_a_folder_that_cannot_be_renamed_ends_neither_the_broker_nor_its_metadat
 def test_a_really_full_disk_is_freed_by_deleting_a_topic(tmp_path: Path) -> None:
     """The metadata that says so needs room too."""
     with small_disk(tmp_path, megabytes=12) as disk:
-        running = BrokerProcess(disk / "data")
-        running._stderr_path = tmp_path / "broker.stderr"
+        running = BrokerProcess(disk / "data", stderr_path=tmp_path / "broker.stderr")
         try:
             running.start()
             # As the broker does itself after two seconds.
@@ -199,7 +196,7 @@ def fill_up(path: Path) -> None:
         pytest.param(1, ErrorCode.NONE, id="in memory with its file closed"),
     ],
 )
-def test_a_fetch_for_which_no_descriptor_is_free_costs_no_other_partition_its_answer(
+def test_a_fetch_without_a_free_descriptor_costs_others_no_reply(
     data_dir: Path, batches: int, outcome: ErrorCode
 ) -> None:
     written = [bytes([number]) * 6_000 for number in range(batches)]  # each beyond an index entry
@@ -248,7 +245,7 @@ def use_gaps_between_descriptors(running: BrokerProcess, stack: ExitStack) -> No
 
 
 @pytest.mark.parametrize("policy", ["before_ack", "os"])
-def test_a_producer_to_more_partitions_than_files_may_be_open_gets_through_by_trying_again(
+def test_a_producer_to_more_partitions_than_open_files_gets_through(
     data_dir: Path, faults: OsFaults, policy: str
 ) -> None:
     logs = f"{data_dir}/logs/"
@@ -349,7 +346,7 @@ def damage_times(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("trouble", [no_descriptor, unreadable])
-def test_retention_goes_on_for_others_when_one_partition_cannot_be_looked_at(
+def test_retention_goes_on_when_one_partition_cannot_be_looked_at(
     data_dir: Path,
     faults: OsFaults,
     caplog: pytest.LogCaptureFixture,
@@ -366,7 +363,7 @@ def test_retention_goes_on_for_others_when_one_partition_cannot_be_looked_at(
     assert all("partition=a-bad-0" in line for line in lines_of(caplog, "retention.postponed"))
 
 
-def test_retention_takes_a_partition_offline_whose_log_is_damaged_and_goes_on_for_others(
+def test_retention_takes_a_damaged_partition_offline_and_goes_on(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_old_records(data_dir, "a-bad", "b-good")
@@ -389,7 +386,7 @@ def batch_from(days_ago: float, size: int = 10) -> bytes:
 # What must be known after a restart
 
 
-def test_the_age_of_a_segment_counts_from_its_first_record_also_after_a_restart(data_dir: Path) -> None:
+def test_the_age_of_a_segment_counts_from_its_first_record(data_dir: Path) -> None:
     """Otherwise the segment of a quiet topic never ends, and nothing in it is ever removed."""
     settings = {"log.retention.ms": -1, "log.roll.ms": 7 * DAY_MS}
     for days_ago in (20, 17, 14, 12):
@@ -413,7 +410,7 @@ def epoch_of(client: RawClient, topic: str) -> int:
     return client.ask(METADATA, METADATA_VERSION, request).topics[0].partitions[0].leader_epoch
 
 
-def test_a_reader_of_records_that_a_crash_took_is_told_where_its_history_ends(data_dir: Path) -> None:
+def test_a_reader_of_records_lost_in_a_crash_is_told_where_to_go_on(data_dir: Path) -> None:
     """Without a flush before the acknowledgement records may be read and then lost."""
     with serving(data_dir, settings={"log.flush.policy": "os"}) as running:
         with connected(running.bootstrap) as client:

@@ -5,14 +5,13 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
-from confluent_kafka import Consumer, Producer
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from confluent_kafka import Producer
 
 from penstock.broker.broker import BrokerLimits
 from penstock.broker.network.server import ServerLimits
@@ -21,9 +20,11 @@ from penstock.protocol.messages.metadata import METADATA, MetadataRequest
 from penstock.testing import Broker, broker
 from penstock.testing.in_process import broker_with
 from tests.integration.broker_process import eventually
-from tests.integration.messages import QUIET, assert_same, spread, varied_messages
+from tests.integration.clients.client import Client
+from tests.integration.clients.confluent_client import ConfluentClient
+from tests.integration.clients.kafka_python_client import KafkaPythonClient
+from tests.integration.messages import QUIET, assert_same, varied_messages
 from tests.integration.raw_client import Closed, RawClient, connected
-from tests.integration.test_clients_confluent import assign_all, produce, read
 
 SECONDS_MAX = 20.0
 HOST = "127.0.0.1"
@@ -105,46 +106,32 @@ def confluent_over_tls(certificates: Certificates) -> dict[str, Any]:
     return {"security.protocol": "ssl", "ssl.ca.location": certificates.authority_path, **QUIET}
 
 
-def test_confluent_kafka_works_over_tls(tls_broker: Broker, certificates: Certificates, topic: str) -> None:
+@pytest.mark.parametrize("kind", ["confluent-kafka", "kafka-python"])
+def test_clients_work_over_tls(tls_broker: Broker, certificates: Certificates, topic: str, kind: str) -> None:
+    client: Client
+    if kind == "confluent-kafka":
+        client = ConfluentClient(tls_broker.bootstrap, **confluent_over_tls(certificates))
+    else:
+        over_tls = {"security_protocol": "SSL", "ssl_cafile": certificates.authority_path}
+        client = KafkaPythonClient(tls_broker.bootstrap, **over_tls)
     sent = {0: varied_messages(500)}
-    over_tls = confluent_over_tls(certificates)
 
-    produce(tls_broker.bootstrap, topic, sent, **over_tls)
-    consumer = Consumer({"bootstrap.servers": tls_broker.bootstrap, "group.id": "unused", **over_tls})
-    assign_all(consumer, topic, 1)
-    found = read(consumer, 500)
-    consumer.close()
+    client.produce(topic, sent)
 
-    assert_same(found, sent)
-
-
-def test_kafka_python_works_over_tls(tls_broker: Broker, certificates: Certificates, topic: str) -> None:
-    over_tls = {"security_protocol": "SSL", "ssl_cafile": certificates.authority_path}
-    with closing(KafkaProducer(bootstrap_servers=tls_broker.bootstrap, **over_tls)) as producer:
-        for number in range(50):
-            producer.send(topic, b"%d" % number)
-        producer.flush(SECONDS_MAX)
-
-    options = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 10_000, **over_tls}
-    with closing(KafkaConsumer(bootstrap_servers=tls_broker.bootstrap, **options)) as consumer:
-        consumer.assign([TopicPartition(topic, 0)])
-        values = [next(consumer).value for _ in range(50)]
-
-    assert values == [b"%d" % number for number in range(50)]
+    with client.reading(topic, 1) as reader:
+        assert_same(reader.read(500), sent)
 
 
 def test_both_listeners_serve_the_same_topics(
     tls_broker: Broker, certificates: Certificates, topic: str
 ) -> None:
     secure, plain = tls_broker.address("tls"), tls_broker.address("plaintext")
-    produce(plain, topic, spread(varied_messages(10), 1))
+    sent = {0: varied_messages(10)}
 
-    consumer = Consumer(
-        {"bootstrap.servers": secure, "group.id": "unused", **confluent_over_tls(certificates)}
-    )
-    assign_all(consumer, topic, 1)
-    assert len(read(consumer, 10)) == 10
-    consumer.close()
+    ConfluentClient(plain).produce(topic, sent)
+
+    with ConfluentClient(secure, **confluent_over_tls(certificates)).reading(topic, 1) as reader:
+        assert_same(reader.read(10), sent)
 
 
 def test_a_client_that_does_not_know_the_authority_refuses_the_broker(tls_broker: Broker) -> None:

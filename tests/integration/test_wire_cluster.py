@@ -415,7 +415,7 @@ def test_a_file_that_is_no_good_is_named(
         client.topics()
 
 
-def test_the_name_in_the_certificate_is_checked_unless_that_is_switched_off(secrets: Secrets) -> None:
+def test_the_name_in_the_certificate_is_checked_unless_switched_off(secrets: Secrets) -> None:
     with broker(**secrets.settings(secrets.misnamed, "none")) as misnamed:
         with (
             client_of(misnamed.bootstrap, tls=secrets.tls()) as client,

@@ -1,11 +1,10 @@
 """One Spark for all tests of a process, beside a real broker.
 
-A JVM takes seconds to start and half a gigabyte, so tests of this folder are put into two groups, and
-each group stays in one process (`pytest --dist loadgroup`): two JVMs at most.
+A JVM takes seconds to start and half a gigabyte, so files that use it run in two workers
+(`SPARK_SESSIONS` in tests/conftest.py): two JVMs at most.
 """
 
 import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
-JVMS_MAX = 2
 # Programs that live for seconds are not worth compiling well: a quarter less work in all.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 SPARK_SECONDS_MAX = 300
@@ -26,11 +24,8 @@ SPARK_SECONDS_MAX = 300
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
-            group = zlib.crc32(item.path.name.encode()) % JVMS_MAX
-            item.add_marker(pytest.mark.xdist_group(f"spark-{group}"))
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(SPARK_SECONDS_MAX))
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SPARK_SECONDS_MAX))
 
 
 @pytest.fixture(scope="session")

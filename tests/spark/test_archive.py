@@ -182,7 +182,7 @@ def test_an_old_checkpoint_an_old_table_and_a_new_topic_are_refused(
         archived(spark, wanted)
 
 
-def test_who_allows_loss_goes_on_where_the_topic_begins_and_is_told_what_was_lost(
+def test_with_loss_allowed_it_goes_on_and_tells_what_was_lost(
     spark: "SparkSession", running: Broker, tmp_path: Path
 ) -> None:
     topic = Producing(running.bootstrap, "archive-gone", partitions=1)

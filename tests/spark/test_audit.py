@@ -128,7 +128,7 @@ def test_a_file_that_only_lies_in_the_folder_is_found(
     assert report.violations[0].examples[0].endswith("stray.parquet")
 
 
-def test_what_is_not_archived_yet_is_behind_and_what_left_the_topic_is_no_loss(
+def test_records_not_archived_yet_are_behind_and_expired_are_no_loss(
     spark: "SparkSession", running: Broker, tmp_path: Path
 ) -> None:
     topic = "audit-retention"
@@ -160,7 +160,7 @@ def truncate(running: Broker, topic: str, offset: int) -> None:
         future.result(30)
 
 
-def test_rows_whose_records_were_compacted_away_are_no_loss_and_a_topic_made_anew_is_told(
+def test_compacted_records_are_no_loss_and_a_topic_made_anew_is_told(
     spark: "SparkSession", running: Broker, tmp_path: Path
 ) -> None:
     topic = "audit-anew"

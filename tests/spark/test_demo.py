@@ -31,7 +31,7 @@ END_SECONDS_MAX = 20.0
 STEP_SECONDS_MAX = 90.0
 
 
-def test_the_same_seed_makes_the_same_shop_and_all_that_is_planted_is_in_it() -> None:
+def test_the_same_seed_makes_the_same_shop_with_all_that_is_planted() -> None:
     made = shop(3000, 7, START)
     assert made == shop(3000, 7, START)
     assert made != shop(3000, 8, START)
@@ -63,7 +63,7 @@ def test_a_folder_that_no_demo_made_is_left_as_it_is(tmp_path: Path) -> None:
     assert precious.read_text() == "years of work"
 
 
-def test_what_an_earlier_demo_left_is_replaced_and_what_a_link_leads_to_is_not(tmp_path: Path) -> None:
+def test_an_earlier_demo_is_replaced_and_what_a_link_leads_to_is_not(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").touch()

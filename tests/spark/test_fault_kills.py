@@ -148,9 +148,7 @@ def sent_at_least(running: Broker, count: int) -> Callable[[], bool]:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(900)
-def test_a_replay_of_the_last_day_that_is_resumed_with_a_moved_clock_is_whole(
-    running: Broker, tmp_path: Path
-) -> None:
+def test_a_replay_resumed_with_a_moved_clock_is_whole(running: Broker, tmp_path: Path) -> None:
     """Rows of thirty hours. Each run but the last is killed, and the clock of the next is hours later."""
     hours = [hour for hour in range(30, 0, -1) if hour != 24]  # none at the border of the day
     now_ms = int(time() * 1000)

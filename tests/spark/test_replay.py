@@ -163,7 +163,7 @@ def test_the_rate_is_kept_over_the_whole_run(
     assert report.batches >= 2
 
 
-def test_a_crash_before_a_slice_is_recorded_sends_that_slice_again_and_no_more(
+def test_a_crash_before_a_slice_is_recorded_sends_only_it_again(
     spark: "SparkSession", running: Broker, original: Original, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(running, "replay-crash", 2)

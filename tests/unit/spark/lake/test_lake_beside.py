@@ -268,7 +268,7 @@ def test_a_table_that_says_no_age_of_snapshots_keeps_them_for_five_days(
     assert table.offsets() == list(range(50))
 
 
-def test_a_table_that_is_made_says_for_how_long_it_keeps_how_many_snapshots(tmp_path: Path) -> None:
+def test_a_new_table_says_how_many_snapshots_it_keeps_for_how_long(tmp_path: Path) -> None:
     table = table_of_three(tmp_path / "orders", "iceberg")
     properties = metadata_of(table)[1]
     assert properties[iceberg_table.SNAPSHOT_AGE] == str(DAY_MS)

@@ -71,7 +71,7 @@ def test_what_tasks_did_not_write_is_compared_with_what_the_table_holds(table: T
         writer.commit([AlreadyCommitted("query", {FIRST: OffsetSpan(10, 12)})], 1)
 
 
-def test_a_batch_of_which_a_part_was_found_in_the_table_is_not_committed_in_part(table: TestTable) -> None:
+def test_a_batch_partly_found_in_the_table_is_not_committed_in_part(table: TestTable) -> None:
     table.append(0, records(0, 10))
     again = table.write(0, records(5, 10))
     told = [
@@ -160,7 +160,7 @@ def test_files_that_the_driver_does_not_see_as_written_are_not_committed(
     assert table.offsets() == list(range(10))
 
 
-def test_a_commit_that_slept_while_its_number_was_given_and_forgotten_comes_after_the_others(
+def test_a_commit_whose_number_was_given_away_comes_after_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = OftenSnapshotted(tmp_path / "orders", snapshot_every=4)

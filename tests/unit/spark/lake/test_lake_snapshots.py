@@ -114,7 +114,7 @@ def test_a_reader_sees_its_snapshot_through_as_many_commits_as_are_kept(tmp_path
     assert offsets_in(paths) == list(range(COMMITS * ROWS))
 
 
-def test_files_that_a_compaction_replaced_stay_as_long_as_a_snapshot_that_is_kept_names_them(
+def test_files_replaced_by_compaction_stay_while_a_snapshot_names_them(
     tmp_path: Path,
 ) -> None:
     table = TestTable(tmp_path / "orders", "iceberg")
@@ -167,7 +167,7 @@ def test_the_owner_of_a_table_says_how_many_snapshots_it_keeps(tmp_path: Path) -
         assert commit(table, there, range(COMMITS, COMMITS + 1)) == [4]
 
 
-def test_a_table_of_others_keeps_its_snapshots_and_a_warning_says_what_they_cost(
+def test_a_foreign_table_keeps_its_snapshots_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = TestTable(tmp_path / "orders", "iceberg")

@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_bad_with_the_reason() -> None:
     assert rows(parsed)[0] == rows(parsed)[6] == (1, None)
 
 
-def test_a_time_or_decimal_beyond_what_spark_holds_is_bad_and_its_neighbours_are_not() -> None:
+def test_a_value_beyond_what_spark_holds_is_bad_its_neighbours_not() -> None:
     schema = record(
         {"type": "long", "logicalType": "timestamp-millis"},
         {"type": "bytes", "logicalType": "decimal", "precision": 2},

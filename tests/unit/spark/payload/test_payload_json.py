@@ -114,7 +114,7 @@ def test_every_type_of_spark_that_json_can_hold() -> None:
         ("a bigint", b'{"b":' + b"[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_does_not_fit_is_bad_with_the_reason_and_leaves_its_neighbours_alone(
+def test_a_value_that_does_not_fit_is_bad_and_its_neighbours_are_not(
     column: str, value: bytes, reason: str
 ) -> None:
     good = b'{"a": null}' if "not null" not in column else b'{"a": 5}'

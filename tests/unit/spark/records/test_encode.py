@@ -99,7 +99,7 @@ def test_a_record_that_is_alone_may_be_larger_than_batches_of_many() -> None:
         encoded([small, large], batch_bytes_max=1_000, single_record_batch_bytes_max=2_000)
 
 
-def test_the_largest_record_that_fits_alone_is_written_and_the_next_larger_one_refused() -> None:
+def test_the_largest_record_that_fits_is_written_a_larger_one_refused() -> None:
     limit = len(build_batch([Record(Offset(0), NOW_MS, None, bytes(5000))]))
     rows: list[Row] = [(None, b"", None, 0), (None, bytes(5000), None, NOW_MS), (None, b"", None, 5)]
     assert [len(batch) for batch in encoded(rows, batch_bytes_max=limit)][1] == limit

@@ -18,6 +18,6 @@ print(elsewhere == 0, first > 0, gc.get_freeze_count() == first)
 """
 
 
-def test_a_worker_sets_aside_what_is_there_at_its_first_task_and_nothing_later() -> None:
+def test_a_worker_freezes_what_is_there_at_its_first_task_only() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True", "True"]

@@ -233,7 +233,7 @@ def test_an_answer_with_the_id_of_a_deleted_topic_changes_nothing() -> None:
     assert planner.next_end(start, takes_all=True) == start
 
 
-def test_an_end_that_went_back_under_the_same_id_is_where_the_query_goes_on() -> None:
+def test_the_query_goes_on_at_an_end_that_went_back_under_one_id() -> None:
     world = World()
     start = at({ORDERS: 100, OTHER: 200})
     world.ends = {ORDERS: 70, OTHER: 205}

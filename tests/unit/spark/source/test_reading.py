@@ -58,7 +58,7 @@ def test_one_broker_that_is_behind_costs_no_records(
     assert [broker.count(METADATA) for broker in cluster.brokers] == [1, 1, 0]
 
 
-def test_a_range_of_a_topic_made_anew_is_lost_when_all_brokers_have_said_so_for_long(
+def test_a_range_of_a_topic_made_anew_is_lost_when_all_brokers_agree(
     cluster: FakeCluster,
 ) -> None:
     cluster.topic_id = OTHER_ID

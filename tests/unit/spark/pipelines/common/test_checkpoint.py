@@ -56,7 +56,7 @@ def test_a_note_that_no_id_was_known_is_as_good_as_none(tmp_path: Path) -> None:
     bind_checkpoint(tmp_path, WANTED, {"orders": OLD})
 
 
-def test_where_a_topic_began_at_the_first_start_is_not_forgotten_at_the_second(tmp_path: Path) -> None:
+def test_where_a_topic_began_at_the_first_start_is_remembered(tmp_path: Path) -> None:
     """Neither start has read anything, and retention goes on between them."""
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
     bind_checkpoint(tmp_path, WANTED, {"orders": OLD})
@@ -83,7 +83,7 @@ def test_topics_are_the_same_in_any_order(tmp_path: Path) -> None:
     assert one.checkpoint_folder == one._replace(topics=("clicks", "orders")).checkpoint_folder
 
 
-def test_a_checkpoint_among_the_files_of_a_table_is_found_by_any_of_its_names(tmp_path: Path) -> None:
+def test_a_checkpoint_among_files_of_a_table_is_found_by_any_name(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "lake")
     for place in ("link/checkpoint", "elsewhere/../lake/checkpoint", "lake/_penstock/../checkpoint"):

@@ -56,7 +56,7 @@ def test_late_events_and_forgotten_ones_are_told_with_their_rule() -> None:
     assert found.forgotten == {"much": 3}
 
 
-def test_a_rule_that_is_no_more_is_forgotten_and_one_that_changed_its_kind_begins_anew() -> None:
+def test_a_removed_rule_is_forgotten_and_a_changed_one_begins_anew() -> None:
     memory = BucketMemory(None, RULES)
     memory.look({A: [RuleEvent(0, 0, 0)], MemoryKey("long", "a"): [RuleEvent(0, 0, 0)]}, 0)
     text = memory.text()

@@ -205,9 +205,7 @@ def test_transactions_of_other_roles_hold_back_and_of_other_databases_not(url: s
         stream.read_until(["slow", "quick"])
 
 
-def test_where_a_value_comes_for_so_long_only_the_newest_is_read_after_that(
-    url: str, streams: Streams
-) -> None:
+def test_after_so_long_only_the_newest_rows_of_a_value_are_read(url: str, streams: Streams) -> None:
     made(url, "create table seconds (at timestamp(0), name text)")
     stream = streams(url, "seconds", "at", same_value_s=2)
     put(url, "insert into seconds values ('2020-01-01', 'first')")
@@ -221,9 +219,7 @@ def test_where_a_value_comes_for_so_long_only_the_newest_is_read_after_that(
     assert sorted(stream.names) == ["first", "second", "third"]
 
 
-def test_a_transaction_that_is_open_when_a_value_has_come_for_so_long_is_waited_for(
-    url: str, streams: Streams
-) -> None:
+def test_a_transaction_that_is_open_for_a_while_is_waited_for(url: str, streams: Streams) -> None:
     made(url, "create table stamped (at timestamp(0), name text)")
     stream = streams(url, "stamped", "at", same_value_s=2)
     put(url, "insert into stamped values ('2020-01-01', 'quick')")
@@ -325,7 +321,7 @@ def test_of_sqlite_a_file_that_nobody_may_write_to_is_read(tmp_path: Path, strea
     streams(shop.url, "orders", "at").read_until(["a"])
 
 
-def test_a_row_with_the_minute_of_another_is_not_missed_however_late_it_comes(
+def test_a_late_row_with_the_minute_of_another_is_not_missed(
     url: str, tmp_path: Path, streams: Streams
 ) -> None:
     ddl = "create table minutes (at timestamp, name text)"

@@ -203,7 +203,7 @@ def test_a_lock_that_somebody_keeps_is_told_of(url: str) -> None:
     assert committed(target, 0, rows(0))
 
 
-def test_rows_of_attempts_that_nobody_told_of_are_removed_when_they_are_old(url: str) -> None:
+def test_old_rows_of_attempts_that_were_never_told_are_removed(url: str) -> None:
     target = target_in(url, "orphans")
     staged(target, rows(0), "old")
     with psycopg.connect(url) as database:

@@ -344,7 +344,7 @@ def test_lines_are_found_past_texts_of_many_lines() -> None:
     assert line_of(text, "nowhere") is None
 
 
-def test_a_password_of_the_environment_needs_no_quoting_and_is_in_no_message(
+def test_a_password_of_the_environment_is_unquoted_and_in_no_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "s3/cr@t")

@@ -130,7 +130,7 @@ def test_equal_rows_are_all_written_and_their_order_does_not_matter(
     assert stage.values() == Counter(rows)
 
 
-def test_rows_of_other_tasks_and_of_other_batches_are_not_taken_for_ones_own(
+def test_rows_of_other_tasks_and_batches_are_not_taken_for_own_ones(
     running: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(running, "others", monkeypatch)

@@ -82,7 +82,7 @@ def test_a_hot_key_is_spread_as_far_as_it_helps() -> None:
     assert "calculated with murmur2" in found.because
 
 
-def test_the_factor_is_the_smallest_that_is_as_good_as_any_and_where_pieces_go_is_calculated() -> None:
+def test_the_factor_is_the_smallest_that_is_as_good_as_any() -> None:
     hot = key(b"whale", 6_000, 8)
     loads = [500.0] * 8
     loads[hot.partitions[0]] += 6_000
@@ -96,7 +96,7 @@ def test_the_factor_is_the_smallest_that_is_as_good_as_any_and_where_pieces_go_i
     assert after == pytest.approx(expected)
 
 
-def test_where_another_partitioner_was_used_nothing_is_calculated_with_ours() -> None:
+def test_with_another_partitioner_nothing_is_calculated_with_ours() -> None:
     hot = key(b"whale", 4_000, 4, elsewhere=True)
     loads = [1_000] * 4
     loads[hot.partitions[0]] += 4_000

@@ -45,7 +45,7 @@ def test_a_range_is_cut_to_what_the_table_holds() -> None:
     assert initial_state([], Bound(), Bound()) == ReplayState({}, {})
 
 
-def test_a_slice_names_only_the_files_it_needs_and_passes_over_what_no_file_holds() -> None:
+def test_a_slice_names_only_the_files_it_needs() -> None:
     files = [held("a", FIRST, 0, 9), held("b", FIRST, 1_000_000, 1_000_009), held("c", SECOND, 0, 9)]
     record = ReplayState({FIRST: 5, SECOND: 10}, {FIRST: 1_000_010, SECOND: 10})
     first = next_slice(record, files, 5)
@@ -56,7 +56,7 @@ def test_a_slice_names_only_the_files_it_needs_and_passes_over_what_no_file_hold
     assert (second.spans, second.files) == ({FIRST: OffsetSpan(1_000_000, 1_000_005)}, ("b",))
 
 
-def test_a_partition_that_is_done_is_not_looked_at_though_its_file_holds_more() -> None:
+def test_a_finished_partition_is_not_read_though_its_file_holds_more() -> None:
     files = [held("a", FIRST, 0, 99)]
     assert next_slice(ReplayState({FIRST: 50}, {FIRST: 50}), files, 10) is None
 
@@ -119,7 +119,7 @@ def test_a_record_of_another_version_is_told_from_one_that_was_changed() -> None
         parse_replay_state({**document, "layout": LAYOUT + 1}, "here")
 
 
-def test_a_replay_that_an_earlier_version_began_is_not_taken_for_another_replay(tmp_path: Path) -> None:
+def test_a_replay_of_an_earlier_version_is_not_taken_for_another(tmp_path: Path) -> None:
     settings = ReplaySettings(tmp_path, "again", {}, checkpoint=tmp_path / "replay")
     noted = {
         name: said for name, said in settings.identity.items() if name not in ("partitions", "timestamps")
