@@ -63,7 +63,7 @@ class EchoConnection:
         words = lab[here].command(sys.executable, "-c", ASK, lab[there].known_as, str(SILENCE_S))
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if isinstance(lab, ProxyLab):
-            lab.know(lab[here], self._process.pid)
+            lab.add_process(lab[here], self._process.pid)
 
     def ask(self) -> str:
         assert self._process.stdin is not None
