@@ -45,6 +45,7 @@ def elect(
     as_json: JsonOption = False,
 ) -> None:
     from penstock.cli.output import confirm, json_line
+    from penstock.wire.retry_policy import error_name
 
     if all_ == (topic is not None):
         raise typer.BadParameter("give either --topic or --all")
@@ -57,7 +58,7 @@ def elect(
         confirm("Elect leaders that may lack acknowledged records, which are then lost?", yes=yes)
     outcomes = _ask(broker, request)
     if as_json:
-        json_line([{**name._asdict(), "outcome": code.name} for name, (code, _) in outcomes.items()])
+        json_line([{**name._asdict(), "outcome": error_name(code)} for name, (code, _) in outcomes.items()])
     else:
         _print(outcomes)
     failed = {name: said for name, said in outcomes.items() if said[0] not in _SUCCESS_CODES}
@@ -87,7 +88,7 @@ def _request(
 
 def _ask(
     broker: "BrokerConnector", request: "ElectLeadersRequest"
-) -> "dict[TopicPartition, tuple[ErrorCode, str]]":
+) -> "dict[TopicPartition, tuple[int, str]]":
     from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
     from penstock.types import TopicPartition
     from penstock.wire.retry_policy import error_name
@@ -98,7 +99,7 @@ def _ask(
         raise CommandFailed(f"nobody was elected: {error_name(answer.error_code)}.")
     return {
         TopicPartition(topic.topic, entry.partition_id): (
-            ErrorCode(entry.error_code),
+            entry.error_code,
             entry.error_message or error_name(entry.error_code),
         )
         for topic in answer.replica_election_results
@@ -106,13 +107,13 @@ def _ask(
     }
 
 
-def _print(outcomes: "dict[TopicPartition, tuple[ErrorCode, str]]") -> None:
+def _print(outcomes: "dict[TopicPartition, tuple[int, str]]") -> None:
     from penstock.cli.output import counted
 
-    elected = [name for name, (code, _) in outcomes.items() if code is ErrorCode.NONE]
+    elected = [name for name, (code, _) in outcomes.items() if code == ErrorCode.NONE]
     for name, number in elected:
         typer.echo(f"elected a leader of partition {number} of topic {name}")
-    needless = sum(code is ErrorCode.ELECTION_NOT_NEEDED for code, _ in outcomes.values())
+    needless = sum(code == ErrorCode.ELECTION_NOT_NEEDED for code, _ in outcomes.values())
     if needless:
         typer.echo(f"{counted(needless, 'partition needs', 'partitions need')} none")
     if not outcomes:

@@ -9,7 +9,12 @@ from penstock.cli.cluster import elect as cluster_elect
 from penstock.cli.cluster.output import print_status
 from penstock.cli.cluster.partition_moves import left_text
 from penstock.cli.main import EXIT_WRONG_USE, main
-from penstock.protocol.messages.elect_leaders import ElectLeadersResponse
+from penstock.errors import CommandFailed
+from penstock.protocol.messages.elect_leaders import (
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
 from penstock.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
@@ -92,6 +97,17 @@ def test_leaders_are_elected_of_every_partition_that_was_named() -> None:
     elect(as_broker(broker), topic="orders", partition=[2, 0], all_=False)
     (asked,) = broker.asked["ElectLeaders"].topic_partitions
     assert asked.partitions == [0, 2]
+
+
+def test_an_error_that_this_release_does_not_know_is_shown_by_its_number(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = ReplicaElectionResult("orders", [PartitionResult(0, 9_999)])
+    broker = CannedReplies(ElectLeaders=ElectLeadersResponse(replica_election_results=[result]))
+    elect = cluster_elect.elect.__wrapped__  # type: ignore[attr-defined]
+    with pytest.raises(CommandFailed, match="partition 0 of topic orders has no other leader: error 9999"):
+        elect(as_broker(broker), topic=None, partition=[], all_=True, as_json=True)
+    assert '"outcome": "error 9999"' in capsys.readouterr().out
 
 
 def partition(**more: Any) -> dict[str, Any]:
