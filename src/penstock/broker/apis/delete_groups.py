@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.chunked_commands import CommandChunk
+from penstock.broker.groups.chunked_commands import CommandChunk, MakeChunk
 from penstock.broker.groups.group_coordinator import Finish, GroupCoordinator, reply_of
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi, names_at
@@ -60,34 +60,31 @@ class DeleteGroups:
     def _delete(self, names: Sequence[str], context: RequestContext, finish: Finish) -> DeferredReply:
         return self._groups.execute_each_chunked(
             names,
-            lambda group_id: _ChunkedGroupDeletion(group_id, group_id in context.denied),
+            lambda group_id: _deletion(group_id, is_denied=group_id in context.denied),
             lambda group_id: lambda code, _: DeletableGroupResult(group_id, code),
             finish,
         )
 
 
-class _ChunkedGroupDeletion:
+def _deletion(group_id: str, *, is_denied: bool) -> MakeChunk:
     """The deletion of one group, chunk by chunk."""
+    is_begun = False
 
-    def __init__(self, group_id: str, is_denied: bool) -> None:
-        self._group_id = group_id
-        self._is_denied = is_denied
-        self._is_begun = False
-
-    def __call__(self, state: GroupStateMachine, now: Now) -> CommandChunk:
-        if self._is_denied:
+    def delete_some(state: GroupStateMachine, now: Now) -> CommandChunk:
+        nonlocal is_begun
+        if is_denied:
             raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         try:
-            records, is_done = state.delete_group(self._group_id, now)
+            records, is_done = state.delete_group(group_id, now)
         except ApiError as rejection:
-            if self._is_begun and rejection.code is ErrorCode.GROUP_ID_NOT_FOUND:
+            if is_begun and rejection.code is ErrorCode.GROUP_ID_NOT_FOUND:
                 # The rest of the group expired between two chunks: the deletion is complete.
-                return CommandChunk((), DeletableGroupResult(self._group_id))
+                return CommandChunk((), DeletableGroupResult(group_id))
             raise
-        self._is_begun = True
-        return (
-            CommandChunk(records, DeletableGroupResult(self._group_id)) if is_done else CommandChunk(records)
-        )
+        is_begun = True
+        return CommandChunk(records, DeletableGroupResult(group_id)) if is_done else CommandChunk(records)
+
+    return delete_some
 
 
 def _response(results: list[DeletableGroupResult]) -> DeleteGroupsResponse:

@@ -30,9 +30,9 @@ from penstock.broker.context import RequestContext
 from penstock.broker.groups.group_coordinator import GroupCoordinator, GroupLookup
 from penstock.broker.groups.offset_fetch_reply import (
     GroupOffsetsFound,
-    OffsetFetchReplyBuilder,
     OffsetLookup,
     reply_at_once,
+    reply_in_chunks,
 )
 from penstock.broker.groups.reply_budget import ReplyBudget
 from penstock.broker.router import DeferredReply
@@ -85,10 +85,11 @@ class OffsetFetch:
         groups: list[OffsetFetchResponseGroup] = []
         async with self._groups.long_replies:
             async for found in self._groups.query_in_chunks(questions):
-                builder = OffsetFetchReplyBuilder(found, budget, version)
-                for _ in builder.chunks():
-                    await asyncio.sleep(0)
-                groups.append(builder.answer)
+                for answer in reply_in_chunks(found, budget, version):
+                    if answer is not None:
+                        groups.append(answer)
+                    else:
+                        await asyncio.sleep(0)
         return _response(groups, version)
 
 

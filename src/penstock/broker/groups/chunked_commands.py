@@ -70,27 +70,43 @@ class GroupCommandQueue:
         `rejection` makes the reply if a chunk is rejected. `on_durable` is called after each committed chunk
         except the last.
         """
-        command = _ChunkedCommand(self, group_id, make, rejection, pending, on_durable)
+
+        def begin() -> None:
+            self._waiting[group_id] = deque()
+            self._schedule_step(step)
+
+        def step() -> int:
+            records = 0
+
+            def command(state: GroupStateMachine, chunk_pending: WaitingRequest, now: Now) -> CommandOutcome:
+                nonlocal records
+                chunk = make(state, now)
+                records = len(chunk.records)
+                return CommandOutcome(chunk.records, (Reply(chunk_pending, chunk.reply),))
+
+            self._submit(group_id, command, WaitingRequest(chunk_done, rejection, cancel))
+            return 1 + records  # at least 1, so that chunks without records cannot run without limit
+
+        def chunk_done(reply: Any) -> None:
+            if reply is MORE_CHUNKS:
+                on_durable()
+                self._schedule_step(step)
+                return
+            # The last chunk, or a rejection: only these carry a reply for the client.
+            pending.complete(reply)
+            self._unblock_soon(group_id)
+
+        def cancel() -> None:
+            pending.cancel()
+            self._unblock_soon(group_id)
+
         waiting = self._waiting.get(group_id)
         if waiting is None:
-            command.begin()
+            begin()
         else:
-            waiting.append(command.begin)
+            waiting.append(begin)
 
-    # Called by chunked commands
-
-    def block_group(self, group_id: str) -> None:
-        self._waiting[group_id] = deque()
-
-    def run(self, group_id: str, command: GroupCommand, pending: WaitingRequest) -> None:
-        self._submit(group_id, command, pending)
-
-    def add(self, step: Callable[[], int]) -> None:
-        """Schedule a chunk. The callable returns its number of records, plus one."""
-        self._steps.append(step)
-        self._schedule()
-
-    def unblock_group(self, group_id: str) -> None:
+    def _unblock_soon(self, group_id: str) -> None:
         """Run the waiting commands in a later callback, because the caller is still executing a command."""
         asyncio.get_running_loop().call_soon(self._unblock_group, group_id)
 
@@ -101,6 +117,10 @@ class GroupCommandQueue:
         # One of these commands was chunked and blocked the group again: the rest keeps its order behind it.
         if waiting:
             self._waiting[group_id].extend(waiting)
+
+    def _schedule_step(self, step: Callable[[], int]) -> None:
+        self._steps.append(step)
+        self._schedule()
 
     def _schedule(self) -> None:
         if self._steps and not self._is_scheduled:
@@ -113,53 +133,3 @@ class GroupCommandQueue:
         while self._steps and records < STATE_RECORDS_PER_TURN:
             records += self._steps.popleft()()
         self._schedule()
-
-
-class _ChunkedCommand:
-    """One chunked command."""
-
-    def __init__(
-        self,
-        queue: GroupCommandQueue,
-        group_id: str,
-        make: MakeChunk,
-        rejection: MakeRejection,
-        client: WaitingRequest,
-        on_durable: Callable[[], None],
-    ) -> None:
-        self._queue = queue
-        self._group_id = group_id
-        self._make = make
-        self._rejection = rejection
-        self._client = client
-        self._on_durable = on_durable
-        self._records = 0
-
-    def begin(self) -> None:
-        self._queue.block_group(self._group_id)
-        self._queue.add(self._step)
-
-    def _step(self) -> int:
-        self._records = 0
-        self._queue.run(
-            self._group_id, self._command, WaitingRequest(self._chunk_done, self._rejection, self._cancel)
-        )
-        return 1 + self._records  # at least 1, so that chunks without records cannot run without limit
-
-    def _command(self, state: GroupStateMachine, pending: WaitingRequest, now: Now) -> CommandOutcome:
-        chunk = self._make(state, now)
-        self._records = len(chunk.records)
-        return CommandOutcome(chunk.records, (Reply(pending, chunk.reply),))
-
-    def _chunk_done(self, reply: Any) -> None:
-        if reply is MORE_CHUNKS:
-            self._on_durable()
-            self._queue.add(self._step)
-            return
-        # The last chunk, or a rejection: only these carry a reply for the client.
-        self._client.complete(reply)
-        self._queue.unblock_group(self._group_id)
-
-    def _cancel(self) -> None:
-        self._client.cancel()
-        self._queue.unblock_group(self._group_id)

@@ -93,20 +93,24 @@ class ClusterGroups:
     async def page(self, prefix: str, after: str, limit: int) -> Page:
         """One page of groups with this name prefix after `after`, sorted. ApiError: a shard is loading."""
         async with self._slots:
-            gathered = _CoordinatorReplies(self._leaderless_partitions())
+            unavailable = self._leaderless_partitions()
             # One name beyond the limit, from every coordinator, shows whether another page follows.
-            listed = await gathered.each(
-                self._coordinators(), lambda node: self._names(node, prefix, after, limit + 1)
+            listed = await _ask_each(
+                self._coordinators(),
+                lambda node: self._names(node, prefix, after, limit + 1),
+                unavailable,
             )
             found = sorted((name, node) for node, names in listed for name in names)
             next_after = found[limit - 1][0] if len(found) > limit else None
             of_node: dict[int, list[str]] = {}
             for name, node in found[:limit]:
                 of_node.setdefault(node, []).append(name)
-            reported = await gathered.each(list(of_node), lambda node: self._reports(node, of_node[node]))
+            reported = await _ask_each(
+                list(of_node), lambda node: self._reports(node, of_node[node]), unavailable
+            )
         groups = [report for _, reports in reported for report in reports if report is not None]
         groups.sort(key=lambda report: report.status.group_id)
-        return Page(groups, next_after, gathered.unavailable)
+        return Page(groups, next_after, unavailable)
 
     def _coordinators(self) -> list[int]:
         topic = self._cluster.image.topics.get(GROUP_TOPIC)
@@ -166,21 +170,19 @@ def decoded(node: int, data: bytes) -> GroupReport | None:
         ) from problem
 
 
-class _CoordinatorReplies:
-    """Responses of several coordinators, and the coordinators that gave none."""
+async def _ask_each(
+    nodes: Sequence[int],
+    ask: Callable[[int], Awaitable[ReplyType]],
+    unavailable: list[UnavailableCoordinator],
+) -> list[tuple[int, ReplyType]]:
+    """Responses of several coordinators; those that gave none are added to `unavailable`."""
 
-    def __init__(self, unavailable: list[UnavailableCoordinator]) -> None:
-        self.unavailable = unavailable
+    async def attempt(node: int) -> tuple[int, ReplyType] | UnavailableCoordinator:
+        try:
+            return node, await ask(node)
+        except PeerUnavailable as problem:
+            return UnavailableCoordinator(problem.broker_id, problem.reason)
 
-    async def each(
-        self, nodes: Sequence[int], ask: Callable[[int], Awaitable[ReplyType]]
-    ) -> list[tuple[int, ReplyType]]:
-        async def attempt(node: int) -> tuple[int, ReplyType] | UnavailableCoordinator:
-            try:
-                return node, await ask(node)
-            except PeerUnavailable as problem:
-                return UnavailableCoordinator(problem.broker_id, problem.reason)
-
-        outcomes = await asyncio.gather(*map(attempt, nodes))
-        self.unavailable += [each for each in outcomes if isinstance(each, UnavailableCoordinator)]
-        return [each for each in outcomes if not isinstance(each, UnavailableCoordinator)]
+    outcomes = await asyncio.gather(*map(attempt, nodes))
+    unavailable += [each for each in outcomes if isinstance(each, UnavailableCoordinator)]
+    return [each for each in outcomes if not isinstance(each, UnavailableCoordinator)]

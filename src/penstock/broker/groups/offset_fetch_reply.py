@@ -161,58 +161,40 @@ def _each(
 # Building the response
 
 
-class OffsetFetchReplyBuilder:
-    """Builder of the response entry of one group, in chunks."""
+def reply_in_chunks(
+    found: GroupOffsetsFound, budget: ReplyBudget, version: int, *, is_long: bool = True
+) -> Iterator[OffsetFetchResponseGroup | None]:
+    """Build the response entry of one group: yields None after every chunk, and the entry last.
 
-    def __init__(
-        self, found: GroupOffsetsFound, budget: ReplyBudget, version: int, *, is_long: bool = True
-    ) -> None:
-        """`is_long`: partitions are also encoded in each chunk.
-
-        Otherwise the encoding of the whole response would run at its end, in a single callback.
-        """
-        self._is_long = is_long
-        self.answer = OffsetFetchResponseGroup(found.group.group_id)
-        self._found = found
-        self._budget = budget
-        self._version = version
-
-    def chunks(self) -> Iterator[None]:
-        """Build the entry. The iterator yields after every chunk except the last."""
-        group, code, _ = self._found
-        if code is not ErrorCode.NONE:
-            self.answer = _error_reply(group, code, self._version)
-            return
-        try:
-            yield from self._add_all()
-        except ApiError as rejection:  # beyond the reply budget: the error replaces what was built so far
-            self.answer = _error_reply(group, rejection.code, self._version)
-
-    def _add_all(self) -> Iterator[None]:
-        count = 0
-        encode = encoder(OffsetFetchResponsePartition, self._version, OFFSET_FETCH.is_flexible(self._version))
-        for name, topic_id, partition_offsets, is_requested in self._found.topics:
+    `is_long`: partitions are also encoded in each chunk. Otherwise the encoding of the whole response would
+    run at its end, in a single callback.
+    """
+    group, code, topics = found
+    if code is not ErrorCode.NONE:
+        yield _error_reply(group, code, version)
+        return
+    answer = OffsetFetchResponseGroup(group.group_id)
+    encode = encoder(OffsetFetchResponsePartition, version, OFFSET_FETCH.is_flexible(version))
+    count = 0
+    try:
+        for name, topic_id, partition_offsets, is_requested in topics:
             answers: list[OffsetFetchResponsePartition] = []
             for index, committed, code in partition_offsets:
-                self._budget.take(len(committed.metadata) if committed else 0)
-                partition_reply = _partition_reply(index, committed, code)
-                answers.append(
-                    EncodedPartition(encoded=bytes(encode(partition_reply)[0]))
-                    if self._is_long
-                    else partition_reply
-                )
+                budget.take(len(committed.metadata) if committed else 0)
+                reply = _partition_reply(index, committed, code)
+                answers.append(EncodedPartition(encoded=bytes(encode(reply)[0])) if is_long else reply)
                 count += 1
                 if count % OFFSETS_PER_TURN == 0:
-                    yield
+                    yield None
             if answers or is_requested:
-                self.answer.topics.append(OffsetFetchResponseTopic(name, topic_id, answers))
+                answer.topics.append(OffsetFetchResponseTopic(name, topic_id, answers))
+    except ApiError as rejection:  # beyond the reply budget: the error replaces what was built so far
+        answer = _error_reply(group, rejection.code, version)
+    yield answer
 
 
 def reply_at_once(found: GroupOffsetsFound, budget: ReplyBudget, version: int) -> OffsetFetchResponseGroup:
-    builder = OffsetFetchReplyBuilder(found, budget, version, is_long=False)
-    for _ in builder.chunks():
-        continue
-    return builder.answer
+    return next(filter(None, reply_in_chunks(found, budget, version, is_long=False)))
 
 
 def _partition_reply(

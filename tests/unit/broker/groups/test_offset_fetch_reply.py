@@ -3,7 +3,7 @@
 from functools import partial
 
 from penstock.broker.groups.group_coordinator import CombinedReply, GroupReply
-from penstock.broker.groups.offset_fetch_reply import GroupOffsetsFound, OffsetFetchReplyBuilder, TopicOffsets
+from penstock.broker.groups.offset_fetch_reply import GroupOffsetsFound, TopicOffsets, reply_in_chunks
 from penstock.broker.groups.reply_budget import ReplyBudget
 from penstock.errors import ErrorCode, ProtocolError
 from penstock.limits import OFFSETS_PER_TURN
@@ -98,6 +98,7 @@ def test_a_long_answer_about_offsets_is_made_in_turns_with_others() -> None:
     found = GroupOffsetsFound(
         OffsetFetchRequestGroup("g"), ErrorCode.NONE, [TopicOffsets("t", NO_TOPIC_ID, places)]
     )
-    builder = OffsetFetchReplyBuilder(found, ReplyBudget(), 9)
-    assert len(list(builder.chunks())) == 2
-    assert len(builder.answer.topics[0].partitions) == len(places)
+    *chunks, answer = reply_in_chunks(found, ReplyBudget(), 9)
+    assert chunks == [None, None]
+    assert answer is not None
+    assert len(answer.topics[0].partitions) == len(places)
