@@ -1,6 +1,7 @@
 """The types of the cluster image: one frozen value for each entity of the cluster, and the image of them all.
 
-Most of them are the entity's document (`documents.py`) with what its key adds.
+Most of them extend the entity's document, whose fields `documents.py` explains, by what its key adds: an id
+or an index, and the revision of the key.
 
 Rule 1: every value carries the revision of its key, which a decision about it compares.
 Rule 2: the mappings in an image are never changed.

@@ -40,13 +40,14 @@ def adopt(
 ) -> None:
     import asyncio
 
+    from penstock.config.setting import hide_password
     from penstock.metadata.etcd.url import parse_etcd_url
 
-    url = parse_etcd_url(metadata)
-    asyncio.run((_release if undo else _adopt)(str(data_dir), url))
+    url, path = parse_etcd_url(metadata), str(data_dir)
+    asyncio.run(_release(path, url) if undo else _adopt(path, url, hide_password(metadata)))
 
 
-async def _adopt(path: str, url: "EtcdUrl") -> None:
+async def _adopt(path: str, url: "EtcdUrl", shown_url: str) -> None:
     from penstock.broker.cluster.directory_adoption import adopt_directory
     from penstock.cli.output import counted, note
     from penstock.host.os_disk import OsDisk
@@ -64,7 +65,7 @@ async def _adopt(path: str, url: "EtcdUrl") -> None:
     image, node_id = adopted.image, adopted.identity.node_id
     topics, partitions = counted(len(image.topics), "topic"), counted(image.partition_count, "partition")
     typer.echo(f"node {node_id} is the first of cluster {image.cluster_id}, with {topics} and {partitions}")
-    note(f"start it with: penstock serve --data-dir {path} --node-id {node_id} --metadata {url}")
+    note(f"start it with: penstock serve --data-dir {path} --node-id {node_id} --metadata {shown_url}")
 
 
 async def _release(path: str, url: "EtcdUrl") -> None:

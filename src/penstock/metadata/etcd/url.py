@@ -10,7 +10,7 @@ Rule: an error message names what is wrong, and never contains the password.
 """
 
 from typing import NamedTuple
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, unquote
 
 from penstock.errors import ConfigError
 
@@ -34,13 +34,9 @@ class EtcdUrl(NamedTuple):
     password: str = ""
     tls: EtcdTls | None = None
 
-    def __str__(self) -> str:
-        """The URL with the password masked, safe for logs and messages."""
-        user = "" if self.user is None else f"{self.user}:***@"
-        return f"{SCHEME}{user}{','.join(self.endpoints)}{self.root}{_query(self.tls)}"
-
     def __repr__(self) -> str:
-        return f"EtcdUrl({self})"
+        """The members and the root: a message or a log line never shows the password."""
+        return f"EtcdUrl({','.join(self.endpoints)}{self.root})"
 
     @property
     def base_urls(self) -> tuple[str, ...]:
@@ -89,14 +85,6 @@ def _root(path: str) -> str:
     if root and not (root.isascii() and root.isprintable() and "//" not in root and " " not in root):
         raise ConfigError(f"{path!r}: the root of the keys is a path of printable characters, as in /staging")
     return root
-
-
-def _query(tls: EtcdTls | None) -> str:
-    if tls is None:
-        return ""
-    given = zip(("ca", "cert", "key"), tls, strict=True)
-    options = "&".join(f"{name}={quote(path)}" for name, path in given if path is not None)
-    return f"?{options or 'tls=true'}"
 
 
 def _tls(query: str) -> EtcdTls | None:
