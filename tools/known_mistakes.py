@@ -45,8 +45,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "produce_answers_at_once",
         "broker/apis/produce.py",
-        "if appended.end_offset > acknowledgeable_end(partition, acks):",
-        "if False:",
+        "reached = partition.high_watermark",
+        "reached = appended.end_offset",
     ),
     Mutant(
         "no_fsync_of_folders",

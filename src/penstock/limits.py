@@ -256,7 +256,7 @@ FETCH_SESSIONS_MAX = 1_000
 # Partitions in all fetch sessions together.
 FETCH_SESSION_PARTITIONS_MAX = 200_000
 # Partitions of sessionless fetches that are cached for all connections, to recognize a repeated request, and
-# for one connection; about 500 bytes each.
+# for one connection; about 650 bytes each, with its pre-encoded empty reply.
 FETCH_REPEATS_PARTITIONS_MAX = 100_000
 FETCH_REPEATS_PER_CONNECTION_MAX = 20_000
 # How many partitions a topic counts as in that cache, beside its own.

@@ -123,7 +123,10 @@ class Produce:
                     queued.append((len(answers), partition, appended))
                     answers.append(PartitionProduceResponse(data.index))
                     continue
-                if appended.end_offset > acknowledgeable_end(partition, acks):
+                reached = partition.high_watermark
+                if acks != ACKS_ALL:
+                    reached = acknowledgeable_end(partition, acks)
+                if appended.end_offset > reached:
                     waiting.append((len(answers), partition, appended))
                 start = partition.log.log_start_offset
                 answers.append(

@@ -104,10 +104,8 @@ class PendingProduce(ProduceWait):
         self._answers = answers
         """All partition responses within `responses`, by their index in the request."""
         self._later = DeferredReply()
-        self._queued: dict[int, QueuedAppend] = {}
-        """Appends that still wait for their validation, by the index of their response."""
-        self._names_left = 0
         self._timer: asyncio.TimerHandle | None = None
+        """Ends the wait for queued appends; None: no batch was queued."""
         self._is_abandoned = False
 
     def wait_for_appends(self, queued: QueuedAppends, *, names_left: int, wait_ms: int) -> None:
@@ -115,6 +113,8 @@ class PendingProduce(ProduceWait):
         stay queued.
         """
         self._names_left = names_left
+        self._queued: dict[int, QueuedAppend] = {}
+        """Appends that still wait for their validation, by the index of their response."""
         for number, partition, append in queued:
             # Registered as outstanding before anything can finish: the reply must not be sent while a batch
             # is queued.
@@ -158,8 +158,7 @@ class PendingProduce(ProduceWait):
 
     def _drop_queued(self) -> list[int]:
         """Drop the batches that are still queued (rules 1 and 2). Returns the indexes of their responses."""
-        if self._timer is None:
-            return []  # usual case: no batch was queued
+        assert self._timer is not None, "there are queued batches"
         self._timer.cancel()
         queued, self._queued = self._queued, {}
         for append in queued.values():
@@ -177,16 +176,16 @@ class PendingProduce(ProduceWait):
     def _reply(self, _: ProduceWait) -> None:
         if self._is_abandoned:
             return
-        # After a failure or a timeout some batches may still be queued.
-        self._drop_queued()
+        if self._timer is not None:
+            self._drop_queued()  # after a failure or a timeout some batches may still be queued
         for number, code in self.errors.items():
             self._answers[number].error_code = code
             self._answers[number].base_offset = -1
-        self._later.finish(self._outcome())
+        is_answered = self._acks != ACKS_NONE
+        self._later.finish(ProduceResponse(self._responses) if is_answered else self._unanswered())
 
-    def _outcome(self) -> ProduceResponse | NoReply | ProtocolError:
-        if self._acks != ACKS_NONE:
-            return ProduceResponse(self._responses)
+    def _unanswered(self) -> NoReply | ProtocolError:
+        """The outcome with acks=0."""
         try:
             require_success(self._answers)
         except ProtocolError as problem:

@@ -246,3 +246,15 @@ async def test_beyond_what_all_may_watch_a_fetch_does_not_wait() -> None:
 async def test_a_wait_beyond_the_longest_is_the_longest() -> None:
     params = FetchParams.of(FetchRequest(max_wait_ms=2**31 - 1), 17, is_rack_aware=False)
     assert params.wait_ms == 5 * 60 * 1000
+
+
+@pytest.mark.parametrize(
+    ("free_reply_bytes", "bytes_max", "expected"),
+    [(1000, 20, 20), (1000, 5000, 300), (100, 5000, 100), (-7, 5000, 0)],
+    ids=["the client's limit", "the broker's limit", "little memory", "no memory"],
+)
+def test_a_reply_takes_no_more_bytes_than_every_limit_allows(
+    free_reply_bytes: int, bytes_max: int, expected: int
+) -> None:
+    capacity = FetchCapacity(lambda: free_reply_bytes, reply_bytes_max=300)
+    assert capacity.fit(FetchParams(bytes_max, 0, -1)).bytes_max == expected
