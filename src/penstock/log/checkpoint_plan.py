@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.host.disk import SmallFile
-from penstock.log.index.sparse_index import SparseIndex
+from penstock.log.index.offset_index import OffsetIndex
+from penstock.log.index.time_index import TimeIndex
 from penstock.log.producer_state import Producer, render_snapshot
 from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from penstock.types import Offset
@@ -19,7 +20,7 @@ class IndexWrite(NamedTuple):
     """Entries of one index that are not on disk yet."""
 
     path: str
-    entries: SparseIndex
+    entries: OffsetIndex | TimeIndex
     first_entry: int
     end_entry: int
 

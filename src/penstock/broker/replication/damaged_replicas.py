@@ -18,10 +18,11 @@ Rule 3: a new leader epoch begins between the last fetch for the damaged copy an
         empty copy. Otherwise the leader could take a delayed fetch of the damaged copy for the empty copy,
         and add the empty copy to the ISR.
 Rule 4: the withdrawal does not wait for the disk, which may be slow or hang because it fails: neither for the
-        renewal of another replica, which is another task, nor for the record of the damage. A process that is
-        killed before the damage is recorded loses the record; the replica may then join the ISR again, until
-        the damage is read again. Waiting for the record would not help: a process that is killed during that
-        wait loses the record too.
+        renewal of another replica, which is another task, nor for the record of the damage. (One thread
+        records the damage and sets the copy aside, in that order.) A process that is killed before the damage
+        is recorded loses the record; the replica may then join the ISR again, until the damage is read again.
+        Waiting for the record would keep clients waiting, and a process that is killed during that wait loses
+        the record too.
 Rule 5: the broker retries every failure of the metadata store or the disk, with growing pauses, until the
         repair is done.
 Rule 6: a disk that damages the same replica repeatedly does not cause repeated copying. Each further renewal

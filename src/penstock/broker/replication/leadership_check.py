@@ -10,9 +10,8 @@ from the metadata store. If that read began after the claim was made, and names 
 the real error.
 
 Rule 1: every claim needs a read that began after it, separately for each client and again for each error. The
-        read covers what the client relied on when it made the claim. It does not cover what the client
-        received from a new leader between the claim and the retry. LEADERSHIP_CLAIM_MS_MAX keeps that
-        interval short; a later retry counts as a new claim.
+        read does not cover what the client received from a new leader between the claim and the retry:
+        LEADERSHIP_CLAIM_MS_MAX keeps that interval short, and a later retry counts as a new claim.
 Rule 2: at most LEADERSHIP_CLAIMS_MAX claims wait for a retry, because many clients never retry. Claims that
         wait are not evicted for new ones. A claim that does not fit is not recorded, so that its client is
         rejected again.
@@ -49,7 +48,8 @@ class LeadershipCheck:
         `claim` identifies the error and the client.
         """
         now = self._clock.monotonic()
-        self._forget_old(now)
+        _drop_before(now - LEADERSHIP_CLAIM_MS_MAX / 1000, self._unconfirmed)
+        _drop_before(now - LEADERSHIP_CLAIM_MS_MAX / 1000, self._confirmed)
         doubted_at = self._unconfirmed.get((partition, claim))
         if doubted_at is None:
             if len(self._unconfirmed) < LEADERSHIP_CLAIMS_MAX:
@@ -60,10 +60,6 @@ class LeadershipCheck:
             return True
         self._begin_check(partition)
         return False
-
-    def _forget_old(self, now: float) -> None:
-        _drop_before(now - LEADERSHIP_CLAIM_MS_MAX / 1000, self._unconfirmed)
-        _drop_before(now - LEADERSHIP_CLAIM_MS_MAX / 1000, self._confirmed)
 
     def _begin_check(self, partition: Partition) -> None:
         """Start a check unless one is running. If too many run, the client's retry starts it."""

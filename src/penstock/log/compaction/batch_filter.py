@@ -13,7 +13,7 @@ tombstone writes the horizon into the batch: attribute bit 6, and the horizon in
 
 Rule 1: offsets never change. A dropped batch leaves a gap, which log/compaction/cleaner.py covers with a
         batch header of its own, so that each batch still begins where the one before ends.
-Rule 2: control batches pass `keeps_control`; their content is not read here.
+Rule 2: control batches are kept, as long as there are no transactions; their content is not read here.
 Rule 3: CorruptData means that a batch is invalid although its checksum matches: its producer wrote it so. The
         caller keeps it unchanged.
 """
@@ -77,11 +77,6 @@ class Gap(NamedTuple):
             after.leader_epoch,
             max(self.newest_timestamp, after.newest_timestamp),
         )
-
-
-def keeps_control(header: BatchHeader) -> bool:
-    """Whether a batch is kept as a control batch. All are, as long as there are no transactions."""
-    return header.is_control
 
 
 def is_gap(header: BatchHeader) -> bool:

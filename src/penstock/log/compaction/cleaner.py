@@ -40,7 +40,6 @@ from penstock.log.compaction.batch_filter import (
     gap_of,
     horizon_of,
     is_gap,
-    keeps_control,
     keeps_tombstones,
     payload_of,
     rewritten,
@@ -209,7 +208,7 @@ class _Cleaning:
 
     def _filter(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
         # Past the scanned part there are no notes; the next cleaning covers it.
-        if header.base_offset >= self._dirty_scan.end_offset or keeps_control(header):
+        if header.base_offset >= self._dirty_scan.end_offset or header.is_control:
             cleaned.copy(header, batch)
         elif header.record_count == 0:
             if is_gap(header):
@@ -220,16 +219,13 @@ class _Cleaning:
                 cleaned.add_gap(gap_of(header), is_new=True)
         else:
             try:
-                self._filter_records(header, batch, cleaned)
+                if header.base_offset >= self._job.first_dirty_offset:
+                    self._filter_dirty(header, batch, cleaned)
+                else:
+                    payload = payload_of(batch, header)
+                    self._write_kept(header, batch, payload, self._kept_by_key(header, payload), cleaned)
             except CorruptData:  # its checksum is valid, and no part of it was written yet
                 self._copy_unreadable(header, batch, cleaned)
-
-    def _filter_records(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
-        if header.base_offset >= self._job.first_dirty_offset:
-            self._filter_dirty(header, batch, cleaned)
-        else:
-            payload = payload_of(batch, header)
-            self._write_kept(header, batch, payload, self._kept_by_key(header, payload), cleaned)
 
     def _copy_unreadable(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
         self.unopened += 1

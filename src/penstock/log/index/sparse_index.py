@@ -30,6 +30,3 @@ class SparseIndex:
     @property
     def is_stored(self) -> bool:
         return self.stored_entries == len(self._offsets)
-
-    def to_bytes(self, first_entry: int = 0, end_entry: int | None = None) -> bytes:
-        raise NotImplementedError
