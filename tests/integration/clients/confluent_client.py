@@ -18,11 +18,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tests.integration.clients.client import (
     FETCH_WAIT_MS,
+    PLAINLY,
     SECONDS_MAX,
     Administration,
     Client,
+    Places,
     Reader,
     Refused,
+    Sending,
     Sent,
 )
 from tests.integration.messages import QUIET, Message, Stored
@@ -67,19 +70,11 @@ class ConfluentClient(Client):
         admin = AdminClient(self.settings)
         result_of(admin.create_topics([NewTopic(topic, partitions, config=dict(config or {}))]))
 
-    def produce(
-        self,
-        topic: str,
-        sent: Sent,
-        *,
-        compression: str = "none",
-        acks: str = "all",
-        in_small_batches: bool = False,
-    ) -> list[tuple[int, int]]:
-        options: dict[str, Any] = {"compression.type": compression, "acks": acks, "linger.ms": 5}
-        if in_small_batches:
+    def produce(self, topic: str, sent: Sent, how: Sending = PLAINLY) -> Places:
+        options: dict[str, Any] = {"compression.type": how.compression, "acks": how.acks, "linger.ms": 5}
+        if how.in_small_batches:
             options |= {"enable.idempotence": True, "batch.num.messages": 50, "linger.ms": 0}
-        acknowledged: list[tuple[int, int]] = []
+        acknowledged: Places = []
 
         def delivered(error: KafkaError | None, message: Any) -> None:
             if error is not None:
