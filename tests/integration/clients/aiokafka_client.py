@@ -110,12 +110,16 @@ class AiokafkaClient(Client):
 
     @contextmanager
     def reading(
-        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+        self, topic: str, partitions: int, *, start: int | None = None, wait_ms: int = FETCH_WAIT_MS
     ) -> Iterator[Reader]:
         async def assign(consumer: Any) -> None:
-            consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
-            for number in range(partitions):
-                consumer.seek(TopicPartition(topic, number), start)
+            assigned = [TopicPartition(topic, number) for number in range(partitions)]
+            consumer.assign(assigned)
+            if start is None:
+                await consumer.seek_to_beginning(*assigned)
+            else:
+                for partition in assigned:
+                    consumer.seek(partition, start)
 
         with self._consumer(fetch_max_wait_ms=wait_ms) as (runner, consumer):
             runner.run(assign(consumer))

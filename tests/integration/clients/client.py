@@ -115,9 +115,12 @@ class Client(ABC):
 
     @abstractmethod
     def reading(
-        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+        self, topic: str, partitions: int, *, start: int | None = None, wait_ms: int = FETCH_WAIT_MS
     ) -> AbstractContextManager[Reader]:
-        """A consumer without a group. An offset that does not exist is an error to it."""
+        """A consumer without a group, from the beginning if no start is given.
+
+        An offset that does not exist is an error to it.
+        """
 
     @abstractmethod
     def watermarks(self, topic: str) -> tuple[int, int]:

@@ -5,7 +5,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -44,10 +52,11 @@ def stored(message: Any) -> Stored:
 
 
 class ConfluentReader(Reader):
-    def __init__(self, consumer: Consumer, topic: str, partitions: int, start: int = 0) -> None:
+    def __init__(self, consumer: Consumer, topic: str, partitions: int, start: int | None) -> None:
         self._consumer = consumer
         self._topic = topic
-        consumer.assign([TopicPartition(topic, number, start) for number in range(partitions)])
+        offset = OFFSET_BEGINNING if start is None else start
+        consumer.assign([TopicPartition(topic, number, offset) for number in range(partitions)])
 
     def poll(self, seconds: float) -> list[Stored]:
         deadline = time.monotonic() + seconds
@@ -106,7 +115,7 @@ class ConfluentClient(Client):
 
     @contextmanager
     def reading(
-        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+        self, topic: str, partitions: int, *, start: int | None = None, wait_ms: int = FETCH_WAIT_MS
     ) -> Iterator[ConfluentReader]:
         options = {"auto.offset.reset": "error", "fetch.wait.max.ms": wait_ms}
         with self.consumer(**options) as consumer:

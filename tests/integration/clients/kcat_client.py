@@ -95,9 +95,9 @@ class KcatClient(Client):
 
     @contextmanager
     def reading(
-        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+        self, topic: str, partitions: int, *, start: int | None = None, wait_ms: int = FETCH_WAIT_MS
     ) -> Iterator[Reader]:
-        yield KcatReader(self.bootstrap, topic, partitions, start)
+        yield KcatReader(self.bootstrap, topic, partitions, start or 0)
 
     def watermarks(self, topic: str) -> tuple[int, int]:
         return self._offset(topic, -2), self._offset(topic, -1)

@@ -217,5 +217,5 @@ def test_deleted_records_are_not_read_any_more(client: Client, topic: str) -> No
         admin.delete_records(topic, 12)
 
     assert client.watermarks(topic) == (12, 20)
-    with client.reading(topic, 1, start=12) as reader:
+    with client.reading(topic, 1) as reader:
         assert [each.offset for each in reader.read(8)] == list(range(12, 20))
