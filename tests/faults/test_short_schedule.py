@@ -1,4 +1,7 @@
-"""A few faults against real processes, in each lab: `make faults` does many more."""
+"""A few faults against real processes, in each lab: `make faults` does many more.
+
+Half a minute each: the cluster starts, bears load, recovers, and is read whole.
+"""
 
 import subprocess
 import sys

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.integration.broker_process import BrokerProcess, eventually
@@ -78,6 +79,22 @@ class ClusterProcesses:
             if broker.is_running:
                 broker.resume()
             broker.kill()
+
+    def write(
+        self, topic: str, numbers: range, *, timeout_ms: int = 20_000, timestamp_ms: int = 0
+    ) -> list[str | None]:
+        """The name of the error of each record. `timestamp_ms`: of all of them; 0: now."""
+        errors: list[str | None] = []
+
+        def delivered(error: KafkaError | None, _: object) -> None:
+            errors.append(error.name() if error is not None else None)
+
+        config = {"bootstrap.servers": self.bootstrap, "acks": "all", "message.timeout.ms": timeout_ms}
+        producer = Producer(config | {"log_level": 0})
+        for number in numbers:
+            producer.produce(topic, b"%d" % number, timestamp=timestamp_ms, on_delivery=delivered)
+        assert producer.flush(30) == 0, "something was never answered"
+        return errors
 
     # Looking
 

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.integration.broker_process import BrokerProcess, serving
+from tests.integration.cluster_processes import ClusterProcesses, running_cluster
 from tests.integration.messages import QUIET
 
 ADMIN_SECONDS_MAX = 20.0
@@ -23,6 +24,23 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
 @pytest.fixture
 def bootstrap(shared_broker: BrokerProcess) -> str:
     return shared_broker.bootstrap
+
+
+@pytest.fixture(scope="module")
+def started_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterProcesses]:
+    """Three brokers for the tests of a file, with the settings that the file names `CLUSTER_SETTINGS`."""
+    settings = getattr(request.module, "CLUSTER_SETTINGS", None)
+    with running_cluster(tmp_path_factory.mktemp("cluster"), settings=settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(started_cluster: ClusterProcesses) -> ClusterProcesses:
+    """With every broker there, also after a test that failed."""
+    started_cluster.start_missing()
+    return started_cluster
 
 
 class CreateTopic(Protocol):

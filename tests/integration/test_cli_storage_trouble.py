@@ -59,14 +59,17 @@ def test_a_partition_that_is_damaged_at_the_start_is_named(data_dir: Path) -> No
 
 def test_damage_found_while_reading_ends_the_reader_with_its_reason(data_dir: Path, lines: str) -> None:
     with serving(data_dir, settings=SEGMENTS) as broker:
-        cli = Cli(broker.bootstrap)
-        cli.ok("produce", "k", given=lines)
+        for topic in ("k", "followed"):
+            Cli(broker.bootstrap).ok("produce", topic, given=lines)
         assert broker.stop() == 0
-        segments = sorted((data_dir / "logs" / "k-0").glob("*.log"))
-        assert len(segments) > 3
-        flip(segments[1], 5_000)
+        for topic in ("followed", "k"):
+            segments = sorted((data_dir / "logs" / f"{topic}-0").glob("*.log"))
+            assert len(segments) > 3
+            flip(segments[1], 5_000)
         broker.start()
         cli = Cli(broker.bootstrap)
+        followed = cli.refused("consume", "followed", "--follow", *PATIENCE)
+        assert DAMAGE.replace("k-0", "followed-0") in followed
 
         done = cli.run("consume", "k", *PATIENCE)
         assert done.code == 1
@@ -88,16 +91,6 @@ def test_damage_found_while_reading_ends_the_reader_with_its_reason(data_dir: Pa
         cli.ok("topic", "truncate", "k", "--before", str(int(segments[2].stem)), "--yes")
         kept = cli.ok("consume", "k").splitlines()
         assert kept == lines.splitlines()[int(segments[2].stem) :]
-
-
-def test_who_follows_is_told_of_damage_too(data_dir: Path, lines: str) -> None:
-    with serving(data_dir, settings=SEGMENTS) as broker:
-        Cli(broker.bootstrap).ok("produce", "k", given=lines)
-        assert broker.stop() == 0
-        flip(sorted((data_dir / "logs" / "k-0").glob("*.log"))[1], 5_000)
-        broker.start()
-
-        assert DAMAGE in Cli(broker.bootstrap).refused("consume", "k", "--follow", *PATIENCE)
 
 
 def test_a_full_disk_is_named_and_the_broker_stays_ready(tmp_path: Path) -> None:

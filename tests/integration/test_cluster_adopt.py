@@ -144,7 +144,7 @@ def test_an_adopted_broker_keeps_everything_and_others_join_it(folder: Path, etc
 
 @pytest.mark.timeout(300)
 def test_killed_at_every_step_the_broker_is_alone_or_a_member(folder: Path, etcd: Etcd) -> None:
-    """Never both and never neither, and the command can be run again."""
+    """Never both and never neither, and the command can be run again. Four processes for each step: 13 s."""
     steps = 0
     while True:
         command = [sys.executable, "-c", DYING, str(steps), "cluster", "adopt", "--data-dir", str(folder)]

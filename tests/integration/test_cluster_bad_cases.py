@@ -20,16 +20,15 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.limits import BROKER_SESSION_MS
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.cluster_load import read_all
-from tests.integration.cluster_processes import ClusterProcesses, running_cluster
+from tests.integration.cluster_processes import ClusterProcesses
 from tests.integration.free_ports import free_ports
 
 EVERYBODY = [1, 2, 3]
@@ -45,35 +44,12 @@ time.time_ns = lambda: now_ns() + {hours} * 3600 * 10**9
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-def write(
-    cluster: ClusterProcesses, topic: str, count: int, *, timeout_ms: int = 20_000, timestamp_ms: int = 0
-) -> list[object]:
-    """What became of each. `timestamp_ms`: of all of them; 0: now."""
-    errors: list[object] = []
-
-    def told(error: KafkaError | None, _: object) -> None:
-        errors.append(error and error.name())
-
-    config = {"bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": timeout_ms}
-    producer = Producer(config | {"log_level": 0})
-    for number in range(count):
-        producer.produce(topic, b"%d" % number, timestamp=timestamp_ms, on_delivery=told)
-    producer.flush(30)
-    return errors
-
-
 def test_what_only_a_wiped_disk_had_is_offline_and_not_empty(cluster: ClusterProcesses) -> None:
     """It rejoins safely; what is lost is not shown as if it had never been."""
     cluster.create("single", factor=1)
     cluster.create("safe", factor=3)
-    assert write(cluster, "single", 10) == [None] * 10
-    assert write(cluster, "safe", 10) == [None] * 10
+    assert cluster.write("single", range(10)) == [None] * 10
+    assert cluster.write("safe", range(10)) == [None] * 10
     wiped = cluster.leader("single")
     cluster.brokers[wiped].kill()
     shutil.rmtree(cluster.brokers[wiped].data_dir)
@@ -81,7 +57,7 @@ def test_what_only_a_wiped_disk_had_is_offline_and_not_empty(cluster: ClusterPro
     cluster.until_in_sync("safe", EVERYBODY)
     assert read_all(cluster.bootstrap, "safe") == list(range(10))
     assert cluster.leader("single") == -1
-    assert write(cluster, "single", 1, timeout_ms=2000) == ["_MSG_TIMED_OUT"]
+    assert cluster.write("single", range(1), timeout_ms=2000) == ["_MSG_TIMED_OUT"]
     admin = cluster.admin()
     admin.delete_topics(["single"])["single"].result(20)  # a person says that it may be lost
 
@@ -89,7 +65,7 @@ def test_what_only_a_wiped_disk_had_is_offline_and_not_empty(cluster: ClusterPro
 def test_one_folder_that_is_gone_costs_no_record(cluster: ClusterProcesses) -> None:
     """All had it and are killed; the one without it is the first to be back, and does not lead."""
     cluster.create_led_by("holed", 1)
-    assert write(cluster, "holed", 10) == [None] * 10
+    assert cluster.write("holed", range(10)) == [None] * 10
     cluster.until_in_sync("holed", EVERYBODY)
     data = cluster.brokers[1].data_dir
     topic_id = (data / "logs" / "holed-0" / "partition.metadata").read_text().split()[-1]
@@ -126,7 +102,7 @@ def test_an_older_copy_of_a_disk_is_not_taken_for_the_disk(cluster: ClusterProce
     cluster.create(shared, factor=3)
     broker = cluster.brokers[cluster.leader(lone)]
     for topic in (lone, shared):
-        assert write(cluster, topic, 10) == [None] * 10
+        assert cluster.write(topic, range(10)) == [None] * 10
     if clean:
         assert broker.stop() == 0
     else:
@@ -135,7 +111,7 @@ def test_an_older_copy_of_a_disk_is_not_taken_for_the_disk(cluster: ClusterProce
     shutil.copytree(broker.data_dir, copy)
     broker.start()
     for topic in (lone, shared):
-        assert write(cluster, topic, 10) == [None] * 10
+        assert cluster.write(topic, range(10)) == [None] * 10
     cluster.until_in_sync(shared, EVERYBODY)
     broker.kill()
     shutil.rmtree(broker.data_dir)
@@ -159,13 +135,13 @@ def test_the_lease_of_a_killed_process_does_not_hold_up_the_next_one(cluster: Cl
     print(f"ready {took_ms:.0f} ms after the kill, with a lease of {BROKER_SESSION_MS} ms")
     assert took_ms < BROKER_SESSION_MS
     cluster.until_in_sync("leased", EVERYBODY)
-    assert write(cluster, "leased", 10) == [None] * 10
+    assert cluster.write("leased", range(10)) == [None] * 10
 
 
 def test_a_process_that_wakes_and_finds_its_id_taken_stays_out(cluster: ClusterProcesses) -> None:
     """Two processes with one id: whoever has the lease counts, and the other serves nobody."""
     cluster.create("doubled")
-    assert write(cluster, "doubled", 10) == [None] * 10
+    assert cluster.write("doubled", range(10)) == [None] * 10
     sleeper = cluster.brokers[3]
     sleeper.pause()
     successor = cluster.broker(3, folder="successor", port=free_ports(1)[0])
@@ -176,7 +152,7 @@ def test_a_process_that_wakes_and_finds_its_id_taken_stays_out(cluster: ClusterP
         # First it hears that it is not admitted any more, then it asks to be, and is told why it is not.
         eventually(lambda: "another process has node id 3" in sleeper.get("/health/ready")[1])
         assert sleeper.get("/health/ready")[0] == 503
-        assert write(cluster, "doubled", 10) == [None] * 10
+        assert cluster.write("doubled", range(10)) == [None] * 10
         _require_that_only_the_member_counts(cluster, successor)
         addresses = {
             f"{broker.host}:{broker.port}"
@@ -201,7 +177,7 @@ def _require_that_only_the_member_counts(cluster: ClusterProcesses, member: Brok
     member.pause()
     try:
         cluster.brokers[1].kill()
-        assert write(cluster, "counted", 1, timeout_ms=SHORTER_THAN_A_SESSION_MS) != [None]
+        assert cluster.write("counted", range(1), timeout_ms=SHORTER_THAN_A_SESSION_MS) != [None]
     finally:
         member.resume()
     cluster.brokers[1].start()
@@ -229,9 +205,9 @@ def test_clocks_that_are_an_hour_off_cost_nothing(
         # Who is an hour behind takes what others wrote now for the future, as any Kafka broker does.
         now_ms = time.time_ns() // 1_000_000
         stamp = now_ms - HOUR_MS if leader == 3 else now_ms
-        assert write(cluster, topic, 10, timestamp_ms=stamp) == [None] * 10
+        assert cluster.write(topic, range(10), timestamp_ms=stamp) == [None] * 10
         if leader == 3:
-            assert write(cluster, topic, 1, timestamp_ms=now_ms + HOUR_MS) == ["INVALID_TIMESTAMP"]
+            assert cluster.write(topic, range(1), timestamp_ms=now_ms + HOUR_MS) == ["INVALID_TIMESTAMP"]
         cluster.until_in_sync(topic, EVERYBODY)
         logs = {cluster.log_of(node_id, topic) for node_id in EVERYBODY}
         assert len(logs) == 1, "replicas differ"
@@ -242,7 +218,7 @@ def test_clocks_that_are_an_hour_off_cost_nothing(
         assert "broker.session_over" not in cluster.brokers[node_id].stderr[size:]
     cluster.brokers[2].kill()
     cluster.until_led_by_another("led-by-2", 2, seconds_max=10)
-    assert write(cluster, "led-by-2", 10) == [None] * 10
+    assert cluster.write("led-by-2", range(10)) == [None] * 10
     for node_id in (2, 3):
         cluster.brokers[node_id].kill()
         cluster.brokers[node_id].start()

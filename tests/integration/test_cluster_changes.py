@@ -1,63 +1,39 @@
 """A cluster that changes: too few replicas, topics made anew, a broker more, a whole restart."""
 
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import SteadyWriter, read_all, require_intact, watermarks
-from tests.integration.cluster_processes import ClusterProcesses, running_cluster
+from tests.integration.cluster_processes import ClusterProcesses
 
 EVERYBODY = [1, 2, 3]
-
-
-@pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(started: ClusterProcesses) -> ClusterProcesses:
-    started.start_missing()
-    return started
-
-
-def write(cluster: ClusterProcesses, topic: str, count: int, **config: object) -> list[KafkaError | None]:
-    """What became of each record."""
-    told: list[KafkaError | None] = []
-    settings = {"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0, **config}
-    producer = Producer(settings)
-    for number in range(count):
-        producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(30) == 0
-    return told
 
 
 def test_with_too_few_replicas_nothing_is_acknowledged_and_all_can_be_read(
     cluster: ClusterProcesses,
 ) -> None:
     cluster.create_led_by("alone", 1)
-    assert write(cluster, "alone", 100) == [None] * 100
+    assert cluster.write("alone", range(100)) == [None] * 100
     for follower in (2, 3):
         cluster.brokers[follower].kill()
     cluster.until_in_sync("alone", [1])
-    refusals = write(cluster, "alone", 1, **{"message.timeout.ms": 2_000})
+    refusals = cluster.write("alone", range(1), timeout_ms=2_000)
     assert refusals[0] is not None
     assert len(read_all(cluster.bootstrap, "alone")) == 100
     for follower in (2, 3):
         cluster.brokers[follower].start()
     cluster.until_in_sync("alone", EVERYBODY)
-    assert write(cluster, "alone", 1) == [None]
+    assert cluster.write("alone", range(1)) == [None]
 
 
 def test_what_was_deleted_stays_deleted_whoever_leads(cluster: ClusterProcesses) -> None:
     cluster.create_led_by("deleted", 1)
-    assert write(cluster, "deleted", 100) == [None] * 100
+    assert cluster.write("deleted", range(100)) == [None] * 100
     admin, before_60 = cluster.admin(), TopicPartition("deleted", 0, 60)
     (outcome,) = admin.delete_records([before_60]).values()
     asked_at = time.monotonic()
@@ -89,12 +65,12 @@ def test_a_topic_made_anew_meanwhile_has_nothing_of_the_old_one(
     cluster: ClusterProcesses,
 ) -> None:
     cluster.create_led_by("anew", 1)
-    assert write(cluster, "anew", 500) == [None] * 500
+    assert cluster.write("anew", range(500)) == [None] * 500
     cluster.brokers[3].kill()
     admin = cluster.admin()
     admin.delete_topics(["anew"])["anew"].result(20)
     cluster.create("anew", factor=2)
-    assert write(cluster, "anew", 10) == [None] * 10
+    assert cluster.write("anew", range(10)) == [None] * 10
     cluster.brokers[3].start()
     assert read_all(cluster.bootstrap, "anew") == list(range(10))
     eventually(lambda: cluster.log_of(3, "anew") in (b"", cluster.log_of(cluster.leader("anew"), "anew")))
@@ -117,7 +93,7 @@ def test_a_topic_made_while_a_broker_is_down_gets_its_third_replica(cluster: Clu
     assert replicas("asked") == [(EVERYBODY, [1, 2])] * 3
     assert replicas("unasked") == [(EVERYBODY, [1, 2])] * 2
     for topic in ("asked", "unasked"):
-        assert write(cluster, topic, 100) == [None] * 100
+        assert cluster.write(topic, range(100)) == [None] * 100
     cluster.brokers[3].start()
     for topic, count in (("asked", 3), ("unasked", 2)):
         eventually(partial(is_in_sync, topic, count), seconds_max=20)
@@ -142,7 +118,7 @@ def test_a_cluster_that_was_killed_whole_comes_back_with_everything(cluster: Clu
 
 def test_a_broker_that_joins_is_given_partitions(cluster: ClusterProcesses) -> None:
     cluster.create("spread", partitions=12, factor=2)
-    assert write(cluster, "spread", 1_000) == [None] * 1_000
+    assert cluster.write("spread", range(1_000)) == [None] * 1_000
     newcomer = cluster.add(4)
     newcomer.start()
 

@@ -3,7 +3,6 @@
 One of them leads, the damaged copy leaves the in-sync replicas and is copied anew, and nothing is missed.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from penstock.errors import ErrorCode
 from penstock.protocol.batches import parse_header
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.cluster_load import read_all
-from tests.integration.cluster_processes import ClusterProcesses, running_cluster
+from tests.integration.cluster_processes import ClusterProcesses
 from tests.integration.raw_client import connected
 from tests.integration.test_cli import Cli
 from tests.integration.test_cli_storage_trouble import SEGMENTS, flip
@@ -25,19 +24,7 @@ EVERYBODY = [1, 2, 3]
 GROUPS = "__consumer_offsets"
 TIME_MS = 1_700_000_000_000
 """Of the first record; each is a millisecond later than the one before."""
-SETTINGS = {**SEGMENTS, "auto.balance": "false", "offsets.topic.num.partitions": 1}
-
-
-@pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with running_cluster(tmp_path_factory.mktemp("cluster"), settings=SETTINGS) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(started: ClusterProcesses) -> ClusterProcesses:
-    started.start_missing()
-    return started
+CLUSTER_SETTINGS = {**SEGMENTS, "auto.balance": "false", "offsets.topic.num.partitions": 1}
 
 
 @pytest.fixture

@@ -5,14 +5,12 @@ The time until writes go on after a kill is printed: `pytest -s` shows it.
 
 import shutil
 import time
-from collections.abc import Iterator
 
-import pytest
 from confluent_kafka import Producer
 
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.cluster_load import SteadyWriter, read_all, require_intact
-from tests.integration.cluster_processes import ClusterProcesses, running_cluster
+from tests.integration.cluster_processes import ClusterProcesses
 
 EVERYBODY = [1, 2, 3]
 RESUMED_SECONDS_MAX = 5.0
@@ -20,12 +18,6 @@ RESUMED_SECONDS_MAX = 5.0
 ELECTED_SECONDS_MAX = 3.0
 IMPATIENT = {"request.timeout.ms": 1_000, "socket.timeout.ms": 1_500}
 """A broker that is paused says nothing: how soon a client looks for another is the client's to say."""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
 
 
 def test_what_one_broker_acknowledges_all_can_give(cluster: ClusterProcesses) -> None:

@@ -2,22 +2,15 @@
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import SteadyWriter
-from tests.integration.cluster_processes import ClusterProcesses, running_cluster
+from tests.integration.cluster_processes import ClusterProcesses
 
 EVERYBODY = [1, 2, 3]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
 
 
 class Member:

@@ -18,21 +18,15 @@ from kafka import TopicPartition as PyTopicPartition
 from penstock.errors import ErrorCode
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import SteadyWriter, read_all, require_intact
-from tests.integration.cluster_processes import ClusterProcesses, running_cluster
+from tests.integration.cluster_processes import ClusterProcesses
 from tests.integration.test_cli import Cli
 
 kafka: Any = untyped
 
+CLUSTER_SETTINGS = {"auto.balance": "false", "auto.leader.rebalance.enable": "false"}
 RATE = 200_000
 RECORD = b"x" * 10_000
 RECORDS = 400
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    settings = {"auto.balance": "false", "auto.leader.rebalance.enable": "false"}
-    with running_cluster(tmp_path_factory.mktemp("operated"), settings=settings) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -2,24 +2,16 @@
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.integration.broker_process import eventually
-from tests.integration.cluster_processes import ClusterProcesses, running_cluster
+from tests.integration.cluster_processes import ClusterProcesses
 
-SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+CLUSTER_SETTINGS = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 EVERYBODY = [1, 2, 3]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    settings = {"replica.selector.class": SELECTOR}
-    with running_cluster(tmp_path_factory.mktemp("racks"), settings=settings) as cluster:
-        yield cluster
 
 
 class Reader:
@@ -59,24 +51,17 @@ class Reader:
         self._consumer.close()
 
 
-def produce(cluster: ClusterProcesses, topic: str, begin: int, end: int) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
-    for number in range(begin, end):
-        producer.produce(topic, b"%d" % number)
-    assert producer.flush(20) == 0
-
-
 def test_who_is_in_the_rack_of_a_follower_reads_there_and_misses_nothing(cluster: ClusterProcesses) -> None:
     cluster.create_led_by("near", 1)
     cluster.until_in_sync("near", EVERYBODY)
-    produce(cluster, "near", 0, 200)
+    assert cluster.write("near", range(200)) == [None] * 200
     reader = Reader(cluster, "near", "rack-2")
     try:
         eventually(lambda: reader.reads(2, 200), seconds_max=20)
-        produce(cluster, "near", 200, 400)
+        assert cluster.write("near", range(200, 400)) == [None] * 200
         eventually(lambda: reader.reads(2, 400), seconds_max=20)
         cluster.brokers[2].kill()
-        produce(cluster, "near", 400, 500)
+        assert cluster.write("near", range(400, 500)) == [None] * 100
         eventually(lambda: reader.reads(1, 500), seconds_max=30)
     finally:
         reader.close()
@@ -92,7 +77,7 @@ def test_a_consumer_without_a_replica_in_its_rack_reads_the_leader(
     topic = f"far-{rack}"
     cluster.create_led_by(topic, 1)
     cluster.until_in_sync(topic, EVERYBODY)
-    produce(cluster, topic, 0, 100)
+    assert cluster.write(topic, range(100)) == [None] * 100
     reader = Reader(cluster, topic, rack)
     try:
         eventually(lambda: reader.reads(1, 100), seconds_max=20)

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -10,18 +9,12 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from penstock.limits import BROKER_SESSION_MS
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import SteadyWriter, read_all, require_intact
-from tests.integration.cluster_processes import ClusterProcesses, running_cluster
+from tests.integration.cluster_processes import ClusterProcesses
 from tests.integration.relay import relay_to
 
 EVERYBODY = [1, 2, 3]
 AWAY_SECONDS = BROKER_SESSION_MS / 1000 + 1.5
 """Longer than a session lives."""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])

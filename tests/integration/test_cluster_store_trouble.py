@@ -7,7 +7,6 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,21 +15,9 @@ from confluent_kafka import KafkaException, Producer
 from penstock.limits import BROKER_SESSION_MS
 from tests.integration.broker_process import eventually
 from tests.integration.cluster_load import SteadyWriter, read_all, require_intact
-from tests.integration.cluster_processes import ClusterProcesses, running_cluster
+from tests.integration.cluster_processes import ClusterProcesses
 
 EVERYBODY = [1, 2, 3]
-
-
-@pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(started: ClusterProcesses) -> ClusterProcesses:
-    started.start_missing()
-    return started
 
 
 def ask(cluster: ClusterProcesses, path: str, **body: Any) -> dict[str, Any]:

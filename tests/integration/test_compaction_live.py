@@ -57,11 +57,11 @@ def write(bootstrap: str, topic: str, rounds: range, state: State, codec: str = 
     assert producer.flush(30) == 0
 
 
-def consumed(client: Client, topic: str, start: int = 0) -> tuple[State, int]:
+def consumed(client: Client, topic: str, start: int | None = None) -> tuple[State, int]:
     """What a consumer that begins there knows at the end, and how many records it was sent."""
     _, end = client.watermarks(topic)
     state: State = {}
-    count, position = 0, start
+    count, position = 0, start or 0
     deadline = time.monotonic() + 30
     with client.reading(topic, 1, start=start) as reader:
         while position < end:

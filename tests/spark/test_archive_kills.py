@@ -136,6 +136,7 @@ def run_through(start: Callable[[], Driver], stack: ExitStack, log: Path) -> Non
 
 
 def test_no_record_is_lost_or_doubled_when_all_is_killed_once(tmp_path: Path, broker: BrokerProcess) -> None:
+    """It takes 60 s, as Spark starts twice: one round, in one format, of what `make kills` does."""
     kill_and_compare(tmp_path, broker, 1, ("parquet",))
 
 

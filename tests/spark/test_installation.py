@@ -56,7 +56,10 @@ def without_java(folder: Path) -> str:
 def test_spark_runs_where_neither_java_nor_penstock_is_installed(
     running: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """Java comes with pip, and the code travels to executors that do not have it."""
+    """Java comes with pip, and the code travels to executors that do not have it.
+
+    It takes 25 s, most of it for a JVM and for workers that start without any cache.
+    """
     create(running, topic)
     fill(running, topic, numbered(5))
     packages = Path(pyspark.__file__).parents[1]

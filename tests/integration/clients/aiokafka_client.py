@@ -11,23 +11,19 @@ from aiokafka.errors import KafkaError
 
 from tests.integration.clients.client import (
     FETCH_WAIT_MS,
+    PLAINLY,
     SECONDS_MAX,
     Capability,
     Client,
+    Places,
     Reader,
+    Sending,
     Sent,
+    code_of,
     refusals_of,
+    stored,
 )
-from tests.integration.messages import Message, Stored
-
-
-def code_of(error: Any) -> int:
-    return int(error.errno)
-
-
-def stored(record: Any) -> Stored:
-    message = Message(record.key, record.value, tuple(record.headers), record.timestamp)
-    return Stored(record.partition, record.offset, message)
+from tests.integration.messages import Stored
 
 
 class AiokafkaReader(Reader):
@@ -66,22 +62,14 @@ class AiokafkaClient(Client):
 
         asyncio.run(create())
 
-    def produce(
-        self,
-        topic: str,
-        sent: Sent,
-        *,
-        compression: str = "none",
-        acks: str = "all",
-        in_small_batches: bool = False,
-    ) -> list[tuple[int, int]]:
+    def produce(self, topic: str, sent: Sent, how: Sending = PLAINLY) -> Places:
         options: dict[str, Any] = {
             **self.options,
-            "acks": acks if acks == "all" else int(acks),
-            "compression_type": None if compression == "none" else compression,
+            "acks": how.acks if how.acks == "all" else int(how.acks),
+            "compression_type": None if how.compression == "none" else how.compression,
             "linger_ms": 5,
         }
-        if in_small_batches:
+        if how.in_small_batches:
             options |= {"enable_idempotence": True, "max_batch_size": 2_000, "linger_ms": 0}
 
         async def produce() -> list[Any]:
@@ -122,12 +110,16 @@ class AiokafkaClient(Client):
 
     @contextmanager
     def reading(
-        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+        self, topic: str, partitions: int, *, start: int | None = None, wait_ms: int = FETCH_WAIT_MS
     ) -> Iterator[Reader]:
         async def assign(consumer: Any) -> None:
-            consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
-            for number in range(partitions):
-                consumer.seek(TopicPartition(topic, number), start)
+            assigned = [TopicPartition(topic, number) for number in range(partitions)]
+            consumer.assign(assigned)
+            if start is None:
+                await consumer.seek_to_beginning(*assigned)
+            else:
+                for partition in assigned:
+                    consumer.seek(partition, start)
 
         with self._consumer(fetch_max_wait_ms=wait_ms) as (runner, consumer):
             runner.run(assign(consumer))

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
@@ -20,6 +20,20 @@ FETCH_WAIT_MS = 500
 
 Sent = dict[int, list[Message]]
 """Messages by partition."""
+
+
+Places = list[tuple[int, int]]
+"""Partition and offset."""
+
+
+class Sending(NamedTuple):
+    compression: str = "none"
+    acks: str = "all"
+    in_small_batches: bool = False
+    """By an idempotent producer, so that many requests are in flight."""
+
+
+PLAINLY = Sending()
 
 
 class Capability(Enum):
@@ -36,6 +50,17 @@ class Refused(Exception):
     def __init__(self, code: int, words: str) -> None:
         super().__init__(words)
         self.code = code
+
+
+def code_of(error: Any) -> int:
+    """The code of the protocol, of an error of kafka-python or aiokafka."""
+    return int(error.errno)
+
+
+def stored(record: Any) -> Stored:
+    """A record of kafka-python or aiokafka."""
+    message = Message(record.key, record.value, tuple(record.headers), record.timestamp)
+    return Stored(record.partition, record.offset, message)
 
 
 class Reader(ABC):
@@ -85,25 +110,17 @@ class Client(ABC):
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None: ...
 
     @abstractmethod
-    def produce(
-        self,
-        topic: str,
-        sent: Sent,
-        *,
-        compression: str = "none",
-        acks: str = "all",
-        in_small_batches: bool = False,
-    ) -> list[tuple[int, int]]:
-        """Send to each partition its messages. Partition and offset of each, if the library tells.
-
-        `in_small_batches`: with an idempotent producer, so that many requests are in flight.
-        """
+    def produce(self, topic: str, sent: Sent, how: Sending = PLAINLY) -> Places:
+        """Send to each partition its messages. Where each was stored, if the library tells."""
 
     @abstractmethod
     def reading(
-        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+        self, topic: str, partitions: int, *, start: int | None = None, wait_ms: int = FETCH_WAIT_MS
     ) -> AbstractContextManager[Reader]:
-        """A consumer without a group. An offset that does not exist is an error to it."""
+        """A consumer without a group, from the beginning if no start is given.
+
+        An offset that does not exist is an error to it.
+        """
 
     @abstractmethod
     def watermarks(self, topic: str) -> tuple[int, int]:

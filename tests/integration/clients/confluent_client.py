@@ -5,7 +5,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -18,11 +26,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tests.integration.clients.client import (
     FETCH_WAIT_MS,
+    PLAINLY,
     SECONDS_MAX,
     Administration,
     Client,
+    Places,
     Reader,
     Refused,
+    Sending,
     Sent,
 )
 from tests.integration.messages import QUIET, Message, Stored
@@ -41,10 +52,11 @@ def stored(message: Any) -> Stored:
 
 
 class ConfluentReader(Reader):
-    def __init__(self, consumer: Consumer, topic: str, partitions: int, start: int = 0) -> None:
+    def __init__(self, consumer: Consumer, topic: str, partitions: int, start: int | None) -> None:
         self._consumer = consumer
         self._topic = topic
-        consumer.assign([TopicPartition(topic, number, start) for number in range(partitions)])
+        offset = OFFSET_BEGINNING if start is None else start
+        consumer.assign([TopicPartition(topic, number, offset) for number in range(partitions)])
 
     def poll(self, seconds: float) -> list[Stored]:
         deadline = time.monotonic() + seconds
@@ -67,19 +79,11 @@ class ConfluentClient(Client):
         admin = AdminClient(self.settings)
         result_of(admin.create_topics([NewTopic(topic, partitions, config=dict(config or {}))]))
 
-    def produce(
-        self,
-        topic: str,
-        sent: Sent,
-        *,
-        compression: str = "none",
-        acks: str = "all",
-        in_small_batches: bool = False,
-    ) -> list[tuple[int, int]]:
-        options: dict[str, Any] = {"compression.type": compression, "acks": acks, "linger.ms": 5}
-        if in_small_batches:
+    def produce(self, topic: str, sent: Sent, how: Sending = PLAINLY) -> Places:
+        options: dict[str, Any] = {"compression.type": how.compression, "acks": how.acks, "linger.ms": 5}
+        if how.in_small_batches:
             options |= {"enable.idempotence": True, "batch.num.messages": 50, "linger.ms": 0}
-        acknowledged: list[tuple[int, int]] = []
+        acknowledged: Places = []
 
         def delivered(error: KafkaError | None, message: Any) -> None:
             if error is not None:
@@ -111,7 +115,7 @@ class ConfluentClient(Client):
 
     @contextmanager
     def reading(
-        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+        self, topic: str, partitions: int, *, start: int | None = None, wait_ms: int = FETCH_WAIT_MS
     ) -> Iterator[ConfluentReader]:
         options = {"auto.offset.reset": "error", "fetch.wait.max.ms": wait_ms}
         with self.consumer(**options) as consumer:

@@ -14,23 +14,19 @@ from kafka.errors import KafkaError
 
 from tests.integration.clients.client import (
     FETCH_WAIT_MS,
+    PLAINLY,
     SECONDS_MAX,
     Administration,
     Client,
+    Places,
     Reader,
+    Sending,
     Sent,
+    code_of,
     refusals_of,
+    stored,
 )
-from tests.integration.messages import Message, Stored
-
-
-def code_of(error: Any) -> int:
-    return int(error.errno)
-
-
-def stored(record: Any) -> Stored:
-    message = Message(record.key, record.value, tuple(record.headers), record.timestamp)
-    return Stored(record.partition, record.offset, message)
+from tests.integration.messages import Stored
 
 
 class KafkaPythonReader(Reader):
@@ -65,22 +61,14 @@ class KafkaPythonClient(Client):
         ):
             admin.create_topics({topic: {"num_partitions": partitions, "configs": dict(config or {})}})
 
-    def produce(
-        self,
-        topic: str,
-        sent: Sent,
-        *,
-        compression: str = "none",
-        acks: str = "all",
-        in_small_batches: bool = False,
-    ) -> list[tuple[int, int]]:
-        options: dict[str, Any] = {**self.options, "enable_idempotence": acks == "all", "linger_ms": 5}
-        if in_small_batches:
+    def produce(self, topic: str, sent: Sent, how: Sending = PLAINLY) -> Places:
+        options: dict[str, Any] = {**self.options, "enable_idempotence": how.acks == "all", "linger_ms": 5}
+        if how.in_small_batches:
             options |= {"batch_size": 2_000, "linger_ms": 0}
         producer = KafkaProducer(
             bootstrap_servers=self.bootstrap,
-            acks=acks if acks == "all" else int(acks),
-            compression_type=None if compression == "none" else compression,
+            acks=how.acks if how.acks == "all" else int(how.acks),
+            compression_type=None if how.compression == "none" else how.compression,
             **options,
         )
         with closing(producer), refusals_of(KafkaError, code_of):
@@ -113,12 +101,16 @@ class KafkaPythonClient(Client):
 
     @contextmanager
     def reading(
-        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+        self, topic: str, partitions: int, *, start: int | None = None, wait_ms: int = FETCH_WAIT_MS
     ) -> Iterator[Reader]:
         with self._consumer(fetch_max_wait_ms=wait_ms) as consumer:
-            consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
-            for number in range(partitions):
-                consumer.seek(TopicPartition(topic, number), start)
+            assigned = [TopicPartition(topic, number) for number in range(partitions)]
+            consumer.assign(assigned)
+            if start is None:
+                consumer.seek_to_beginning(*assigned)
+            else:
+                for partition in assigned:
+                    consumer.seek(partition, start)
             yield KafkaPythonReader(consumer, topic)
 
     def watermarks(self, topic: str) -> tuple[int, int]:

@@ -6,7 +6,17 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from tests.integration.clients.client import FETCH_WAIT_MS, SECONDS_MAX, Capability, Client, Reader, Sent
+from tests.integration.clients.client import (
+    FETCH_WAIT_MS,
+    PLAINLY,
+    SECONDS_MAX,
+    Capability,
+    Client,
+    Places,
+    Reader,
+    Sending,
+    Sent,
+)
 from tests.integration.clients.confluent_client import ConfluentClient
 from tests.integration.messages import Message, Stored
 
@@ -73,17 +83,9 @@ class KcatClient(Client):
         """By another client: kcat cannot."""
         ConfluentClient(self.bootstrap).create_topic(topic, partitions, config)
 
-    def produce(
-        self,
-        topic: str,
-        sent: Sent,
-        *,
-        compression: str = "none",
-        acks: str = "all",
-        in_small_batches: bool = False,
-    ) -> list[tuple[int, int]]:
-        options = ["-z", compression, "-X", f"acks={acks}"]
-        if in_small_batches:
+    def produce(self, topic: str, sent: Sent, how: Sending = PLAINLY) -> Places:
+        options = ["-z", how.compression, "-X", f"acks={how.acks}"]
+        if how.in_small_batches:
             options += ["-X", "enable.idempotence=true", "-X", "batch.num.messages=50"]
         for partition, messages in sent.items():
             lines = [f"{(each.key or b'').decode()}:{(each.value or b'').decode()}\n" for each in messages]
@@ -93,9 +95,9 @@ class KcatClient(Client):
 
     @contextmanager
     def reading(
-        self, topic: str, partitions: int, *, start: int = 0, wait_ms: int = FETCH_WAIT_MS
+        self, topic: str, partitions: int, *, start: int | None = None, wait_ms: int = FETCH_WAIT_MS
     ) -> Iterator[Reader]:
-        yield KcatReader(self.bootstrap, topic, partitions, start)
+        yield KcatReader(self.bootstrap, topic, partitions, start or 0)
 
     def watermarks(self, topic: str) -> tuple[int, int]:
         return self._offset(topic, -2), self._offset(topic, -1)

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 
 from penstock.errors import ErrorCode
 from tests.integration.clients.aiokafka_client import AiokafkaClient
-from tests.integration.clients.client import Capability, Client, Refused, Sent
+from tests.integration.clients.client import Capability, Client, Refused, Sending, Sent
 from tests.integration.clients.confluent_client import ConfluentClient
 from tests.integration.clients.kafka_python_client import KafkaPythonClient, WithoutSessions
 from tests.integration.clients.kcat_client import KcatClient
@@ -36,7 +36,7 @@ def test_records_come_back_as_they_were_sent(client: Client, topic: str, compres
     client.create_topic(topic, PARTITIONS)
     sent = spread(client.messages(300), PARTITIONS)
 
-    acknowledged = client.produce(topic, sent, compression=compression)
+    acknowledged = client.produce(topic, sent, Sending(compression=compression))
     found = read_all(client, topic, 300, PARTITIONS)
 
     assert_same(found, sent)
@@ -48,7 +48,7 @@ def test_an_idempotent_producer_keeps_order_with_many_requests(client: Client, t
     client.create_topic(topic, 1)
     sent = {0: client.messages(5_000)}
 
-    client.produce(topic, sent, in_small_batches=True)
+    client.produce(topic, sent, Sending(in_small_batches=True))
 
     assert_same(read_all(client, topic, 5_000), sent)
 
@@ -58,7 +58,7 @@ def test_records_are_kept_whatever_acks_was_asked_for(client: Client, topic: str
     client.create_topic(topic, 1)
     sent = {0: client.messages(50)}
 
-    client.produce(topic, sent, acks=acks)
+    client.produce(topic, sent, Sending(acks=acks))
 
     assert_same(read_all(client, topic, 50), sent)
 
@@ -103,7 +103,7 @@ def test_offsets_are_found_by_time_whatever_the_compression(client: Client, topi
     client.require(Capability.EVERY_FIELD)
     client.create_topic(topic, len(COMPRESSIONS))
     for partition, compression in enumerate(COMPRESSIONS):
-        client.produce(topic, {partition: client.messages(50)}, compression=compression)
+        client.produce(topic, {partition: client.messages(50)}, Sending(compression=compression))
 
     first = FIRST_TIMESTAMP_MS
     expected = {0: 0, first + 41_001: 42, first + 42_000: 42, first + 10**9: None}
@@ -151,7 +151,7 @@ def test_a_topic_can_keep_the_time_of_the_broker(client: Client, topic: str) -> 
     client.create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
     before_ms = time.time_ns() // 1_000_000
 
-    client.produce(topic, {0: client.messages(5)}, compression="gzip")
+    client.produce(topic, {0: client.messages(5)}, Sending(compression="gzip"))
 
     for each in read_all(client, topic, 5):
         assert before_ms - 1 <= each.message.timestamp_ms <= time.time_ns() // 1_000_000
@@ -217,5 +217,5 @@ def test_deleted_records_are_not_read_any_more(client: Client, topic: str) -> No
         admin.delete_records(topic, 12)
 
     assert client.watermarks(topic) == (12, 20)
-    with client.reading(topic, 1, start=12) as reader:
+    with client.reading(topic, 1) as reader:
         assert [each.offset for each in reader.read(8)] == list(range(12, 20))
