@@ -115,7 +115,7 @@ MUTANTS: dict[str, tuple[type, str, object]] = {
         "_may_join",
         join_with_any_start(LeaderRole._may_join),
     ),
-    "histories are not compared": (Partition, "_diverging", agree_always),
+    "histories are not compared": (Partition, "diverging", agree_always),
 }
 
 
