@@ -27,10 +27,10 @@ SECONDS = 30.0
 BATCHES_MIN = 20
 MUTANT_SEEDS_MAX = 10
 FIRST_SEEDS = {
-    "failed_sync_is_believed_after_a_restart": 1,
+    "failed_sync_is_believed_after_a_restart": 3,
     "tombstones_do_not_stay": 1,
-    "records_that_are_not_safe_are_cleaned": 3,
-    "decided_swap_is_forgotten": 1,
+    "records_that_are_not_safe_are_cleaned": 10,
+    "decided_swap_is_forgotten": 2,
     "tombstone_goes_before_what_it_deletes": 1,
 }
 

@@ -7,7 +7,7 @@ Rule 3: Each fault has its own random numbers: it does the same when others are 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -369,12 +369,15 @@ class _InjectedFault:
             store.become_available()
 
     async def _store_cut(self) -> None:
+        await self._switch_on(SimNode.disconnect_from_store)
+
+    async def _switch_on(self, switch: Callable[[SimNode, bool], None]) -> None:
         self._count_fault()
         for node in self._nodes:
-            node.disconnect_from_store(True)
+            switch(node, True)
         await asyncio.sleep(self._seconds)
         for node in self._nodes:
-            node.disconnect_from_store(False)
+            switch(node, False)
 
     async def _store_loses(self) -> None:
         self._count_fault()
@@ -390,12 +393,7 @@ class _InjectedFault:
         self._cluster.store.faults = StoreFaults(self._cluster.plan.store_delay)
 
     async def _stale(self) -> None:
-        self._count_fault()
-        for node in self._nodes:
-            node.delay_watch_events(True)
-        await asyncio.sleep(self._seconds)
-        for node in self._nodes:
-            node.delay_watch_events(False)
+        await self._switch_on(SimNode.delay_watch_events)
 
     async def _ambush(self) -> None:
         target = await Ambush(self._cluster, self._random).target()
@@ -468,7 +466,9 @@ class _InjectedFault:
             self._count_fault()
         disk.sync_fails = False
         if has_failed(self._node):
-            await self._restart(self._node)
+            await self._node.kill()
+            await asyncio.sleep(0.5)
+            start_if_down(self._node)
 
     async def _rot(self) -> None:
         """Flip a bit. Sometimes it is read at once, and sometimes the leader then dies."""
@@ -491,11 +491,6 @@ class _InjectedFault:
             can_die = leader is not None and leader.is_up and not self._faults.is_over
             if leader is not None and leader is not self._node and can_die:
                 await self._crash_and_restart([leader], self._seconds, loses_power=False)
-
-    async def _restart(self, node: SimNode) -> None:
-        await node.kill()
-        await asyncio.sleep(0.5)
-        start_if_down(node)
 
 
 async def _happens(event: asyncio.Event, seconds_max: float) -> bool:
