@@ -28,6 +28,8 @@ BATCHES_MIN = 20
 MUTANT_SEEDS_MAX = 10
 FIRST_SEEDS = {
     "failed_sync_is_believed_after_a_restart": 3,
+    "folder_of_a_killed_process_is_believed": 3,
+    "full_disk_leaves_a_part_of_a_batch": 16,
     "tombstones_do_not_stay": 1,
     "records_that_are_not_safe_are_cleaned": 10,
     "decided_swap_is_forgotten": 2,
