@@ -111,7 +111,7 @@ bench-spark: setup
 kills: setup
 	PENSTOCK_KILLS=$(KILLS) PENSTOCK_SEED=$(SEED) $(BIN)/python -m pytest -s -m campaign tests/spark
 
-#   make sim      run clusters in a simulated world (SEED=1 SEEDS=100; ARGS="--what log" for one broker's log)
+#   make sim      run clusters and single brokers in the simulator (SEED=1 SEEDS=100; ARGS="--brokers 1")
 sim: setup
 	$(BIN)/python -m penstock.sim --seed $(SEED) --seeds $(SEEDS) --jobs $(JOBS) $(ARGS)
 

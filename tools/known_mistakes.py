@@ -11,6 +11,8 @@ class Mutant(NamedTuple):
     new: str
     tests: str = ""
     """The file of tests that has to fail; empty: the simulator has to."""
+    is_of_one_broker: bool = False
+    """Whether the simulator's plans of a single broker have to fail."""
 
 
 LEADING = "replication/leading.py"
@@ -23,6 +25,7 @@ ELECTIONS = "controller/elections.py"
 DAMAGED = "broker/replication/damaged_replicas.py"
 RECOVERY = "log/recovery.py"
 SWAP = "log/compaction/swap.py"
+CLEANER = "log/compaction/cleaner.py"
 
 MUTANTS: Sequence[Mutant] = (
     # What is safe
@@ -384,6 +387,58 @@ MUTANTS: Sequence[Mutant] = (
         "broker/storage/retention.py",
         "CleanupPolicy.DELETE in config.cleanup_policy and partition.following is None",
         "CleanupPolicy.DELETE in config.cleanup_policy",
+    ),
+    # A single broker and its disk
+    Mutant(
+        "failed_sync_is_believed_after_a_restart",
+        RECOVERY,
+        "            _rewrite(segment.file, position, batch)\n",
+        "            pass\n",
+        is_of_one_broker=True,
+    ),
+    Mutant(
+        "folder_of_a_killed_process_is_believed",
+        LOG,
+        "        if not self.snapshots:\n",
+        "        if False:\n",
+        is_of_one_broker=True,
+    ),
+    Mutant(
+        "full_disk_leaves_a_part_of_a_batch",
+        LOG,
+        "                segment.file.truncate(position)\n",
+        "                segment.size_bytes = segment.file.size()\n",
+        is_of_one_broker=True,
+    ),
+    Mutant(
+        "tombstones_do_not_stay",
+        CLEANER,
+        "tombstone = LAST_TOMBSTONE if keeps_tombstones(header, horizons) else OBSOLETE",
+        "tombstone = OBSOLETE",
+        is_of_one_broker=True,
+    ),
+    Mutant(
+        "records_that_are_not_safe_are_cleaned",
+        "broker/storage/compaction.py",
+        "        safe = safe_end(log, partition.high_watermark)\n",
+        "        safe = log.log_end_offset\n",
+        is_of_one_broker=True,
+    ),
+    Mutant(
+        "decided_swap_is_forgotten",
+        SWAP,
+        """    for decided in _marks(disk.list_folder(folder)):
+        _finish(disk, folder, decided)
+""",
+        "",
+        is_of_one_broker=True,
+    ),
+    Mutant(
+        "tombstone_goes_before_what_it_deletes",
+        CLEANER,
+        "groups = group_segments(job.segments, dirty_scan.end_offset, job.limits)",
+        "groups = group_segments(job.segments, dirty_scan.end_offset, job.limits)[::-1]",
+        is_of_one_broker=True,
     ),
     # Compaction
     Mutant(

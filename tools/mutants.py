@@ -51,13 +51,16 @@ class Control:
     def __init__(self) -> None:
         self.alarms: set[int] = set()
         """Seeds that fail."""
-        self._count_header: set[int] = set()
+        self._passed: set[tuple[int, bool]] = set()
 
-    def passes_seed(self, seed: int) -> bool:
-        if seed not in self._count_header | self.alarms:
-            done = _run(["penstock.sim", "--seed", str(seed)], SOURCE, folder=SOURCE.parent)
-            (self._count_header if done.returncode == 0 else self.alarms).add(seed)
-        return seed in self._count_header
+    def passes_seed(self, seed: int, *, is_of_one_broker: bool) -> bool:
+        if (seed, is_of_one_broker) not in self._passed and seed not in self.alarms:
+            command = ["penstock.sim", *_brokers(is_of_one_broker), "--seed", str(seed)]
+            if _run(command, SOURCE, folder=SOURCE.parent).returncode == 0:
+                self._passed.add((seed, is_of_one_broker))
+            else:
+                self.alarms.add(seed)
+        return (seed, is_of_one_broker) in self._passed
 
     def passes_test(self, test: str) -> bool:
         return _run([*PYTEST, test], SOURCE, folder=SOURCE.parent).returncode == 0
@@ -67,6 +70,10 @@ class Killed(NamedTuple):
     by: str | None
     reason: str
     seconds: float
+
+
+def _brokers(is_of_one_broker: bool) -> Sequence[str]:
+    return ("--brokers", "1") if is_of_one_broker else ()
 
 
 def mutated(mutant: Mutant, source: Path = SOURCE) -> str:
@@ -94,25 +101,27 @@ def kill(mutant: Mutant, options: argparse.Namespace, control: Control) -> Kille
     with tempfile.TemporaryDirectory() as folder:
         copy = mutated_copy(mutant, Path(folder))
         try:
-            outcome = _tested(mutant, copy, control) if mutant.tests else _simulated(copy, options, control)
+            outcome = (
+                _tested(mutant, copy, control) if mutant.tests else _simulated(mutant, copy, options, control)
+            )
         except subprocess.TimeoutExpired:
             outcome = Outcome(None, f"still running after {SECONDS_MAX} s")
     return Killed(*outcome, time.monotonic() - began)
 
 
-def _simulated(copy: Path, options: argparse.Namespace, control: Control) -> Outcome:
+def _simulated(mutant: Mutant, copy: Path, options: argparse.Namespace, control: Control) -> Outcome:
     """Goes on behind seeds that fail without the mistake, too."""
     first, end = options.seed, options.seed + options.seeds
     said = "no seed"
     while first < end:
-        command = ["penstock.sim", "--seed", str(first), "--seeds", str(end - first)]
-        done = _run([*command, "--jobs", str(options.jobs)], copy, folder=copy.parent)
+        seeds = ["--seed", str(first), "--seeds", str(end - first), "--jobs", str(options.jobs)]
+        done = _run(["penstock.sim", *_brokers(mutant.is_of_one_broker), *seeds], copy, folder=copy.parent)
         said = (done.stdout + done.stderr).strip()
         failing = re.search(r"^seed (\d+) fails", said, re.MULTILINE)
         if failing is None:
             break
         seed = int(failing[1])
-        if control.passes_seed(seed):
+        if control.passes_seed(seed, is_of_one_broker=mutant.is_of_one_broker):
             return Outcome(f"seed {seed - options.seed + 1}", _reason(done.stdout))
         first, said = seed + 1, f"seed {seed} fails without the mistake, too"
     return Outcome(None, said.rpartition("\n")[2])

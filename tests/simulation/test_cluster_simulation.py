@@ -17,10 +17,17 @@ import pytest
 
 from penstock.replication.partition import Partition
 from penstock.sim.cluster.cluster import SimCluster
-from penstock.sim.cluster.plan import KINDS_OF_EXTRAS, ClusterPlan, Fault, FaultKind, draw_plan
+from penstock.sim.cluster.plan import (
+    KINDS_OF_EXTRAS,
+    KINDS_OF_SINGLE_BROKERS,
+    ClusterPlan,
+    Fault,
+    FaultKind,
+    draw_plan,
+)
 from penstock.sim.cluster.shrinking import ClusterRecipe, shrink
-from penstock.sim.history import InvariantViolation
-from penstock.sim.run import main, run_cluster, run_recipe
+from penstock.sim.run import main, run_cluster, run_plan
+from penstock.sim.violation import InvariantViolation
 from tools import mutants
 from tools.known_mistakes import MUTANTS, Mutant
 from tools.mutants import SOURCE, Control, kill, mutated, mutated_copy
@@ -47,8 +54,10 @@ def test_what_failed_once_does_not_fail_again(arguments: str) -> None:
     assert main(shlex.split(arguments)) == 0
 
 
-def test_one_seed_is_one_cluster_whatever_the_hash_seed() -> None:
-    plan = "draw_plan(9100, seconds=12.0)"
+@pytest.mark.parametrize("seed", [9_100, 9_101])
+def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:
+    """Of a single broker, and of a cluster."""
+    plan = f"draw_plan({seed}, seconds=12.0)"
     imports = "from penstock.sim.cluster.plan import draw_plan; from penstock.sim.run import run_cluster"
     other = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
     elsewhere = subprocess.run(
@@ -58,7 +67,7 @@ def test_one_seed_is_one_cluster_whatever_the_hash_seed() -> None:
         text=True,
         check=True,
     ).stdout
-    assert elsewhere == f"{run_cluster(draw_plan(9_100, seconds=12.0)).hash}\n"
+    assert elsewhere == f"{run_cluster(draw_plan(seed, seconds=12.0)).hash}\n"
 
 
 def test_brokers_that_do_not_flush_are_noticed(
@@ -133,7 +142,7 @@ def test_a_hundred_seeds_draw_every_kind_of_fault() -> None:
     assert {fault.kind for seed in range(1, 101) for fault in draw_plan(seed).faults} == set(FaultKind)
 
 
-@pytest.mark.parametrize("kind", sorted(set(FaultKind) - KINDS_OF_EXTRAS))
+@pytest.mark.parametrize("kind", sorted(set(FaultKind) - KINDS_OF_EXTRAS - KINDS_OF_SINGLE_BROKERS))
 def test_every_fault_strikes(kind: FaultKind) -> None:
     """And a cluster that has nothing else to bear comes through it."""
     quiet = draw_plan(9_200, brokers=3, seconds=9.0).without("extras").without("members")
@@ -195,7 +204,7 @@ def test_what_a_failure_does_not_need_is_left_out() -> None:
 
 
 def test_a_shorter_plan_has_the_first_faults_of_a_longer_one() -> None:
-    short, long = draw_plan(5, seconds=20.0), draw_plan(5, seconds=60.0)
+    short, long = draw_plan(6, seconds=20.0), draw_plan(6, seconds=60.0)
     assert short.faults == long.faults[: len(short.faults)]
     assert short._replace(faults=(), seconds=60.0) == long._replace(faults=())
 
@@ -205,6 +214,6 @@ def test_a_failure_is_told_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> No
         raise InvariantViolation("lost")
 
     monkeypatch.setattr(SimCluster, "_run_phases", broken)
-    ran = run_recipe(ClusterRecipe(1, None, 5.0))
+    ran = run_plan(draw_plan(1, seconds=5.0))
     assert ran.failure is not None
     assert "lost" in ran.failure

@@ -8,8 +8,8 @@ from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.cluster import CROWD_TOPIC, SimCluster
 from penstock.sim.cluster.extras import CROWD, NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras
 from penstock.sim.cluster.plan import FIRST_OF_EXTRAS, KINDS_OF_EXTRAS, Fault, FaultKind, draw_plan
-from penstock.sim.history import InvariantViolation
 from penstock.sim.run import run_cluster
+from penstock.sim.violation import InvariantViolation
 
 SEED = 9_300
 
@@ -20,7 +20,7 @@ def run_with(extras: Extras, *faults: Fault) -> SimCluster:
 
 
 def test_extras_leave_the_plain_plan_as_it_is() -> None:
-    plan = draw_plan(SEED)
+    plan = draw_plan(SEED, brokers=3)
     plain = tuple(fault for fault in plan.faults if fault.kind not in KINDS_OF_EXTRAS)
     assert plan.without("extras") == plan._replace(extras=NO_EXTRAS, faults=plain)
 

@@ -1,4 +1,4 @@
-"""The command line of `python -m penstock.sim`: which seeds of which simulation, and how they are run.
+"""The command line of `python -m penstock.sim`: which seeds, how much of them, and how they are run.
 
 Rule: An option that would have no effect is rejected, so that a run is not mistaken for another kind of
       run.
@@ -8,29 +8,18 @@ import argparse
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.sim.cluster.plan import BROKERS_MAX, BROKERS_MIN, SECONDS, WITHOUT_NAMES
+from penstock.sim.cluster.plan import BROKER_COUNTS, SECONDS, WITHOUT_NAMES
 from penstock.sim.cluster.shrinking import ClusterRecipe
 
-DESCRIPTION = """Run seeds of a simulated world, and say which one breaks a promise, and how to see it again.
-A cluster of brokers by default; `--what log` for one broker's log and its disk."""
-CLUSTER_OPTIONS = ("brokers", "seconds", "faults", "without", "shrink")
-
-
-class LogRecipe(NamedTuple):
-    """The seed of a simulation of one broker's log."""
-
-    seed: int
-
-    def command(self) -> str:
-        return f"python -m penstock.sim --what log --seed {self.seed}"
+DESCRIPTION = """Run seeds of the simulator, and say which one breaks a promise, and how to see it again.
+A seed is a cluster of brokers, or a single broker on a bad disk."""
 
 
 class SimOptions(NamedTuple):
-    recipes: Sequence[ClusterRecipe | LogRecipe]
+    recipes: Sequence[ClusterRecipe]
     jobs: int
     traces: bool
     shrinks: bool
-    is_log_run: bool
 
 
 def parse_options(arguments: Sequence[str] | None) -> SimOptions:
@@ -38,20 +27,13 @@ def parse_options(arguments: Sequence[str] | None) -> SimOptions:
     parser = _parser()
     given = parser.parse_args(arguments)
     seeds = range(given.seed, given.seed + given.seeds)
-    is_log_run = given.what == "log"
-    if is_log_run:
-        for name in CLUSTER_OPTIONS:
-            if getattr(given, name) not in (None, False):
-                parser.error(f"--{name} is for a cluster: leave it out, or --what log")
-        return SimOptions([LogRecipe(seed) for seed in seeds], given.jobs, given.trace, False, is_log_run)
-    seconds = SECONDS if given.seconds is None else given.seconds
     recipes = [
-        ClusterRecipe(seed, given.brokers, seconds, given.faults, given.without or ()) for seed in seeds
+        ClusterRecipe(seed, given.brokers, given.seconds, given.faults, given.without) for seed in seeds
     ]
     if given.faults is not None:
         for recipe in recipes:
             _require_known_faults(parser, recipe)
-    return SimOptions(recipes, given.jobs, given.trace, given.shrink, is_log_run)
+    return SimOptions(recipes, given.jobs, given.trace, given.shrink)
 
 
 def _require_known_faults(parser: argparse.ArgumentParser, recipe: ClusterRecipe) -> None:
@@ -73,23 +55,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", type=count, default=1, metavar="COUNT", help="so many processes (default: %(default)s)"
     )
-    parser.add_argument("--what", choices=("cluster", "log"), default="cluster", help="default: %(default)s")
     parser.add_argument("--trace", action="store_true", help="print every event, one seed after another")
-    cluster = parser.add_argument_group("of a cluster")
-    brokers = range(BROKERS_MIN, BROKERS_MAX + 1)
-    cluster.add_argument("--brokers", type=int, choices=brokers, help="default: as many as the seed says")
-    cluster.add_argument(
-        "--seconds", type=duration, help=f"how long there are faults, simulated (default: {SECONDS:g})"
+    parser.add_argument(
+        "--brokers", type=int, choices=BROKER_COUNTS, help="default: as many as the seed says"
     )
-    cluster.add_argument("--shrink", action="store_true", help="make the first failing seed smaller")
-    cluster.add_argument(
+    parser.add_argument(
+        "--seconds",
+        type=duration,
+        default=SECONDS,
+        help="how long there are faults, simulated (default: %(default)g)",
+    )
+    parser.add_argument("--shrink", action="store_true", help="make the first failing seed smaller")
+    parser.add_argument(
         "--faults",
         type=_numbers,
         metavar="N,N,...",
         help="only these of the seed's faults, by their numbers, or none (default: all)",
     )
-    cluster.add_argument(
-        "--without", type=_names, metavar="NAME,NAME,...", help=f"of {', '.join(WITHOUT_NAMES)}"
+    parser.add_argument(
+        "--without", type=_names, default=(), metavar="NAME,NAME,...", help=f"of {', '.join(WITHOUT_NAMES)}"
     )
     return parser
 

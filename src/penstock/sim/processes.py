@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from random import Random
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
-from penstock.sim.scheduler import Arguments, VirtualTimeLoop
+from penstock.sim.scheduler import VirtualTimeLoop
 
 CANCEL_ROUNDS_MAX: Final = 10_000
 ROUNDING_SECONDS: Final = 1e-9
@@ -112,32 +112,15 @@ class ProcessLoop(VirtualTimeLoop):
     # Time
 
     def time(self) -> float:
-        process = _current.get()
+        return self.local_time(None)
+
+    def local_time(self, context: Context | None) -> float:
+        process = _process_of(context)
         return process.local_time(self._now) if process.has_drifted else self._now
 
-    def call_later(
-        self,
-        delay: float,
-        callback: Callable[[Unpack[Arguments]], object],
-        *args: *Arguments,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        process, when = _process_of(context), self._now + delay
-        if process.has_drifted:
-            when = process.global_time(process.local_time(self._now) + delay)
-        return self._set_timer(when, callback, *args, context=context)
-
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[[Unpack[Arguments]], object],
-        *args: *Arguments,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:
+    def simulated_time(self, local_time: float, context: Context | None) -> float:
         process = _process_of(context)
-        if process.has_drifted:
-            when = process.global_time(when)
-        return self._set_timer(when, callback, *args, context=context)
+        return process.global_time(local_time) if process.has_drifted else local_time
 
     # Paused and ended processes
 

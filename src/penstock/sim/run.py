@@ -16,8 +16,7 @@ from penstock.cli.output import counted
 from penstock.sim.cluster.cluster import SimCluster
 from penstock.sim.cluster.plan import ClusterPlan
 from penstock.sim.cluster.shrinking import ClusterRecipe, shrink
-from penstock.sim.log_simulation import LogSimulation
-from penstock.sim.options import LogRecipe, SimOptions, parse_options
+from penstock.sim.options import SimOptions, parse_options
 
 INTERRUPTED = 130
 
@@ -46,24 +45,9 @@ class RunResult(NamedTuple):
 EMPTY_RESULT = RunResult(0, 0, 0.0, Counter(), None)
 
 
-def run_seed(seed: int, *, trace: bool = False) -> LogSimulation:
-    """Run a seed of the log simulation. Raises the violation that it finds."""
-    return LogSimulation(seed, on_trace=print if trace else None).run()
-
-
 def run_cluster(plan: ClusterPlan, *, trace: bool = False) -> SimCluster:
     """Run a plan. Raises the violation that it finds."""
     return SimCluster(plan, on_trace=print if trace else None).run()
-
-
-def run_recipe(recipe: ClusterRecipe | LogRecipe, *, trace: bool = False) -> RunResult:
-    """Run a recipe. A violation is returned, not raised."""
-    if isinstance(recipe, ClusterRecipe):
-        return run_plan(recipe.plan(), trace=trace)
-    try:
-        return EMPTY_RESULT._replace(events=run_seed(recipe.seed, trace=trace).events)
-    except Exception:
-        return EMPTY_RESULT._replace(failure=traceback.format_exc())
 
 
 def run_plan(plan: ClusterPlan, *, trace: bool = False) -> RunResult:
@@ -109,13 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_all(options: SimOptions) -> Iterator[RunResult]:
     if options.jobs == 1 or options.traces:
         for recipe in options.recipes:
-            yield run_recipe(recipe, trace=options.traces)
+            yield run_plan(recipe.plan(), trace=options.traces)
         return
     # Ctrl-C reaches all processes. Only this one handles it, because it reports how many seeds have passed.
     ignoring = (signal.SIGINT, signal.SIG_IGN)
     pool = ProcessPoolExecutor(options.jobs, initializer=signal.signal, initargs=ignoring)
     try:
-        for future in [pool.submit(run_recipe, recipe) for recipe in options.recipes]:
+        for future in [pool.submit(run_plan, recipe.plan()) for recipe in options.recipes]:
             yield future.result()
     except KeyboardInterrupt:
         for child in multiprocessing.active_children():
@@ -135,9 +119,6 @@ def _passed_seeds(options: SimOptions, count: int) -> str:
 
 def _print_success(options: SimOptions, total: RunResult, took_s: float) -> None:
     seeds = counted(len(options.recipes), "seed")
-    if options.is_log_run:
-        print(f"{seeds}, {total.events} events, {took_s:.1f} s: no promise was broken")
-        return
     print(
         f"{seeds}, {total.events} events, {total.acknowledged} batches acknowledged, {total.seconds:.0f} s "
         f"simulated in {took_s:.1f} s, {_processor_seconds():.1f} s of a processor: no promise was broken"
@@ -154,12 +135,10 @@ def _processor_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _print_failure(recipe: ClusterRecipe | LogRecipe, ran: RunResult, *, shrinks: bool) -> None:
+def _print_failure(recipe: ClusterRecipe, ran: RunResult, *, shrinks: bool) -> None:
     print(ran.failure)
     # Flushed at once: the process ends only when seeds that have begun have ended.
     print(f"seed {recipe.seed} fails; see all of it with: {recipe.command()} --trace", flush=True)
-    if isinstance(recipe, LogRecipe):
-        return
     if not shrinks:
         print(f"and make it smaller with: {recipe.command()} --shrink", flush=True)
         return

@@ -68,7 +68,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self._set_timer(self._now + delay, callback, *args, context=context)
+        return self.call_at(self.local_time(context) + delay, callback, *args, context=context)
 
     def call_at(
         self,
@@ -77,20 +77,19 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self._set_timer(when, callback, *args, context=context)
-
-    def _set_timer(
-        self,
-        when: float,
-        callback: Callable[[Unpack[Arguments]], object],
-        *args: *Arguments,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        """Set a timer. `when` is in simulated time."""
+        when = self.simulated_time(when, context)
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._random.random(), self._sequence, timer))
         return timer
+
+    def local_time(self, context: Context | None) -> float:
+        """The time by the clock of the process that a callback with this context belongs to."""
+        return self._now
+
+    def simulated_time(self, local_time: float, context: Context | None) -> float:
+        """The simulated time at which that clock shows `local_time`."""
+        return local_time
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Do nothing: a cancelled timer stays in the heap and is skipped when it is due."""

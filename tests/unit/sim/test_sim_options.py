@@ -44,15 +44,6 @@ def test_faults_are_given_by_numbers_that_the_seed_has(capsys: Screen) -> None:
     assert f"there is no 999; in 60 s seed 3 has faults 0 to {last}" in said
 
 
-@pytest.mark.parametrize(
-    "words", ["--brokers 3", "--seconds 5", "--faults none", "--without readers", "--shrink"]
-)
-def test_what_a_log_does_not_have_is_refused_there(capsys: Screen, words: str) -> None:
-    option = words.split()[0]
-    said = refusal(capsys, "--what", "log", *words.split())
-    assert f"{option} is for a cluster: leave it out, or --what log" in said
-
-
 def test_the_help_says_what_holds_if_nothing_is_said(capsys: Screen) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -17,10 +17,10 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+from penstock.broker.broker import RunningBroker
 from penstock.host.metadata_store import Event
 from penstock.host.tasks import Tasks
 from penstock.log.partition_log import PartitionLog
-from penstock.log.producer_state import Producer as KnownProducer
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage, PartitionState, Topic
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.checks.ledger import Ledger
@@ -37,11 +37,11 @@ from penstock.sim.cluster.faults.bit_rot import BitRot
 from penstock.sim.cluster.faults.faults import Faults
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.cluster.plan import ClusterPlan, Fault
-from penstock.sim.history import InvariantViolation
 from penstock.sim.interruptible_jobs import JobThreads
 from penstock.sim.network import NetworkConditions, NetworkLoop, SimNetwork
 from penstock.sim.processes import NO_PROCESS, NO_PROCESS_CONTEXT
 from penstock.sim.store import SimStore, StoreFaults
+from penstock.sim.violation import InvariantViolation
 from penstock.types import TopicId, TopicPartition
 
 START_SECONDS_MAX: Final = 40.0
@@ -68,11 +68,9 @@ class SimCluster:
         self.store = SimStore(self.loop, self.random("store"), StoreFaults(plan.store_delay))
         self.hands = JobThreads(self.random("hands"), plan.extras.job_steps)
         self.nodes = {number: SimNode(self, number) for number in plan.nodes}
-        self.watching = PartitionChecks(
-            self.nodes, lambda: self.truth.image, lambda: self.loop.now, plan.extras
-        )
+        self.watching = PartitionChecks(self.nodes, lambda: self.truth.image, lambda: self.loop.now, plan)
         self.truth = StoreChecks(self._admitted, self.watching.replica_joined, self._lost_at)
-        self.topics = {f"topic-{number}": plan.partitions for number in range(1, plan.topics + 1)}
+        self.topics = dict.fromkeys(plan.topic_names, plan.partitions)
         self.bit_rot = BitRot(self)
         self.places = GroupProgress()
         self.is_producing = True
@@ -158,6 +156,15 @@ class SimCluster:
         except InvariantViolation as problem:
             self.violate(str(problem), problem)
 
+    def cleaned(self, serving: RunningBroker) -> None:
+        """Compare the compacted logs of a single broker."""
+        if self.plan.log is None:
+            return  # other replicas decide what a replica must have
+        try:
+            self.watching.cleaned(serving)
+        except InvariantViolation as problem:
+            self.violate(str(problem), problem)
+
     def _callback_failed(self, _: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
         """Handle an exception in a callback of the simulation itself.
 
@@ -229,10 +236,11 @@ class SimCluster:
         if plan.extras.crowd:
             wanderer = CarelessProducer(self, "wanderer", CROWD_TOPIC, range(plan.extras.crowd))
             made += [wanderer, *self._producers_of_crowd()]
-        made += [
-            _careless(self, f"careless-{number}", places[number % len(places)])
-            for number in range(plan.careless)
-        ]
+        for number in range(plan.careless):
+            topic, index = places[number % len(places)]
+            # A single broker creates logs during the run, too.
+            indexes = (index,) if plan.log is None else range(plan.partitions)
+            made.append(CarelessProducer(self, f"careless-{number}", topic, indexes))
         made += [
             PartitionReader(KafkaClient(self, f"reader-{number}"), *places[number % len(places)])
             for number in range(plan.readers)
@@ -276,6 +284,11 @@ class SimCluster:
             for state in topic.partitions
         )
 
+    @property
+    def may_forget_acknowledged(self) -> bool:
+        """Whether a broker may lose acknowledged records, because no other one has them."""
+        return self.plan.log is not None and not self.plan.extras.flushes_before_ack
+
     def may_crash(self, node: int) -> bool:
         """Whether this node's process may be killed now.
 
@@ -291,12 +304,14 @@ class SimCluster:
 
         With flush.policy=os only if every other broker runs and has all records in memory.
         """
-        others = (other for other in self.nodes.values() if other.id != node)
+        others = [other for other in self.nodes.values() if other.id != node]
         are_there = all(
             other.is_up and other.serving is not None and other.id in self.truth.image.admitted
             for other in others
         )
-        return self.plan.extras.flushes_before_ack or (are_there and self.can_lose_data(node))
+        if self.plan.extras.flushes_before_ack or not others:
+            return True
+        return are_there and self.can_lose_data(node)
 
     def can_lose_data(self, node: int) -> bool:
         """Whether other brokers have every committed record that this node has."""
@@ -422,29 +437,19 @@ class SimCluster:
         await self._wait_until(agree, AGREE_SECONDS_MAX, f"replicas of {ledger.name} start at one offset")
         found = logs()
         start = max(log.log_start_offset for log in found.values())
+        for node_id, log in found.items():
+            ledger.compare(node_id, log, start)
         if isinstance(ledger, CompactedLedger):
-            for node_id, log in found.items():
-                ledger.compare_records(node_id, self.nodes[node_id].disk, log)
             return
-        ledger.compare(tuple(found), start)
-        self._compare_producers(ledger, found, start)
+        producers = {node_id: ledger.producers_on(node_id, log, start) for node_id, log in found.items()}
+        if len({tuple(sorted(each.items())) for each in producers.values()}) > 1:
+            self.violate(f"{ledger.name}: replicas remember producers as {producers}")
 
     def _log(self, node_id: int, topic: str, index: int) -> PartitionLog:
         running = self.nodes[node_id].running
         partition = None if running is None else running.storage.partitions.find(topic, index)
         assert partition is not None
         return partition.log
-
-    def _compare_producers(self, ledger: Ledger, logs: dict[int, PartitionLog], start: int) -> None:
-        """Check I8: all replicas have the same producer state, and it matches the log."""
-        wanted = ledger.producers_from(start)
-        known: list[dict[int, tuple[int, int, int]]] = []
-        for node_id, log in logs.items():
-            every = {int(producer_id): _summary(each) for producer_id, each in log.producers.items()}
-            ledger.require_producers(node_id, every, start)
-            known.append({producer_id: every[producer_id] for producer_id in sorted(wanted)})
-        if any(each != known[0] for each in known):
-            self.violate(f"{ledger.name}: replicas {tuple(logs)} remember producers as {known}")
 
     async def _compare_group_offsets(self) -> None:
         """Check I9 and H9: the group has read everything, and another coordinator loads the same offsets
@@ -470,12 +475,3 @@ class SimCluster:
             after = [await other.find_committed_offset(owned) for owned in ends]
         if before != after:
             self.violate(f"node-{coordinator} has the group at {before}, who comes after it at {after}")
-
-
-def _careless(cluster: SimCluster, name: str, partition_id: tuple[str, int]) -> CarelessProducer:
-    topic, index = partition_id
-    return CarelessProducer(cluster, name, topic, (index,))
-
-
-def _summary(producer: KnownProducer) -> tuple[int, int, int]:
-    return producer.epoch, producer.last.last_sequence, producer.last.last_offset

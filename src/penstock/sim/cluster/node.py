@@ -13,14 +13,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.broker import Environment, RunningBroker, running_broker
-from penstock.broker.storage.compaction import Cleaner
+from penstock.config.broker import BrokerConfig
 from penstock.config.sources import load
 from penstock.errors import ConfigError, StorageFailed, StorageFull
 from penstock.host.tasks import Tasks
-from penstock.log.compaction.cleaning_job import CleaningJob, CleaningStep
-from penstock.sim.clock import WALL_BEGINS_MS, SimClock
-from penstock.sim.cluster.extras import Extras
-from penstock.sim.compacted_history import SimCleaner
+from penstock.sim.cleaner import SimCleaner
+from penstock.sim.cluster.plan import ClusterPlan
 from penstock.sim.disk import Mount, SimDisk
 from penstock.sim.interruptible_jobs import SteppingWorker
 from penstock.sim.processes import SimProcess
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
 PORT: Final = 9092
 DATA: Final = "/data"
 LOGS: Final = f"{DATA}/logs"
+WALL_BEGINS_MS: Final = 1_700_000_000_000
+"""The wall clock at the beginning of a run, in 2023."""
 RESTART_SECONDS: Final = 1.0
 OPEN_FILES_MAX: Final = 30
 RETENTION_CHECK_MS: Final = 500
@@ -54,38 +54,6 @@ class NoLock:
         pass
 
 
-class IdleCleaner:
-    """Stands in for the cleaner in seeds in which nothing is compacted."""
-
-    async def begin(self, job: CleaningJob) -> CleaningStep:
-        raise AssertionError
-
-    async def go_on(self) -> CleaningStep:
-        raise AssertionError
-
-    async def abandon(self) -> None:
-        raise AssertionError
-
-    def interrupt(self) -> None:
-        raise AssertionError
-
-    async def shut_down(self) -> None:
-        pass
-
-
-class SwapCounter:
-    """Counts cleaned segments."""
-
-    def __init__(self, cluster: "SimCluster") -> None:
-        self._cluster = cluster
-
-    def before_swap(self) -> None:
-        self._cluster.event_counts["cleaned"] += 1
-
-    def after_swap(self) -> None:
-        pass
-
-
 class SimRandomness:
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -94,15 +62,17 @@ class SimRandomness:
         return self._random.randbytes(count)
 
 
-class NodeClock(SimClock):
-    """A clock whose wall time may be wrong."""
+class NodeClock:
+    """The clocks of a node, as its process reads them. The wall clock may be wrong."""
 
     def __init__(self, node: "SimNode") -> None:
-        super().__init__(node.cluster.loop)
         self._node = node
 
     def wall_ms(self) -> int:
-        return super().wall_ms() + self._node.clock_offset_ms
+        return self._node.wall_ms()
+
+    def monotonic(self) -> float:
+        return self._node.cluster.loop.time()
 
 
 class NodeLog:
@@ -177,12 +147,17 @@ class SimNode:
         self._starts = 0
         self._workers: list[SteppingWorker] = []
         """Workers of the process whose jobs are interrupted."""
+        self.power_failure = asyncio.Event()
+        """Set when the power fails during a disk call."""
+        self.on_swap: Callable[[], None] = lambda: None
+        """Called before cleaned segments replace others."""
 
     def _new_disk(self, number: int) -> SimDisk:
         disk = SimDisk(Random(f"disk {self.cluster.plan.seed} {self.id} {number}"))
-        disk.open_files_max = OPEN_FILES_MAX
         plan = self.cluster.plan
+        disk.open_files_max = OPEN_FILES_MAX if plan.log is None else plan.log.open_files_max
         disk.cold_reads = max(plan.cold_reads, plan.extras.cold_reads)
+        disk.on_power_lost = self._power_lost
         return disk
 
     @property
@@ -241,7 +216,7 @@ class SimNode:
             self._end_process()
             self.start()
 
-    def _config(self) -> Any:
+    def _config(self) -> BrokerConfig:
         plan = self.cluster.plan
         flags: dict[str, str | int | bool | None] = {
             "node_id": str(self.id),
@@ -250,13 +225,12 @@ class SimNode:
             "metadata": "etcd://simulated:2379",
             "insecure": True,
         }
-        sets = (
-            f"replica.lag.time.max.ms={plan.lag_ms}",
-            "offsets.topic.num.partitions=2",
-            "group.consumer.min.session.timeout.ms=3000",
-            "group.consumer.session.timeout.ms=4000",
-        )
-        return load(flags, (*sets, *_settings_of(plan.extras)))
+        config = load(flags, _settings_of(plan))
+        segment_bytes = plan.segment_bytes_of_start(self._starts)
+        if segment_bytes is None:
+            return config
+        # Smaller than an operator may choose.
+        return config._replace(topic_defaults=config.topic_defaults._replace(segment_bytes=segment_bytes))
 
     def _environment(self) -> Environment:
         cluster, random = self.cluster, Random(f"broker {self.cluster.plan.seed} {self.id} {self._starts}")
@@ -264,11 +238,9 @@ class SimNode:
         def new_worker(name: str, _: asyncio.AbstractEventLoop) -> SimWorker:
             return self._new_worker(random)
 
-        def new_cleaner() -> Cleaner:
-            if not cluster.plan.extras.compacts:
-                return IdleCleaner()
+        def new_cleaner() -> SimCleaner:
             own = Random(f"cleaner {cluster.plan.seed} {self.id} {self._starts}")
-            return SimCleaner(self.mount, self._new_worker(own), own, SwapCounter(cluster))
+            return SimCleaner(self.mount, self._new_worker(own), own, self._before_swap, self._after_swap)
 
         def open_store(address: str) -> SimStoreClient:
             self._store = cluster.store.client()
@@ -301,6 +273,14 @@ class SimNode:
         self._workers.append(worker)
         return worker
 
+    def _before_swap(self) -> None:
+        self.cluster.event_counts["cleaned"] += 1
+        self.on_swap()
+
+    def _after_swap(self) -> None:
+        if self.serving is not None:
+            self.cluster.cleaned(self.serving)
+
     # End of a process
 
     def _end_process(self) -> None:
@@ -330,6 +310,11 @@ class SimNode:
         if process is self.process and self.is_up:
             await self.kill()
 
+    def _power_lost(self) -> None:
+        # The caller is in the middle of a disk call: the rest of the process is ended by the fault.
+        self.process.is_dead = True
+        self.power_failure.set()
+
     def wipe(self) -> None:
         assert not self.is_up
         self.disk = self._new_disk(self.disks)
@@ -339,7 +324,9 @@ class SimNode:
     def lose_power(self) -> None:
         """Lose power. The process was killed before."""
         self.disk.lose_power()
-        if not self.cluster.plan.extras.flushes_before_ack:
+        if self.cluster.plan.log is not None:
+            self.cluster.watching.power_lost()
+        elif not self.cluster.plan.extras.flushes_before_ack:
             self.mark_data_lost()
 
     def mark_data_lost(self) -> None:
@@ -389,15 +376,26 @@ class SimNode:
         return self.host
 
 
-def _settings_of(extras: Extras) -> list[str]:
-    """Broker settings for the seed's extras."""
-    settings = []
+def _settings_of(plan: ClusterPlan) -> list[str]:
+    """The broker settings of a plan."""
+    extras = plan.extras
+    settings = [
+        f"replica.lag.time.max.ms={plan.lag_ms}",
+        "offsets.topic.num.partitions=2",
+        "group.consumer.min.session.timeout.ms=3000",
+        "group.consumer.session.timeout.ms=4000",
+        f"log.flush.policy={plan.flush_policy}",
+    ]
     if extras.classic:
         settings += ["group.min.session.timeout.ms=3000", "group.initial.rebalance.delay.ms=200"]
     if extras.has_retention:
         settings.append(f"log.retention.check.interval.ms={RETENTION_CHECK_MS}")
     if extras.compacts:
         settings.append(f"log.cleaner.backoff.ms={CLEANER_PAUSE_MS}")
-    if not extras.flushes_before_ack:
-        settings.append("log.flush.policy=os")
+    if plan.log is not None:
+        settings += [
+            f"log.index.interval.bytes={plan.log.index_interval_bytes}",
+            "log.flush.interval.ms=1000",
+            "log.flush.interval.messages=20",
+        ]
     return settings

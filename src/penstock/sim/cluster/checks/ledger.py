@@ -10,21 +10,27 @@ first leader commits it, as it lies on the disks at that moment. From then on:
     a deletion stays                                the log start offset never moves back below what
                                                     DeleteRecords confirmed, and moves only because of
                                                     DeleteRecords or the topic's retention
+    a single broker recovers it                     after a kill all of it, after a power failure at least
+                                                    what was flushed; and nothing else is in its log
 
-Under flush.policy=os the comparison uses what the processes of a machine read from its page cache, which a
-power failure loses. Disks are read from outside, so the checks do not depend on a broker's own state.
+Unless topics flush before they acknowledge, the comparison uses what the processes of a machine read from its
+page cache, which a power failure loses. Disks are read from outside, so the checks do not depend on a
+broker's own state.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData
-from penstock.log.partition_log import SNAPSHOT_SUFFIX
+from penstock.limits import DECOMPRESSED_BYTES_MAX
+from penstock.log.partition_log import SNAPSHOT_SUFFIX, PartitionLog
+from penstock.protocol import records
 from penstock.protocol.batches import BatchHeader, parse_header
+from penstock.protocol.records import Record
 from penstock.sim.cluster.node import LOGS, SimNode
 from penstock.sim.device import FileNode, FolderNode, Node
-from penstock.sim.history import InvariantViolation
+from penstock.sim.violation import InvariantViolation
 from penstock.types import TopicId
 
 LOG_SUFFIX: Final = ".log"
@@ -34,17 +40,13 @@ TopicIdPartition = tuple[TopicId, int]
 
 
 class CommittedBatch(NamedTuple):
-    """The fields that identify a committed batch."""
-
-    base_offset: int
-    next_offset: int
-    leader_epoch: int
-    crc: int
-    producer_id: int
-    base_sequence: int
-    max_timestamp: int
-    committed_in_epoch: int
+    header: BatchHeader
+    content: bytes
+    epoch: int
     """The epoch of the leader that committed it first."""
+
+    def __str__(self) -> str:
+        return str(self.header)
 
 
 class LogRange(NamedTuple):
@@ -163,6 +165,8 @@ class Ledger:
         self.batches: dict[int, CommittedBatch] = {}
         """Committed batches by base offset, one after the other without a hole."""
         self.end = 0
+        self.safe_end = 0
+        """The offset below which a single broker has flushed everything."""
         self.start_max = 0
         """The highest log start offset that a leader had."""
         self.requested_start = 0
@@ -173,6 +177,11 @@ class Ledger:
             node_id: ReplicaOnDisk(node, name, on_platter=on_platter) for node_id, node in nodes.items()
         }
         self._nodes = nodes
+        self._may_be_shorter = False
+        """Whether a single broker may have lost committed records since its log was compared."""
+        self._has_lost_batches = False
+        """Whether a single broker has ever lost committed records."""
+        self._on_platter = on_platter
         self._known: dict[int, tuple[int, int]] = {}
         """By producer id: its next sequence number, and where its last batch ends."""
 
@@ -187,12 +196,10 @@ class Ledger:
         batch that is committed, which is why the leader's maximal ISR is passed, not the ISR in the
         metadata store alone.
         """
-        offset = self.end
-        while offset < up_to:
+        while (offset := self.end) < up_to:
             stored = self._copies[leader].at(offset)
             self.require(stored is not None, f"node-{leader} shows offset {offset}, which is not on its disk")
             assert stored is not None
-            batch = _committed_batch(stored.header, epoch)
             for member in sorted(isr - {leader}):
                 if not self._nodes[member].has_lost_data:
                     there = self._copies[member].at(offset)
@@ -200,32 +207,31 @@ class Ledger:
                         f"node-{leader} shows offset {offset}; node-{member} is in sync and has not stored it"
                     )
                     self.require(there is not None and there.content == stored.content, message)
-            self.batch_committed(stored)
-            self._add(batch)
-            offset = batch.next_offset
+            self._check_sequence(stored.header)
+            self._batch_committed(leader, stored.content)
+            self.batches[offset] = CommittedBatch(stored.header, stored.content, epoch)
+            self.end = stored.header.next_offset
 
-    def batch_committed(self, stored: StoredBatch) -> None:
-        """Hook that is called with every batch before it is recorded. Plain topics only need its header."""
+    def _batch_committed(self, leader: int, content: bytes) -> None:
+        """Hook that is called with every batch when it is committed."""
 
-    def _add(self, batch: CommittedBatch) -> None:
-        producer, known = batch.producer_id, self._known
-        if producer >= 0:
-            expected, last_end = known.get(producer, (0, self.end))
-            message = f"producer {producer}: sequence {batch.base_sequence} follows {expected - 1}"
-            # A replica whose log was replaced from an offset behind all records of a producer has no state
-            # for that producer, as in Kafka. So a batch that the producer retries for lack of a reply
-            # counts as new there.
-            is_repeated = batch.base_sequence < expected and last_end <= self.start_max
-            self.require(batch.base_sequence == expected or is_repeated, message)
-            count = batch.next_offset - batch.base_offset
-            known[producer] = batch.base_sequence + count, batch.next_offset
-        self.batches[batch.base_offset] = batch
-        self.end = batch.next_offset
+    def _check_sequence(self, header: BatchHeader) -> None:
+        producer, known = header.producer_id, self._known
+        if producer < 0:
+            return
+        expected, last_end = known.get(producer, (0, self.end))
+        # A replica whose log was replaced from an offset behind all records of a producer has no state
+        # for that producer, as in Kafka. So a batch that the producer retries for lack of a reply
+        # counts as new there.
+        is_repeated = header.base_sequence < expected and last_end <= self.start_max
+        # As in Kafka, a broker accepts any sequence number of a producer all of whose batches it has lost.
+        is_new = self._has_lost_batches and producer not in known
+        message = f"producer {producer}: sequence {header.base_sequence} follows {expected - 1}"
+        self.require(header.base_sequence == expected or is_repeated or is_new, message)
+        known[producer] = _next_sequence(header), header.next_offset
 
     def _last_committed_before(self, epoch: int) -> CommittedBatch | None:
-        return next(
-            (each for each in reversed(self.batches.values()) if each.committed_in_epoch < epoch), None
-        )
+        return next((each for each in reversed(self.batches.values()) if each.epoch < epoch), None)
 
     def leadership_began(self, leader: int, epoch: int, span: LogRange) -> None:
         """Check that a new leader has every committed batch that was not deleted.
@@ -234,10 +240,10 @@ class Ledger:
         `log_matching.py` checks.
         """
         batch = self._last_committed_before(epoch)
-        if batch is not None and batch.next_offset > span.start:
-            stored, at = self._copies[leader].at(batch.base_offset), batch.base_offset
+        if batch is not None and batch.header.next_offset > span.start:
+            at = batch.header.base_offset
             message = f"node-{leader} leads in epoch {epoch} without what was committed at offset {at}"
-            self.require(stored is not None and _is_same(batch, stored.header), message)
+            self._require_header(leader, batch, message)
 
     def require_caught_up(self, node_id: int, span: LogRange | None) -> None:
         """Check that a replica that joins the ISR has caught up.
@@ -248,17 +254,66 @@ class Ledger:
         if not self.end or self._nodes[node_id].has_lost_data:
             return
         last = next(reversed(self.batches.values()))
-        if last.next_offset <= (self.start_max if span is None else span.start):
-            return
-        stored = self._copies[node_id].at(last.base_offset)
-        message = f"node-{node_id} joins without what was committed at offset {last.base_offset}"
-        self.require(stored is not None and _is_same(last, stored.header), message)
+        if last.header.next_offset > (self.start_max if span is None else span.start):
+            at = last.header.base_offset
+            message = f"node-{node_id} joins without what was committed at offset {at}"
+            self._require_header(node_id, last, message)
+
+    def _require_header(self, node_id: int, batch: CommittedBatch, message: str) -> None:
+        """Check that a replica has this batch. A bit in its records may have flipped."""
+        stored = self._copies[node_id].at(batch.header.base_offset)
+        self.require(stored is not None and stored.header == batch.header, message)
+
+    # Restarts of a single broker
+
+    def power_lost(self) -> None:
+        """The power of a single broker failed. Unless its topics flush before they acknowledge, it may have
+        lost committed records.
+        """
+        self._may_be_shorter = not self._on_platter
+
+    def reopened(self, node_id: int, log: PartitionLog) -> None:
+        """Compare the log of a single broker after a restart with the committed batches, and continue with
+        those that survived.
+        """
+        least = self.safe_end if self._may_be_shorter else self.end
+        end = log.log_end_offset
+        self.require(end >= least, f"ends at {end} after a restart; records below {least} were safe")
+        if self._may_be_shorter:
+            self._forget_from(end, log)
+        self._may_be_shorter = False
+        if log.has_stable_segments:
+            self.compare(node_id, log, log.log_start_offset)
+
+    def _forget_from(self, end: int, log: PartitionLog) -> None:
+        self.batches = {at: batch for at, batch in self.batches.items() if batch.header.next_offset <= end}
+        self._known = {}
+        self._has_lost_batches = True
+        last_end = 0
+        for header, *_ in self.batches.values():
+            last_end = header.next_offset
+            if header.producer_id >= 0:
+                self._known[header.producer_id] = _next_sequence(header), last_end
+        if not end:
+            self.start_max = self.deleted = self.requested_start = 0  # not even the folder was flushed
+        elif end == log.log_start_offset:
+            # The log is empty, perhaps because the start that DeleteRecords stored passed all surviving
+            # records. No record contradicts what the broker remembers of producers.
+            self._known = {
+                int(producer_id): (each.last.last_sequence + 1, each.last.last_offset + 1)
+                for producer_id, each in log.producers.items()
+            }
+        else:
+            self.require(last_end >= min(end, self.end), f"ends at {end}, within a batch")
+            end = last_end
+        self.end = end
 
     # Log start offset
 
-    def max_timestamp_below(self, offset: int) -> int:
-        """The newest timestamp of the batches before this offset."""
-        return max((each.max_timestamp for at, each in self.batches.items() if at < offset), default=-1)
+    def newest_timestamp_below(self, offset: int) -> int:
+        """The newest timestamp of the batches from the highest log start offset until now to this offset."""
+        batches = [each.header for each in self.batches.values() if each.header.next_offset > self.start_max]
+        return max((each.max_timestamp for each in batches if each.base_offset < offset), default=-1)
 
     def require_start(self, node_id: int, start: int) -> None:
         """Check that the leader according to the metadata store has deleted what was confirmed as deleted."""
@@ -277,59 +332,66 @@ class Ledger:
         )
         self.require(batch is not None, f"{what}, is not committed; that ends at {self.end}")
         assert batch is not None
-        same = (batch.crc, batch.producer_id) == (header.crc, header.producer_id)
+        same = (batch.header.crc, batch.header.producer_id) == (header.crc, header.producer_id)
         self.require(same, f"{what}, is not there; {batch} is")
 
-    def read(self, header: BatchHeader) -> None:
+    def read(self, header: BatchHeader, content: bytes, offset: int) -> None:
+        """Check a batch that a reader got for this offset."""
         batch = self.batches.get(header.base_offset)
         self.require(batch is not None, f"offset {header.base_offset} was read and is not committed")
         assert batch is not None
-        self.require(_is_same(batch, header), f"{header} was read where {batch} is committed")
+        self.require(batch.content == content, f"{header} was read where {batch} is committed")
+
+    def records_between(self, start: int, end: int) -> Iterator[Record]:
+        """The committed records from `start` on, up to `end`."""
+        for batch in self.batches.values():
+            if batch.header.next_offset > start and batch.header.base_offset < end:
+                for record in records.iterate(batch.content, limit_bytes=DECOMPRESSED_BYTES_MAX):
+                    if start <= record.offset < end:
+                        yield record
+
+    def looked_up(self, timestamp: int, found: int, end_before: int) -> None:
+        """Check a lookup by time against a linear scan.
+
+        `found`: -1 if no record is so new. `end_before`: where the committed records ended when it was sent.
+        """
+        message = f"time {timestamp} leads to offset {found}"
+        for record in self.records_between(self.start_max, end_before if found < 0 else found):
+            self.require(record.timestamp < timestamp, f"{message}, and {record} is before it")
+        if found >= 0:
+            self.require(self.timestamp_at(found) >= timestamp, f"{message}, which is older")
+
+    def timestamp_at(self, offset: int) -> int:
+        """The timestamp of a committed record; -1 if there is none."""
+        return next((each.timestamp for each in Ledger.records_between(self, offset, offset + 1)), -1)
 
     # At the end
 
-    def producers_from(self, start: int) -> set[int]:
-        """The producers whose last batch ends after `start`.
+    def producers_on(self, node_id: int, log: PartitionLog, start: int) -> dict[int, tuple[int, int, int]]:
+        """Check that a replica's producer state matches the log, and return it.
 
-        A replica copied from that offset on has no state of other producers.
+        Only producers whose last batch ends after `start`: a replica copied from that offset on has no state
+        of others. By producer id: epoch, last sequence number and last offset.
         """
-        lasts = {batch.producer_id: batch.next_offset for batch in self.batches.values()}
-        return {producer_id for producer_id, end in lasts.items() if producer_id >= 0 and end > start}
+        known = {
+            int(producer_id): (each.epoch, each.last.last_sequence, each.last.last_offset)
+            for producer_id, each in log.producers.items()
+        }
+        wanted = sorted(producer_id for producer_id, (_, end) in self._known.items() if end > start)
+        for producer_id in wanted:
+            last, expected = known.get(producer_id, (0, -1, 0))[1], self._known[producer_id][0] - 1
+            message = f"node-{node_id} takes {last} for the last of producer {producer_id}, not {expected}"
+            self.require(last == expected, message)
+        return {producer_id: known[producer_id] for producer_id in wanted}
 
-    def require_producers(self, node_id: int, known: Mapping[int, tuple[int, int, int]], start: int) -> None:
-        """Check that a replica's producer state matches the log.
-
-        `known`: by producer id; the last sequence number is second.
-        """
-        for producer_id in sorted(self.producers_from(start)):
-            sequence, _ = self._known[producer_id]
-            last = known[producer_id][1] if producer_id in known else -1
-            message = (
-                f"node-{node_id} takes {last} for the last of producer {producer_id}, not {sequence - 1}"
-            )
-            self.require(last == sequence - 1, message)
-
-    def compare(self, replicas: tuple[int, ...], start: int) -> None:
-        """Check that these replicas have every committed batch that ends after `start`."""
+    def compare(self, node_id: int, log: PartitionLog, start: int) -> None:
+        """Check that a replica has every committed batch that ends after `start`, byte for byte."""
         for offset, batch in self.batches.items():
-            for node_id in replicas if batch.next_offset > start else ():
+            if batch.header.next_offset > start:
                 stored = self._copies[node_id].at(offset)
                 message = f"node-{node_id} has not what was committed at offset {offset}"
-                self.require(stored is not None and _is_same(batch, stored.header), message)
+                self.require(stored is not None and stored.content == batch.content, message)
 
 
-def _is_same(batch: CommittedBatch, header: BatchHeader) -> bool:
-    return batch == _committed_batch(header, batch.committed_in_epoch)
-
-
-def _committed_batch(header: BatchHeader, committed_in_epoch: int) -> CommittedBatch:
-    return CommittedBatch(
-        header.base_offset,
-        header.next_offset,
-        header.leader_epoch,
-        header.crc,
-        header.producer_id,
-        header.base_sequence,
-        header.max_timestamp,
-        committed_in_epoch,
-    )
+def _next_sequence(header: BatchHeader) -> int:
+    return header.base_sequence + header.next_offset - header.base_offset

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from penstock.log.partition_log import PartitionLog
 from penstock.sim.cluster.checks.ledger import ReplicaOnDisk
 from penstock.sim.cluster.node import SimNode
-from penstock.sim.history import InvariantViolation
+from penstock.sim.violation import InvariantViolation
 
 
 class BatchLink(NamedTuple):

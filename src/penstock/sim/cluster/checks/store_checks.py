@@ -17,7 +17,7 @@ from penstock.metadata.durability import eligible_leaders, min_isr_changes
 from penstock.metadata.image_builder import apply
 from penstock.metadata.image_changes import changed_partitions
 from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
-from penstock.sim.history import InvariantViolation
+from penstock.sim.violation import InvariantViolation
 
 OnJoined = Callable[[Topic, int, int], None]
 """Called with the topic, the partition and the broker."""

@@ -23,28 +23,32 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.broker.broker import RunningBroker
-from penstock.metadata.cluster_image import GROUP_TOPIC, ClusterImage, Topic
+from penstock.metadata.cluster_image import ClusterImage, Topic
 from penstock.metadata.durability import eligible_leaders
 from penstock.metadata.keys import topic_id_text
 from penstock.replication.partition import Partition
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.checks.ledger import Ledger, LogRange, TopicIdPartition
 from penstock.sim.cluster.checks.log_matching import LogMatcher
-from penstock.sim.cluster.extras import NO_LIMIT, Extras
+from penstock.sim.cluster.extras import NO_LIMIT
 from penstock.sim.cluster.node import SimNode
-from penstock.sim.history import InvariantViolation
+from penstock.sim.cluster.plan import ClusterPlan
 from penstock.sim.processes import SimProcess
+from penstock.sim.violation import InvariantViolation
 from penstock.types import TopicPartition
 
 TRUNCATIONS: Final = 0
 HIGH_WATERMARK: Final = 2
 LOG_START: Final = 3
+HAS_FAILED: Final = 4
 PARTITION_OBJECTS_MAX: Final = 200
 """The number of entries above which those of removed partitions are dropped."""
 
 
-PartitionSummary = tuple[int, int, int, int]
-"""A partition's truncation count, flushed end offset, high watermark and log start offset."""
+PartitionSummary = tuple[int, int, int, int, bool]
+"""A partition's truncation count, flushed end offset, high watermark and log start offset, and whether its
+disk has failed.
+"""
 
 
 class KnownEpoch(NamedTuple):
@@ -58,10 +62,11 @@ class PartitionChecks:
         nodes: dict[int, SimNode],
         image: Callable[[], ClusterImage],
         now: Callable[[], float],
-        extras: Extras,
+        plan: ClusterPlan,
     ) -> None:
         """`image`: returns what the metadata store holds at this moment."""
-        self._extras = extras
+        self._plan = plan
+        self._is_single = len(nodes) == 1
         self._image = image
         self._now = now
         self._nodes = nodes
@@ -81,12 +86,28 @@ class PartitionChecks:
     def ledger_of(self, partition_id: TopicIdPartition, name: str) -> Ledger:
         found = self.ledgers.get(partition_id)
         if found is None:
-            # Only the topic of the coordinator is compacted.
-            is_compacted = self._extras.compacts and name.startswith(f"{GROUP_TOPIC}-")
-            kind = CompactedLedger if is_compacted else Ledger
-            on_platter = self._extras.flushes_before_ack
-            found = self.ledgers[partition_id] = kind(name, self._nodes, on_platter=on_platter)
+            plan = self._plan
+            on_platter = plan.extras.flushes_before_ack
+            if name.rpartition("-")[0] in plan.compacted_topics:
+                found = CompactedLedger(
+                    name, self._nodes, on_platter=on_platter, delete_retention_ms=plan.delete_retention_ms
+                )
+            else:
+                found = Ledger(name, self._nodes, on_platter=on_platter)
+            self.ledgers[partition_id] = found
         return found
+
+    def power_lost(self) -> None:
+        """The power of a single broker failed."""
+        for ledger in self.ledgers.values():
+            ledger.power_lost()
+
+    def cleaned(self, serving: RunningBroker) -> None:
+        """Compare the compacted logs of a single broker after cleaned segments replaced others."""
+        for partition in serving.storage.partitions:
+            ledger, log = self.ledger(partition), partition.log
+            if isinstance(ledger, CompactedLedger) and partition.offline is None and log.has_stable_segments:
+                ledger.compare(self._order[0].id, log, log.log_start_offset)
 
     def check_changed(self) -> None:
         """Check the processes that have run since the last call. Called after every event."""
@@ -108,14 +129,40 @@ class PartitionChecks:
                 chains.truncated(node.id, 0)
         for partition in running.storage.partitions:
             log = partition.log
-            now = log.truncation_count, log.flushed_end_offset, partition.high_watermark, log.log_start_offset
+            now = (
+                log.truncation_count,
+                log.flushed_end_offset,
+                partition.high_watermark,
+                log.log_start_offset,
+                partition.failure is not None,
+            )
             before = seen.get(partition)
             if before != now:
                 seen[partition] = now
+                if self._is_single and partition.offline is None:
+                    self._check_single(node, partition, before)
                 self._check_partition(node, partition, before)
+                if self._is_single and before is None and partition.following is None:
+                    self.ledger(partition).producers_on(node.id, log, log.log_start_offset)
         if len(seen) > PARTITION_OBJECTS_MAX:
             there = set(running.storage.partitions)
             self._seen[node.id] = {each: state for each, state in seen.items() if each in there}
+
+    def _check_single(self, node: SimNode, partition: Partition, before: PartitionSummary | None) -> None:
+        """Check the only replica of a partition."""
+        ledger, log, where = self.ledger(partition), partition.log, f"{partition.name} on {node}"
+        flushed, high = log.flushed_end_offset, partition.high_watermark
+        if not log.recovery_point <= flushed <= log.log_end_offset:
+            raise InvariantViolation(f"{where}: {log} has flushed {flushed}")
+        if before is None:
+            ledger.reopened(node.id, log)
+            if partition.following is None and high != log.log_end_offset:
+                raise InvariantViolation(f"{where}: {high} is shown after a restart; it ends at {log}")
+        elif before[HAS_FAILED] and high > before[HIGH_WATERMARK]:
+            raise InvariantViolation(f"{where}: {high} is shown although its disk has failed")
+        if self._plan.extras.flushes_before_ack and high > flushed:
+            raise InvariantViolation(f"{where}: {high} is shown, and {flushed} is flushed")
+        ledger.safe_end = max(ledger.safe_end if before is not None else 0, flushed)
 
     def _check_partition(self, node: SimNode, partition: Partition, before: PartitionSummary | None) -> None:
         leading, high = partition.leading, partition.high_watermark
@@ -135,7 +182,7 @@ class PartitionChecks:
             chains.flushed(node, partition.log)
         if before is None or before[LOG_START] != partition.log.log_start_offset:
             self._check_start(node, partition, ledger, before)
-        if leading is None:
+        if partition.following is not None:
             return
         where = f"{partition.name} on {node}"
         if before is None:
@@ -148,18 +195,18 @@ class PartitionChecks:
             raise InvariantViolation(
                 f"{where}: {high} is shown and it ends at {partition.log.log_end_offset}"
             )
+        # Without a role, the broker has the only replica.
+        maximal_isr = frozenset({node.id}) if leading is None else leading.maximal_isr
         if before is not None and high > before[HIGH_WATERMARK]:
-            self._check_epochs(node, partition, leading.maximal_isr)
+            self._check_epochs(node, partition, maximal_isr)
         if high <= ledger.end:
             return
-        if not leading.meets_min_isr:
+        if leading is not None and not leading.meets_min_isr:
             raise InvariantViolation(f"{where}: {high} is shown with too few in sync: {leading}")
         # The ISR is checked both as the store has it and as the leader has it: the leader may have proposed
         # more members (its maximal ISR). The leader may also still count a broker that is no replica any
         # more and has removed its copy, so the leader's members are limited to the replicas.
-        isr = leading.maximal_isr.intersection(self._replicas(partition)).union(
-            self._may_be_elected(partition)
-        )
+        isr = maximal_isr.intersection(self._replicas(partition)).union(self._may_be_elected(partition))
         ledger.high_watermark_moved(node.id, partition.leader_epoch, high, isr=isr)
 
     def require_epoch(
@@ -218,13 +265,13 @@ class PartitionChecks:
     ) -> None:
         start, where = partition.log.log_start_offset, f"{partition.name} on {node}"
         if start <= ledger.start_max:
-            if partition.leading is not None and before is not None and start < before[LOG_START]:
+            if partition.following is None and before is not None and start < before[LOG_START]:
                 raise InvariantViolation(f"{where}: the start goes back from {before[LOG_START]} to {start}")
-        elif partition.leading is None and self._has_begun_deletion(node, partition, ledger):
+        elif partition.following is not None and self._has_begun_deletion(node, partition, ledger):
             # The leadership ended while the new start was being stored: the client of DeleteRecords gets an
             # error.
             ledger.start_max = start
-        elif partition.leading is None:
+        elif partition.following is not None:
             raise InvariantViolation(
                 f"{where}: it starts at {start}; no leader started after {ledger.start_max}"
             )
@@ -248,13 +295,15 @@ class PartitionChecks:
 
     def _may_expire(self, node: SimNode, partition: Partition, ledger: Ledger) -> bool:
         """Whether the topic's retention permits deleting everything before the start."""
-        extras, log = self._extras, partition.log
+        extras, log = self._plan.extras, partition.log
+        if isinstance(ledger, CompactedLedger):
+            # Compaction removes records, so the sizes and times of when retention decided are gone.
+            return extras.has_retention
         size = sum(segment.size_bytes for segment in log.segments)
         is_too_much = extras.retention_bytes != NO_LIMIT and size >= extras.retention_bytes
         expires_ms = node.wall_ms() - extras.retention_ms
-        is_old = (
-            extras.retention_ms != NO_LIMIT and ledger.max_timestamp_below(log.log_start_offset) < expires_ms
-        )
+        newest_ms = ledger.newest_timestamp_below(log.log_start_offset)
+        is_old = extras.retention_ms != NO_LIMIT and newest_ms < expires_ms
         return is_too_much or is_old
 
     def _check_in_sync(self, node: SimNode, partition: Partition, ledger: Ledger) -> None:

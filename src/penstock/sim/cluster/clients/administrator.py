@@ -42,6 +42,8 @@ from penstock.protocol.messages.incremental_alter_configs import (
 )
 from penstock.sim.cluster.checks.ledger import Ledger
 from penstock.sim.cluster.clients.client import CONNECTION_ERRORS, KafkaClient
+from penstock.sim.cluster.extras import NO_LIMIT
+from penstock.sim.cluster.plan import DELETE_RETENTION_MS
 
 if TYPE_CHECKING:
     from penstock.sim.cluster.cluster import SimCluster
@@ -61,7 +63,7 @@ TEMPORARY_PREFIX: Final = "passing-"
 COMPACTS_QUICKLY: Final = {
     "segment.ms": "500",
     "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "1000",
+    "delete.retention.ms": str(DELETE_RETENTION_MS),
 }
 UP_TO_HIGH_WATERMARK: Final = -1
 OFFSET_MAX: Final = 2**62
@@ -78,7 +80,7 @@ class Administrator:
 
     def start(self) -> None:
         self._client.run(self._run())
-        if self._cluster.plan.extras.compacts:
+        if self._cluster.plan.extras.compacts and self._cluster.plan.log is None:
             self._client.run(self._compact_quickly())
         if self._deleter is not None:
             self._deleter.start()
@@ -104,16 +106,23 @@ class Administrator:
 
     async def create_topic(self, name: str, partitions: int) -> bool:
         """Whether a broker confirmed that the topic exists."""
-        extras = self._cluster.plan.extras
-        settings = {
-            "segment.ms": self._cluster.plan.segment_ms,
+        plan, extras = self._cluster.plan, self._cluster.plan.extras
+        settings: dict[str, object] = {
+            "segment.ms": plan.segment_ms,
             # A broker whose clock is an hour slow would reject records with timestamps ahead of it.
             TIMESTAMP_AFTER: DAY_MS,
         }
         if extras.has_retention:
             settings |= {"retention.ms": extras.retention_ms, "retention.bytes": extras.retention_bytes}
+        if plan.log is not None and name in plan.compacted_topics:
+            settings |= {
+                "cleanup.policy": "compact,delete" if extras.retention_bytes != NO_LIMIT else "compact",
+                "delete.retention.ms": plan.log.delete_retention_ms,
+                "max.compaction.lag.ms": plan.log.max_compaction_lag_ms,
+                "min.cleanable.dirty.ratio": 0.1,
+            }
         configs = [CreatableTopicConfig(setting, str(value)) for setting, value in settings.items()]
-        wanted = CreatableTopic(name, partitions, REPLICAS, configs=configs)
+        wanted = CreatableTopic(name, partitions, min(REPLICAS, plan.brokers), configs=configs)
         try:
             answer = await self._client.ask(
                 self._client.any_broker(), CREATE_TOPICS, CreateTopicsRequest([wanted], TIMEOUT_MS), seconds=6

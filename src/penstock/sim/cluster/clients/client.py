@@ -129,13 +129,14 @@ class KafkaClient:
 
     async def end(self, name: str, index: int, leader: int, epoch: int) -> int | None:
         """The high watermark that this leader returns. None: it returned an error."""
-        return await self._list_offset(name, leader, ListOffsetsPartition(index, epoch, LATEST))
+        return await self.list_offset(name, leader, ListOffsetsPartition(index, epoch, LATEST))
 
     async def start(self, name: str, index: int, leader: int, epoch: int) -> int | None:
         """The log start offset that this leader returns. None: it returned an error."""
-        return await self._list_offset(name, leader, ListOffsetsPartition(index, epoch, EARLIEST))
+        return await self.list_offset(name, leader, ListOffsetsPartition(index, epoch, EARLIEST))
 
-    async def _list_offset(self, name: str, leader: int, partition: ListOffsetsPartition) -> int | None:
+    async def list_offset(self, name: str, leader: int, partition: ListOffsetsPartition) -> int | None:
+        """The offset that this leader returns, -1 if no record is so new. None: it returned an error."""
         topic_request = ListOffsetsTopic(name, [partition])
         answer = await self.ask(leader, LIST_OFFSETS, ListOffsetsRequest(-1, topics=[topic_request]))
         found = answer.topics[0].partitions[0]

@@ -1,7 +1,8 @@
 """Simulated readers: each reads one partition from its beginning, and again from there at the end.
 
 Every record that a reader gets is the committed one at that offset. Its offset never moves back, and it
-misses no record that was not deleted. Some readers send their leader epoch, as newer clients do. Then the
+misses no record that was not deleted. Readers of a single broker also go to any offset, ask for any number
+of bytes, and look up offsets by time. Some readers send their leader epoch, as newer clients do. Then the
 replying broker leads in that epoch, and the end offset that it returns never moves back.
 """
 
@@ -11,13 +12,18 @@ from typing import Final, NamedTuple
 from penstock.errors import ErrorCode
 from penstock.protocol.batches import split_batches
 from penstock.protocol.messages.fetch import FETCH, FetchPartition, FetchRequest, FetchTopic, PartitionData
+from penstock.protocol.messages.list_offsets import ListOffsetsPartition
 from penstock.sim.cluster.clients.client import CONNECTION_ERRORS, NO_LEADER_EPOCH, KafkaClient, TopicLeaders
+from penstock.sim.cluster.clients.producers import TIMESTAMP_SPREAD_MS
 from penstock.types import TopicId
 
 WAIT_MS: Final = 300
 BYTES_MAX: Final = 20_000
 SENDS_EPOCH_SHARE: Final = 0.7
 CHECKS_END_SHARE: Final = 0.1
+JUMPS_SHARE: Final = 0.3
+LOOKS_UP_SHARE: Final = 0.2
+BYTES_MAX_OF_SINGLE_BROKER: Final = (1, 150, 1_000, 1_000_000)
 RETRIABLE_ERRORS: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -47,6 +53,7 @@ class PartitionReader:
         self._topic = topic
         self._index = index
         self.offset = 0
+        self._bytes_max = BYTES_MAX
         self._sends_epoch = client.random.random() < SENDS_EPOCH_SHARE
         self._seen = NamedEpochEnd(NO_LEADER_EPOCH, 0)
 
@@ -55,8 +62,28 @@ class PartitionReader:
 
     async def _run(self) -> None:
         while True:
+            if self._cluster.plan.log is not None:
+                await self._jump()
             await self.step()
             await self.client.pause()
+
+    async def _jump(self) -> None:
+        """Read with another limit, now and then another part of the log, or look up a time."""
+        self._bytes_max = self.client.random.choice(BYTES_MAX_OF_SINGLE_BROKER)
+        found = await self.client.leader(self._topic, self._index)
+        if found is None:
+            return
+        topic, leader = found
+        ledger, random = self._cluster.ledger(topic.id, self._topic, self._index), self.client.random
+        if ledger.start_max < ledger.end and random.random() < JUMPS_SHARE:
+            self.offset = random.randrange(ledger.start_max, ledger.end)
+        if random.random() < LOOKS_UP_SHARE:
+            timestamp = self._cluster.nodes[leader].wall_ms() - random.randrange(2 * TIMESTAMP_SPREAD_MS)
+            request = ListOffsetsPartition(self._index, self._epoch(topic), timestamp)
+            end = ledger.end
+            with suppress(*CONNECTION_ERRORS):
+                if (offset := await self.client.list_offset(self._topic, leader, request)) is not None:
+                    ledger.looked_up(timestamp, offset, end)
 
     async def until(self, end: int) -> None:
         """Read until everything below `end` has been read."""
@@ -88,8 +115,9 @@ class PartitionReader:
             await self.client.pause()
             return
         code = ErrorCode(data.error_code)
-        # Only a deletion may make an offset unreadable.
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.offset < ledger.start_max:
+        # Only a deletion may make an offset unreadable, or the loss of what a single broker had not flushed.
+        is_gone = self.offset < ledger.start_max or self.offset > ledger.end
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and is_gone:
             await self._seek_to_start(topic, leader)
             return
         if code is not ErrorCode.NONE:
@@ -123,7 +151,7 @@ class PartitionReader:
         if start is None:
             self.client.forget_topic(self._topic)
             await self.client.pause()
-        elif start > self.offset:
+        else:
             self.offset = start
 
     def _epoch(self, topic: TopicLeaders) -> int:
@@ -169,7 +197,9 @@ class PartitionReader:
             self._cluster.violate(f"{self.client.name} asks a follower at {self.offset}: {code.name}")
 
     async def _fetch(self, topic: TopicLeaders, node_id: int, epoch: int) -> PartitionData:
-        partition_request = FetchPartition(self._index, epoch, self.offset, partition_max_bytes=BYTES_MAX)
+        partition_request = FetchPartition(
+            self._index, epoch, self.offset, partition_max_bytes=self._bytes_max
+        )
         topic_request = FetchTopic(self._topic, topic.id, [partition_request])
         request = FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1, topics=[topic_request], session_epoch=-1)
         answer = await self.client.ask(node_id, FETCH, request)
@@ -180,10 +210,10 @@ class PartitionReader:
             return
         ledger = self._cluster.ledger(topic_id, self._topic, self._index)
         assert isinstance(data.records, memoryview | bytes | bytearray)
-        for _, header in split_batches(data.records):
+        for at, header in split_batches(data.records):
             if header.next_offset <= self.offset:
                 continue
-            ledger.read(header)
+            ledger.read(header, bytes(data.records[at : at + header.size]), self.offset)
             if header.base_offset > self.offset:
                 self._cluster.violate(
                     f"{self.client.name} wants {self.offset} and is given {header.base_offset}"

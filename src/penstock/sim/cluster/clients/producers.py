@@ -2,7 +2,8 @@
 
 The idempotent producer behaves like Kafka's clients: it retries every batch without an acknowledgement,
 unchanged and in order, until it is acknowledged. It must never get OUT_OF_ORDER_SEQUENCE_NUMBER for its
-next batch: that would mean that acknowledged batches are lost.
+next batch: that would mean that acknowledged batches are lost. A single broker may lose them if it
+acknowledges before it flushes; then the producer begins again with another id.
 
 The careless producer (acks=1) sends each batch once. It leaves records on leaders that no other replica
 has.
@@ -23,8 +24,8 @@ from penstock.protocol.messages.produce import (
     TopicProduceData,
 )
 from penstock.protocol.records import Record, build_batch
-from penstock.sim.clock import WALL_BEGINS_MS
 from penstock.sim.cluster.clients.client import CONNECTION_ERRORS, KafkaClient, TopicLeaders
+from penstock.sim.cluster.node import WALL_BEGINS_MS
 from penstock.types import NO_OFFSET, TopicId
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ CHECKS_OWN_SHARE: Final = 0.1
 ACKS_ALL: Final = -1
 ACKS_LEADER: Final = 1
 TIMEOUT_MS: Final = 1_500
+TIMESTAMP_SPREAD_MS: Final = 20_000
+HOT_KEYS: Final = 4
+COLD_KEYS: Final = 24
+"""The keys of a compacted topic. Most records are not the last of their key, and some stay for long. There
+are so few cold keys that most tombstones have a record to delete.
+"""
 # Errors after which the batch is not in the log, or not known to be safe: the producer retries.
 RETRIABLE_ERRORS: Final = frozenset(
     {
@@ -65,8 +72,12 @@ class Producer:
         self._cluster = cluster
         self._topic = topic
         self._index = index
+        self._is_keyed = cluster.plan.log is not None and topic in cluster.plan.compacted_topics
         self._producer_id = -1
         self._records = 0
+        self._sequence = 0
+        self._is_known = False
+        """Whether a batch was acknowledged under this producer id."""
         self._batches = 0
         self._unacknowledged: list[SentBatch] = []
         self.acknowledged = 0
@@ -79,11 +90,14 @@ class Producer:
         self._client.run(self._run())
 
     async def _run(self) -> None:
-        while self._producer_id < 0:
-            await self._init_producer_id()
         cluster, plan = self._cluster, self._cluster.plan
         while True:
-            while cluster.is_producing and self._unacknowledged_span < plan.in_flight:
+            while self._producer_id < 0:
+                await self._init_producer_id()
+            # A broker accepts any first sequence number of a producer. If it rejected the first batch, for
+            # lack of space, and accepted the second, the first could not be sent again.
+            in_flight = plan.in_flight if plan.log is None or self._is_known else 1
+            while cluster.is_producing and self._unacknowledged_span < in_flight:
                 self._unacknowledged.append(self._next_batch())
             if self._unacknowledged:
                 await self._send_all()
@@ -117,12 +131,33 @@ class Producer:
             b"%s %d %s" % (self._client.name.encode(), self._records + n, padding) for n in range(count)
         ]
         records = [Record(NO_OFFSET, now_ms, None, value) for value in values]
+        if self._cluster.plan.log is not None:
+            records = self._varied(records)
         batch = build_batch(
-            records, producer_id=self._producer_id, producer_epoch=0, base_sequence=self._records
+            records, producer_id=self._producer_id, producer_epoch=0, base_sequence=self._sequence
         )
         self._records += count
+        self._sequence += count
         self._batches += 1
         return SentBatch(self._batches, batch)
+
+    def _varied(self, records: list[Record]) -> list[Record]:
+        """Records for a single broker: their timestamps are not in order, and a compacted topic needs keys
+        and tombstones.
+        """
+        random = self._client.random
+        earlier_ms = random.randrange(TIMESTAMP_SPREAD_MS)
+        records = [
+            record._replace(timestamp=record.timestamp - earlier_ms - 7 * number)
+            for number, record in enumerate(records)
+        ]
+        return [self._with_key(record) for record in records] if self._is_keyed else records
+
+    def _with_key(self, record: Record) -> Record:
+        random = self._client.random
+        kind, keys = (b"hot", HOT_KEYS) if random.random() < 0.7 else (b"cold", COLD_KEYS)
+        key = b"%s-%d" % (kind, random.randrange(keys))
+        return record._replace(key=key, value=None if random.random() < 0.3 else record.value)
 
     async def _send_all(self) -> None:
         """Send everything that is not acknowledged, in order, and evaluate the replies together."""
@@ -147,14 +182,23 @@ class Producer:
         first = next((code for code in outcomes if code is not ErrorCode.NONE), ErrorCode.NONE)
         # All earlier batches are acknowledged, so the leader must expect this sequence number.
         if first is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if self._cluster.may_forget_acknowledged:
+                self._begin_again()
+                return
             self._cluster.violate(f"{self.name}: {first.name} although all before it was acknowledged")
         if first is not ErrorCode.NONE:
             self._client.forget_topic(self._topic)
             await self._client.pause()
         self._unacknowledged = [each for each in self._unacknowledged if each.number not in done]
         self.acknowledged += len(done)
-        if self._end > end_before and self._client.random.random() < CHECKS_OWN_SHARE:
+        self._is_known |= bool(done)
+        checks_own = self._client.random.random() < CHECKS_OWN_SHARE if self._end > end_before else False
+        if checks_own and not self._cluster.may_forget_acknowledged:
             await self._check_own_records(topic, leader)
+
+    def _begin_again(self) -> None:
+        self._producer_id, self._sequence, self._is_known, self._end = -1, 0, False, 0
+        self._unacknowledged.clear()
 
     async def _check_own_records(self, topic: TopicLeaders, leader: int) -> None:
         """Check that acknowledged records are below the high watermark that a leader returns."""
@@ -214,7 +258,8 @@ class CarelessProducer:
         while self._cluster.is_producing:
             number += 1
             now_ms = WALL_BEGINS_MS + int(self._cluster.loop.now * 1000)
-            batch = build_batch([Record(NO_OFFSET, now_ms, None, b"careless %d" % number)])
+            key = b"careless" if self._cluster.plan.log is not None else None
+            batch = build_batch([Record(NO_OFFSET, now_ms, key, b"careless %d" % number)])
             await self._send(batch)
             await self._client.pause(self._cluster.plan.pause_seconds)
 

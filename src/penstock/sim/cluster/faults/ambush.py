@@ -14,9 +14,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.host.metadata_store import Put, StoreChange
-from penstock.metadata.cluster_image import NO_NODE
+from penstock.metadata.cluster_image import NO_NODE, ClusterImage
 from penstock.metadata.image_builder import apply
-from penstock.metadata.image_changes import changed_partitions
+from penstock.metadata.image_changes import PartitionChange, changed_partitions
 from penstock.metadata.keys import ClusterKeys
 from penstock.sim.store import RequestFault
 
@@ -75,11 +75,7 @@ class Ambush:
         return RequestFault(waits_seconds * self._random.choice((0.5, 1.1, 1.3, 1.6)), loses_reply=False)
 
     def _target_of(self, changes: Sequence[StoreChange]) -> AmbushTarget | None:
-        image = self._cluster.truth.image
-        prefix = f"{ClusterKeys(image.cluster_id).prefix}partitions/"
-        puts = [change for change in changes if isinstance(change, Put) and change.key.startswith(prefix)]
-        after = apply(image, puts, image.revision + 1)
-        for _, was, now in changed_partitions(image, after):
+        for _, was, now in requested_changes(self._cluster.truth.image, changes):
             if was is None or now is None or now.leader == NO_NODE:
                 continue
             joined = sorted(set(now.isr) - set(was.isr))
@@ -88,3 +84,10 @@ class Ambush:
             if now.leader != was.leader and self._random.random() < ELECTIONS_SHARE:
                 return AmbushTarget(now.leader, now.leader)
         return None
+
+
+def requested_changes(image: ClusterImage, changes: Sequence[StoreChange]) -> list[PartitionChange]:
+    """The changes of partitions that a transaction asks for."""
+    prefix = f"{ClusterKeys(image.cluster_id).prefix}partitions/"
+    puts = [change for change in changes if isinstance(change, Put) and change.key.startswith(prefix)]
+    return changed_partitions(image, apply(image, puts, image.revision + 1))

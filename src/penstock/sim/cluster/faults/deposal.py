@@ -24,11 +24,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.host.metadata_store import Put, StoreChange
+from penstock.host.metadata_store import StoreChange
 from penstock.metadata.cluster_image import PartitionState, Topic
-from penstock.metadata.image_builder import apply
-from penstock.metadata.image_changes import changed_partitions
 from penstock.metadata.keys import ClusterKeys
+from penstock.sim.cluster.faults.ambush import requested_changes
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.store import RequestFault
 
@@ -130,11 +129,7 @@ class Deposal:
         store, caught = self._cluster.store, list[int]()
 
         def intercept(changes: Sequence[StoreChange]) -> RequestFault | None:
-            image = self._cluster.truth.image
-            prefix = f"{ClusterKeys(image.cluster_id).prefix}partitions/"
-            puts = [change for change in changes if isinstance(change, Put) and change.key.startswith(prefix)]
-            after = apply(image, puts, image.revision + 1)
-            for topic, was, now in changed_partitions(image, after):
+            for topic, was, now in requested_changes(self._cluster.truth.image, changes):
                 is_it = topic.id == chosen.topic.id and now is not None and now.index == chosen.partition
                 if is_it and was is not None and now is not None and set(was.isr) < set(now.isr):
                     store.ambush = None

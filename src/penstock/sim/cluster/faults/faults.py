@@ -7,9 +7,12 @@ Rule 3: Each fault has its own random numbers: it does the same when others are 
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from penstock.log.compaction.swap import SWAP_SUFFIX
+from penstock.log.segment import LOG_SUFFIX, segment_name
 from penstock.metadata.keys import ClusterKeys
 from penstock.sim.cluster.clients.client import KafkaClient
 from penstock.sim.cluster.faults.ambush import Ambush
@@ -19,6 +22,7 @@ from penstock.sim.cluster.plan import Fault, FaultKind
 from penstock.sim.disk import UNLIMITED_BYTES
 from penstock.sim.network import NetworkConditions
 from penstock.sim.store import StoreFaults
+from penstock.types import Offset
 
 if TYPE_CHECKING:
     from penstock.sim.cluster.cluster import SimCluster
@@ -32,6 +36,17 @@ HostPair = tuple[str, str]
 DYING_SECONDS_MIN: Final = 1.0
 AMBUSH_FAULT_SECONDS: Final = 8.0
 """At least as long as an intercepted change may take."""
+
+DISK_CALLS: Final = (20, 100, 500, 3_000)
+EVENT_SECONDS_MAX: Final = 8.0
+"""How long a fault waits for the moment that it is meant for."""
+SWAP_CALLS_MAX: Final = 40
+"""The most disk calls from the moment a cleaned segment exists to the moment the log has it, if little else
+happens meanwhile.
+"""
+DECIDED_CALLS_MAX: Final = 20
+"""The most disk calls from the moment a swap is decided to the moment the log has the cleaned segment."""
+FILES_LEFT_MAX: Final = 8
 
 
 class Faults:
@@ -68,6 +83,7 @@ class Faults:
             node.delay_watch_events(False)
             node.drift(1.0)
             node.disk.room_bytes, node.disk.sync_fails = UNLIMITED_BYTES, False
+            node.disk.power_fails_at = node.disk.descriptors = None
             node.disk_job_seconds_max = self._cluster.plan.disk_seconds
             if node.process.is_paused and node.is_up:
                 cluster.loop.go_on(node.process)
@@ -124,6 +140,10 @@ class _InjectedFault:
             FaultKind.SYNC_FAILS: self._sync_fails,
             FaultKind.ROT: self._rot,
             FaultKind.DEPOSE: self._depose,
+            FaultKind.POWER_AT_CALL: self._power_at_call,
+            FaultKind.SWAP: self._swap,
+            FaultKind.NEW_LOG: self._new_log,
+            FaultKind.FEW_FILES: self._few_files,
         }[self._fault.kind]()
 
     def _count_fault(self) -> None:
@@ -142,7 +162,7 @@ class _InjectedFault:
 
     async def _crash(self, nodes: list[SimNode], seconds: float, *, loses_power: bool) -> None:
         down = [node for node in nodes if node.is_up]
-        if not down:
+        if not down or self._faults.is_over:
             return
         self._count_fault()
         await self._crash_and_restart(down, seconds, loses_power=loses_power)
@@ -160,6 +180,84 @@ class _InjectedFault:
         for node in down:
             await asyncio.sleep(self._random.choice((0.0, 0.0, 1.0)))
             start_if_down(node)
+
+    async def _power_at_call(self) -> None:
+        """Let the power fail during a disk call. Half of the time the process has just started then."""
+        node = self._node
+        if not node.is_up:
+            return
+        if self._random.random() < 0.5:
+            await node.kill()
+            node.start()
+        self._fail_at_call(DISK_CALLS)
+        await self._await_power_failure()
+
+    async def _swap(self) -> None:
+        """End the process during a swap. Some swaps are interrupted after they were decided, when some names
+        may still be the old ones.
+        """
+        node, disk = self._node, self._node.disk
+        if not node.is_up:
+            return
+        how = self._random.choice(("kill", "prepared", "decided", "decided"))
+        swap = asyncio.Event()
+
+        def on_create(path: str) -> None:
+            if path.endswith(SWAP_SUFFIX):
+                disk.on_create = lambda _: None
+                self._fail_at_call(range(1, DECIDED_CALLS_MAX))
+
+        def on_swap() -> None:
+            node.on_swap = lambda: None
+            swap.set()
+            if how == "prepared":
+                self._fail_at_call(range(1, SWAP_CALLS_MAX))
+            elif how == "decided":
+                disk.on_create = on_create
+
+        node.on_swap = on_swap
+        has_begun = await _happens(swap, EVENT_SECONDS_MAX)
+        node.on_swap = lambda: None
+        if has_begun and how == "kill":
+            await asyncio.sleep(self._random.uniform(0, 2) * node.disk_job_seconds_max)
+            await self._crash([node], self._seconds, loses_power=False)
+        elif has_begun:
+            await self._await_power_failure()
+        disk.on_create = lambda _: None
+
+    async def _new_log(self) -> None:
+        node, disk, created = self._node, self._node.disk, asyncio.Event()
+
+        def on_create(path: str) -> None:
+            if path.endswith(f"/{segment_name(Offset(0))}{LOG_SUFFIX}"):
+                created.set()
+
+        disk.on_create = on_create
+        is_created = await _happens(created, EVENT_SECONDS_MAX)
+        disk.on_create = lambda _: None
+        if is_created:
+            await asyncio.sleep(self._random.uniform(0, 1) * node.disk_job_seconds_max)
+            await self._crash([node], 0.0, loses_power=False)
+            await asyncio.sleep(self._random.uniform(0, 2))
+            await self._crash([node], self._seconds, loses_power=True)
+
+    def _fail_at_call(self, calls: Sequence[int]) -> None:
+        disk, at_call = self._node.disk, self._random.choice(calls)
+        if not self._faults.is_over:
+            disk.power_fails_at = disk.calls + at_call
+
+    async def _await_power_failure(self) -> None:
+        """Wait until the power fails during the chosen disk call, and start the broker again after it."""
+        node = self._node
+        if not await _happens(node.power_failure, EVENT_SECONDS_MAX):
+            node.disk.power_fails_at = None
+            return
+        node.power_failure.clear()
+        self._count_fault()
+        await node.kill()
+        node.lose_power()
+        await asyncio.sleep(self._seconds)
+        start_if_down(node)
 
     async def _dying(self) -> None:
         out, into = self._links_of(self._node)
@@ -271,12 +369,15 @@ class _InjectedFault:
             store.become_available()
 
     async def _store_cut(self) -> None:
+        await self._switch_on(SimNode.disconnect_from_store)
+
+    async def _switch_on(self, switch: Callable[[SimNode, bool], None]) -> None:
         self._count_fault()
         for node in self._nodes:
-            node.disconnect_from_store(True)
+            switch(node, True)
         await asyncio.sleep(self._seconds)
         for node in self._nodes:
-            node.disconnect_from_store(False)
+            switch(node, False)
 
     async def _store_loses(self) -> None:
         self._count_fault()
@@ -292,12 +393,7 @@ class _InjectedFault:
         self._cluster.store.faults = StoreFaults(self._cluster.plan.store_delay)
 
     async def _stale(self) -> None:
-        self._count_fault()
-        for node in self._nodes:
-            node.delay_watch_events(True)
-        await asyncio.sleep(self._seconds)
-        for node in self._nodes:
-            node.delay_watch_events(False)
+        await self._switch_on(SimNode.delay_watch_events)
 
     async def _ambush(self) -> None:
         target = await Ambush(self._cluster, self._random).target()
@@ -347,6 +443,12 @@ class _InjectedFault:
         for node in self._nodes:
             node.disk.room_bytes = UNLIMITED_BYTES
 
+    async def _few_files(self) -> None:
+        self._count_fault()
+        self._node.disk.descriptors = self._random.randrange(FILES_LEFT_MAX)
+        await asyncio.sleep(self._seconds)
+        self._node.disk.descriptors = None
+
     async def _slow_disk(self) -> None:
         self._count_fault()
         for node in self._nodes:
@@ -364,7 +466,9 @@ class _InjectedFault:
             self._count_fault()
         disk.sync_fails = False
         if has_failed(self._node):
-            await self._restart(self._node)
+            await self._node.kill()
+            await asyncio.sleep(0.5)
+            start_if_down(self._node)
 
     async def _rot(self) -> None:
         """Flip a bit. Sometimes it is read at once, and sometimes the leader then dies."""
@@ -388,10 +492,14 @@ class _InjectedFault:
             if leader is not None and leader is not self._node and can_die:
                 await self._crash_and_restart([leader], self._seconds, loses_power=False)
 
-    async def _restart(self, node: SimNode) -> None:
-        await node.kill()
-        await asyncio.sleep(0.5)
-        start_if_down(node)
+
+async def _happens(event: asyncio.Event, seconds_max: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds_max):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def start_if_down(node: SimNode) -> None:
