@@ -1,6 +1,6 @@
 """The Markdown pages of this repository: their headings, links and code blocks.
 
-Tests check the pages with it (`tests/tidy/test_documents.py`), and the site is built with it
+Tests check the pages with it (`tests/tidy/test_pages.py`), and the site is built with it
 (`tools/site_hooks.py`), so that an anchor means the same to both.
 """
 
