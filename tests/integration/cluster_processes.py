@@ -120,6 +120,11 @@ class ClusterProcesses:
         found = self.admin().list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
         return found.leader if found is not None else -1
 
+    def preferred_leader(self, topic: str, partition: int = 0) -> int:
+        partitions = self.admin().list_topics(topic, timeout=10).topics[topic].partitions
+        replicas: list[int] = partitions[partition].replicas
+        return replicas[0]
+
     def isr(self, topic: str, partition: int = 0) -> list[int]:
         found = self.admin().list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
         return sorted(found.isrs) if found is not None else []

@@ -162,14 +162,14 @@ def test_groups_are_served_by_a_sound_replica_of_a_damaged_coordinator(
     for offset in range(60):
         consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
     cluster.until_in_sync(GROUPS, EVERYBODY)
-    first = cluster.leader(GROUPS)
+    first = cluster.preferred_leader(GROUPS)
     broker = cluster.brokers[first]
     assert broker.stop() == 0
     (log,) = (broker.data_dir / "logs" / f"{GROUPS}-0").glob("*.log")
     flip(log, end_of_batch(log, behind=log.stat().st_size // 3) - 1)
     broker.start()
 
-    # It is the preferred leader, and gets leadership back by itself. Then it loads the groups.
+    # The preferred leader gets leadership back by itself. Then it loads the groups.
     eventually(lambda: f"partition.handed_over partition={GROUPS}-0" in broker.stderr, seconds_max=40)
     eventually(lambda: committed(consumer, topic) == 59, seconds_max=20)
     consumer.commit(offsets=[TopicPartition(topic, 0, 60)], asynchronous=False)
