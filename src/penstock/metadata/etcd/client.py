@@ -27,6 +27,7 @@ from penstock.metadata.etcd.messages import (
     MalformedAnswer,
     Token,
     decode,
+    decode_failure,
     encode,
     failure_kind,
     rejection_text,
@@ -178,7 +179,7 @@ class EtcdClient:
 
 def _parse_failure(answer: HttpReply) -> EtcdError:
     try:
-        return decode(EtcdError, answer.body)
+        return decode_failure(answer.body)
     except MalformedAnswer:
         # A proxy between the broker and etcd replied instead of etcd.
         return EtcdError(message=f"HTTP status {answer.status}")

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.host.http_endpoints import HttpEndpoints, HttpReply, HttpUnavailable
-from penstock.host.metadata_store import StoreFull, StoreRejected, StoreUnavailable
+from penstock.host.metadata_store import SessionId, StoreFull, StoreRejected, StoreUnavailable
 from penstock.metadata.etcd.client import EtcdClient
+from penstock.metadata.etcd.etcd_store import EtcdStore
+from penstock.metadata.etcd.url import parse_etcd_url
 
 ONE, TWO = "http://one", "http://two"
 DONE = HttpReply(200, b"done")
@@ -25,6 +27,11 @@ NO_LEADER = failure(503, 14, "etcdserver: no leader")
 TIMED_OUT = failure(503, 14, "etcdserver: request timed out")
 UNAUTHENTICATED = failure(401, 16, "etcdserver: invalid auth token")
 DENIED = failure(403, 7, "etcdserver: permission denied")
+
+
+def stream_failure(status: int, code_name: str, code: int, text: str) -> HttpReply:
+    """As etcd replies to the renewal of a lease, which is a stream to it."""
+    return HttpReply(status, json.dumps({"error": {code_name: code, "message": text}}).encode())
 
 
 class FakeEndpoints(HttpEndpoints):
@@ -118,8 +125,17 @@ async def test_patience_ends() -> None:
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
-async def test_a_token_that_is_no_longer_good_is_renewed(repeatable: bool) -> None:
-    result, endpoints = await outcome([UNAUTHENTICATED, DONE], repeatable=repeatable, user="user")
+@pytest.mark.parametrize(
+    "rejection",
+    [
+        UNAUTHENTICATED,
+        stream_failure(401, "grpc_code", 16, "etcdserver: invalid auth token"),
+        stream_failure(401, "code", 16, "etcdserver: invalid auth token"),
+        stream_failure(400, "code", 3, "etcdserver: revision of auth store is old"),
+    ],
+)
+async def test_a_token_that_is_no_longer_good_is_renewed(rejection: HttpReply, repeatable: bool) -> None:
+    result, endpoints = await outcome([rejection, DONE], repeatable=repeatable, user="user")
     assert result == b"done"
     assert endpoints.tokens == ["t1", "t2"]
     assert endpoints.current == ONE
@@ -159,6 +175,14 @@ async def test_a_token_that_is_never_good_is_renewed_with_pauses() -> None:
     result, endpoints = await outcome([UNAUTHENTICATED], repeatable=True, user="user")
     assert result is StoreUnavailable
     assert len(endpoints.tokens) <= 2 * 51  # both members in each tenth of a second of five
+
+
+async def test_a_session_whose_lease_is_gone_is_over() -> None:
+    store = EtcdStore(parse_etcd_url("etcd://one"))
+    await store.close()
+    gone = stream_failure(404, "grpc_code", 5, "etcdserver: requested lease not found")
+    store._client = EtcdClient(FakeEndpoints(gone), None, "")
+    assert not await store.renew_session(SessionId(1))
 
 
 async def test_a_late_refusal_does_not_spoil_a_new_token() -> None:
