@@ -4,7 +4,8 @@ Rule 1: an idempotent request is sent to one member after another until one repl
         client ends. A transaction is repeated only if no member can have received it, or if the member that
         received it replied that it was not executed.
 Rule 2: a member that has no leader must fail a request at once (the `hasleader` header) instead of waiting.
-Rule 3: a token that has expired is renewed.
+Rule 3: a token that a member rejects is discarded, and the next request authenticates again. A stream cannot
+        find this out, so a request precedes it.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -26,6 +27,7 @@ from penstock.metadata.etcd.messages import (
     MalformedAnswer,
     Token,
     decode,
+    decode_failure,
     encode,
     failure_kind,
     rejection_text,
@@ -91,10 +93,9 @@ class EtcdClient:
             raise _Retry(str(silence)) from silence
         if answer.status == _OK:
             return answer.body
-        failure = _failure(answer)
-        kind, detail = failure_kind(answer.status, failure), f"{url}: {failure.text}"
+        kind, failure = self._failure(answer, headers)
+        detail = f"{url}: {failure.text}"
         if kind is FailureKind.UNAUTHENTICATED and self._user is not None:
-            self._discard_token(headers)
             raise _Retry(detail)
         if kind not in _RETRY_WITH_OTHER_MEMBER:
             raise _exception(kind, failure)
@@ -108,33 +109,43 @@ class EtcdClient:
         """The lines of an endless reply (a watch). StoreUnavailable when the connection breaks; the next call
         uses another member.
 
-        `probe` is the request that checks whether the member is alive while it sends nothing.
+        `probe` is a request that needs no other permission than the stream. It renews the token before the
+        stream begins (Rule 3), and checks whether the member is alive while it sends nothing.
         """
+        if self._user is not None:
+            # etcd before 3.5.6 cancels a watch with an expired token as it does the watch of a user without
+            # a role, with "permission denied". Its reply to a request tells the two apart.
+            await self.send(RANGE, probe)
         url = self._endpoints.current
 
         async def is_alive() -> None:
             timeout_s = ETCD_QUESTION_MS_MAX / 1000
             answer = await self._endpoints.post(url, RANGE, probe, await self._headers(url), timeout_s)
-            failure = _failure(answer)
+            failure = _parse_failure(answer)
             if answer.status != _OK and failure_kind(answer.status, failure) in _RETRY_WITH_OTHER_MEMBER:
                 raise HttpUnavailable(f"{url}: {failure.text}", may_be_received=True)
 
-        headers: dict[str, str] = {}
         try:
             headers = await self._headers(url)
             async with aclosing(self._endpoints.stream(url, path, request, headers, is_alive)) as answers:
                 async for answer in answers:
                     if answer.status != _OK:
-                        failure = _failure(answer)
-                        raise _exception(failure_kind(answer.status, failure), failure)
+                        raise _exception(*self._failure(answer, headers))
                     yield answer.body
             raise StoreUnavailable(f"{url} ended the answer")
         except HttpUnavailable as silence:
             raise StoreUnavailable(str(silence)) from silence
         finally:
-            # However the stream ended, the next one begins with another member and a fresh token.
-            self._discard_token(headers)
+            # However the stream ended, the next one begins with another member.
             self._endpoints.fail_over_from(url)
+
+    def _failure(self, answer: HttpReply, headers: Mapping[str, str]) -> tuple[FailureKind, EtcdError]:
+        """Parse the failure of a request with these headers. A token that was rejected is discarded."""
+        failure = _parse_failure(answer)
+        kind = failure_kind(answer.status, failure)
+        if kind is FailureKind.UNAUTHENTICATED:
+            self._discard_token(headers)
+        return kind, failure
 
     def _discard_token(self, headers: Mapping[str, str]) -> None:
         """Discard the token in these headers, if it is still the current one."""
@@ -160,16 +171,15 @@ class EtcdClient:
             raise HttpUnavailable(str(silence), may_be_received=False) from silence
         if answer.status == _OK:
             return _token(answer.body)
-        failure = _failure(answer)
-        kind = failure_kind(answer.status, failure)
-        if kind in _RETRY_WITH_OTHER_MEMBER:
+        failure = _parse_failure(answer)
+        if failure_kind(answer.status, failure) in _RETRY_WITH_OTHER_MEMBER:
             raise HttpUnavailable(f"{url}: {failure.text}", may_be_received=False)
         raise StoreRejected(rejection_text(failure.text))
 
 
-def _failure(answer: HttpReply) -> EtcdError:
+def _parse_failure(answer: HttpReply) -> EtcdError:
     try:
-        return decode(EtcdError, answer.body)
+        return decode_failure(answer.body)
     except MalformedAnswer:
         # A proxy between the broker and etcd replied instead of etcd.
         return EtcdError(message=f"HTTP status {answer.status}")

@@ -136,7 +136,10 @@ class EtcdStore:
         return SessionId(_read_as(Lease, await self._client.send(GRANT, request)).id)
 
     async def renew_session(self, session: SessionId) -> bool:
-        body = await self._client.send(KEEP_ALIVE, encode({"ID": str(session)}))
+        try:
+            body = await self._client.send(KEEP_ALIVE, encode({"ID": str(session)}))
+        except LeaseNotFound:
+            return False  # etcd usually replies with a TTL of 0 instead
         return _read_as(LeaseRenewal, body).result.ttl > 0
 
     async def end_session(self, session: SessionId) -> None:

@@ -102,6 +102,20 @@ class EtcdError(msgspec.Struct, frozen=True):
         return self.message or self.error
 
 
+class StreamError(msgspec.Struct, frozen=True):
+    """The error that ends a stream. etcd 3.5 and older call the code `grpc_code`."""
+
+    code: int = 0
+    grpc_code: int = 0
+    message: str = ""
+
+
+class StreamFailure(msgspec.Struct, frozen=True):
+    """The form of an error reply where etcd's reply is a stream: a watch, or the renewal of a lease."""
+
+    error: StreamError
+
+
 class WatchLine(msgspec.Struct, frozen=True):
     result: WatchResponse | None = None
     error: Any = None
@@ -129,6 +143,15 @@ def decode(kind: type[T], body: bytes) -> T:
         return msgspec.json.decode(body, type=kind, strict=False)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise MalformedAnswer(f"{body[:200]!r} is not an answer of etcd ({error})") from error
+
+
+def decode_failure(body: bytes) -> EtcdError:
+    """Decode an error reply, of a request or of a stream. MalformedAnswer: etcd did not send it."""
+    try:
+        return decode(EtcdError, body)
+    except MalformedAnswer:
+        error = decode(StreamFailure, body).error
+        return EtcdError(error.code or error.grpc_code, error.message)
 
 
 def encode(message: Mapping[str, object]) -> bytes:

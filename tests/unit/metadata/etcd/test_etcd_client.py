@@ -1,14 +1,17 @@
 """Whom to ask again, and what must never be asked twice."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from penstock.host.http_endpoints import HttpEndpoints, HttpReply, HttpUnavailable
-from penstock.host.metadata_store import StoreFull, StoreRejected, StoreUnavailable
+from penstock.host.metadata_store import SessionId, StoreFull, StoreRejected, StoreUnavailable
 from penstock.metadata.etcd.client import EtcdClient
+from penstock.metadata.etcd.etcd_store import EtcdStore
+from penstock.metadata.etcd.url import parse_etcd_url
 
 ONE, TWO = "http://one", "http://two"
 DONE = HttpReply(200, b"done")
@@ -23,6 +26,12 @@ def failure(status: int, code: int, text: str) -> HttpReply:
 NO_LEADER = failure(503, 14, "etcdserver: no leader")
 TIMED_OUT = failure(503, 14, "etcdserver: request timed out")
 UNAUTHENTICATED = failure(401, 16, "etcdserver: invalid auth token")
+DENIED = failure(403, 7, "etcdserver: permission denied")
+
+
+def stream_failure(status: int, code_name: str, code: int, text: str) -> HttpReply:
+    """As etcd replies to the renewal of a lease, which is a stream to it."""
+    return HttpReply(status, json.dumps({"error": {code_name: code, "message": text}}).encode())
 
 
 class FakeEndpoints(HttpEndpoints):
@@ -35,6 +44,7 @@ class FakeEndpoints(HttpEndpoints):
         self._now = 0.0
         self.asked: list[tuple[str, str]] = []
         self.tokens: list[str | None] = []
+        self.stream_tokens: list[str | None] = []
         self._tokens_given = 0
 
     def now(self) -> float:
@@ -55,6 +65,17 @@ class FakeEndpoints(HttpEndpoints):
         if isinstance(said, HttpUnavailable):
             raise said
         return said
+
+    async def stream(
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        is_alive: Callable[[], Awaitable[None]],
+    ) -> AsyncGenerator[HttpReply, None]:
+        self.stream_tokens.append(headers.get("Authorization"))
+        yield DONE
 
 
 async def outcome(
@@ -104,11 +125,64 @@ async def test_patience_ends() -> None:
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
-async def test_a_token_that_is_no_longer_good_is_renewed(repeatable: bool) -> None:
-    result, endpoints = await outcome([UNAUTHENTICATED, DONE], repeatable=repeatable, user="user")
+@pytest.mark.parametrize(
+    "rejection",
+    [
+        UNAUTHENTICATED,
+        stream_failure(401, "grpc_code", 16, "etcdserver: invalid auth token"),
+        stream_failure(401, "code", 16, "etcdserver: invalid auth token"),
+        stream_failure(400, "code", 3, "etcdserver: revision of auth store is old"),
+    ],
+)
+async def test_a_token_that_is_no_longer_good_is_renewed(rejection: HttpReply, repeatable: bool) -> None:
+    result, endpoints = await outcome([rejection, DONE], repeatable=repeatable, user="user")
     assert result == b"done"
     assert endpoints.tokens == ["t1", "t2"]
     assert endpoints.current == ONE
+
+
+async def first_line(client: EtcdClient) -> bytes:
+    async with aclosing(client.lines("/path", b"", b"probe")) as lines:
+        return await anext(lines)
+
+
+async def test_a_stream_begins_with_a_token_that_is_still_good() -> None:
+    endpoints = FakeEndpoints(UNAUTHENTICATED, DONE)
+    assert await first_line(EtcdClient(endpoints, "user", "password")) == b"done"
+    assert endpoints.tokens == ["t1", "t2"]
+    assert endpoints.stream_tokens == ["t2"]
+
+
+async def test_a_stream_without_a_user_needs_no_request_before() -> None:
+    endpoints = FakeEndpoints(SILENT)
+    assert await first_line(EtcdClient(endpoints, None, "")) == b"done"
+    assert endpoints.asked == []
+
+
+async def test_a_user_without_permission_is_not_authenticated_again() -> None:
+    endpoints = FakeEndpoints(DENIED)
+    client = EtcdClient(endpoints, "user", "password")
+    for _ in range(3):
+        with pytest.raises(StoreRejected):
+            await client.send("/path", b"")
+        with pytest.raises(StoreRejected):
+            await first_line(client)
+    assert endpoints.tokens == ["t1"] * 6
+    assert endpoints.stream_tokens == []
+
+
+async def test_a_token_that_is_never_good_is_renewed_with_pauses() -> None:
+    result, endpoints = await outcome([UNAUTHENTICATED], repeatable=True, user="user")
+    assert result is StoreUnavailable
+    assert len(endpoints.tokens) <= 2 * 51  # both members in each tenth of a second of five
+
+
+async def test_a_session_whose_lease_is_gone_is_over() -> None:
+    store = EtcdStore(parse_etcd_url("etcd://one"))
+    await store.close()
+    gone = stream_failure(404, "grpc_code", 5, "etcdserver: requested lease not found")
+    store._client = EtcdClient(FakeEndpoints(gone), None, "")
+    assert not await store.renew_session(SessionId(1))
 
 
 async def test_a_late_refusal_does_not_spoil_a_new_token() -> None:
@@ -125,7 +199,7 @@ async def test_a_late_refusal_does_not_spoil_a_new_token() -> None:
     [
         (failure(429, 8, "etcdserver: mvcc: database space exceeded"), StoreFull),
         (failure(400, 3, "etcdserver: request is too large"), StoreRejected),
-        (failure(403, 7, "etcdserver: permission denied"), StoreRejected),
+        (DENIED, StoreRejected),
     ],
 )
 async def test_what_no_member_will_do_is_asked_once(said: HttpReply, expected: type[Exception]) -> None:
