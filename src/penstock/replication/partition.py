@@ -134,9 +134,10 @@ class Partition:
         self.min_isr_error: ApiError | None = None
         """Reason why a produce with acks=all is rejected."""
         self.produce_waits = ProduceWaits()
-        """Until the high watermark has passed the written records."""
+        """Produce requests that wait for the high watermark to pass their records."""
         self.local_waits = self.produce_waits
-        """Until this replica has the records; the same object if this is the only replica."""
+        """Produce requests (acks=1) that wait until this leader alone has their records; the same object as
+        `produce_waits` if this is the only replica."""
         self._uncommitted: deque[tuple[Offset, int]] = deque()
         """Own ends above the high watermark, each with the bytes appended up to it."""
         self.leading: LeaderRole | None = None

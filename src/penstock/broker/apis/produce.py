@@ -39,7 +39,7 @@ from penstock.broker.data.pending_produce import (
     PendingProduce,
     ProduceLimits,
     QueuedAppends,
-    UnreplicatedAppends,
+    UnacknowledgedAppends,
     acknowledgeable_end,
     rejected_partition,
     require_success,
@@ -99,7 +99,7 @@ class Produce:
         self, request: ProduceRequest, context: RequestContext
     ) -> ProduceResponse | DeferredReply | None:
         answers: list[PartitionProduceResponse] = []
-        waiting: UnreplicatedAppends = []
+        waiting: UnacknowledgedAppends = []
         queued: QueuedAppends = []
         responses = []
         names_left, acks = RECORDS_NAMED_MAX, request.acks
@@ -143,7 +143,7 @@ class Produce:
                 timeout_ms = self._wait_ms_max if acks == ACKS_NONE else request.timeout_ms
                 wait_ms = min(timeout_ms, self._wait_ms_max)
                 pending.wait_for_appends(queued, names_left=names_left, wait_ms=wait_ms)
-            return pending.wait_for_replicas(waiting)
+            return pending.wait_for_acknowledgement(waiting)
         if acks == ACKS_NONE:
             require_success(answers)
             return None

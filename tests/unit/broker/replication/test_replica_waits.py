@@ -32,7 +32,7 @@ def answered(partition: Partition, acks: int) -> PartitionProduceResponse:
     end = produce(partition)
     answer = PartitionProduceResponse(0, 0, end - 1)
     pending = PendingProduce([], [answer], deadline=10.0, acks=acks)
-    pending.wait_for_replicas([(0, partition, Appended(partition.log.log_start_offset, end, -1))])
+    pending.wait_for_acknowledgement([(0, partition, Appended(partition.log.log_start_offset, end, -1))])
     return answer
 
 
