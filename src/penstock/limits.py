@@ -278,8 +278,9 @@ REPLICATION_FACTOR_MAX = SHORT_MAX
 METADATA_CHANGES_QUEUED_MAX = 1_000
 # Proposals that are with the store at once; a further one waits.
 METADATA_PROPOSALS_MAX = 32
-# ISR transactions that a leader has under way. Changes that arrive meanwhile are sent together.
-IN_SYNC_SENDERS_MAX = 4
+# Tasks of a broker that commit ISR proposals, with one transaction each under way. Proposals that arrive
+# meanwhile share a transaction.
+ISR_SENDERS_MAX = 4
 # Decisions of the controller before it checks the cluster again: a few transactions of etcd.
 UPKEEP_DECISIONS_MAX = 1_000
 # Conflicts after which the controller waits for the newer image and decides the rest of a transaction's

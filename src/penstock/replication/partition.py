@@ -45,8 +45,8 @@ from penstock.replication.following import Applied, FetchOutcome, FetchPosition,
 from penstock.replication.leading import (
     CommittedPartitionState,
     FollowerFetchState,
+    IsrProposal,
     LeaderRole,
-    PendingIsrChange,
 )
 from penstock.replication.produce_waits import ProduceWaits
 from penstock.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
@@ -71,7 +71,7 @@ class FollowerFetchResult(NamedTuple):
 
     diverging: EpochEndOffset | None
     """The follower's log diverges: the follower gets no records but the end offset of the common epoch."""
-    proposal: PendingIsrChange | None
+    proposal: IsrProposal | None
     """To be sent to the metadata store."""
 
 
@@ -463,12 +463,12 @@ class Partition:
         self._advance_high_watermark(self.leading.changed(state, now))
         self._check_min_isr(self.leading)
 
-    def proposal_committed(self, proposal: PendingIsrChange, version: int) -> None:
+    def proposal_committed(self, proposal: IsrProposal, version: int) -> None:
         assert self.leading is not None, "only a leader proposes"
         self._advance_high_watermark(self.leading.committed(proposal, version))
         self._check_min_isr(self.leading)
 
-    def proposal_rejected(self, proposal: PendingIsrChange) -> None:
+    def proposal_rejected(self, proposal: IsrProposal) -> None:
         assert self.leading is not None, "only a leader proposes"
         self._advance_high_watermark(self.leading.rejected(proposal))
 
@@ -484,7 +484,7 @@ class Partition:
             return
         self.min_isr_error = ApiError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{len(leading.isr)} of the at least {leading.isr_min} replicas of {self.name} are in sync",
+            f"{len(leading.isr)} of the at least {leading.min_isr} replicas of {self.name} are in sync",
         )
         self.produce_waits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 

@@ -52,7 +52,7 @@ class ProduceWait:
 
 
 class ProduceWaits:
-    """Waits of one partition for its high watermark, or for the leader's own end, in the order of their records."""
+    """Waits of one partition, for its high watermark or for the leader's own end, in the order of offsets."""
 
     __slots__ = ("queue",)
 

@@ -314,7 +314,7 @@ def test_a_setting_changed_during_a_truncation_holds_for_the_new_leader() -> Non
     followed.partitions.truncation_ended(follower)
     leader = followed.partition
     assert leader.leading is not None
-    assert leader.leading.isr_min == 2
+    assert leader.leading.min_isr == 2
     assert leader.min_isr_error is not None
     write(leader)
     assert leader.high_watermark == 0, "one replica in sync is not enough to acknowledge"

@@ -42,7 +42,7 @@ class ClusterFollowers:
         self._cluster = cluster
         self._partitions = partitions
         self._clock = clock
-        self._changes = IsrUpdates(cluster, partitions, own_epoch, tasks, log)
+        self._isr_updates = IsrUpdates(cluster, partitions, own_epoch, tasks, log)
         self.leadership_confirmed = LeadershipCheck(cluster, tasks, clock).leadership_confirmed
 
     def require_session(self, broker_id: int, broker_epoch: int) -> None:
@@ -65,7 +65,7 @@ class ClusterFollowers:
         # (committed plus proposed), so it is safe that the proposal below has an unknown outcome for a while.
         outcome = partition.follower_fetched(params, fetched, self._clock.monotonic())
         if outcome.proposal is not None:
-            self._changes.propose(partition, outcome.proposal)
+            self._isr_updates.propose(partition, outcome.proposal)
         return outcome.diverging
 
     @property
@@ -104,7 +104,7 @@ class ClusterFollowers:
                 # high watermark does not advance without it before the store has committed the smaller ISR.
                 proposal = partition.leading.propose_shrink(partition.log.log_end_offset, now, lag_ms_max)
                 if proposal is not None:
-                    self._changes.propose(partition, proposal)
+                    self._isr_updates.propose(partition, proposal)
 
 
 def require_session(image: ClusterImage, broker_id: int, broker_epoch: int) -> None:

@@ -99,7 +99,7 @@ def test_without_the_metadata_store_the_leader_alone_is_not_enough(is_store_unav
 
 
 def test_without_the_metadata_store_too_few_in_sync_replicas_reject_acks_1() -> None:
-    leader = leader_on(new_log(), isr=(LEADER,), isr_min=2)
+    leader = leader_on(new_log(), isr=(LEADER,), min_isr=2)
     reply = produce_with_acks_1(leader, is_store_unavailable=True)
     assert isinstance(reply, ProduceResponse)
     (answer,) = reply.responses[0].partition_responses
@@ -108,7 +108,7 @@ def test_without_the_metadata_store_too_few_in_sync_replicas_reject_acks_1() -> 
 
 
 def test_with_the_metadata_store_acks_1_needs_no_other_replica() -> None:
-    leader = leader_on(new_log(), isr=(LEADER,), isr_min=2)
+    leader = leader_on(new_log(), isr=(LEADER,), min_isr=2)
     assert isinstance(produce_with_acks_1(leader, is_store_unavailable=False), DeferredReply)
     assert leader.log.log_end_offset == 1
 
