@@ -22,7 +22,7 @@ from penstock.controller.balance import balancing_moves, evacuation_moves
 from penstock.controller.broker_lifecycle import drain, drain_by_operator, is_drained
 from penstock.controller.cluster_summary import ClusterSummary, broker_state, survey
 from penstock.controller.decision import Decide
-from penstock.controller.partitions import Partition
+from penstock.controller.partitions import TopicPartitionState
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.errors import ApiError, ErrorCode
 from penstock.http.errors import HttpError, json_reply
@@ -117,7 +117,7 @@ def _broker(image: ClusterImage, found: ClusterSummary, broker_id: int) -> JsonO
     }
 
 
-def _listed(partitions: list[Partition]) -> JsonObject:
+def _listed(partitions: list[TopicPartitionState]) -> JsonObject:
     """The number of partitions, and the first of them."""
     first = partitions[:HTTP_PARTITIONS_LISTED_MAX]
     return {"count": len(partitions), "partitions": [_partition(partition) for partition in first]}
@@ -133,7 +133,7 @@ def _damaged(replicas: Iterable[Replica]) -> JsonObject:
     return {"count": len(found), "partitions": found[:HTTP_PARTITIONS_LISTED_MAX]}
 
 
-def _partition(partition: Partition) -> JsonObject:
+def _partition(partition: TopicPartitionState) -> JsonObject:
     topic, state = partition
     return {
         "topic": topic.name,

@@ -245,6 +245,6 @@ class ClusterMember:
         try:
             await self._cluster.change(lambda image: drain(image, node_id))
             if not await self._until(lambda: is_drained(self._cluster.image, node_id), BROKER_DRAIN_MS_MAX):
-                self._log.warning("broker.not_drained", help="nobody else took over what it leads")
+                self._log.warning("broker.not_drained", help="no other broker took over what it leads")
         except ApiError as problem:
             self._log.warning("broker.not_drained", reason=str(problem))

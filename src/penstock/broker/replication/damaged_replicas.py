@@ -56,8 +56,8 @@ from penstock.types import TopicPartition
 
 NEVER_FETCHED: Final = -1
 LAST_COPY_HELP: Final = (
-    "no other replica that is there has all of it, so the partition is offline and its files are kept: see "
-    "'A damaged partition' in docs/operations.md"
+    "no other replica on a running broker has all of it, so the partition is offline and its files are "
+    "kept: see 'A damaged partition' in docs/operations.md"
 )
 NO_ROOM_HELP: Final = (
     "free so many bytes on that disk, or move {folder} to another one: the broker then copies the partition "

@@ -112,7 +112,9 @@ def require_session(image: ClusterImage, broker_id: int, broker_epoch: int) -> N
     if broker is None:
         raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"there is no broker {broker_id}")
     if broker.live is None or broker.live.epoch != broker_epoch:
-        raise ApiError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not there with this epoch")
+        raise ApiError(
+            ErrorCode.STALE_BROKER_EPOCH, f"broker epoch {broker_epoch} of broker {broker_id} has no session"
+        )
 
 
 def _epoch_to_join_with(image: ClusterImage, broker_id: int) -> int:
