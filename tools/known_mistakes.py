@@ -242,16 +242,16 @@ MUTANTS: Sequence[Mutant] = (
         DAMAGED,
         '''        await self._keep_doing(self._withdraw_all, self._withdrawals_due)
 
-    async def renew(self) -> None:
-        """The task that sets damaged copies aside and starts to copy them again."""
-        await self._keep_doing(self._renew_all, self._renewals_due)
+    async def replace(self) -> None:
+        """The task that replaces damaged copies."""
+        await self._keep_doing(self._replace_all, self._replacements_due)
 ''',
         """        async def both() -> list[str]:
-            return [*await self._withdraw_all(), *await self._renew_all()]
+            return [*await self._withdraw_all(), *await self._replace_all()]
 
-        await self._keep_doing(both, self._renewals_due)
+        await self._keep_doing(both, self._replacements_due)
 
-    async def renew(self) -> None:
+    async def replace(self) -> None:
         pass
 """,
         "tests/unit/broker/replication/test_damaged_replicas.py",

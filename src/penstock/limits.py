@@ -363,8 +363,8 @@ REPLICA_LAG_MS_MAX = 30 * SECOND_MS
 REPLICA_LAG_CHECK_MS = 500
 # A damaged copy is replaced at once the first time. Before each further replacement of the same partition one
 # process waits this long, and twice as long each time, up to the second limit.
-RENEWAL_PAUSE_MS = 1 * MINUTE_MS
-RENEWAL_PAUSE_MS_MAX = 1 * HOUR_MS
+REPLACEMENT_PAUSE_MS = 1 * MINUTE_MS
+REPLACEMENT_PAUSE_MS_MAX = 1 * HOUR_MS
 # Replies that a leader sends only after it confirmed its leadership: how many pending confirmations are kept
 # and for how long, and how many partitions are checked in the metadata store at a time.
 LEADERSHIP_CLAIMS_MAX = 1_000

@@ -290,12 +290,12 @@ def test_an_empty_copy_does_not_lead() -> None:
     followed.partitions.damage(followed.partition, "bit rot")
     empty = followed.partitions.release_damaged(followed.partition)
     followed.see(image(state(ME, epoch=3, isr=(ME,)), overrides=MINIMUM_OF_ONE))
-    assert not followed.partitions.begin_recopy(empty)
+    assert not followed.partitions.begin_replacement(empty)
     assert followed.partition.is_damaged
     with pytest.raises(ApiError, match="bit rot"):
         write(followed.partition)
     followed.see(image(state(OTHER, epoch=4, isr=(OTHER,)), overrides=MINIMUM_OF_ONE))
-    assert followed.partitions.begin_recopy(empty)
+    assert followed.partitions.begin_replacement(empty)
     assert (followed.partition.offline, followed.partition.following is None) == (None, False)
 
 

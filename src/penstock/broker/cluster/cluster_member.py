@@ -157,7 +157,7 @@ class ClusterMember:
         tasks.start(inventory.run(), "inventory")
         self._damaged.open()
         tasks.start(self._damaged.run(), "damaged replicas")
-        tasks.start(self._damaged.renew(), "renewals of damaged replicas")
+        tasks.start(self._damaged.replace(), "replacements of damaged replicas")
         # After the damaged replicas, whose `open` relies on no fetch of this process having been sent.
         self._fetchers.open()
 
