@@ -21,7 +21,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from penstock.controller.partitions import TopicPartitionState, every_partition
-from penstock.controller.placement import Replicas, default_replication_factor, placement_candidates
+from penstock.controller.placement import Replicas, attainable_replication_factor, placement_candidates
 from penstock.controller.reassignment import Reassignment
 from penstock.metadata.cluster_image import BrokerRegistration, ClusterImage, Topic, without
 
@@ -140,7 +140,7 @@ def evacuation_moves(image: ClusterImage, broker_id: int, moves_max: int) -> lis
 
 def replication_factor_moves(image: ClusterImage, moves_max: int) -> list[Reassignment]:
     """Moves that add replicas to internal topics created while the cluster had fewer brokers."""
-    factor = default_replication_factor(image)
+    factor = attainable_replication_factor(image)
     load: _BrokerLoads | None = None
     plan: list[Reassignment] = []
     for topic, state in every_partition(image):

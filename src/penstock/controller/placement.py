@@ -52,9 +52,9 @@ def fallback_brokers(image: ClusterImage) -> tuple[list[BrokerRegistration], lis
     return fenced, draining
 
 
-def default_replication_factor(image: ClusterImage) -> int:
-    """The replication factor of a topic whose request leaves it to the broker: three, or the number of
-    registered brokers if there are fewer.
+def attainable_replication_factor(image: ClusterImage) -> int:
+    """The replication factor of a topic if neither its request nor a setting names one: three, or the number
+    of registered brokers if there are fewer.
 
     Brokers that are down count: the topic has all its replicas when they are back.
     """

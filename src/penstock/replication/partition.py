@@ -55,8 +55,9 @@ from penstock.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicId,
 BEFORE_ACK = FlushPolicy.BEFORE_ACK
 
 
-UNCOMMITTED_MARKS_MAX: Final = 256
-"""Beyond this number of marks, bytes count as visible later than they are: a fetch then only waits longer."""
+UNCOMMITTED_ENDS_MAX: Final = 256
+"""Entries of `Partition._uncommitted`. Beyond this number the newest entry is replaced, so its bytes count as
+visible later than they are: a fetch that waits for bytes then waits longer."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
@@ -309,7 +310,7 @@ class Partition:
 
     def _note_uncommitted(self, end: Offset, own_bytes: int) -> None:
         uncommitted = self._uncommitted
-        if uncommitted and (uncommitted[-1][0] == end or len(uncommitted) >= UNCOMMITTED_MARKS_MAX):
+        if uncommitted and (uncommitted[-1][0] == end or len(uncommitted) >= UNCOMMITTED_ENDS_MAX):
             uncommitted.pop()
         if end > self.high_watermark:
             uncommitted.append((end, own_bytes))

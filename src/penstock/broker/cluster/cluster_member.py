@@ -25,8 +25,8 @@ from penstock.broker.cluster.failure_detector import FailureDetector
 from penstock.broker.cluster.membership import ClusterMembership, registration
 from penstock.broker.cluster.peer_lease_check import PeerLeaseCheck
 from penstock.broker.cluster.store_identity import require_same_history, store_progress_of
+from penstock.broker.replication.cluster_followers import ClusterFollowers
 from penstock.broker.replication.damaged_replicas import DamagedReplicas
-from penstock.broker.replication.follower_fetches import ClusterFollowers
 from penstock.broker.replication.replica_fetchers import InterBrokerLink, ReplicaFetchers
 from penstock.broker.storage.partition_inventory import InventoryKeeper
 from penstock.broker.task_failures import report_failure

@@ -122,7 +122,7 @@ class ReplicaFetchers:
             return
         if known is not None:
             del self._followed[replica]
-            self._fetchers[_FetcherKey(known.id, replica in self._idle)].leave(replica)
+            self._fetchers[_FetcherKey(known.id, replica in self._idle)].unfollow(replica)
             self._idle.discard(replica)
         if leader is not None:
             self._followed[replica] = leader
@@ -132,7 +132,7 @@ class ReplicaFetchers:
     def move(self, replica: Replica, *, to_idle: bool) -> None:
         """Move a replica to the other session of its leader."""
         leader_id = self._followed[replica].id
-        self._fetcher(_FetcherKey(leader_id, not to_idle)).leave(replica)
+        self._fetcher(_FetcherKey(leader_id, not to_idle)).unfollow(replica)
         (self._idle.add if to_idle else self._idle.discard)(replica)
         self._fetcher(_FetcherKey(leader_id, to_idle)).follow(replica)
 
@@ -217,8 +217,8 @@ class _LeaderFetcher:
             self._interrupted_at, self._is_interrupted = now, True
             self._client.close()
 
-    def leave(self, replica: Replica) -> None:
-        self._plan.leave(replica)
+    def unfollow(self, replica: Replica) -> None:
+        self._plan.unfollow(replica)
         self._activity.end(replica)
 
     def wake(self) -> None:
