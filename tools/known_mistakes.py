@@ -79,10 +79,10 @@ MUTANTS: Sequence[Mutant] = (
     # A broker joins; the request that says so comes late, after the leader has given it up and gone on
     # without him. Only an ambush makes that likely.
     Mutant(
-        "unknown_outcome_counts_as_refused",
+        "unknown_outcome_counts_as_rejected",
         "broker/replication/isr_updates.py",
-        'self._log.warning("isr.unknown", partition=change.partition.name, reason=str(problem))',
-        "self._refused(change)",
+        'self._log.warning("isr.unknown", partition=queued.partition.name, reason=str(problem))',
+        "self._rejected(queued)",
     ),
     Mutant(
         "isr_change_ignores_config_revision",

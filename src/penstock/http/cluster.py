@@ -28,7 +28,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.http.errors import HttpError, json_reply
 from penstock.limits import BALANCE_MOVES_MAX, HTTP_PARTITIONS_LISTED_MAX, INT_MAX, PARTITION_CHANGES_AT_ONCE
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage
-from penstock.replication.partition import Partition as Replica
+from penstock.replication.partition import Partition
 
 JsonObject = dict[str, Any]
 T = TypeVar("T")
@@ -41,7 +41,7 @@ _STATUS = {
 
 
 class ClusterPages:
-    def __init__(self, cluster: MetadataService, replicas: Iterable[Replica]) -> None:
+    def __init__(self, cluster: MetadataService, replicas: Iterable[Partition]) -> None:
         """`replicas`: iterates over the partitions that this broker has at that moment."""
         self._cluster = cluster
         self._replicas = replicas
@@ -123,7 +123,7 @@ def _listed(partitions: list[TopicPartitionState]) -> JsonObject:
     return {"count": len(partitions), "partitions": [_partition(partition) for partition in first]}
 
 
-def _damaged(replicas: Iterable[Replica]) -> JsonObject:
+def _damaged(replicas: Iterable[Partition]) -> JsonObject:
     """Damaged partitions on this broker. No other broker can list them: the cluster only records the ISR."""
     found = [
         {"topic": each.name.topic, "partition": each.name.partition, "reason": str(each.offline)}
