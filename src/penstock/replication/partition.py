@@ -437,7 +437,7 @@ class Partition:
             detail = f"broker {fetched.broker_id} has no replica of {self.name}"
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
         if params.current_leader_epoch < 0:
-            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, "a follower says under which epoch it fetches")
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, "a follower's fetch must name its leader epoch")
         self.check_epoch(params.current_leader_epoch)
         diverging = self.diverging(params)
         if diverging is not None:
@@ -460,7 +460,7 @@ class Partition:
 
     def committed_state_changed(self, state: CommittedPartitionState, now: float) -> None:
         """Apply a newer state from the metadata store, under the same leader."""
-        assert self.leading is not None, "only a leader is told"
+        assert self.leading is not None, "only a leader counts the ISR"
         self._advance_high_watermark(self.leading.changed(state, now))
         self._check_min_isr(self.leading)
 
