@@ -167,7 +167,7 @@ class ModelCluster(StoredCluster):
             else PendingDecision(decision, self.image.revision, bumps_leader_epoch=True)
         )
 
-    def begin_anew(self, process: Process, name: Name) -> None:
+    def replace_damaged(self, process: Process, name: Name) -> None:
         if name not in process.damaged or not process.is_running:
             return
         state, fetched_epoch = self.state(*name), process.damaged[name]

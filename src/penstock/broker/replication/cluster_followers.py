@@ -1,8 +1,8 @@
 """The leader's side of replication: follower fetches, and followers that lag.
 
 The partition records each follower fetch (replication/leading.py). When a fetch is a reason to change the
-ISR, or a follower has lagged for too long, this module proposes the change to the metadata store
-(`isr_updates.py`). The proposal does not delay other work of this broker.
+ISR, or a follower has lagged for too long, the leader makes a proposal, and this module passes it on to
+`isr_updates.py`, which commits it. That does not delay other work of this broker.
 
 Rule 1: a broker that is draining, or is not admitted, is never proposed for an ISR.
 Rule 2: a fetch counts only if the fetching process holds the broker's session, as the image shows it. A
