@@ -79,10 +79,10 @@ MUTANTS: Sequence[Mutant] = (
     # A broker joins; the request that says so comes late, after the leader has given it up and gone on
     # without him. Only an ambush makes that likely.
     Mutant(
-        "unknown_outcome_counts_as_refused",
+        "unknown_outcome_counts_as_rejected",
         "broker/replication/isr_updates.py",
-        'self._log.warning("isr.unknown", partition=change.partition.name, reason=str(problem))',
-        "self._refused(change)",
+        'self._log.warning("isr.unknown", partition=queued.partition.name, reason=str(problem))',
+        "self._rejected(queued)",
     ),
     Mutant(
         "isr_change_ignores_config_revision",
@@ -242,16 +242,16 @@ MUTANTS: Sequence[Mutant] = (
         DAMAGED,
         '''        await self._keep_doing(self._withdraw_all, self._withdrawals_due)
 
-    async def renew(self) -> None:
-        """The task that sets damaged copies aside and starts to copy them again."""
-        await self._keep_doing(self._renew_all, self._renewals_due)
+    async def replace(self) -> None:
+        """The task that replaces damaged copies."""
+        await self._keep_doing(self._replace_all, self._replacements_due)
 ''',
         """        async def both() -> list[str]:
-            return [*await self._withdraw_all(), *await self._renew_all()]
+            return [*await self._withdraw_all(), *await self._replace_all()]
 
-        await self._keep_doing(both, self._renewals_due)
+        await self._keep_doing(both, self._replacements_due)
 
-    async def renew(self) -> None:
+    async def replace(self) -> None:
         pass
 """,
         "tests/unit/broker/replication/test_damaged_replicas.py",

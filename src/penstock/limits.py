@@ -165,9 +165,9 @@ REJECTIONS_PER_SECOND = 2000
 # Memory of all unfinished requests. Half of it is for frames beyond FRAME_FIRST_BYTES, so that large requests
 # never block small ones.
 REQUEST_BYTES_IN_FLIGHT_MAX = 256 * MIB
-# Memory of decoded requests that wait for their reply, and how much one counts as: a fixed amount, and an
-# amount for each of its bytes (the largest that decoding can expand them to), or for each partition where
-# only partitions wait.
+# Memory of decoded requests that wait for their reply, and the cost of one: a fixed amount, and an amount for
+# each of its bytes (the largest that decoding can expand them to), or for each partition where only
+# partitions wait.
 DECODED_BYTES_MAX = 256 * MIB
 DECODED_REQUEST_BYTES = 2 * KIB
 DECODED_BYTES_PER_BYTE = 48
@@ -225,7 +225,7 @@ RECORDS_CHECKED_MAX = 50_000
 # about half a millisecond.
 INSPECTED_RECORDS_ON_LOOP_MAX = 200
 INSPECTED_BYTES_ON_LOOP_MAX = 16 * KIB
-# Batches that wait for validation, of all partitions, and how much one counts as beside its own bytes; their
+# Batches that wait for validation, of all partitions, and the cost of one beside its own bytes; their
 # requests are no longer held.
 INSPECTED_BYTES_WAITING_MAX = 64 * MIB
 INSPECTION_BYTES = 2 * KIB
@@ -259,7 +259,7 @@ FETCH_SESSION_PARTITIONS_MAX = 200_000
 # for one connection; about 650 bytes each, with its pre-encoded empty reply.
 FETCH_REPEATS_PARTITIONS_MAX = 100_000
 FETCH_REPEATS_PER_CONNECTION_MAX = 20_000
-# How many partitions a topic counts as in that cache, beside its own.
+# Cost of a topic in that cache, as a number of partitions, beside its own partitions.
 FETCH_REPEATS_TOPIC_PARTITIONS = 4
 # A smaller fetch is decoded as fast as it is looked up.
 FETCH_REPEATS_PARTITIONS_MIN = 16
@@ -278,8 +278,9 @@ REPLICATION_FACTOR_MAX = SHORT_MAX
 METADATA_CHANGES_QUEUED_MAX = 1_000
 # Proposals that are with the store at once; a further one waits.
 METADATA_PROPOSALS_MAX = 32
-# ISR transactions that a leader has under way. Changes that arrive meanwhile are sent together.
-IN_SYNC_SENDERS_MAX = 4
+# Tasks of a broker that commit ISR proposals, with one transaction each under way. Proposals that arrive
+# meanwhile share a transaction.
+ISR_SENDERS_MAX = 4
 # Decisions of the controller before it checks the cluster again: a few transactions of etcd.
 UPKEEP_DECISIONS_MAX = 1_000
 # Conflicts after which the controller waits for the newer image and decides the rest of a transaction's
@@ -362,8 +363,8 @@ REPLICA_LAG_MS_MAX = 30 * SECOND_MS
 REPLICA_LAG_CHECK_MS = 500
 # A damaged copy is replaced at once the first time. Before each further replacement of the same partition one
 # process waits this long, and twice as long each time, up to the second limit.
-RENEWAL_PAUSE_MS = 1 * MINUTE_MS
-RENEWAL_PAUSE_MS_MAX = 1 * HOUR_MS
+REPLACEMENT_PAUSE_MS = 1 * MINUTE_MS
+REPLACEMENT_PAUSE_MS_MAX = 1 * HOUR_MS
 # Replies that a leader sends only after it confirmed its leadership: how many pending confirmations are kept
 # and for how long, and how many partitions are checked in the metadata store at a time.
 LEADERSHIP_CLAIMS_MAX = 1_000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penstock.errors import CorruptData
 from penstock.protocol.batches import (
     HEADER_BYTES,
-    check_crc,
+    crc_matches,
     parse_header,
     seal_in_place,
     split_batches,
@@ -112,7 +112,7 @@ def test_a_flipped_bit_never_passes_the_checksum(seed: bytes, at: int, bit: int)
     batch = bytearray(seed)
     batch[17 + (at - 17) % (len(batch) - 17)] ^= 1 << bit
 
-    assert not check_crc(batch, parse_header(batch))
+    assert not crc_matches(batch, parse_header(batch))
 
 
 @settings(max_examples=EXAMPLES)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.protocol.batches import check_crc, split_batches
+from penstock.protocol.batches import crc_matches, split_batches
 from penstock.protocol.records import iterate
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.raw_client import RawClient, batch_of, connected, records_of
@@ -109,7 +109,7 @@ def verify_logs(data_dir: Path) -> int:
         walk = split_batches(data)
         for at, header in walk:
             assert header.base_offset == expected, f"{path.name} at {at}"
-            assert check_crc(data, header, at), f"{path.name} at {at}"
+            assert crc_matches(data, header, at), f"{path.name} at {at}"
             expected = header.next_offset
             count += 1
         assert walk.position == len(data), f"{path.name} goes on after its last batch"

@@ -71,7 +71,7 @@ def end_of_batch(log: Path, *, behind: int) -> int:
 def until_copied_anew(cluster: ClusterProcesses, node_id: int, topic: str) -> None:
     """In sync again, with a sound copy, and without a restart. The damaged copy is kept for people."""
     broker = cluster.brokers[node_id]
-    eventually(lambda: f"partition.begins_anew partition={topic}-0" in broker.stderr, seconds_max=20)
+    eventually(lambda: f"partition.replacement_begins partition={topic}-0" in broker.stderr, seconds_max=20)
     cluster.until_in_sync(topic, EVERYBODY)
     sound = next(each for each in EVERYBODY if each != node_id)
     assert cluster.log_of(node_id, topic) == cluster.log_of(sound, topic)

@@ -24,8 +24,8 @@ from penstock.replication.leading import (
     NO_BROKER_EPOCH,
     CommittedPartitionState,
     FollowerFetchState,
+    IsrProposal,
     LeaderRole,
-    PendingIsrChange,
 )
 from penstock.replication.partition import Partition, log_settings
 from penstock.replication.produce_waits import ProduceWait
@@ -54,8 +54,8 @@ class State(NamedTuple):
 class ControllerModel:
     """Keeps the rules of the controller, one change at a time."""
 
-    def __init__(self, replicas: tuple[int, ...], isr_min: int) -> None:
-        self.isr_min = isr_min
+    def __init__(self, replicas: tuple[int, ...], min_isr: int) -> None:
+        self.min_isr = min_isr
         self.epochs = dict.fromkeys(replicas, 0)
         first = State(replicas[0], 0, replicas, (), 0, replicas, tuple(self.epochs.items()))
         self.history = [first]
@@ -71,7 +71,7 @@ class ControllerModel:
         is_same = after._replace(live=()) == before._replace(live=())
         self.history.append(after if is_same else after._replace(version=before.version + 1))
 
-    def propose(self, broker: int, epoch: int, proposal: PendingIsrChange) -> bool:
+    def propose(self, broker: int, epoch: int, proposal: IsrProposal) -> bool:
         live, state = dict(self.state.live), self.state
         is_current = proposal.version == state.version and live.get(broker) == epoch
         if not is_current or any(live.get(added) != e for added, e in proposal.added.items()):
@@ -82,7 +82,7 @@ class ControllerModel:
     def _change_isr(self, isr: tuple[int, ...]) -> None:
         state = self.state
         elr: tuple[int, ...] = ()
-        if len(isr) < self.isr_min:
+        if len(isr) < self.min_isr:
             elr = tuple(b for b in state.replicas if b not in isr and b in (*state.elr, *state.isr))
         self._write(isr=isr, elr=elr)
 
@@ -153,7 +153,7 @@ class Node:
         self.log = self._open_log()
         self.partition: Partition = self._new_partition(cluster.oracle.state, Offset(0))
         self.flushes: list[Flush] = []
-        self.conflict: tuple[PendingIsrChange, int] | None = None
+        self.conflict: tuple[IsrProposal, int] | None = None
         self.pending_truncation: Truncation | FullTruncation | None = None
 
     # Life
@@ -273,7 +273,7 @@ class Node:
         data = found.run().found if isinstance(found, ColdRead) else found
         return PartitionData(0, 0, high, high, start, records=bytes(data.data))
 
-    def propose(self, proposal: PendingIsrChange) -> None:
+    def propose(self, proposal: IsrProposal) -> None:
         epoch, incarnation, oracle = self.epoch, self.incarnation, self.cluster.oracle
 
         def deliver() -> None:
@@ -283,7 +283,7 @@ class Node:
 
         self.cluster.send(Message(NOBODY, -1, deliver))
 
-    def _proposed(self, proposal: PendingIsrChange, is_done: bool, at: int) -> None:
+    def _proposed(self, proposal: IsrProposal, is_done: bool, at: int) -> None:
         if self.leading is None or self.leading.proposal is not proposal:
             return
         if is_done:
@@ -376,11 +376,11 @@ class Node:
 
 
 class Cluster:
-    def __init__(self, seed: int, isr_min: int = 2) -> None:
+    def __init__(self, seed: int, min_isr: int = 2) -> None:
         self.random = Random(seed)
         self.now = 0.0
         self.values = 0
-        self.oracle = ControllerModel((0, 1, 2), isr_min)
+        self.oracle = ControllerModel((0, 1, 2), min_isr)
         self.nodes: list[Node] = []
         self.nodes += [Node(broker, self) for broker in range(3)]
         self.network: list[Message] = []
@@ -396,7 +396,7 @@ class Cluster:
 
     def in_sync(self, state: State) -> CommittedPartitionState:
         return CommittedPartitionState(
-            state.replicas, state.isr, state.version, self.oracle.isr_min, state.elr
+            state.replicas, state.isr, state.version, self.oracle.min_isr, state.elr
         )
 
     def send(self, message: Message) -> None:
@@ -592,7 +592,7 @@ def batches_of(log: PartitionLog, start: Offset, end: Offset) -> list[tuple[int,
 
 
 def run(seed: int, steps: int) -> Cluster:
-    cluster = Cluster(seed, isr_min=1 + seed % 2)
+    cluster = Cluster(seed, min_isr=1 + seed % 2)
     for _ in range(steps):
         cluster.step()
     cluster.heal()

@@ -174,10 +174,10 @@ def settle(cluster: Cluster, node: Node, *, store_is_away: bool = False) -> None
 
 
 def test_a_follower_of_an_earlier_epoch_is_not_counted() -> None:
-    kip_320(Cluster(0, isr_min=2))
+    kip_320(Cluster(0, min_isr=2))
 
 
 def test_without_the_check_of_epochs_that_loses_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Partition, "check_epoch", lambda self, epoch: None)
     with pytest.raises(AssertionError, match="may lead and has"):
-        kip_320(Cluster(0, isr_min=2))
+        kip_320(Cluster(0, min_isr=2))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from penstock.errors import CorruptData
-from penstock.protocol.batches import HEADER_BYTES, check_crc, split_batches
+from penstock.protocol.batches import HEADER_BYTES, crc_matches, split_batches
 from penstock.protocol.schema import Blob, Nested, fields_of
 from penstock.types import Buffer
 from tools.differential.compare import Plain
@@ -136,7 +136,7 @@ def _records(value: Buffer | None) -> Plain:
     try:
         for position, header in walk:
             is_append_time = header.attributes & _LOG_APPEND_TIME_BIT
-            fields: dict[str, Plain] = {**header._asdict(), "crc": check_crc(value, header, position)}
+            fields: dict[str, Plain] = {**header._asdict(), "crc": crc_matches(value, header, position)}
             fields["max_timestamp"] = _time(header.max_timestamp) if is_append_time else header.max_timestamp
             fields["payload"] = bytes(value[position + HEADER_BYTES : walk.position]).hex()
             batches.append(fields)

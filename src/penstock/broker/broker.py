@@ -74,7 +74,7 @@ from penstock.log.data_directory import (
     new_id,
     open_directory,
     reject_foreign_folder,
-    reject_other_metadata_store,
+    reject_other_store_kind,
 )
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.embedded_store import EmbeddedStore
@@ -230,7 +230,7 @@ class _Start:
         # The lock comes before any file is opened: two processes would corrupt each other's data directory.
         lock = self._environment.lock_folder(path)
         self._stack.callback(lock.release)
-        reject_other_metadata_store(disk, path, alone=shared is None)
+        reject_other_store_kind(disk, path, is_standalone=shared is None)
         directory = open_directory(
             disk,
             path,
@@ -423,11 +423,11 @@ class _Start:
 
     def _run_background_tasks(self, tls: dict[str, TlsListener]) -> None:
         broker, storage, limits = self._broker, self._storage, self._limits
-        means = CompactionDependencies(
+        dependencies = CompactionDependencies(
             self._directory, self._storage_worker, self._environment.clock, self._log
         )
         broker.compaction = Compaction(
-            storage, lambda: self._cluster.config.cleaner, self._environment.new_cleaner(), means
+            storage, lambda: self._cluster.config.cleaner, self._environment.new_cleaner(), dependencies
         )
         self._cluster.subscribe(broker.compaction.follow)
         self._stack.push_async_callback(broker.compaction.cleaner.shut_down)

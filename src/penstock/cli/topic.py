@@ -304,7 +304,7 @@ def alter(
     ] = None,
 ) -> None:
     from penstock.cli.topic_metadata import find_topic
-    from penstock.cli.topic_requests import add_partitions, alter_topic, topic_settings
+    from penstock.cli.topic_requests import add_partitions, alter_topic_configs, topic_settings
 
     changes: dict[str, str | None] = {**parse_settings(set_ or (), "--set")}
     for key in unset or ():
@@ -322,7 +322,7 @@ def alter(
     # Both changes are validated before either is applied, so that a rejection leaves the topic unchanged.
     for validate_only in (True, False):
         if changes:
-            alter_topic(broker, name, changes, validate_only=validate_only)
+            alter_topic_configs(broker, name, changes, validate_only=validate_only)
         if partitions is not None:
             add_partitions(broker, name, partitions, validate_only=validate_only)
     for key in missing:

@@ -93,7 +93,7 @@ def add_partitions(broker: BrokerConnector, name: str, partitions: int, *, valid
     _change(broker, CREATE_PARTITIONS, request, lambda reply: reply.results, f"topic {name} was not changed")
 
 
-def alter_topic(
+def alter_topic_configs(
     broker: BrokerConnector, name: str, changes: Mapping[str, str | None], *, validate_only: bool
 ) -> None:
     """Change topic configs; a value of None removes the topic's override."""

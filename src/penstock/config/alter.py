@@ -49,7 +49,7 @@ class Alteration(NamedTuple):
     """The operation as received: the number may be invalid."""
 
 
-def alter_topic(
+def alter_topic_overrides(
     current: Mapping[str, str], alterations: Sequence[Alteration], broker: BrokerConfig
 ) -> dict[str, str]:
     """The new overrides of a topic."""
@@ -68,7 +68,7 @@ def alter_topic(
     return updated
 
 
-def alter_broker(
+def alter_broker_overrides(
     current: Mapping[str, str],
     alterations: Sequence[Alteration],
     broker: BrokerConfig,
@@ -98,7 +98,7 @@ def alter_broker(
     return updated
 
 
-def alter_group(
+def alter_group_overrides(
     current: Mapping[str, str], alterations: Sequence[Alteration], broker: BrokerConfig
 ) -> dict[str, str]:
     """The new settings of a group."""

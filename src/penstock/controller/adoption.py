@@ -43,15 +43,15 @@ def shared_facts(
 
 def import_transactions(facts: dict[str, bytes], cluster_id: str, changes_max: int) -> Iterator[Decision]:
     """The transactions that fill an empty store, in their order. The last one makes all entries count."""
-    nobody_came = Compare(CLUSTER_ID_KEY, ABSENT)
+    is_unclaimed = Compare(CLUSTER_ID_KEY, ABSENT)
     # Sorted by key, the partitions come before their topics. So an image never shows a topic without its
     # partitions.
     puts = [Put(key, value) for key, value in sorted(facts.items())]
     for some in chunks(puts, changes_max - 1):
         # Every key must be absent: a second adoption that runs at the same time gets a conflict and
         # overwrites nothing.
-        yield Decision((nobody_came, *(Compare(put.key, ABSENT) for put in some)), tuple(some))
-    yield Decision((nobody_came,), (Put(CLUSTER_ID_KEY, cluster_id.encode()),))
+        yield Decision((is_unclaimed, *(Compare(put.key, ABSENT) for put in some)), tuple(some))
+    yield Decision((is_unclaimed,), (Put(CLUSTER_ID_KEY, cluster_id.encode()),))
 
 
 def cleanup_transaction(found: Snapshot, member: DirectoryIdentity) -> Decision | None:

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from zlib import crc32
 
-from penstock.controller.partitions import Partition, every_partition
-from penstock.controller.placement import Replicas, default_replication_factor, placement_candidates
+from penstock.controller.partitions import TopicPartitionState, every_partition
+from penstock.controller.placement import Replicas, attainable_replication_factor, placement_candidates
 from penstock.controller.reassignment import Reassignment
 from penstock.metadata.cluster_image import BrokerRegistration, ClusterImage, Topic, without
 
@@ -50,19 +50,19 @@ class _BrokerLoads:
     """The replicas held, and the preferred leaders, of each broker that may be given replicas."""
 
     def __init__(self, image: ClusterImage) -> None:
-        self._nobody = {broker.id: 0 for broker in placement_candidates(image)}
-        self.held = self._nobody.copy()
-        self.led = self._nobody.copy()
+        self._zero_counts = {broker.id: 0 for broker in placement_candidates(image)}
+        self.held = self._zero_counts.copy()
+        self.led = self._zero_counts.copy()
         self._of_topics: dict[str, ReplicaCounts] = {}
         self._racks = _racks(image.brokers.values())
         for topic, state in every_partition(image):
             self.count(topic, state.target, 1)
 
     def of_topic(self, topic: Topic) -> ReplicaCounts:
-        return self._of_topics.setdefault(topic.name, self._nobody.copy())
+        return self._of_topics.setdefault(topic.name, self._zero_counts.copy())
 
     def exclude(self, node: int) -> None:
-        for counts in (self._nobody, self.held, self.led, *self._of_topics.values()):
+        for counts in (self._zero_counts, self.held, self.led, *self._of_topics.values()):
             counts.pop(node, None)
 
     def count(self, topic: Topic, replicas: Replicas, by: int) -> None:
@@ -140,7 +140,7 @@ def evacuation_moves(image: ClusterImage, broker_id: int, moves_max: int) -> lis
 
 def replication_factor_moves(image: ClusterImage, moves_max: int) -> list[Reassignment]:
     """Moves that add replicas to internal topics created while the cluster had fewer brokers."""
-    factor = default_replication_factor(image)
+    factor = attainable_replication_factor(image)
     load: _BrokerLoads | None = None
     plan: list[Reassignment] = []
     for topic, state in every_partition(image):
@@ -219,7 +219,7 @@ def _replaced(
     return Reassignment(topic.name, index, target)
 
 
-def _interleaved_partitions(image: ClusterImage) -> Iterable[Partition]:
+def _interleaved_partitions(image: ClusterImage) -> Iterable[TopicPartitionState]:
     """Every partition that is not being reassigned, in an order where neighbours are seldom of one topic."""
     found = ((topic, state) for topic, state in every_partition(image) if not state.is_reassigning)
     # A checksum instead of a random order: the same image must give the same plan.

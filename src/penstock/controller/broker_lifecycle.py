@@ -33,7 +33,7 @@ from msgspec.structs import replace
 
 from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_term
 from penstock.controller.elections import repaired
-from penstock.controller.partitions import Partition, change_partition, every_partition, with_isr
+from penstock.controller.partitions import TopicPartitionState, change_partition, every_partition, with_isr
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, Put, SessionId
 from penstock.limits import BROKERS_MAX
@@ -91,8 +91,8 @@ def register(
             return NOTHING_TO_DO
         if not is_first or not request.lock or live.lock != request.lock:
             detail = (
-                f"Broker {request.broker_id} is there already: "
-                "another process has this id, or had it just now."
+                f"Broker {request.broker_id} has a session already: "
+                "another process has this id, or had it a moment ago."
             )
             raise ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, detail)
     _require_level(image, request)
@@ -166,7 +166,7 @@ def awaits_admission(broker: BrokerRegistration) -> bool:
 
 
 def prepare_admission(
-    image: ClusterImage, broker: BrokerRegistration, partition: Partition
+    image: ClusterImage, broker: BrokerRegistration, partition: TopicPartitionState
 ) -> Decision | None:
     """Correct a partition whose state relies on records that a returning broker may lack; None: it is
     correct.
@@ -228,7 +228,9 @@ def drain(image: ClusterImage, broker_id: int, *, is_draining: bool = True) -> D
     if broker.is_draining == is_draining:
         return NOTHING_TO_DO
     if not broker.is_alive:
-        detail = f"Broker {broker_id} is not there: it leads nothing that could be taken."
+        detail = (
+            f"Broker {broker_id} has no session, so it leads nothing that another broker could take over."
+        )
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
     drained = replace(broker, is_draining=is_draining)
     # The session is compared: a drain decided for one process must not apply to its successor.
@@ -241,7 +243,7 @@ def drain_by_operator(image: ClusterImage, broker_id: int) -> Decision:
     """
     others = [node for node in image.admitted if node != broker_id and not image.brokers[node].is_draining]
     if not others and not _registered(image, broker_id).is_draining:
-        detail = f"Broker {broker_id} cannot be drained: no other broker is there to take over."
+        detail = f"Broker {broker_id} cannot be drained: no other broker could take over."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
     return drain(image, broker_id)
 
@@ -282,7 +284,7 @@ def unregister(image: ClusterImage, broker_id: int) -> Decision:
     """Remove a broker from the cluster. Compares its registration, that it has no session, and the term."""
     broker = _registered(image, broker_id)
     if broker.is_alive:
-        detail = f"Broker {broker_id} is there. Stop it first."
+        detail = f"Broker {broker_id} is running. Stop it first."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
     held = sum(broker_id in state.replicas for _, state in every_partition(image))
     if held:

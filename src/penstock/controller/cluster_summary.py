@@ -11,7 +11,7 @@ Rule 2: a topic is at risk if the loss of one disk may lose acknowledged records
 
 from typing import NamedTuple
 
-from penstock.controller.partitions import Partition, every_partition
+from penstock.controller.partitions import TopicPartitionState, every_partition
 from penstock.metadata.cluster_image import (
     NO_NODE,
     BrokerRegistration,
@@ -36,10 +36,10 @@ class TopicAtRisk(NamedTuple):
 class ClusterSummary(NamedTuple):
     loads: dict[int, BrokerLoad]
     """Load of every broker that is registered or holds a replica."""
-    offline: list[Partition]
-    under_replicated: list[Partition]
-    unbalanced: list[Partition]
-    reassigning: list[Partition]
+    offline: list[TopicPartitionState]
+    under_replicated: list[TopicPartitionState]
+    unbalanced: list[TopicPartitionState]
+    reassigning: list[TopicPartitionState]
     at_risk: list[TopicAtRisk]
 
 

@@ -22,7 +22,7 @@ from enum import IntEnum
 import msgspec
 
 from penstock.controller.decision import Decision, compare_sessions, compare_term
-from penstock.controller.partitions import Partition, change_partition, existing_partition, with_isr
+from penstock.controller.partitions import TopicPartitionState, change_partition, existing_partition, with_isr
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage, PartitionState, Topic, without
 from penstock.metadata.durability import allows_unclean_election, eligible_leaders, has_acknowledged_records
@@ -53,7 +53,7 @@ def repaired(image: ClusterImage, topic: Topic, state: PartitionState) -> Partit
     )
 
 
-def repair_leadership(image: ClusterImage, partition: Partition) -> Decision | None:
+def repair_leadership(image: ClusterImage, partition: TopicPartitionState) -> Decision | None:
     """Elect a leader and shrink the ISR as needed; None: nothing is to be done, or nothing can be done."""
     topic, state = partition
     if has_live_leader_and_isr(image, state):
@@ -79,7 +79,7 @@ def elect(image: ClusterImage, name: str, index: int, election: ElectionType) ->
     return change_partition(image, topic, state, draft, *compare_term(image))
 
 
-def elect_preferred_leader(image: ClusterImage, partition: Partition) -> Decision | None:
+def elect_preferred_leader(image: ClusterImage, partition: TopicPartitionState) -> Decision | None:
     """Return leadership to the preferred leader; None: it leads already, or cannot lead."""
     topic, state = partition
     preferred = state.replicas[0]
@@ -88,7 +88,7 @@ def elect_preferred_leader(image: ClusterImage, partition: Partition) -> Decisio
     return change_partition(image, topic, state, _with_leader(state, preferred), *compare_term(image))
 
 
-def replace_draining_leader(image: ClusterImage, partition: Partition) -> Decision | None:
+def replace_draining_leader(image: ClusterImage, partition: TopicPartitionState) -> Decision | None:
     """Elect another leader in place of a draining one; None: the leader is not draining, or no other can
     lead.
     """
@@ -109,7 +109,7 @@ def replace_draining_leader(image: ClusterImage, partition: Partition) -> Decisi
 
 
 def withdraw(
-    image: ClusterImage, partition: Partition, broker_id: int, *, fetched_epoch: int
+    image: ClusterImage, partition: TopicPartitionState, broker_id: int, *, fetched_epoch: int
 ) -> Decision | None:
     """Remove a replica whose copy is damaged from the ISR, and elect another leader if it leads.
 
@@ -124,18 +124,18 @@ def withdraw(
     new leader epoch, in which such a fetch is rejected.
     """
     topic, state = partition
-    able = image.admitted - {broker_id}
+    other_admitted = image.admitted - {broker_id}
     if broker_id not in image.admitted:
         return None  # the controller first corrects what relies on this copy, then admits the broker again
     if state.leader == broker_id:
-        others = [node for node in state.isr if node in able]
+        others = [node for node in state.isr if node in other_admitted]
         if not others:
-            may_lead = [node for node in eligible_leaders(image, topic, state) if node in able]
+            may_lead = [node for node in eligible_leaders(image, topic, state) if node in other_admitted]
             if not may_lead:
                 return None
             others = [_first_in_assignment(image, state, may_lead)]
         draft = _with_leader(state, _first_in_assignment(image, state, others))
-    elif state.leader in able:
+    elif state.leader in other_admitted:
         others = list(without(state.isr, (broker_id,)))
         draft = state
     else:
@@ -172,7 +172,7 @@ def _preferred(image: ClusterImage, name: str, state: PartitionState) -> Partiti
         detail = f"Broker {preferred} leads partition {state.index} of topic {name} already."
         raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, detail)
     if preferred not in state.isr or not _may_lead(image, preferred):
-        detail = f"Broker {preferred} is not in sync, or not there, or being drained."
+        detail = f"Broker {preferred} is not in sync, is fenced, or is being drained."
         raise ApiError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, detail)
     return _with_leader(state, preferred)
 
@@ -185,11 +185,11 @@ def _unclean_election(image: ClusterImage, topic: Topic, state: PartitionState) 
     clean = repaired(image, topic, state)
     if clean.leader != NO_NODE:
         return clean
-    there = [node for node in state.replicas if node in image.admitted]
-    if not there:
-        detail = f"None of brokers {list(state.replicas)} is there to lead."
+    admitted = [node for node in state.replicas if node in image.admitted]
+    if not admitted:
+        detail = f"All of brokers {list(state.replicas)} are fenced, so none can lead."
         raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, detail)
-    return _with_unclean_leader(image, state, there)
+    return _with_unclean_leader(image, state, admitted)
 
 
 def _elect_outside_isr(image: ClusterImage, topic: Topic, state: PartitionState) -> PartitionState:
@@ -198,9 +198,9 @@ def _elect_outside_isr(image: ClusterImage, topic: Topic, state: PartitionState)
     if may_lead:
         leader = _first_in_assignment(image, state, may_lead)
         return _with_leader(_with_shrunk_isr(image, topic, state, [leader]), leader)
-    there = [node for node in state.replicas if node in image.admitted]
-    if there and allows_unclean_election(image, topic) and not _has_returning_leader(image, topic, state):
-        return _with_unclean_leader(image, state, there)
+    admitted = [node for node in state.replicas if node in image.admitted]
+    if admitted and allows_unclean_election(image, topic) and not _has_returning_leader(image, topic, state):
+        return _with_unclean_leader(image, state, admitted)
     # The ISR stays as it is: its members are the only brokers known to have the committed records.
     return _with_leader(state, NO_NODE)
 
@@ -212,10 +212,10 @@ def _with_shrunk_isr(
     return with_isr(image, topic, state, isr, ineligible=ineligible)
 
 
-def _with_unclean_leader(image: ClusterImage, state: PartitionState, there: list[int]) -> PartitionState:
+def _with_unclean_leader(image: ClusterImage, state: PartitionState, admitted: list[int]) -> PartitionState:
     """Elect a leader that may lack acknowledged records, preferably one last known to have them all."""
-    known = [node for node in there if node in state.last_known_elr]
-    leader = _first_in_assignment(image, state, known or there)
+    known = [node for node in admitted if node in state.last_known_elr]
+    leader = _first_in_assignment(image, state, known or admitted)
     return msgspec.structs.replace(
         state,
         leader=leader,

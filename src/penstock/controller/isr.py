@@ -1,6 +1,9 @@
-"""ISR changes of a partition, decided by its leader itself and not by the controller. Pure.
+"""Validation of ISR proposals, with the checks and the error codes of Kafka's AlterPartition. Pure.
 
-The broker that leads commits one compare-and-swap. Rejections have the error codes of Kafka's AlterPartition.
+In Kafka the controller validates; here the leader's own broker does, and the controller takes no part. The
+leader proposes (replication/leading.py). This module validates the proposal against the broker's image, and
+builds the compares of its commit. broker/replication/isr_updates.py commits it by one compare-and-swap, which
+the metadata store accepts or rejects.
 
 Rule 1: the decision compares the partition, which implies the leader and its epoch; the leader's own session;
         the session and the registration of each added broker, so that an old incarnation, a fenced broker or
@@ -29,11 +32,13 @@ class IsrMember(NamedTuple):
     """The broker epoch in the fetch that made the broker eligible."""
 
 
-class IsrProposal(NamedTuple):
+class AlterPartition(NamedTuple):
+    """A leader's proposal for one partition, with the fields of Kafka's AlterPartition request."""
+
     topic_id: TopicId
     partition: int
     leader: IsrMember
-    """The broker that proposes the change."""
+    """The broker that proposes."""
     leader_epoch: int
     partition_epoch: int
     isr: tuple[IsrMember, ...]
@@ -42,8 +47,8 @@ class IsrProposal(NamedTuple):
     """
 
 
-def change_isr(image: ClusterImage, proposal: IsrProposal) -> Decision:
-    """Change the ISR to the proposal. The decision has no changes if the ISR is already as proposed."""
+def change_isr(image: ClusterImage, proposal: AlterPartition) -> Decision:
+    """Validate a proposal. Returns its commit, without changes if the ISR is already as proposed."""
     topic, state = _current(image, proposal)
     proposed = {member.broker_id: member.broker_epoch for member in proposal.isr}
     _validate_proposal(state, proposal, proposed)
@@ -57,7 +62,7 @@ def change_isr(image: ClusterImage, proposal: IsrProposal) -> Decision:
     return change_partition(image, topic, state, draft, own, *joining, *compare_min_isr(image, topic))
 
 
-def _current(image: ClusterImage, proposal: IsrProposal) -> tuple[Topic, PartitionState]:
+def _current(image: ClusterImage, proposal: AlterPartition) -> tuple[Topic, PartitionState]:
     topic = image.topics_by_id.get(proposal.topic_id)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "The topic is gone.")
@@ -84,9 +89,9 @@ def _current(image: ClusterImage, proposal: IsrProposal) -> tuple[Topic, Partiti
     return topic, state
 
 
-def _validate_proposal(state: PartitionState, proposal: IsrProposal, proposed: dict[int, int]) -> None:
+def _validate_proposal(state: PartitionState, proposal: AlterPartition, proposed: dict[int, int]) -> None:
     if len(proposed) != len(proposal.isr) or state.leader not in proposed:
-        detail = "The in-sync replicas must hold the leader, and nobody twice."
+        detail = "The proposed ISR must contain the leader, and no broker twice."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
     strangers = proposed.keys() - set(state.replicas)
     if strangers:

@@ -29,16 +29,17 @@ from penstock.metadata.documents import encode
 from penstock.metadata.durability import eligible_leaders, min_isr, min_isr_changes
 from penstock.metadata.keys import ClusterKeys
 
-Partition = tuple[Topic, PartitionState]
+TopicPartitionState = tuple[Topic, PartitionState]
+"""A partition in the image. `replication.partition.Partition` is a replica on this broker."""
 
 
-def every_partition(image: ClusterImage) -> Iterator[Partition]:
+def every_partition(image: ClusterImage) -> Iterator[TopicPartitionState]:
     for topic in image.topics.values():
         for state in topic.partitions:
             yield topic, state
 
 
-def existing_partition(image: ClusterImage, name: str, index: int) -> Partition:
+def existing_partition(image: ClusterImage, name: str, index: int) -> TopicPartitionState:
     state = image.partition(name, index)
     if state is None:
         detail = f"There is no partition {index} of topic {name!r}."
@@ -90,7 +91,7 @@ def change_partition(
     bumps_leader_epoch: bool = False,
 ) -> Decision:
     """The decision that changes `before` to the draft, if every revision it depends on still holds."""
-    assert draft != before or bumps_leader_epoch, "a decision decides something"
+    assert draft != before or bumps_leader_epoch, "a decision changes the state or the leader epoch"
     has_new_leader = draft.leader != before.leader
     # Without a new epoch, fetches from a removed or damaged copy could still put the replica into the ISR.
     has_new_epoch = bumps_leader_epoch or has_new_leader or not set(before.replicas).issubset(draft.replicas)

@@ -52,9 +52,9 @@ def fallback_brokers(image: ClusterImage) -> tuple[list[BrokerRegistration], lis
     return fenced, draining
 
 
-def default_replication_factor(image: ClusterImage) -> int:
-    """The replication factor of a topic whose request leaves it to the broker: three, or the number of
-    registered brokers if there are fewer.
+def attainable_replication_factor(image: ClusterImage) -> int:
+    """The replication factor of a topic if neither its request nor a setting names one: three, or the number
+    of registered brokers if there are fewer.
 
     Brokers that are down count: the topic has all its replicas when they are back.
     """
@@ -144,8 +144,8 @@ class _Placer:
     def choose(self, index: int, replication_factor: int) -> Replicas:
         ahead = self._turns_until_leading(index)
         # The first replica leads, so only brokers that can lead now qualify (rule 5).
-        able = [broker_id for broker_id in ahead if not self._rank[broker_id]]
-        chosen = [min(able, key=lambda broker_id: (self._led[broker_id], ahead[broker_id]))]
+        may_lead = [broker_id for broker_id in ahead if not self._rank[broker_id]]
+        chosen = [min(may_lead, key=lambda broker_id: (self._led[broker_id], ahead[broker_id]))]
         in_rack = dict.fromkeys(self._rack.values(), 0)
         while len(chosen) < replication_factor:
             in_rack[self._rack[chosen[-1]]] += 1

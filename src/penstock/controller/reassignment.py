@@ -17,7 +17,7 @@ import msgspec
 from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_term
 from penstock.controller.elections import repaired
 from penstock.controller.partitions import (
-    Partition,
+    TopicPartitionState,
     change_partition,
     every_partition,
     existing_partition,
@@ -59,7 +59,7 @@ def cancel(image: ClusterImage, name: str, index: int) -> Decision:
     return _reassign_to(image, (topic, state), before)
 
 
-def complete(image: ClusterImage, partition: Partition) -> Decision | None:
+def complete(image: ClusterImage, partition: TopicPartitionState) -> Decision | None:
     """End a reassignment whose target is in sync; None: there is none, or the target is not in sync yet."""
     topic, state = partition
     if not state.is_reassigning:
@@ -68,11 +68,11 @@ def complete(image: ClusterImage, partition: Partition) -> Decision | None:
     return None if draft is state else change_partition(image, topic, state, draft, *compare_term(image))
 
 
-def reassigning_partitions(image: ClusterImage) -> list[Partition]:
+def reassigning_partitions(image: ClusterImage) -> list[TopicPartitionState]:
     return [(topic, state) for topic, state in every_partition(image) if state.is_reassigning]
 
 
-def _reassign_to(image: ClusterImage, partition: Partition, target: Replicas) -> Decision:
+def _reassign_to(image: ClusterImage, partition: TopicPartitionState, target: Replicas) -> Decision:
     topic, state = partition
     before = without(state.replicas, state.adding)
     removing = without(before, target)
@@ -92,7 +92,9 @@ def _without_cancelled_additions(
     isr = [node for node in draft.replicas if node in state.isr]
     has_leader = state.leader in image.admitted
     if state.isr and (not isr or (has_leader and image.admitted.isdisjoint(isr))):
-        detail = "Nobody would be left who is in sync and there. Wait until more of them are."
+        detail = (
+            "No unfenced broker with an in-sync replica would be left. Wait until more replicas are in sync."
+        )
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
     draft = with_isr(image, topic, draft, isr)
     if draft.leader != NO_NODE and draft.leader not in isr:

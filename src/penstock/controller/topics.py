@@ -32,7 +32,7 @@ import msgspec
 from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_sessions, compare_term
 from penstock.controller.placement import (
     Replicas,
-    default_replication_factor,
+    attainable_replication_factor,
     fallback_brokers,
     place_replicas,
     placement_candidates,
@@ -257,7 +257,7 @@ def _replicas_for(
         return replicas
     factor = request.replication_factor
     factor = defaults.replication_factor if factor == BROKER_DEFAULT else factor
-    factor = default_replication_factor(image) if factor == BROKER_DEFAULT else factor
+    factor = attainable_replication_factor(image) if factor == BROKER_DEFAULT else factor
     _require_enough_brokers(image, factor)
     partitions = defaults.partitions if request.partitions == BROKER_DEFAULT else request.partitions
     if partitions < 1:

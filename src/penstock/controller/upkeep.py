@@ -30,7 +30,7 @@ from penstock.controller.elections import (
     repair_leadership,
     replace_draining_leader,
 )
-from penstock.controller.partitions import Partition, every_partition
+from penstock.controller.partitions import TopicPartitionState, every_partition
 from penstock.controller.reassignment import complete, reassign
 from penstock.host.metadata_store import Compare, Delete
 from penstock.limits import REASSIGNMENTS_AT_ONCE, UPKEEP_DECISIONS_MAX
@@ -41,15 +41,15 @@ from penstock.metadata.keys import ClusterKeys
 
 class Task(StrEnum):
     REPAIR_LEADERSHIP = "repair_leadership"
-    PREPARE_ADMISSION = "make ready"
+    PREPARE_ADMISSION = "prepare_admission"
     ADMIT = "admit"
     COMPLETE = "complete"
     REPLACE_DRAINING_LEADER = "replace_draining_leader"
-    RAISE_FACTOR = "raise factor"
+    RAISE_REPLICATION_FACTOR = "raise_replication_factor"
     BALANCE = "balance"
-    FINISH_JOINING = "settle in"
+    FINISH_JOINING = "finish_joining"
     ELECT_PREFERRED = "elect_preferred_leader"
-    DELETE_STALE = "sweep"
+    DELETE_STALE = "delete_stale"
 
 
 class UpkeepStep(NamedTuple):
@@ -57,7 +57,7 @@ class UpkeepStep(NamedTuple):
     decisions: list[Decision]
 
 
-def partitions_to_check(before: ClusterImage, after: ClusterImage) -> list[Partition] | None:
+def partitions_to_check(before: ClusterImage, after: ClusterImage) -> list[TopicPartitionState] | None:
     """The partitions to check again; None: all of them."""
     # A broker, the controller or a broker setting can affect any partition. Identity suffices:
     # unchanged mappings are shared between images.
@@ -77,7 +77,9 @@ def partitions_to_check(before: ClusterImage, after: ClusterImage) -> list[Parti
     ]
 
 
-def urgent_work(image: ClusterImage, partitions: Iterable[Partition] | None = None) -> UpkeepStep | None:
+def urgent_work(
+    image: ClusterImage, partitions: Iterable[TopicPartitionState] | None = None
+) -> UpkeepStep | None:
     """Work that cannot wait, for these partitions (None: all)."""
     looked_at = list(every_partition(image) if partitions is None else partitions)
     return (
@@ -98,7 +100,7 @@ def deferrable_work(
     if room > 0:
         safer = [reassign(image, wanted) for wanted in replication_factor_moves(image, room)]
         if safer:
-            return UpkeepStep(Task.RAISE_FACTOR, safer)
+            return UpkeepStep(Task.RAISE_REPLICATION_FACTOR, safer)
         evener = _balancing_decisions(image, room) if config.auto_balance else []
         if evener:
             return UpkeepStep(Task.BALANCE, evener)
@@ -109,7 +111,7 @@ def deferrable_work(
     return _stale_deletions(image) or (_finished_joins(image) if config.auto_balance else None)
 
 
-def _leadership_repairs(image: ClusterImage, partitions: Sequence[Partition]) -> UpkeepStep | None:
+def _leadership_repairs(image: ClusterImage, partitions: Sequence[TopicPartitionState]) -> UpkeepStep | None:
     unsettled = [partition for partition in partitions if not has_live_leader_and_isr(image, partition[1])]
     if not unsettled:
         return None
@@ -131,7 +133,9 @@ def _admissions(image: ClusterImage) -> UpkeepStep | None:
     return None
 
 
-def _draining_leader_replacements(image: ClusterImage, partitions: Iterable[Partition]) -> UpkeepStep | None:
+def _draining_leader_replacements(
+    image: ClusterImage, partitions: Iterable[TopicPartitionState]
+) -> UpkeepStep | None:
     if not any(broker.is_draining for broker in image.brokers.values()):
         return None
     return _each(

@@ -156,7 +156,7 @@ class ConsumerGroupPartitionMetadataKey(RecordKey[ConsumerGroupPartitionMetadata
     group_id: String = ""
 
 
-class ClassicProtocol(Struct):
+class RecordedClassicProtocol(Struct):
     name: String = ""
     metadata: Bytes = b""
 
@@ -165,7 +165,7 @@ class ClassicMemberMetadata(Struct):
     """Extra state of a classic-protocol member in a consumer group."""
 
     session_timeout_ms: Int32 = 0
-    supported_protocols: list[ClassicProtocol] = []
+    supported_protocols: list[RecordedClassicProtocol] = []
 
 
 class ConsumerGroupMemberMetadataValue(Struct):

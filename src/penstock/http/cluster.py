@@ -22,13 +22,13 @@ from penstock.controller.balance import balancing_moves, evacuation_moves
 from penstock.controller.broker_lifecycle import drain, drain_by_operator, is_drained
 from penstock.controller.cluster_summary import ClusterSummary, broker_state, survey
 from penstock.controller.decision import Decide
-from penstock.controller.partitions import Partition
+from penstock.controller.partitions import TopicPartitionState
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.errors import ApiError, ErrorCode
 from penstock.http.errors import HttpError, json_reply
 from penstock.limits import BALANCE_MOVES_MAX, HTTP_PARTITIONS_LISTED_MAX, INT_MAX, PARTITION_CHANGES_AT_ONCE
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage
-from penstock.replication.partition import Partition as Replica
+from penstock.replication.partition import Partition
 
 JsonObject = dict[str, Any]
 T = TypeVar("T")
@@ -41,7 +41,7 @@ _STATUS = {
 
 
 class ClusterPages:
-    def __init__(self, cluster: MetadataService, replicas: Iterable[Replica]) -> None:
+    def __init__(self, cluster: MetadataService, replicas: Iterable[Partition]) -> None:
         """`replicas`: iterates over the partitions that this broker has at that moment."""
         self._cluster = cluster
         self._replicas = replicas
@@ -117,13 +117,13 @@ def _broker(image: ClusterImage, found: ClusterSummary, broker_id: int) -> JsonO
     }
 
 
-def _listed(partitions: list[Partition]) -> JsonObject:
+def _listed(partitions: list[TopicPartitionState]) -> JsonObject:
     """The number of partitions, and the first of them."""
     first = partitions[:HTTP_PARTITIONS_LISTED_MAX]
     return {"count": len(partitions), "partitions": [_partition(partition) for partition in first]}
 
 
-def _damaged(replicas: Iterable[Replica]) -> JsonObject:
+def _damaged(replicas: Iterable[Partition]) -> JsonObject:
     """Damaged partitions on this broker. No other broker can list them: the cluster only records the ISR."""
     found = [
         {"topic": each.name.topic, "partition": each.name.partition, "reason": str(each.offline)}
@@ -133,7 +133,7 @@ def _damaged(replicas: Iterable[Replica]) -> JsonObject:
     return {"count": len(found), "partitions": found[:HTTP_PARTITIONS_LISTED_MAX]}
 
 
-def _partition(partition: Partition) -> JsonObject:
+def _partition(partition: TopicPartitionState) -> JsonObject:
     topic, state = partition
     return {
         "topic": topic.name,

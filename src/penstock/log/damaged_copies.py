@@ -1,6 +1,6 @@
-"""Decision whether the files of a damaged replica are kept when the partition is copied again.
+"""Decision whether the files of a damaged replica are kept when the copy is replaced.
 
-The broker gives a damaged replica up only when other brokers have everything, so its files are mostly a
+The broker replaces a damaged copy only when other brokers have everything, so its files are mostly a
 convenience for the operator. They should not take the space that the broker's partitions need.
 
 Rule: files are removed only where two other replicas are in sync, and the bytes are certainly damaged. A

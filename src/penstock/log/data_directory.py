@@ -342,17 +342,20 @@ def cluster_of(disk: Disk, path: str, node_id: NodeId) -> str | None:
     return _read_identity(disk, path, node_id).cluster_id if disk.exists(f"{path}/{IDENTITY_FILE}") else None
 
 
-def reject_other_metadata_store(disk: Disk, path: str, *, alone: bool) -> None:
-    """Raise CorruptData if the cluster metadata is kept in another kind of store than the one configured."""
+def reject_other_store_kind(disk: Disk, path: str, *, is_standalone: bool) -> None:
+    """Raise CorruptData if the metadata is in another kind of store than the one configured.
+
+    The kinds are a file in the data directory (standalone), and a store that the brokers of a cluster share.
+    """
     if not disk.exists(f"{path}/{IDENTITY_FILE}"):
         return
     is_member = identity_in(disk, path).is_member
-    if alone and is_member:
+    if is_standalone and is_member:
         raise CorruptData(
             f"{path} belongs to a broker of a cluster: start it with --metadata and the address of that "
             "cluster's store, or choose another folder with --data-dir"
         )
-    if not alone and not is_member and disk.exists(f"{path}/{METADATA_FILE}"):
+    if not is_standalone and not is_member and disk.exists(f"{path}/{METADATA_FILE}"):
         raise CorruptData(
             f"{path} belongs to a broker that is alone: make it the first of a cluster with "
             "`penstock cluster adopt`, start it without --metadata, or choose another folder with --data-dir"

@@ -27,7 +27,7 @@ def append_as_follower(log: PartitionLog, batches: memoryview, fetch_epoch: Lead
     CorruptData: no leader can have stored this batch; the batches before it are appended. StorageFull: no
     space for the next batch, no part of which is left.
     """
-    assert not log.is_truncating, "it would be written to a file that is being cut"
+    assert not log.is_truncating, "it would be written to a file that is being truncated"
     appended = 0
     for position, header in split_batches(batches):
         where = f"what was fetched for {log.folder} at {position}"

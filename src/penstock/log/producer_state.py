@@ -97,7 +97,7 @@ class ProducerRegistry:
     def __len__(self) -> int:
         return len(self._owners)
 
-    def enter(self, producer: Producer, owner: "Producers") -> None:
+    def add(self, producer: Producer, owner: "Producers") -> None:
         self._owners[producer] = owner
         if len(self._owners) > self._producers_max:
             self.evict(next(iter(self._owners)))
@@ -109,7 +109,7 @@ class ProducerRegistry:
         self.last_evicted_from = owner
         owner.forget(producer)
 
-    def leave(self, producer: Producer) -> None:
+    def remove(self, producer: Producer) -> None:
         del self._owners[producer]
 
 
@@ -128,12 +128,12 @@ class Producers:
         """Count these producers in the registry of all partitions; None: remove them from it."""
         if self._registry is not None:
             for producer in self._by_id.values():
-                self._registry.leave(producer)
+                self._registry.remove(producer)
         self._registry = registry
         if registry is not None:
             self._producers_max = registry.per_partition_max
             for producer in tuple(self._by_id.values()):
-                registry.enter(producer, self)
+                registry.add(producer, self)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -184,8 +184,8 @@ class Producers:
         self._by_id[producer_id] = producer
         if self._registry is not None:
             if before is not None:
-                self._registry.leave(before)
-            self._registry.enter(producer, self)
+                self._registry.remove(before)
+            self._registry.add(producer, self)
         while len(self._by_id) > self._producers_max:
             oldest = next(iter(self._by_id.values()))
             if self._registry is None:  # not counted: recovery replays producers that were evicted before
@@ -196,7 +196,7 @@ class Producers:
     def forget(self, producer: Producer) -> None:
         del self._by_id[producer.id]
         if self._registry is not None:
-            self._registry.leave(producer)
+            self._registry.remove(producer)
 
     def expire(self, *, now_ms: int, idle_ms_max: int) -> None:
         """Forget producers without a batch for `idle_ms_max`. Called periodically.

@@ -40,7 +40,7 @@ class Recovered(NamedTuple):
 
     log: PartitionLog
     scanned_bytes: int
-    cut_bytes: int
+    truncated_bytes: int
     """Size of the torn tail that was truncated."""
 
 
@@ -68,14 +68,16 @@ def open_log(
         for base in offsets_named(names, LOG_SUFFIX)
     ]
     log.resync_folder()
-    scanned, cut = _scan(log, scan_from, rewrite_from=None if written_by_this_process else log.recovery_point)
-    if cut:
+    scanned, truncated_bytes = _scan(
+        log, scan_from, rewrite_from=None if written_by_this_process else log.recovery_point
+    )
+    if truncated_bytes:
         # Durable before the next append: truncated bytes must not reappear behind it.
         files = [segment.file for segment in log.segments[-1:]]
         disk.sync(files, [folder])
     _reconcile_log_start(log)
     log.clean_to = load_clean_to(disk, folder, log.log_end_offset)
-    return Recovered(log, scanned, cut)
+    return Recovered(log, scanned, truncated_bytes)
 
 
 def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
@@ -109,7 +111,7 @@ def _scan(log: PartitionLog, scan_from: Offset, rewrite_from: Offset | None) -> 
                 f"{log.folder}: records below offset {log.recovery_point} were safe and are gone"
             )
         scan_from = log.segments[0].base_offset if log.segments else scan_from
-    scanned = cut = 0
+    scanned = truncated_bytes = 0
     # Start one batch earlier: if the next batch began a segment, the last time index entry of the segment
     # before was made after the checkpoint.
     before = Offset(max(scan_from - 1, 0))
@@ -119,18 +121,18 @@ def _scan(log: PartitionLog, scan_from: Offset, rewrite_from: Offset | None) -> 
         if number > first and segment.base_offset != log.log_end_offset:
             if log.log_end_offset < _required_end(log):
                 raise _missing_records(log, log.segments[number - 1].path())
-            cut += sum(_remove_segment(log.disk, removed) for removed in log.segments[number:])
+            truncated_bytes += sum(_remove_segment(log.disk, removed) for removed in log.segments[number:])
             del log.segments[number:]
             break
         log.log_end_offset = segment.base_offset
         size_found = segment.size_bytes
         scanned += _scan_segment(log, segment, scan_from, rewrite_from)
         if segment.size_bytes < size_found:
-            cut += size_found - segment.size_bytes
-            segment.cut(segment.size_bytes)
+            truncated_bytes += size_found - segment.size_bytes
+            segment.truncate(segment.size_bytes)
         if number + 1 < len(log.segments):
             segment.seal()
-    return scanned, cut
+    return scanned, truncated_bytes
 
 
 def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset, rewrite_from: Offset | None) -> int:

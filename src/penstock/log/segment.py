@@ -239,7 +239,7 @@ class Segment:
         """
         self.written_from = self.size_bytes
 
-    def cut(self, size_bytes: int) -> None:
+    def truncate(self, size_bytes: int) -> None:
         """Truncate the file to `size_bytes`."""
         self.file.truncate(size_bytes)
         self.size_bytes = size_bytes

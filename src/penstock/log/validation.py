@@ -29,7 +29,7 @@ from penstock.protocol.batches import (
     LOG_OVERHEAD,
     MAGIC,
     BatchHeader,
-    check_crc,
+    crc_matches,
     parse_header,
 )
 from penstock.types import NO_TIMESTAMP, Buffer
@@ -141,7 +141,7 @@ def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms:
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"the batch has {size} bytes; segment.bytes is {config.segment_bytes}",
         )
-    if not check_crc(batch, header):
+    if not crc_matches(batch, header):
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match")
     _check_shape(header)
     if header.attributes & LOG_APPEND_TIME_BIT:

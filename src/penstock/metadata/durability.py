@@ -71,7 +71,7 @@ def has_acknowledged_records(
 ) -> bool:
     """Whether a broker that has come back still has what it had acknowledged in its last admitted epoch."""
     live = broker.live
-    assert live is not None, "only who is there can have come back"
+    assert live is not None, "only a broker with a session can have come back"
     # A missing copy outweighs a clean stop: the records are not on this disk, however it was stopped.
     if has_lost_copy(broker, topic, index):
         return False

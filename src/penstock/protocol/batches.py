@@ -7,7 +7,7 @@ and writes twelve bytes.
 
 Rule 1: nothing here copies a batch, except `with_log_append_time`, which returns a new one.
 Rule 2: a header from `parse_header` has a plausible length, and nothing else is guaranteed. `check_shape`
-        checks whether its fields are consistent; `check_crc` whether the bytes are intact.
+        checks whether its fields are consistent; `crc_matches` whether the bytes are intact.
 Rule 3: a parameter `batch` is exactly one batch; a parameter `buffer` may hold more.
 
 Not here: reading records (`records.py`), and authorization of appends.
@@ -134,7 +134,7 @@ def parse_only_header(batch: Buffer) -> BatchHeader:
     return header
 
 
-def check_crc(buffer: Buffer, header: BatchHeader, position: int = 0) -> bool:
+def crc_matches(buffer: Buffer, header: BatchHeader, position: int = 0) -> bool:
     """Whether the checksum matches. False for a truncated batch."""
     end = position + LOG_OVERHEAD + header.batch_length
     if end > len(buffer):

@@ -29,8 +29,8 @@ from penstock.protocol.batches import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     check_client_shape,
-    check_crc,
     check_shape,
+    crc_matches,
     parse_only_header,
     seal_in_place,
 )
@@ -165,7 +165,7 @@ def _open(batch: Buffer, *, limit_bytes: int, strict: bool) -> tuple[BatchHeader
         check_client_shape(header)
     else:
         check_shape(header)
-    if not check_crc(batch, header):
+    if not crc_matches(batch, header):
         raise CorruptData("the batch does not match its checksum")
     blob = memoryview(batch)[HEADER_BYTES:]
     if header.record_count == 0 and not blob:

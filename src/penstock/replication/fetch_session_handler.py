@@ -145,7 +145,7 @@ class FetchSessionHandler:
         self._delayed.pop(replica, None)
         self._due[replica] = None
 
-    def leave(self, replica: Replica) -> None:
+    def unfollow(self, replica: Replica) -> None:
         self._followed.pop(replica, None)
         self._delayed.pop(replica, None)
         self._due.pop(replica, None)

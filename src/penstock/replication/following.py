@@ -75,7 +75,7 @@ class FollowerRole:
         self.leader_id: Final = leader_id
         self.leader_epoch: Final = leader_epoch
         self.high_watermark_before: Final = high_watermark_before
-        """High watermark that was known before this leader."""
+        """High watermark that this replica knew before it followed this leader."""
         self._log = log
         self._high_watermark_of_leader = NO_OFFSET
 

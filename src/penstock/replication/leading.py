@@ -8,16 +8,17 @@ leader derives
                           this leadership, and has stored every deletion that this leader has stored
     replicas that leave   a follower that has not reached the end of the log for too long
 
-The metadata store owns the ISR. The leader proposes another ISR and continues while the reply is pending; the
-reply may be lost. Until the outcome is known, both sets count: the committed ISR and the proposed one
-together are the *maximal ISR*, and a record is below the high watermark only when all of its members have the
-record. So whichever of the two sets is true, every broker that can be elected from it has every visible
-record.
+The committed ISR is in the metadata store. The leader proposes another ISR; its broker validates the proposal
+(controller/isr.py) and commits it (broker/replication/isr_updates.py), and the store accepts or rejects it.
+The leader continues meanwhile, and the store's reply may be lost. Until the outcome is known, both sets
+count: the committed ISR and the proposed one together are the *maximal ISR*, and a record is below the high
+watermark only when all of its members have the record. So whichever of the two sets is true, every broker
+that can be elected from it has every visible record.
 
 Rule 1: the high watermark never moves back, and does not move while the committed ISR has fewer members than
         min.insync.replicas.
-Rule 2: one proposal at a time. Its own reply or a newer state of the partition decides it, whichever arrives
-        first. A later reply about the same proposal is ignored.
+Rule 2: one proposal at a time. The store's reply to it, or a newer state of the partition, settles it,
+        whichever arrives first. A later reply to the same proposal is ignored.
 Rule 3: a fetch counts if the follower made it under this leader epoch, from the process that owns the session
         of its broker. The caller has checked both, and that the follower's log does not diverge from the
         leader's.
@@ -46,13 +47,13 @@ class CommittedPartitionState(NamedTuple):
     isr: tuple[int, ...]
     version: int
     """The partition epoch. Every change of the state raises it."""
-    isr_min: int
+    min_isr: int
     """min.insync.replicas"""
     elr: tuple[int, ...] = ()
     """Eligible leader replicas (KIP-966): they may be elected although they are not in sync."""
 
 
-class PendingIsrChange(NamedTuple):
+class IsrProposal(NamedTuple):
     """Proposed ISR whose outcome the leader does not know yet."""
 
     isr: tuple[int, ...]
@@ -136,7 +137,7 @@ class LeaderRole:
         """Offset at which this broker's log begins after a crash, if not later. No confirmed deletion, by
         this leader or an earlier one, covers records at or above it."""
         self._followers: dict[int, Follower] = {}
-        self._proposal: PendingIsrChange | None = None
+        self._proposal: IsrProposal | None = None
         self._maximal: frozenset[int] = frozenset()
         self._apply_state(state, now)
 
@@ -148,14 +149,14 @@ class LeaderRole:
         return self._state.isr
 
     @property
-    def isr_min(self) -> int:
+    def min_isr(self) -> int:
         """min.insync.replicas, limited to the number of replicas."""
-        return min(self._state.isr_min, len(self._state.replicas))
+        return min(self._state.min_isr, len(self._state.replicas))
 
     @property
     def meets_min_isr(self) -> bool:
         """Whether the committed ISR has enough members for the high watermark to move."""
-        return len(self._state.isr) >= self.isr_min
+        return len(self._state.isr) >= self.min_isr
 
     @property
     def is_under_replicated(self) -> bool:
@@ -177,7 +178,7 @@ class LeaderRole:
         return self._maximal
 
     @property
-    def proposal(self) -> PendingIsrChange | None:
+    def proposal(self) -> IsrProposal | None:
         """Proposal with unknown outcome. The broker sends it, unchanged, until the outcome is known."""
         return self._proposal
 
@@ -235,7 +236,7 @@ class LeaderRole:
         self.own_end = own_end
         return self._advance()
 
-    def fetched(self, fetched: FollowerFetchState, log_end: Offset, now: float) -> PendingIsrChange | None:
+    def fetched(self, fetched: FollowerFetchState, log_end: Offset, now: float) -> IsrProposal | None:
         """Record that a follower has everything below its fetch offset. Returns the resulting proposal.
 
         The high watermark may have moved.
@@ -280,7 +281,7 @@ class LeaderRole:
 
     # Proposals
 
-    def propose_shrink(self, log_end: Offset, now: float, lag_ms_max: int) -> PendingIsrChange | None:
+    def propose_shrink(self, log_end: Offset, now: float, lag_ms_max: int) -> IsrProposal | None:
         """Propose an ISR without the followers that have been behind for too long. Called periodically."""
         if self._proposal is not None:
             return None
@@ -297,14 +298,14 @@ class LeaderRole:
             follower.behind_since = now
         return now - follower.behind_since > lag_s_max
 
-    def _propose(self, members: Iterable[int], added: Mapping[int, int]) -> PendingIsrChange:
+    def _propose(self, members: Iterable[int], added: Mapping[int, int]) -> IsrProposal:
         wanted = frozenset(members)
         isr = _in_replica_order(self._state.replicas, wanted)
-        self._proposal = PendingIsrChange(isr, added, self._state.version)
+        self._proposal = IsrProposal(isr, added, self._state.version)
         self._update_maximal_isr()
         return self._proposal
 
-    def committed(self, proposal: PendingIsrChange, version: int) -> Offset:
+    def committed(self, proposal: IsrProposal, version: int) -> Offset:
         """Apply a proposal that was committed with this version. Returns the high watermark."""
         # By identity: a late reply to an earlier proposal changes nothing (rule 2).
         if proposal is self._proposal:
@@ -316,7 +317,7 @@ class LeaderRole:
             self._update_maximal_isr()
         return self._advance()
 
-    def rejected(self, proposal: PendingIsrChange) -> Offset:
+    def rejected(self, proposal: IsrProposal) -> Offset:
         """Drop a proposal that never was and never will be committed. Returns the high watermark.
 
         A conflict alone does not prove that: an earlier attempt to send the same proposal may have succeeded.
@@ -331,7 +332,7 @@ class LeaderRole:
         ends = {broker: follower.acknowledged_end for broker, follower in self._followers.items()}
         pending = f" proposed={list(self._proposal.isr)}" if self._proposal else ""
         return (
-            f"<Leading isr={list(self.isr)}{pending} min={self.isr_min} own={self.own_end} "
+            f"<Leading isr={list(self.isr)}{pending} min={self.min_isr} own={self.own_end} "
             f"others={ends} high={self.high_watermark}>"
         )
 

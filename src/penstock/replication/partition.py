@@ -45,8 +45,8 @@ from penstock.replication.following import Applied, FetchOutcome, FetchPosition,
 from penstock.replication.leading import (
     CommittedPartitionState,
     FollowerFetchState,
+    IsrProposal,
     LeaderRole,
-    PendingIsrChange,
 )
 from penstock.replication.produce_waits import ProduceWaits
 from penstock.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
@@ -55,8 +55,9 @@ from penstock.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicId,
 BEFORE_ACK = FlushPolicy.BEFORE_ACK
 
 
-UNCOMMITTED_MARKS_MAX: Final = 256
-"""Beyond this number of marks, bytes count as visible later than they are: a fetch then only waits longer."""
+UNCOMMITTED_ENDS_MAX: Final = 256
+"""Entries of `Partition._uncommitted`. Beyond this number the newest entry is replaced, so its bytes count as
+visible later than they are: a fetch that waits for bytes then waits longer."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
@@ -71,7 +72,7 @@ class FollowerFetchResult(NamedTuple):
 
     diverging: EpochEndOffset | None
     """The follower's log diverges: the follower gets no records but the end offset of the common epoch."""
-    proposal: PendingIsrChange | None
+    proposal: IsrProposal | None
     """To be sent to the metadata store."""
 
 
@@ -134,9 +135,10 @@ class Partition:
         self.min_isr_error: ApiError | None = None
         """Reason why a produce with acks=all is rejected."""
         self.produce_waits = ProduceWaits()
-        """Until the high watermark has passed the written records."""
+        """Produce requests that wait for the high watermark to pass their records."""
         self.local_waits = self.produce_waits
-        """Until this replica has the records; the same object if this is the only replica."""
+        """Produce requests (acks=1) that wait until this leader alone has their records; the same object as
+        `produce_waits` if this is the only replica."""
         self._uncommitted: deque[tuple[Offset, int]] = deque()
         """Own ends above the high watermark, each with the bytes appended up to it."""
         self.leading: LeaderRole | None = None
@@ -308,7 +310,7 @@ class Partition:
 
     def _note_uncommitted(self, end: Offset, own_bytes: int) -> None:
         uncommitted = self._uncommitted
-        if uncommitted and (uncommitted[-1][0] == end or len(uncommitted) >= UNCOMMITTED_MARKS_MAX):
+        if uncommitted and (uncommitted[-1][0] == end or len(uncommitted) >= UNCOMMITTED_ENDS_MAX):
             uncommitted.pop()
         if end > self.high_watermark:
             uncommitted.append((end, own_bytes))
@@ -435,7 +437,7 @@ class Partition:
             detail = f"broker {fetched.broker_id} has no replica of {self.name}"
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
         if params.current_leader_epoch < 0:
-            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, "a follower says under which epoch it fetches")
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, "a follower's fetch must name its leader epoch")
         self.check_epoch(params.current_leader_epoch)
         diverging = self.diverging(params)
         if diverging is not None:
@@ -458,16 +460,16 @@ class Partition:
 
     def committed_state_changed(self, state: CommittedPartitionState, now: float) -> None:
         """Apply a newer state from the metadata store, under the same leader."""
-        assert self.leading is not None, "only a leader is told"
+        assert self.leading is not None, "only a leader counts the ISR"
         self._advance_high_watermark(self.leading.changed(state, now))
         self._check_min_isr(self.leading)
 
-    def proposal_committed(self, proposal: PendingIsrChange, version: int) -> None:
+    def proposal_committed(self, proposal: IsrProposal, version: int) -> None:
         assert self.leading is not None, "only a leader proposes"
         self._advance_high_watermark(self.leading.committed(proposal, version))
         self._check_min_isr(self.leading)
 
-    def proposal_rejected(self, proposal: PendingIsrChange) -> None:
+    def proposal_rejected(self, proposal: IsrProposal) -> None:
         assert self.leading is not None, "only a leader proposes"
         self._advance_high_watermark(self.leading.rejected(proposal))
 
@@ -483,7 +485,7 @@ class Partition:
             return
         self.min_isr_error = ApiError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{len(leading.isr)} of the at least {leading.isr_min} replicas of {self.name} are in sync",
+            f"{len(leading.isr)} of the at least {leading.min_isr} replicas of {self.name} are in sync",
         )
         self.produce_waits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 

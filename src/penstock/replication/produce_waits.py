@@ -1,7 +1,8 @@
 """Produce requests that wait for an offset.
 
-A produce request is answered when the high watermark has passed every record it wrote. The partition releases
-the waits in the same call that moves the high watermark.
+A produce request is answered when the offset that its acks require has passed every record it wrote: the high
+watermark (acks=all), or the leader's own end (acks=1), which is the flushed end under before_ack. A partition
+has one `ProduceWaits` for each of the two, and releases the waits in the same call that moves the offset.
 
 Rule 1: a wait ends once: when its offset is reached, or on a failure, or at its deadline, whichever is first.
 Rule 2: ending a wait does not block: the wait passes itself to a callback.
@@ -15,7 +16,7 @@ from penstock.types import Offset
 
 
 class ProduceWait:
-    """One produce request that waits for each partition it wrote to."""
+    """One produce request that waits for the offset that its acks require, in each partition it wrote to."""
 
     __slots__ = ("_done", "deadline", "errors", "outstanding")
 
@@ -23,17 +24,18 @@ class ProduceWait:
         self._done: Callable[[ProduceWait], None] | None = done
         self.deadline = deadline
         self.outstanding: set[int] = set()
-        """Numbers of the request's partitions whose records are not yet below the high watermark."""
+        """Numbers of the request's partitions whose records are not yet below that offset."""
         self.errors: dict[int, ErrorCode] = {}
 
-    def reached(self, number: int) -> None:
+    def partition_done(self, number: int) -> None:
+        """End the wait for one partition; the last one ends the wait of the request."""
         self.outstanding.discard(number)
         if not self.outstanding:
             self._finish()
 
     def failed(self, number: int, code: ErrorCode) -> None:
         self.errors[number] = code
-        self.reached(number)
+        self.partition_done(number)
 
     def expire(self) -> None:
         """End the wait at its deadline. The records are in the log and may still be committed."""
@@ -50,7 +52,7 @@ class ProduceWait:
 
 
 class ProduceWaits:
-    """Waits of one partition, in the order of the offsets they wait for."""
+    """Waits of one partition, for its high watermark or for the leader's own end, in the order of offsets."""
 
     __slots__ = ("queue",)
 
@@ -65,11 +67,12 @@ class ProduceWaits:
         wait.outstanding.add(number)
         self.queue.append((end_offset, wait, number))
 
-    def release(self, high_watermark: Offset) -> None:
+    def release(self, end_offset: Offset) -> None:
+        """End the waits for records below `end_offset`."""
         queue = self.queue
-        while queue and queue[0][0] <= high_watermark:
+        while queue and queue[0][0] <= end_offset:
             _, wait, number = queue.popleft()
-            wait.reached(number)
+            wait.partition_done(number)
 
     def expire(self, now: float) -> None:
         """End the waits whose deadline has passed."""

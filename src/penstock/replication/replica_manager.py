@@ -435,9 +435,11 @@ class ReplicaManager:
         empty.mark_damaged(partition.offline.detail)
         return empty
 
-    def begin_recopy(self, empty: Partition) -> bool:
-        """Follow the leader with a released replica whose folder was moved. False: the replica is no longer
-        assigned, or the image names this broker as leader of records that it does not have.
+    def begin_replacement(self, empty: Partition) -> bool:
+        """Follow the leader with an empty copy, in place of a damaged one whose folder was moved.
+
+        False: the replica is no longer assigned, or the image names this broker as leader of records that it
+        does not have.
         """
         found = self.find_by_id(empty.topic_id, empty.name.partition)
         if found is None or found.log is not empty.log:

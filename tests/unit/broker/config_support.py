@@ -10,7 +10,11 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.broker.cluster.metadata_service import METADATA_LIMITS, MetadataLimits, MetadataService
+from penstock.broker.cluster.metadata_service import (
+    METADATA_SERVICE_LIMITS,
+    MetadataService,
+    MetadataServiceLimits,
+)
 from penstock.broker.context import RequestContext
 from penstock.broker.router import DeferredReply
 from penstock.broker.routes import ServingHandler
@@ -110,7 +114,9 @@ class BrokerHarness(NamedTuple):
 
 @asynccontextmanager
 async def running(
-    folder: Path, static: Mapping[str, str] | None = None, limits: MetadataLimits = METADATA_LIMITS
+    folder: Path,
+    static: Mapping[str, str] | None = None,
+    limits: MetadataServiceLimits = METADATA_SERVICE_LIMITS,
 ) -> AsyncIterator[BrokerHarness]:
     loop = asyncio.get_running_loop()
     worker, pool = Worker("metadata", loop), WorkerPool("reads", 1, loop)

@@ -10,7 +10,11 @@ from contextlib import aclosing, asynccontextmanager
 from inspect import isawaitable
 from typing import Any, TypeVar
 
-from penstock.broker.cluster.metadata_service import METADATA_LIMITS, MetadataLimits, MetadataService
+from penstock.broker.cluster.metadata_service import (
+    METADATA_SERVICE_LIMITS,
+    MetadataService,
+    MetadataServiceLimits,
+)
 from penstock.broker.cluster.topic_creation import RequestedTopic, TopicCreation
 from penstock.broker.context import RequestContext
 from penstock.broker.routes import ServingHandler
@@ -166,7 +170,7 @@ class HandlerHarness:
 async def running_cluster(
     static: Mapping[str, str] | None = None,
     broker_ids: Iterable[int] = (1, 2, 3),
-    limits: MetadataLimits = METADATA_LIMITS,
+    limits: MetadataServiceLimits = METADATA_SERVICE_LIMITS,
 ) -> AsyncIterator[HandlerHarness]:
     worker = Worker("metadata", asyncio.get_running_loop())
     store = FaultyStore(worker)

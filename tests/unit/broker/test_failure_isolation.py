@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from penstock.broker.broker import Environment, RunningBroker, running_broker
-from penstock.broker.cluster.metadata_service import MetadataLimits
+from penstock.broker.cluster.metadata_service import MetadataServiceLimits
 from penstock.config.sources import load
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.cluster_image import ClusterImage
@@ -74,7 +74,7 @@ async def test_when_metadata_can_no_longer_be_changed_that_is_said_at_once(tmp_p
     ],
 )
 async def test_changes_that_wait_when_the_writer_ends_do_not_wait_for_ever(queued_max: int) -> None:
-    async with running_cluster(limits=MetadataLimits(changes_queued_max=queued_max)) as harness:
+    async with running_cluster(limits=MetadataServiceLimits(changes_queued_max=queued_max)) as harness:
         harness.cluster.subscribe(fail_for_a_bug)
         waiting = [asyncio.create_task(harness.topic(name)) for name in ("fatal", "next", "last")]
         async with asyncio.timeout(2):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from penstock.config.alter import (
     Alteration,
     AlterOp,
-    alter_broker,
-    alter_topic,
+    alter_broker_overrides,
+    alter_topic_overrides,
 )
 from penstock.config.broker import BrokerConfig
 from penstock.config.kafka_settings import PROTECTIVE_SETTINGS
@@ -24,7 +24,7 @@ Step = tuple[str, str | None, int]
 
 def topic(current: dict[str, str], *steps: Step, broker: BrokerConfig = DEFAULT) -> dict[str, str]:
     before = dict(current)
-    after = alter_topic(current, [Alteration(*step) for step in steps], broker)
+    after = alter_topic_overrides(current, [Alteration(*step) for step in steps], broker)
     assert current == before, "nothing is changed in place"
     return after
 
@@ -37,7 +37,7 @@ def topic_refusal(current: dict[str, str], *steps: Step) -> tuple[ErrorCode, str
 
 def broker_refusal(*steps: Step) -> tuple[ErrorCode, str]:
     with pytest.raises(ApiError) as refused:
-        alter_broker({}, [Alteration(*step) for step in steps], DEFAULT)
+        alter_broker_overrides({}, [Alteration(*step) for step in steps], DEFAULT)
     return refused.value.code, refused.value.detail
 
 
@@ -165,7 +165,7 @@ def test_flushing_at_intervals_needs_an_interval_of_the_topic_or_its_broker() ->
 
 def test_a_broker_takes_what_can_be_changed_while_it_runs() -> None:
     steps = [Alteration("log.retention.ms", "5"), Alteration("log.cleanup.policy", "compact", APPEND)]
-    own = alter_broker({"max.connections": "9"}, steps, DEFAULT)
+    own = alter_broker_overrides({"max.connections": "9"}, steps, DEFAULT)
     assert own == {"max.connections": "9", "log.retention.ms": "5", "log.cleanup.policy": "delete,compact"}
     changed = DEFAULT.with_dynamic(own=own)
     assert changed.network.connections_max == 9
@@ -196,7 +196,7 @@ def test_a_brokers_settings_are_checked_like_a_topics() -> None:
 
 def test_a_broker_takes_sizes_that_have_no_use_as_kafka_does() -> None:
     for name, value in (("message.max.bytes", "104857601"), ("log.segment.bytes", "1048576")):
-        assert alter_broker({}, [Alteration(name, value)], DEFAULT) == {name: value}
+        assert alter_broker_overrides({}, [Alteration(name, value)], DEFAULT) == {name: value}
     small = DEFAULT.with_dynamic(own={"log.segment.bytes": "1048576"})
     assert small.topic_defaults.batch_bytes_max == 1_048_576
 
@@ -205,19 +205,19 @@ def test_a_broker_takes_sizes_that_have_no_use_as_kafka_does() -> None:
     "name", ["log.cleaner.threads", "log.cleaner.io.buffer.size", "log.cleaner.io.buffer.load.factor"]
 )
 def test_what_kafka_changes_at_run_time_is_taken_also_without_effect(name: str) -> None:
-    assert alter_broker({}, [Alteration(name, "2")], DEFAULT).keys() == {name}
+    assert alter_broker_overrides({}, [Alteration(name, "2")], DEFAULT).keys() == {name}
 
 
 def test_a_broker_keeps_settings_that_it_does_not_know_without_effect() -> None:
     known = Alteration("max.connections", "5")
-    own = alter_broker({}, [Alteration("my.plugin.setting", " as it is "), known], DEFAULT)
+    own = alter_broker_overrides({}, [Alteration("my.plugin.setting", " as it is "), known], DEFAULT)
     assert own == {"my.plugin.setting": " as it is ", "max.connections": "5"}
     without_unknown = DEFAULT.with_dynamic(own={"max.connections": "5"})
     assert DEFAULT.with_dynamic(own=own).network == without_unknown.network
-    assert alter_broker(own, [Alteration("my.plugin.setting", None, DELETE)], DEFAULT) == {
+    assert alter_broker_overrides(own, [Alteration("my.plugin.setting", None, DELETE)], DEFAULT) == {
         "max.connections": "5"
     }
-    assert alter_broker({}, [Alteration("my.plugin.setting", "2")], DEFAULT, cluster_wide=True) == {
+    assert alter_broker_overrides({}, [Alteration("my.plugin.setting", "2")], DEFAULT, cluster_wide=True) == {
         "my.plugin.setting": "2"
     }
 
@@ -231,19 +231,19 @@ def test_an_unknown_broker_setting_can_only_be_set_or_deleted(text: str | None, 
 
 def test_unknown_broker_settings_are_bounded_in_number_and_size() -> None:
     many = {f"unknown.{number}": "1" for number in range(100)}
-    assert alter_broker(many, [Alteration("unknown.0", "2")], DEFAULT) == {**many, "unknown.0": "2"}
+    assert alter_broker_overrides(many, [Alteration("unknown.0", "2")], DEFAULT) == {**many, "unknown.0": "2"}
     with pytest.raises(ApiError, match="101 settings that this broker does not know"):
-        alter_broker(many, [Alteration("one.more", "1")], DEFAULT)
+        alter_broker_overrides(many, [Alteration("one.more", "1")], DEFAULT)
     large = {"a": "x" * 32_000, "b": "x" * 32_000}
     with pytest.raises(ApiError, match="are too many"):
-        alter_broker(large, [Alteration("c", "x" * 3_000)], DEFAULT)
+        alter_broker_overrides(large, [Alteration("c", "x" * 3_000)], DEFAULT)
     assert "1 to 249 bytes" in broker_refusal(("x" * 250, "1", SET))[1]
     assert "1 to 249 bytes" in broker_refusal(("", "1", SET))[1]
 
 
 def test_replacing_a_brokers_settings_leaves_only_what_is_given() -> None:
     changed = DEFAULT.with_dynamic(own={"max.connections": "5"})
-    assert alter_broker({}, [Alteration("max.connections.per.ip", "7")], changed) == {
+    assert alter_broker_overrides({}, [Alteration("max.connections.per.ip", "7")], changed) == {
         "max.connections.per.ip": "7"
     }
 
@@ -253,13 +253,13 @@ def test_settings_for_all_brokers_are_judged_without_one_brokers_own() -> None:
     one = DEFAULT.with_dynamic(own={longest: "2000", "log.cleanup.policy": "compact"})
     large = Alteration(shortest, "3000")
     with pytest.raises(ApiError):
-        alter_broker(one.given.own, [large], one)
+        alter_broker_overrides(one.given.own, [large], one)
     added = Alteration("log.cleanup.policy", "compact", APPEND)
-    assert alter_broker({}, [large, added], one, cluster_wide=True) == {
+    assert alter_broker_overrides({}, [large, added], one, cluster_wide=True) == {
         shortest: "3000",
         "log.cleanup.policy": "delete,compact",
     }
-    assert alter_broker({}, [Alteration(shortest, "3000")], one, cluster_wide=True)
+    assert alter_broker_overrides({}, [Alteration(shortest, "3000")], one, cluster_wide=True)
 
 
 NAMES = st.sampled_from(sorted(TOPIC_SETTINGS)) | st.text(max_size=20)
@@ -276,7 +276,7 @@ def test_any_request_gives_settings_a_topic_can_obey_or_an_error_code(
     current: dict[str, str] = {}
     for request in requests:
         try:
-            current = alter_topic(current, request, DEFAULT)
+            current = alter_topic_overrides(current, request, DEFAULT)
         except ApiError as refusal:
             assert refusal.code in {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST}  # noqa: PT017
         TopicConfig.effective(current, DEFAULT)
@@ -294,13 +294,15 @@ def test_a_stored_value_that_cannot_be_parsed_is_passed_over_and_named() -> None
 @pytest.mark.parametrize("name", sorted(PROTECTIVE_SETTINGS))
 def test_a_protection_that_is_not_there_is_rejected_at_run_time(name: str) -> None:
     with pytest.raises(ApiError) as refusal:
-        alter_broker({}, [Alteration(name, "something")], DEFAULT)
+        alter_broker_overrides({}, [Alteration(name, "something")], DEFAULT)
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
     assert PROTECTIVE_SETTINGS[name] in refusal.value.detail
-    assert alter_broker({}, [Alteration(name, "")], DEFAULT) == {name: ""}
-    assert alter_broker({name: "something"}, [Alteration(name, None, AlterOp.DELETE)], DEFAULT) == {}
+    assert alter_broker_overrides({}, [Alteration(name, "")], DEFAULT) == {name: ""}
+    assert (
+        alter_broker_overrides({name: "something"}, [Alteration(name, None, AlterOp.DELETE)], DEFAULT) == {}
+    )
 
 
 def test_a_protection_for_one_listener_is_rejected_too() -> None:
     with pytest.raises(ApiError, match="TLS is Python's"):
-        alter_broker({}, [Alteration("listener.name.ssl.ssl.cipher.suites", "A")], DEFAULT)
+        alter_broker_overrides({}, [Alteration("listener.name.ssl.ssl.cipher.suites", "A")], DEFAULT)

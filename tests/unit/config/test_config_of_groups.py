@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.config.alter import Alteration, AlterOp, alter_group
+from penstock.config.alter import Alteration, AlterOp, alter_group_overrides
 from penstock.config.broker import BrokerConfig
 from penstock.config.describe import describe_group
 from penstock.config.setting import ConfigSource, ConfigType
@@ -15,14 +15,16 @@ BROKER = BrokerConfig.of()
 
 def refusal(*alterations: Alteration, broker: BrokerConfig = BROKER) -> ApiError:
     with pytest.raises(ApiError) as refused:
-        alter_group({}, alterations, broker)
+        alter_group_overrides({}, alterations, broker)
     return refused.value
 
 
 def test_what_is_given_is_kept_and_the_rest_stays() -> None:
-    after = alter_group({HEARTBEAT: "2000"}, [Alteration(SESSION, " 50000 ")], BROKER)
+    after = alter_group_overrides({HEARTBEAT: "2000"}, [Alteration(SESSION, " 50000 ")], BROKER)
     assert after == {HEARTBEAT: "2000", SESSION: "50000"}
-    assert alter_group(after, [Alteration(HEARTBEAT, None, AlterOp.DELETE)], BROKER) == {SESSION: "50000"}
+    assert alter_group_overrides(after, [Alteration(HEARTBEAT, None, AlterOp.DELETE)], BROKER) == {
+        SESSION: "50000"
+    }
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_the_operator_moves_the_limits() -> None:
         {}, ["group.consumer.min.session.timeout.ms=500", "group.consumer.max.session.timeout.ms=90000"]
     )
     for text in ("1500", "90000"):
-        assert alter_group({}, [Alteration(SESSION, text)], broker) == {SESSION: text}
+        assert alter_group_overrides({}, [Alteration(SESSION, text)], broker) == {SESSION: text}
     assert (
         "group.consumer.max.session.timeout.ms = 90000"
         in refusal(Alteration(SESSION, "90001"), broker=broker).detail
@@ -66,7 +68,7 @@ def test_the_operator_moves_the_limits() -> None:
 def test_a_session_is_longer_than_the_interval_of_heartbeats() -> None:
     broker = load({}, ["group.consumer.min.session.timeout.ms=500"])
     assert refusal(Alteration(SESSION, "1000"), broker=broker).code is ErrorCode.INVALID_CONFIG
-    assert alter_group({}, [Alteration(SESSION, "1001")], broker) == {SESSION: "1001"}
+    assert alter_group_overrides({}, [Alteration(SESSION, "1001")], broker) == {SESSION: "1001"}
 
 
 def test_a_group_follows_its_broker_where_it_has_no_value() -> None:
@@ -82,5 +84,8 @@ def test_a_group_follows_its_broker_where_it_has_no_value() -> None:
 
 def test_a_setting_of_a_newer_release_is_kept_and_not_obeyed() -> None:
     stored = {"consumer.of.tomorrow": "1", SESSION: "50000"}
-    assert alter_group(stored, [Alteration(HEARTBEAT, "2000")], BROKER) == {**stored, HEARTBEAT: "2000"}
+    assert alter_group_overrides(stored, [Alteration(HEARTBEAT, "2000")], BROKER) == {
+        **stored,
+        HEARTBEAT: "2000",
+    }
     assert BROKER.groups.consumer.of_group(stored).session_ms == 50_000

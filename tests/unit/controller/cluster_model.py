@@ -19,7 +19,7 @@ from penstock.controller.broker_lifecycle import (
 )
 from penstock.controller.decision import Decision
 from penstock.controller.elections import is_withdrawn, withdraw
-from penstock.controller.isr import IsrMember, IsrProposal, change_isr
+from penstock.controller.isr import AlterPartition, IsrMember, change_isr
 from penstock.errors import ApiError
 from penstock.host.metadata_store import DeleteAll, SessionId
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage, Controller, PartitionState
@@ -167,7 +167,7 @@ class ModelCluster(StoredCluster):
             else PendingDecision(decision, self.image.revision, bumps_leader_epoch=True)
         )
 
-    def begin_anew(self, process: Process, name: Name) -> None:
+    def replace_damaged(self, process: Process, name: Name) -> None:
         if name not in process.damaged or not process.is_running:
             return
         state, fetched_epoch = self.state(*name), process.damaged[name]
@@ -284,7 +284,7 @@ class ModelCluster(StoredCluster):
             if node == state.leader or (node in members and (node in state.isr or has_all)):
                 isr.append(IsrMember(node, told.broker_epoch))
         epoch = self.image.brokers[state.leader].broker_epoch
-        proposal = IsrProposal(
+        proposal = AlterPartition(
             self.image.topics[name[0]].id,
             name[1],
             IsrMember(state.leader, epoch),

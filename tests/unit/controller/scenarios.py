@@ -1,6 +1,6 @@
 """What a controller and leaders do, step by step, until there is nothing to do."""
 
-from penstock.controller.isr import IsrMember, IsrProposal, change_isr
+from penstock.controller.isr import AlterPartition, IsrMember, change_isr
 from penstock.controller.upkeep import Task, urgent_work
 from penstock.metadata.cluster_image import ClusterImage
 from tests.unit.controller.controller_support import StoredCluster
@@ -19,12 +19,12 @@ def upkeep(cluster: StoredCluster) -> list[Task]:
     return done
 
 
-def proposal(image: ClusterImage, *isr: int, topic: str = "t", index: int = 0) -> IsrProposal:
+def proposal(image: ClusterImage, *isr: int, topic: str = "t", index: int = 0) -> AlterPartition:
     """Of the leader, as the image has it, with everybody in their present epochs."""
     state = image.topics[topic].partitions[index]
     members = tuple(IsrMember(node, image.brokers[node].broker_epoch) for node in isr)
     leader = IsrMember(state.leader, image.brokers[state.leader].broker_epoch)
-    return IsrProposal(
+    return AlterPartition(
         image.topics[topic].id, index, leader, state.leader_epoch, state.partition_epoch, members
     )
 

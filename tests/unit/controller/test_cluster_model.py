@@ -126,7 +126,7 @@ class AnythingHappens(RuleBasedStateMachine):
         pending = self.cluster.withdraw(process, name)
         if pending is not None:
             self.send(pending, late)
-        self.cluster.begin_anew(process, name)
+        self.cluster.replace_damaged(process, name)
 
     @rule(node=nodes, late=st.booleans())
     def fence(self, node: int, late: bool) -> None:

@@ -7,7 +7,7 @@ import pytest
 from penstock.controller.broker_lifecycle import drain
 from penstock.controller.configs import alter_broker_config, alter_topic_config
 from penstock.controller.elections import ElectionType, elect
-from penstock.controller.isr import IsrMember, IsrProposal, change_isr
+from penstock.controller.isr import AlterPartition, IsrMember, change_isr
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.controller.topics import grow_topic
 from penstock.errors import ErrorCode
@@ -74,7 +74,7 @@ def restart(cluster: StoredCluster, broker_id: int) -> None:
     cluster.join(broker_id, "again")
 
 
-def with_(**fields: object) -> Callable[[IsrProposal], IsrProposal]:
+def with_(**fields: object) -> Callable[[AlterPartition], AlterPartition]:
     return lambda made: made._replace(**fields)  # type: ignore[arg-type]
 
 
@@ -103,7 +103,7 @@ def with_(**fields: object) -> Callable[[IsrProposal], IsrProposal]:
     ],
 )
 def test_a_proposal_that_cannot_be_is_refused(
-    cluster: StoredCluster, change: Callable[[IsrProposal], IsrProposal], code: ErrorCode
+    cluster: StoredCluster, change: Callable[[AlterPartition], AlterPartition], code: ErrorCode
 ) -> None:
     cluster.end_session(2)
     cluster.join(2, "again")

@@ -147,7 +147,7 @@ def test_internal_topics_are_made_safe_before_the_cluster_is_made_even() -> None
     upkeep(cluster)
     work = deferrable_work(cluster.image, CONFIG._replace(auto_balance=False))
     assert work is not None
-    assert work.task is Task.RAISE_FACTOR
+    assert work.task is Task.RAISE_REPLICATION_FACTOR
 
 
 def half_created(cluster: StoredCluster) -> None:

@@ -11,7 +11,6 @@ from penstock.errors import CorruptData
 from penstock.groups.records import (
     RECORD_TYPES,
     ClassicMemberMetadata,
-    ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -32,6 +31,7 @@ from penstock.groups.records import (
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+    RecordedClassicProtocol,
     RecordKey,
     RecordType,
     TargetTopicPartitions,
@@ -117,7 +117,7 @@ WRITTEN_BY_KAFKA: dict[str, tuple[RecordKey[Struct], Struct, str, str]] = {
     ),
     "a member that speaks the classic protocol": (
         ConsumerGroupMemberMetadataKey("g", "m1"),
-        member(ClassicMemberMetadata(45_000, [ClassicProtocol("range", b"\x00\x01")])),
+        member(ClassicMemberMetadata(45_000, [RecordedClassicProtocol("range", b"\x00\x01")])),
         f"0005 {MEMBER_KEY}",
         "0000 00 00 0263 032f68 02 076f7264657273 01 000493e0 08756e69666f726d"
         "01 0011 01 0000afc8 02 0672616e6765 030001 00 00",

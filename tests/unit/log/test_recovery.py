@@ -29,7 +29,7 @@ TIME_INDEX = f"{FOLDER}/{0:020d}.timeindex"
 
 def test_a_folder_that_is_not_there_is_an_empty_log() -> None:
     recovered = reopened(new_disk())
-    assert (recovered.log.log_end_offset, recovered.scanned_bytes, recovered.cut_bytes) == (0, 0, 0)
+    assert (recovered.log.log_end_offset, recovered.scanned_bytes, recovered.truncated_bytes) == (0, 0, 0)
 
 
 def test_a_tail_torn_at_any_byte_is_cut_back_to_the_last_whole_batch() -> None:
@@ -45,7 +45,7 @@ def test_a_tail_torn_at_any_byte_is_cut_back_to_the_last_whole_batch() -> None:
         file.write(0, whole[:size])
         recovered = reopened(disk)
         assert recovered.log.log_end_offset == 2
-        assert recovered.cut_bytes == size - (len(whole) - last)
+        assert recovered.truncated_bytes == size - (len(whole) - last)
         assert file_at(disk, FIRST).size() == len(whole) - last
 
 
@@ -59,7 +59,7 @@ def test_what_was_cut_off_never_comes_back() -> None:
     size = file_at(disk, FIRST).size()
     file_at(disk, FIRST).truncate(size - 1)
     disk.sync([file_at(disk, FIRST)], [FOLDER])
-    assert reopened(disk).cut_bytes > 0
+    assert reopened(disk).truncated_bytes > 0
     assert not file_at(disk, FIRST).node.is_dirty
 
 

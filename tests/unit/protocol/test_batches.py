@@ -11,8 +11,8 @@ from penstock.protocol.batches import (
     HEADER_BYTES,
     BatchHeader,
     check_client_shape,
-    check_crc,
     check_shape,
+    crc_matches,
     parse_header,
     parse_only_header,
     seal_in_place,
@@ -102,24 +102,24 @@ def test_a_buffer_with_more_or_less_than_one_batch_is_corrupt() -> None:
 def test_the_checksum_holds_wherever_the_batch_lies(kind: type[bytes | bytearray | memoryview]) -> None:
     buffer = kind(b"x" * 7 + TWO_RECORDS + COMMIT_MARKER)
 
-    assert check_crc(buffer, parse_header(buffer, 7), 7)
-    assert check_crc(buffer, parse_header(buffer, 91), 91)
+    assert crc_matches(buffer, parse_header(buffer, 7), 7)
+    assert crc_matches(buffer, parse_header(buffer, 91), 91)
 
 
 def test_any_flipped_bit_under_the_checksum_is_noticed() -> None:
     for at in range(17, len(TWO_RECORDS)):
         damaged = bytearray(TWO_RECORDS)
         damaged[at] ^= 1
-        assert not check_crc(damaged, parse_header(damaged)), f"byte {at}"
+        assert not crc_matches(damaged, parse_header(damaged)), f"byte {at}"
 
 
 def test_a_batch_cut_short_fails_its_checksum() -> None:
-    assert not check_crc(TWO_RECORDS[:-1], parse_header(TWO_RECORDS))
+    assert not crc_matches(TWO_RECORDS[:-1], parse_header(TWO_RECORDS))
 
     # The length is not under the checksum, so a length that lies could leave it intact.
     claims_more = bytearray(TWO_RECORDS)
     struct.pack_into(">i", claims_more, 8, 73)
-    assert not check_crc(claims_more, parse_header(claims_more))
+    assert not crc_matches(claims_more, parse_header(claims_more))
 
 
 def test_stamping_changes_offset_and_epoch_and_nothing_else() -> None:
@@ -129,7 +129,7 @@ def test_stamping_changes_offset_and_epoch_and_nothing_else() -> None:
 
     header = parse_header(buffer, 6)
     assert header == parse_header(TWO_RECORDS)._replace(base_offset=2**40, leader_epoch=9)  # type: ignore[arg-type]
-    assert check_crc(buffer, header, 6)
+    assert crc_matches(buffer, header, 6)
     assert buffer[6 + HEADER_BYTES :] == TWO_RECORDS[HEADER_BYTES:] + b"after"
     assert buffer[:6] == b"before"
 
@@ -140,7 +140,7 @@ def test_the_brokers_time_replaces_the_time_of_every_record() -> None:
     header = parse_header(stamped)
     assert header.has_log_append_time
     assert (header.base_timestamp, header.max_timestamp) == (SENT_MS, SENT_MS + 1000)
-    assert check_crc(stamped, header)
+    assert crc_matches(stamped, header)
     theirs = DefaultRecordBatch(bytes(stamped))
     assert theirs.validate_crc()
     assert [record.timestamp for record in theirs] == [SENT_MS + 1000, SENT_MS + 1000]
@@ -242,5 +242,5 @@ def test_sealing_gives_the_checksum_that_clients_expect() -> None:
 
     seal_in_place(batch)
 
-    assert check_crc(batch, parse_header(batch))
+    assert crc_matches(batch, parse_header(batch))
     assert DefaultRecordBatch(bytes(batch)).validate_crc()

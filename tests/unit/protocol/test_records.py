@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptData
-from penstock.protocol.batches import HEADER, check_crc, parse_header, seal_in_place, with_log_append_time
+from penstock.protocol.batches import HEADER, crc_matches, parse_header, seal_in_place, with_log_append_time
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import (
     Record,
@@ -356,7 +356,7 @@ def test_a_batch_is_recompressed_with_its_header_kept(source: Codec, target: Cod
     kept = {"batch_length": 0, "crc": 0, "attributes": 0}
     assert after._replace(**kept) == before._replace(**kept)  # type: ignore[arg-type]
     assert (after.codec, after.is_transactional, after.size) == (target, True, len(rewritten))
-    assert check_crc(rewritten, after)
+    assert crc_matches(rewritten, after)
     assert list(iterate(rewritten, limit_bytes=LIMIT_BYTES)) == numbered(records, 77)
 
 

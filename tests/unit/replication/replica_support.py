@@ -35,11 +35,11 @@ def leader_on(
     epoch: int = 1,
     *,
     isr: tuple[int, ...] = (LEADER, FOLLOWER),
-    isr_min: int = 1,
+    min_isr: int = 1,
     high: int = 0,
     **changes: object,
 ) -> Partition:
-    state = CommittedPartitionState((LEADER, FOLLOWER), isr, 0, isr_min)
+    state = CommittedPartitionState((LEADER, FOLLOWER), isr, 0, min_isr)
     leading = LeaderRole(LEADER, state, log.log_end_offset, Offset(high), now=0.0)
     return made(log, epoch, leading, **changes)
 

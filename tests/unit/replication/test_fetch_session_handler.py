@@ -157,11 +157,11 @@ def test_what_another_leads_now_is_forgotten() -> None:
     plan = Plan()
     plan.request()
     plan.answer()
-    plan.plan.leave(Replica(ID, 0))
+    plan.plan.unfollow(Replica(ID, 0))
     request = plan.request()
     assert (named(request), forgotten(request)) == ([], [0])
     assert plan.answer(PartitionData(0)) == [], "an answer that comes too late"
-    plan.plan.leave(Replica(ID, 1))
+    plan.plan.unfollow(Replica(ID, 1))
     assert plan.plan.request(FOLLOWER, EPOCH, 0.0) is None
     assert len(plan.plan) == 0
 

@@ -4,8 +4,8 @@ from penstock.replication.leading import (
     NO_BROKER_EPOCH,
     CommittedPartitionState,
     FollowerFetchState,
+    IsrProposal,
     LeaderRole,
-    PendingIsrChange,
 )
 from penstock.types import Offset
 
@@ -13,19 +13,19 @@ LAG_MS = 10_000
 
 
 def leading(
-    isr: tuple[int, ...] = (1, 2, 3), *, isr_min: int = 2, start: int = 0, high: int = 0
+    isr: tuple[int, ...] = (1, 2, 3), *, min_isr: int = 2, start: int = 0, high: int = 0
 ) -> LeaderRole:
-    state = CommittedPartitionState((1, 2, 3), isr, version=7, isr_min=isr_min)
+    state = CommittedPartitionState((1, 2, 3), isr, version=7, min_isr=min_isr)
     return LeaderRole(1, state, Offset(start), Offset(high), now=0.0)
 
 
-def state(*isr: int, version: int, isr_min: int = 2) -> CommittedPartitionState:
-    return CommittedPartitionState((1, 2, 3), isr, version, isr_min)
+def state(*isr: int, version: int, min_isr: int = 2) -> CommittedPartitionState:
+    return CommittedPartitionState((1, 2, 3), isr, version, min_isr)
 
 
 def fetch(
     leader: LeaderRole, broker: int, offset: int, *, end: int = 100, now: float = 1.0
-) -> PendingIsrChange | None:
+) -> IsrProposal | None:
     return leader.fetched(
         FollowerFetchState(broker, 50 + broker, Offset(offset), 50 + broker), Offset(end), now
     )
@@ -63,22 +63,22 @@ def test_the_high_watermark_does_not_follow_a_replica_that_falls_back() -> None:
 
 
 def test_nothing_becomes_safe_with_too_few_in_sync() -> None:
-    leader = leading((1,), isr_min=2)
+    leader = leading((1,), min_isr=2)
     assert not leader.meets_min_isr
     assert leader.reached(Offset(10)) == 0
-    assert leader.changed(state(1, version=7, isr_min=1), now=1.0) == 10
+    assert leader.changed(state(1, version=7, min_isr=1), now=1.0) == 10
 
 
 def test_more_cannot_be_asked_for_than_there_are_replicas() -> None:
-    leader = leading((1, 2, 3), isr_min=5)
-    assert leader.isr_min == 3
+    leader = leading((1, 2, 3), min_isr=5)
+    assert leader.min_isr == 3
     assert leader.meets_min_isr
 
 
 def test_who_has_all_that_was_shown_may_join() -> None:
     leader = leading((1, 2), high=4)
     assert fetch(leader, 3, 3) is None
-    assert fetch(leader, 3, 4) == PendingIsrChange((1, 2, 3), {3: 53}, version=7)
+    assert fetch(leader, 3, 4) == IsrProposal((1, 2, 3), {3: 53}, version=7)
     assert leader.maximal_isr == {1, 2, 3}
     assert leader.isr == (1, 2)
 
@@ -111,7 +111,7 @@ def test_a_replica_about_to_leave_is_waited_for_until_it_has_left() -> None:
     leader.reached(Offset(10))
     fetch(leader, 2, 100, now=11.0)
     proposal = leader.propose_shrink(Offset(100), 11.0, LAG_MS)
-    assert proposal == PendingIsrChange((1, 2), {}, version=7)
+    assert proposal == IsrProposal((1, 2), {}, version=7)
     assert leader.high_watermark == 0
     assert leader.committed(proposal, version=8) == 10
     assert leader.isr == (1, 2)
@@ -150,7 +150,7 @@ def test_an_older_state_is_passed_over_and_the_same_settles_nothing() -> None:
     assert leader.maximal_isr == {1, 2, 3}
 
 
-def fetch_from(leader: LeaderRole, broker: int, log_start: int) -> PendingIsrChange | None:
+def fetch_from(leader: LeaderRole, broker: int, log_start: int) -> IsrProposal | None:
     """A fetch at the end of the log, of a replica whose log begins there after a crash."""
     epoch = 50 + broker
     return leader.fetched(
@@ -169,7 +169,7 @@ def test_a_deletion_counts_when_all_in_sync_replicas_have_stored_it() -> None:
 
 def test_a_deletion_counts_when_all_eligible_leaders_have_stored_it() -> None:
     leader = leading((1,))
-    leader.changed(CommittedPartitionState((1, 2, 3), (1,), version=8, isr_min=2, elr=(2,)), 1.0)
+    leader.changed(CommittedPartitionState((1, 2, 3), (1,), version=8, min_isr=2, elr=(2,)), 1.0)
     assert not leader.is_deleted(Offset(5)), "broker 2 may be elected, alive now or not"
     fetch_from(leader, 2, 5)
     assert leader.is_deleted(Offset(5))
@@ -208,7 +208,7 @@ def test_who_is_behind_for_too_long_leaves_and_who_is_at_the_end_stays() -> None
     fetch(leader, 2, 100, end=100, now=1.0)
     fetch(leader, 3, 90, end=100, now=1.0)
     assert leader.propose_shrink(Offset(100), 9.0, LAG_MS) is None
-    assert leader.propose_shrink(Offset(100), 500.0, LAG_MS) == PendingIsrChange((1, 2), {}, version=7)
+    assert leader.propose_shrink(Offset(100), 500.0, LAG_MS) == IsrProposal((1, 2), {}, version=7)
 
 
 def test_silence_counts_from_when_there_was_something_to_fetch() -> None:
@@ -216,7 +216,7 @@ def test_silence_counts_from_when_there_was_something_to_fetch() -> None:
     fetch(leader, 2, 100, end=100, now=1.0)
     assert leader.propose_shrink(Offset(100), 500.0, LAG_MS) is None
     assert leader.propose_shrink(Offset(101), 501.0, LAG_MS) is None
-    assert leader.propose_shrink(Offset(101), 512.0, LAG_MS) == PendingIsrChange((1,), {}, version=7)
+    assert leader.propose_shrink(Offset(101), 512.0, LAG_MS) == IsrProposal((1,), {}, version=7)
 
 
 def test_who_keeps_up_with_a_log_that_grows_stays() -> None:
@@ -242,7 +242,7 @@ def test_a_replica_that_is_taken_away_is_forgotten_and_a_new_one_begins_behind()
     leader.changed(CommittedPartitionState((1, 2, 4), (1, 2), 8, 2), now=5.0)
     assert leader.high_watermark == 10
     assert leader.acknowledged_end(4) == -1
-    assert fetch(leader, 4, 10) == PendingIsrChange((1, 2, 4), {4: 54}, version=8)
+    assert fetch(leader, 4, 10) == IsrProposal((1, 2, 4), {4: 54}, version=8)
 
 
 def test_how_far_the_slowest_replica_is_behind_is_known_also_of_one_that_is_not_in_sync() -> None:

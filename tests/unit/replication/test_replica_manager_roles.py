@@ -290,12 +290,12 @@ def test_an_empty_copy_does_not_lead() -> None:
     followed.partitions.damage(followed.partition, "bit rot")
     empty = followed.partitions.release_damaged(followed.partition)
     followed.see(image(state(ME, epoch=3, isr=(ME,)), overrides=MINIMUM_OF_ONE))
-    assert not followed.partitions.begin_recopy(empty)
+    assert not followed.partitions.begin_replacement(empty)
     assert followed.partition.is_damaged
     with pytest.raises(ApiError, match="bit rot"):
         write(followed.partition)
     followed.see(image(state(OTHER, epoch=4, isr=(OTHER,)), overrides=MINIMUM_OF_ONE))
-    assert followed.partitions.begin_recopy(empty)
+    assert followed.partitions.begin_replacement(empty)
     assert (followed.partition.offline, followed.partition.following is None) == (None, False)
 
 
@@ -314,7 +314,7 @@ def test_a_setting_changed_during_a_truncation_holds_for_the_new_leader() -> Non
     followed.partitions.truncation_ended(follower)
     leader = followed.partition
     assert leader.leading is not None
-    assert leader.leading.isr_min == 2
+    assert leader.leading.min_isr == 2
     assert leader.min_isr_error is not None
     write(leader)
     assert leader.high_watermark == 0, "one replica in sync is not enough to acknowledge"

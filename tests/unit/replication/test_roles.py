@@ -53,7 +53,7 @@ def test_one_who_waits_for_the_leader_alone_is_answered_when_it_has_the_records(
 
 
 def test_with_too_few_in_sync_producers_are_refused_and_those_who_wait_are_told() -> None:
-    leader = leader_on(new_log(), isr_min=2)
+    leader = leader_on(new_log(), min_isr=2)
     answers: list[dict[int, ErrorCode]] = []
     waiting(leader, produce(leader), answers)
     assert leader.min_isr_error is None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import ErrorCode
-from penstock.protocol.batches import HEADER_BYTES, SEQUENCE_MAX, check_crc, parse_only_header
+from penstock.protocol.batches import HEADER_BYTES, SEQUENCE_MAX, crc_matches, parse_only_header
 from penstock.protocol.messages.find_coordinator import (
     FIND_COORDINATOR,
     Coordinator,
@@ -86,7 +86,7 @@ def written(broker: FakeBroker) -> list[bytes]:
 def numbers(broker: FakeBroker) -> list[tuple[int, int, int]]:
     """Producer id, epoch and first sequence of every batch that was sent."""
     headers = [parse_only_header(batch) for batch in written(broker)]
-    assert all(map(check_crc, written(broker), headers))
+    assert all(map(crc_matches, written(broker), headers))
     return [(each.producer_id, each.producer_epoch, each.base_sequence) for each in headers]
 
 

@@ -5,7 +5,7 @@ acknowledged records is left, any replica that is up. The reply is sent when the
 
 Behaviour
     Preferred: ELECTION_NOT_NEEDED if the preferred leader leads already, PREFERRED_LEADER_NOT_AVAILABLE if it
-    is not in sync, down or being drained.
+    is down, is being drained, or is not in sync.
     Unclean: ELECTION_NOT_NEEDED if the partition has a leader, ELIGIBLE_LEADERS_NOT_AVAILABLE if no replica
     is up. Records that the elected leader lacks are lost, whatever unclean.leader.election.enable is: the
     operator requests it.

@@ -2,7 +2,7 @@
 
 Returns stored batches, unchanged, from the requested offset up to the high watermark. Followers get batches
 up to the log end offset, and their fetch offset acknowledges all records below it
-(broker/replication/follower_fetches.py).
+(broker/replication/cluster_followers.py).
 
 Behaviour
     waits     until `min_bytes` are available or `max_wait_ms` have passed; errors are returned at once

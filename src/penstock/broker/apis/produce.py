@@ -39,7 +39,7 @@ from penstock.broker.data.pending_produce import (
     PendingProduce,
     ProduceLimits,
     QueuedAppends,
-    UnreplicatedAppends,
+    UnacknowledgedAppends,
     acknowledgeable_end,
     rejected_partition,
     require_success,
@@ -84,11 +84,10 @@ class Produce:
         partitions: ReplicaManager,
         appender: BatchAppender,
         clock: Clock,
-        is_cut_off: Callable[[], bool] = lambda: False,
+        is_store_unavailable: Callable[[], bool] = lambda: False,
         limits: ProduceLimits = PRODUCE_LIMITS,
     ) -> None:
-        """`is_cut_off`: whether another broker may have been elected without this broker knowing."""
-        self._is_cut_off = is_cut_off
+        self._is_store_unavailable = is_store_unavailable
         self._partitions = partitions
         self._appender = appender
         self._clock = clock
@@ -99,12 +98,13 @@ class Produce:
         self, request: ProduceRequest, context: RequestContext
     ) -> ProduceResponse | DeferredReply | None:
         answers: list[PartitionProduceResponse] = []
-        waiting: UnreplicatedAppends = []
+        waiting: UnacknowledgedAppends = []
         queued: QueuedAppends = []
         responses = []
         names_left, acks = RECORDS_NAMED_MAX, request.acks
-        if acks == ACKS_LEADER and self._is_cut_off():
-            # An acks=1 reply of a deposed leader would confirm records that the new leader truncates.
+        if acks == ACKS_LEADER and self._is_store_unavailable():
+            # Another broker may have been elected, and this broker would not know. An acks=1 reply of a
+            # deposed leader would confirm records that the new leader truncates.
             acks = ACKS_ALL
         now_ms = self._clock.wall_ms()
         for topic in request.topic_data:
@@ -112,7 +112,7 @@ class Produce:
             for data in topic.partition_data:
                 partition = None
                 try:
-                    partition = self._find(topic, data.index, request, context)
+                    partition = self._find(topic, data.index, acks, context)
                     appended = self._appender.append(partition, data.records, request, context, now_ms)
                 except ApiError as rejection:
                     answer = rejected_partition(data.index, partition, rejection, names_left)
@@ -143,15 +143,13 @@ class Produce:
                 timeout_ms = self._wait_ms_max if acks == ACKS_NONE else request.timeout_ms
                 wait_ms = min(timeout_ms, self._wait_ms_max)
                 pending.wait_for_appends(queued, names_left=names_left, wait_ms=wait_ms)
-            return pending.wait_for_replicas(waiting)
+            return pending.wait_for_acknowledgement(waiting)
         if acks == ACKS_NONE:
             require_success(answers)
             return None
         return ProduceResponse(responses)
 
-    def _find(
-        self, topic: TopicProduceData, index: int, request: ProduceRequest, context: RequestContext
-    ) -> Partition:
+    def _find(self, topic: TopicProduceData, index: int, acks: int, context: RequestContext) -> Partition:
         by_id = context.version >= TOPIC_IDS_SINCE
         partitions = self._partitions
         found = partitions.find_by_id(topic.topic_id, index) if by_id else partitions.find(topic.name, index)
@@ -159,11 +157,11 @@ class Produce:
             raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if found is None:
             raise partitions.missing_partition_error("" if by_id else topic.name, topic.topic_id, index)
-        if request.acks not in ACKS_ALLOWED:
+        if acks not in ACKS_ALLOWED:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if found.name.topic in INTERNAL_TOPICS:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        if found.min_isr_error is not None and request.acks == ACKS_ALL:
+        if found.min_isr_error is not None and acks == ACKS_ALL:
             raise found.min_isr_error.again()
         return found
 

@@ -25,8 +25,8 @@ from penstock.broker.cluster.failure_detector import FailureDetector
 from penstock.broker.cluster.membership import ClusterMembership, registration
 from penstock.broker.cluster.peer_lease_check import PeerLeaseCheck
 from penstock.broker.cluster.store_identity import require_same_history, store_progress_of
+from penstock.broker.replication.cluster_followers import ClusterFollowers
 from penstock.broker.replication.damaged_replicas import DamagedReplicas
-from penstock.broker.replication.follower_fetches import ClusterFollowers
 from penstock.broker.replication.replica_fetchers import InterBrokerLink, ReplicaFetchers
 from penstock.broker.storage.partition_inventory import InventoryKeeper
 from penstock.broker.task_failures import report_failure
@@ -157,7 +157,7 @@ class ClusterMember:
         tasks.start(inventory.run(), "inventory")
         self._damaged.open()
         tasks.start(self._damaged.run(), "damaged replicas")
-        tasks.start(self._damaged.renew(), "renewals of damaged replicas")
+        tasks.start(self._damaged.replace(), "replacements of damaged replicas")
         # After the damaged replicas, whose `open` relies on no fetch of this process having been sent.
         self._fetchers.open()
 
@@ -245,6 +245,6 @@ class ClusterMember:
         try:
             await self._cluster.change(lambda image: drain(image, node_id))
             if not await self._until(lambda: is_drained(self._cluster.image, node_id), BROKER_DRAIN_MS_MAX):
-                self._log.warning("broker.not_drained", help="nobody else took over what it leads")
+                self._log.warning("broker.not_drained", help="no other broker took over what it leads")
         except ApiError as problem:
             self._log.warning("broker.not_drained", reason=str(problem))

@@ -16,7 +16,12 @@ from typing import NamedTuple
 from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.config.alter import Alteration, alter_broker, alter_group, alter_topic
+from penstock.config.alter import (
+    Alteration,
+    alter_broker_overrides,
+    alter_group_overrides,
+    alter_topic_overrides,
+)
 from penstock.config.broker import BrokerConfig
 from penstock.controller.configs import alter_broker_config, alter_group_config, alter_topic_config
 from penstock.controller.decision import Decision
@@ -149,17 +154,17 @@ def _decision(cluster: MetadataService, wanted: ResourceChange, image: ClusterIm
         topic = image.topics.get(resource.name)
         current = topic.overrides if topic is not None and not replaces_all else {}
         # Like Kafka, an invalid config is reported before an unknown topic.
-        overrides = alter_topic(current, alterations, config)
+        overrides = alter_topic_overrides(current, alterations, config)
         validate_internal_settings(resource.name, overrides)
         return alter_topic_config(image, resource.name, overrides)
     if resource.type == ConfigResourceType.GROUP:
         current = {} if replaces_all else image.overrides_of_group(resource.name).overrides
-        overrides = alter_group(current, alterations, config)
+        overrides = alter_group_overrides(current, alterations, config)
         return alter_group_config(image, resource.name, overrides, cluster.limits.groups_with_settings_max)
     broker_id = broker_id_of(resource, config)
     current = {} if replaces_all else image.overrides_of_broker(broker_id).overrides
     try:
-        overrides = alter_broker(current, alterations, config, cluster_wide=broker_id is None)
+        overrides = alter_broker_overrides(current, alterations, config, cluster_wide=broker_id is None)
     except ApiError as rejection:
         raise ApiError(ErrorCode.INVALID_REQUEST, rejection.detail) from None  # Kafka's code for brokers
     return alter_broker_config(image, broker_id, overrides)

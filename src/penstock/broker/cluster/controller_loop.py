@@ -20,7 +20,7 @@ from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import ReplicationConfig
 from penstock.controller.broker_lifecycle import become_controller
 from penstock.controller.decision import Decision, batched, merged
-from penstock.controller.partitions import Partition
+from penstock.controller.partitions import TopicPartitionState
 from penstock.controller.upkeep import UpkeepStep, deferrable_work, partitions_to_check, urgent_work
 from penstock.errors import ApiError
 from penstock.host.backoff import Backoff
@@ -120,10 +120,10 @@ class ControllerLoop:
         await self._carry_out(work, image)
         return True
 
-    def _suspect_partitions(self, image: ClusterImage) -> list[Partition] | None:
+    def _suspect_partitions(self, image: ClusterImage) -> list[TopicPartitionState] | None:
         if self._suspects is None:
             return None
-        found: list[Partition] = []
+        found: list[TopicPartitionState] = []
         for topic_id, index in self._suspects:
             topic = image.topics_by_id.get(topic_id)
             if topic is not None and index < len(topic.partitions):

@@ -30,7 +30,7 @@ from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 
 NOT_REACHED_HELP: Final = (
-    "nobody listens at its advertised address, as this broker looks it up: clients may not find it either"
+    "no process listens at its advertised address, as this broker looks it up: clients may not find it either"
 )
 
 
@@ -53,16 +53,16 @@ class FailureDetector:
         if before.brokers is after.brokers and before.controller == after.controller:
             return
         for key, is_over in self._watched.items():
-            if not self._is_ours(after, *key):
+            if not self._must_watch(after, *key):
                 is_over.set()
         for broker in after.brokers.values():
             key = broker.id, broker.broker_epoch
-            if self._is_ours(after, *key) and key not in self._watched:
+            if self._must_watch(after, *key) and key not in self._watched:
                 is_over = self._watched[key] = asyncio.Event()
                 self._tasks.start(self._watch(*key, is_over), f"connection to broker {broker.id}")
 
-    def _is_ours(self, image: ClusterImage, broker_id: int, epoch: int) -> bool:
-        """Check whether this broker has to watch that epoch of a broker."""
+    def _must_watch(self, image: ClusterImage, broker_id: int, epoch: int) -> bool:
+        """Whether this broker has to hold a connection to that broker epoch of a broker."""
         broker = image.brokers.get(broker_id)
         return (
             image.controller is not None
@@ -76,14 +76,14 @@ class FailureDetector:
 
     async def _watch(self, broker_id: int, epoch: int, is_over: asyncio.Event) -> None:
         pauses = Backoff(PEER_PAUSE_MS, PEER_PAUSE_MS_MAX)
-        refusals, was_there = 0, False
+        refusals, was_connected = 0, False
         try:
-            while self._is_ours(self._cluster.image, broker_id, epoch):
+            while self._must_watch(self._cluster.image, broker_id, epoch):
                 endpoint = self._cluster.image.brokers[broker_id].endpoints[self._listener]
                 began = asyncio.get_running_loop().time()
                 try:
                     await self._until_over(Address(endpoint.host, endpoint.port), is_over)
-                    refusals, was_there = 0, True
+                    refusals, was_connected = 0, True
                     # After a connection that lasted, reconnect without a pause. One that broke soon counts as
                     # a failing peer: the pauses grow, so that reconnecting does not become a busy loop.
                     if asyncio.get_running_loop().time() - began >= PEER_PAUSE_MS_MAX / 1000:
@@ -91,12 +91,13 @@ class FailureDetector:
                         continue
                 except ConnectionRefusedError:
                     refusals += 1
-                    if was_there and refusals > 1 and await self._fence(broker_id, epoch):
+                    if was_connected and refusals > 1 and await self._fence(broker_id, epoch):
                         return
-                    if not was_there and refusals == 2:
+                    if not was_connected and refusals == 2:
                         self._log.warning("broker.not_reached", broker=broker_id, help=NOT_REACHED_HELP)
                 except OSError:
-                    # A timeout, no route, or a process that is just ending: none of these proves it is gone.
+                    # A timeout, no route, or a process that is just ending: none of these proves that the
+                    # broker is gone.
                     pass
                 await asyncio.sleep(pauses.next_delay_s())
         finally:

@@ -219,7 +219,7 @@ class ClusterMembership:
                 self._log.warning(
                     "broker.session_over",
                     epoch=self.epoch,
-                    help="it was silent for too long, or others found nobody at its advertised address",
+                    help="it was silent for too long, or no process listened at its advertised address",
                 )
                 await self._end(session)
             try:

@@ -28,14 +28,14 @@ from penstock.metadata.keys import ClusterKeys
 from penstock.types import TopicId
 
 
-class MetadataLimits(NamedTuple):
-    """Limits for queued metadata changes, and for groups with dynamic configs."""
+class MetadataServiceLimits(NamedTuple):
+    """How many metadata changes are queued, and how many groups have configs of their own."""
 
     changes_queued_max: int = METADATA_CHANGES_QUEUED_MAX
     groups_with_settings_max: int = GROUPS_WITH_SETTINGS_MAX
 
 
-METADATA_LIMITS: Final = MetadataLimits()
+METADATA_SERVICE_LIMITS: Final = MetadataServiceLimits()
 
 
 class MetadataService:
@@ -46,7 +46,7 @@ class MetadataService:
         config: BrokerConfig,
         make_room: Callable[[], bool] = lambda: False,
         report: ReportFailure = lambda name, failure: None,
-        limits: MetadataLimits = METADATA_LIMITS,
+        limits: MetadataServiceLimits = METADATA_SERVICE_LIMITS,
     ) -> None:
         """Start from `image`.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from penstock.broker.cluster.metadata_changes import MetadataChange
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
-from penstock.config.alter import Alteration, alter_topic
+from penstock.config.alter import Alteration, alter_topic_overrides
 from penstock.controller.decision import Decide, Decision
 from penstock.controller.topics import (
     NewTopicFacts,
@@ -91,7 +91,7 @@ class TopicCreation:
         # Checked before the configs: like Kafka, a request for an existing topic gets TOPIC_ALREADY_EXISTS
         # and not an error about its configs.
         require_new_name(image, name)
-        overrides = alter_topic({}, _alterations(requested.settings), config)
+        overrides = alter_topic_overrides({}, _alterations(requested.settings), config)
         return create_topic(
             image,
             replace(requested.request, overrides=overrides, internal=name in INTERNAL_TOPICS),

@@ -1,7 +1,7 @@
 """A produce request from its appends until its reply can be sent.
 
 A request waits at most twice for each of its partitions: for its queued append, if a worker thread validates
-the batch, and then for the high watermark to pass the appended batch.
+the batch, and then for the offset that its acks require to pass the appended batch.
 
 Rule 1: a batch that is still queued when the request's time is up is not stored.
 Rule 2: a queued batch is not stored either if the client that waits for its acknowledgement disconnects. With
@@ -47,10 +47,9 @@ ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 
-UnreplicatedAppends = list[tuple[int, Partition, Appended]]
-"""The index of the partition's response, the partition, and the append that must be acknowledged before the
-reply.
-"""
+UnacknowledgedAppends = list[tuple[int, Partition, Appended]]
+"""The index of the partition's response, the partition, and the append that the reply waits for: until this
+broker has it (acks=1), or all in-sync replicas have it (acks=all)."""
 QueuedAppends = list[tuple[int, Partition, QueuedAppend]]
 """The index of the partition's response, the partition, and the append that must be validated first."""
 
@@ -127,7 +126,7 @@ class PendingProduce(ProduceWait):
         else:
             self._later.abandon = self._abandon
 
-    def wait_for_replicas(self, waiting: UnreplicatedAppends) -> DeferredReply:
+    def wait_for_acknowledgement(self, waiting: UnacknowledgedAppends) -> DeferredReply:
         for number, partition, appended in waiting:
             waits = partition.local_waits if self._acks == ACKS_LEADER else partition.produce_waits
             waits.add(appended.end_offset, self, number)
@@ -139,20 +138,20 @@ class PendingProduce(ProduceWait):
         if isinstance(outcome, ApiError):
             _fill_rejection(answer, partition, outcome, self._names_left)
             self._names_left -= len(answer.record_errors)
-            self.reached(number)
+            self.partition_done(number)
             return
         answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms
         answer.log_start_offset = partition.log.log_start_offset
         # The append itself may have advanced the high watermark, if no other replica is in sync.
         if outcome.end_offset > acknowledgeable_end(partition, self._acks):
-            self.wait_for_replicas([(number, partition, outcome)])
+            self.wait_for_acknowledgement([(number, partition, outcome)])
         else:
-            self.reached(number)
+            self.partition_done(number)
 
     def _time_is_up(self) -> None:
-        # Only queued batches fail here. A batch that was appended keeps waiting for its replicas until the
-        # request's own deadline.
+        # Only queued batches fail here. A batch that was appended keeps waiting, for a flush or for replicas,
+        # until the request's own deadline.
         for number in self._drop_queued():
             self.failed(number, ErrorCode.REQUEST_TIMED_OUT)
 
@@ -167,7 +166,7 @@ class PendingProduce(ProduceWait):
 
     def _abandon(self) -> None:
         """Release the reply of a client that has disconnected. Its appended batches may still wait for
-        replicas.
+        a flush or for replicas.
         """
         self._is_abandoned = True
         self._drop_queued()

@@ -53,7 +53,7 @@ class UnavailableCoordinator(NamedTuple):
     reason: str
 
 
-class Page(NamedTuple):
+class GroupPage(NamedTuple):
     groups: Sequence[GroupReport]
     next_after: str | None
     """Value of `after` for the next page; None: this is the last page."""
@@ -90,7 +90,7 @@ class ClusterGroups:
                 ) from problem
         return report
 
-    async def page(self, prefix: str, after: str, limit: int) -> Page:
+    async def page(self, prefix: str, after: str, limit: int) -> GroupPage:
         """One page of groups with this name prefix after `after`, sorted. ApiError: a shard is loading."""
         async with self._slots:
             unavailable = self._leaderless_partitions()
@@ -110,7 +110,7 @@ class ClusterGroups:
             )
         groups = [report for _, reports in reported for report in reports if report is not None]
         groups.sort(key=lambda report: report.status.group_id)
-        return Page(groups, next_after, unavailable)
+        return GroupPage(groups, next_after, unavailable)
 
     def _coordinators(self) -> list[int]:
         topic = self._cluster.image.topics.get(GROUP_TOPIC)

@@ -1,6 +1,6 @@
 """Repair of replicas that a cluster's broker found damaged on its disk.
 
-    damaged ──→ withdrawn (out of sync) ──→ set aside ──→ copied again from the leader
+    damaged ──→ withdrawn (out of sync) ──→ replaced (by a new copy from the leader)
 
 A damaged replica must not be in the ISR, where the leader would wait for it, and must not be elected. So the
 broker removes its replica from the ISR and, if this broker leads the partition, hands leadership over. The
@@ -11,23 +11,24 @@ leader like a newly assigned replica.
 Rule 1: the next step follows from the image and the partitions alone, and is decided again after every change
         of the image. So whenever and however a damaged replica becomes leader, the broker hands leadership
         over.
-Rule 2: a replica is set aside only when the cluster does not depend on it. If no other replica has all
+Rule 2: a copy is replaced only when the cluster does not depend on it. If no other replica has all
         committed records, the damaged copy stays in its folder, offline, until such a replica is available
         again or an operator decides.
 Rule 3: a new leader epoch begins between the last fetch for the damaged copy and the first fetch for the
         empty copy. Otherwise the leader could take a delayed fetch of the damaged copy for the empty copy,
         and add the empty copy to the ISR.
 Rule 4: the withdrawal does not wait for the disk, which may be slow or hang because it fails: neither for the
-        renewal of another replica, which is another task, nor for the record of the damage. (One thread
-        records the damage and sets the copy aside, in that order.) A process that is killed before the damage
-        is recorded loses the record; the replica may then join the ISR again, until the damage is read again.
+        replacement of another replica, which is another task, nor for the record of the damage. (One thread
+        records the damage and moves the copy to `strays`, in that order.) A process that is killed before the
+        damage is recorded loses the record; the replica may then join the ISR again, until the damage is read
+        again.
         Waiting for the record would keep clients waiting, and a process that is killed during that wait loses
         the record too.
 Rule 5: the broker retries every failure of the metadata store or the disk, with growing pauses, until the
         repair is done.
-Rule 6: a disk that damages the same replica repeatedly does not cause repeated copying. Each further renewal
-        of a replica by one process waits longer (RENEWAL_PAUSE_MS to RENEWAL_PAUSE_MS_MAX). The replica stays
-        out of sync meanwhile.
+Rule 6: a disk that damages the same replica repeatedly does not cause repeated copying. Each further
+        replacement of a replica by one process waits longer (REPLACEMENT_PAUSE_MS to
+        REPLACEMENT_PAUSE_MS_MAX). The replica stays out of sync meanwhile.
 """
 
 import asyncio
@@ -44,8 +45,8 @@ from penstock.host.backoff import Backoff
 from penstock.limits import (
     METADATA_UNAVAILABLE_PAUSE_MS,
     METADATA_UNAVAILABLE_PAUSE_MS_MAX,
-    RENEWAL_PAUSE_MS,
-    RENEWAL_PAUSE_MS_MAX,
+    REPLACEMENT_PAUSE_MS,
+    REPLACEMENT_PAUSE_MS_MAX,
 )
 from penstock.log.damaged_copies import NoRoomForCopy
 from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
@@ -56,15 +57,15 @@ from penstock.types import TopicPartition
 
 NEVER_FETCHED: Final = -1
 LAST_COPY_HELP: Final = (
-    "no other replica that is there has all of it, so the partition is offline and its files are kept: see "
-    "'A damaged partition' in docs/operations.md"
+    "no other replica on a running broker has all of it, so the partition is offline and its files are "
+    "kept: see 'A damaged partition' in docs/operations.md"
 )
 NO_ROOM_HELP: Final = (
     "free so many bytes on that disk, or move {folder} to another one: the broker then copies the partition "
     "by itself. Until then this replica is out of sync. The broker removes damaged files itself only where "
     "two others are in sync, and what was read is damaged for certain"
 )
-RENEWAL_HELP: Final = "the disk of this broker damaged the copy again: look at it, or replace it"
+REPLACEMENT_HELP: Final = "the disk of this broker damaged the copy again: look at it, or replace it"
 
 
 class _Damage:
@@ -77,8 +78,8 @@ class _Damage:
         self.is_no_room_logged = False
 
 
-class _ReplicaRenewals:
-    """Renewals of one replica by this process, and the pause before the next one."""
+class _ReplicaReplacements:
+    """Replacements of one replica by this process, and the pause before the next one."""
 
     def __init__(self, pauses: Backoff) -> None:
         self.count = 0
@@ -96,13 +97,13 @@ class DamagedReplicas:
         update_fetching: Callable[[Replica], None],
         log: Log,
         *,
-        renewal_pause_ms: int = RENEWAL_PAUSE_MS,
-        renewal_pause_ms_max: int = RENEWAL_PAUSE_MS_MAX,
+        replacement_pause_ms: int = REPLACEMENT_PAUSE_MS,
+        replacement_pause_ms_max: int = REPLACEMENT_PAUSE_MS_MAX,
     ) -> None:
         """Watch damaged replicas.
 
         `own_epoch` returns this process's broker epoch. `update_fetching` is called with a replica whose
-        fetching has to stop or start. The pauses apply before each further renewal of a replica.
+        fetching has to stop or start. The pauses apply before each further replacement of a replica.
         """
         self._cluster = cluster
         self._storage = storage
@@ -111,9 +112,11 @@ class DamagedReplicas:
         self._log = log
         self._node_id = cluster.config.node.node_id
         self._known: dict[Replica, _Damage] = {}
-        self._renewals: dict[Replica, _ReplicaRenewals] = {}
-        self._new_pauses: Callable[[], Backoff] = lambda: Backoff(renewal_pause_ms, renewal_pause_ms_max)
-        self._withdrawals_due, self._renewals_due = asyncio.Event(), asyncio.Event()
+        self._replacements: dict[Replica, _ReplicaReplacements] = {}
+        self._new_pauses: Callable[[], Backoff] = lambda: Backoff(
+            replacement_pause_ms, replacement_pause_ms_max
+        )
+        self._withdrawals_due, self._replacements_due = asyncio.Event(), asyncio.Event()
 
     def open(self) -> None:
         """Register replicas that were found damaged before this broker joined the cluster.
@@ -135,21 +138,21 @@ class DamagedReplicas:
 
     def _look_again(self) -> None:
         self._withdrawals_due.set()
-        self._renewals_due.set()
+        self._replacements_due.set()
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
         if self._known:
             self._look_again()
-        for replica in [each for each in self._renewals if _partition_state(after, each) is None]:
-            del self._renewals[replica]
+        for replica in [each for each in self._replacements if _partition_state(after, each) is None]:
+            del self._replacements[replica]
 
     async def run(self) -> None:
         """The task that withdraws damaged replicas. It never waits for the disk (Rule 4)."""
         await self._keep_doing(self._withdraw_all, self._withdrawals_due)
 
-    async def renew(self) -> None:
-        """The task that sets damaged copies aside and starts to copy them again."""
-        await self._keep_doing(self._renew_all, self._renewals_due)
+    async def replace(self) -> None:
+        """The task that replaces damaged copies."""
+        await self._keep_doing(self._replace_all, self._replacements_due)
 
     async def _keep_doing(self, attempt: Callable[[], Awaitable[list[str]]], due: asyncio.Event) -> None:
         """Run `attempt` whenever it is due, and again after a pause while it returns problems."""
@@ -218,15 +221,15 @@ class DamagedReplicas:
             leader=now[1].leader,
         )
 
-    # Renewal
+    # Replacing
 
-    async def _renew_all(self) -> list[str]:
-        """Renew replicas one after the other: a single thread moves folders."""
+    async def _replace_all(self) -> list[str]:
+        """Replace damaged copies one after the other: a single thread moves folders."""
         replicas = tuple(self._known)
-        return [problem for replica in replicas if (problem := await self._renew(replica))]
+        return [problem for replica in replicas if (problem := await self._replace(replica))]
 
-    async def _renew(self, replica: Replica) -> str | None:
-        """Renew a replica if it is due. Returns why a retry is needed, or None."""
+    async def _replace(self, replica: Replica) -> str | None:
+        """Replace a damaged copy if that is due. Returns why a retry is needed, or None."""
         partition = self._damaged(replica)
         if partition is None or not self._is_withdrawn(replica, partition):
             return None
@@ -234,9 +237,9 @@ class DamagedReplicas:
             return None
         damage = self._known[replica]
         try:
-            # The image shows the withdrawal, so no ISR or ELR contains the copy that is set aside here.
-            if await self._storage.begin_anew(partition):
-                self._note_renewal(replica)
+            # The image shows the withdrawal, so no ISR or ELR contains the copy that is replaced here.
+            if await self._storage.replace_damaged(partition):
+                self._note_replacement(replica)
         except (StorageFailed, StorageFull) as problem:
             if isinstance(problem, NoRoomForCopy) and not damage.is_no_room_logged:
                 damage.is_no_room_logged = True
@@ -257,31 +260,31 @@ class DamagedReplicas:
             del self._known[replica]
 
     def _is_due(self, replica: Replica, partition: Partition) -> bool:
-        """Check whether a replica may be renewed now: at once the first time, later after a pause."""
-        renewals = self._renewals.get(replica)
-        if renewals is None:
+        """Whether a copy may be replaced now: at once the first time, later after a pause."""
+        replacements = self._replacements.get(replica)
+        if replacements is None:
             return True
-        if not renewals.is_waiting and not renewals.is_due:
-            seconds = renewals.pauses.next_delay_s()
-            renewals.is_waiting = True
-            asyncio.get_running_loop().call_later(seconds, self._end_pause, renewals)
+        if not replacements.is_waiting and not replacements.is_due:
+            seconds = replacements.pauses.next_delay_s()
+            replacements.is_waiting = True
+            asyncio.get_running_loop().call_later(seconds, self._end_pause, replacements)
             self._log.warning(
-                "partition.renewal_waits",
+                "partition.replacement_waits",
                 partition=partition.name,
                 seconds=seconds,
-                renewals=renewals.count,
-                help=RENEWAL_HELP,
+                replacements=replacements.count,
+                help=REPLACEMENT_HELP,
             )
-        return renewals.is_due
+        return replacements.is_due
 
-    def _end_pause(self, renewals: _ReplicaRenewals) -> None:
-        renewals.is_waiting, renewals.is_due = False, True
-        self._renewals_due.set()
+    def _end_pause(self, replacements: _ReplicaReplacements) -> None:
+        replacements.is_waiting, replacements.is_due = False, True
+        self._replacements_due.set()
 
-    def _note_renewal(self, replica: Replica) -> None:
-        renewals = self._renewals.setdefault(replica, _ReplicaRenewals(self._new_pauses()))
-        renewals.count += 1
-        renewals.is_due = False
+    def _note_replacement(self, replica: Replica) -> None:
+        replacements = self._replacements.setdefault(replica, _ReplicaReplacements(self._new_pauses()))
+        replacements.count += 1
+        replacements.is_due = False
 
     def _damaged(self, replica: Replica) -> Partition | None:
         partition = self._storage.partitions.find_by_id(*replica)

@@ -1,10 +1,11 @@
-"""ISR changes that this broker, as a leader, sends to the metadata store.
+"""Commits of ISR proposals: this broker sends what it proposes as a leader to the metadata store.
 
 After a broker has restarted, thousands of partitions add it to their ISRs at about the same time. A sender
 task commits each proposal at once while there are few. Proposals that arrive while every sender is busy are
 queued, and a sender then commits many of them in one transaction.
 
-Rule 1: each proposal is decided once, and the sender retries this same decision until the outcome is known.
+Rule 1: each proposal is validated once (controller/isr.py), and the sender retries the resulting decision,
+        unchanged, until the outcome is known.
         The revisions that the decision compares never become current again once they have changed. So a
         conflict also proves that no earlier attempt with unknown outcome can still commit, including an
         attempt that shared a transaction with other proposals.
@@ -25,19 +26,19 @@ from typing import NamedTuple
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.controller.decision import NOTHING_TO_DO, Decision, batched, merged
-from penstock.controller.isr import IsrMember, IsrProposal, change_isr
+from penstock.controller.isr import AlterPartition, IsrMember, change_isr
 from penstock.errors import ApiError
 from penstock.host.backoff import Backoff
 from penstock.host.metadata_store import CommittedTransaction, Conflict, StoreRejected, StoreUnavailable
 from penstock.host.tasks import Tasks
 from penstock.limits import (
-    IN_SYNC_SENDERS_MAX,
+    ISR_SENDERS_MAX,
     METADATA_UNAVAILABLE_PAUSE_MS,
     METADATA_UNAVAILABLE_PAUSE_MS_MAX,
 )
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
-from penstock.replication.leading import NO_BROKER_EPOCH, LeaderRole, PendingIsrChange
+from penstock.replication.leading import NO_BROKER_EPOCH, IsrProposal, LeaderRole
 from penstock.replication.partition import Partition
 from penstock.replication.replica_manager import ReplicaManager
 
@@ -45,16 +46,17 @@ OwnBrokerEpoch = Callable[[], int]
 """Returns the current broker epoch of this broker."""
 
 
-class _IsrUpdate(NamedTuple):
-    """A queued proposal."""
+class _QueuedProposal(NamedTuple):
+    """A proposal, and the decision that commits it."""
 
     partition: Partition
-    """The Partition object that led when the change was proposed. By the time of the commit, another object
+    """The Partition object that led when the proposal was made. By the time of the commit, another object
     may lead the same partition in the same leader epoch."""
     leading: LeaderRole
-    proposal: PendingIsrChange
+    proposal: IsrProposal
     decision: Decision
     decided_on: ClusterImage
+    """The image that the proposal was validated against."""
 
 
 class IsrUpdates:
@@ -71,11 +73,11 @@ class IsrUpdates:
         self._own_epoch = own_epoch
         self._tasks = tasks
         self._log = log
-        self._waiting: deque[_IsrUpdate] = deque()
+        self._waiting: deque[_QueuedProposal] = deque()
         """Proposals for the senders, at most one per partition."""
         self._senders = 0
 
-    def propose(self, partition: Partition, proposal: PendingIsrChange) -> None:
+    def propose(self, partition: Partition, proposal: IsrProposal) -> None:
         image, leading = self._cluster.image, partition.leading
         assert leading is not None, "only a leader proposes"
         try:
@@ -86,17 +88,17 @@ class IsrUpdates:
         if not decision.changes:
             partition.proposal_rejected(proposal)  # never sent, so it cannot commit later: safe to reject now
             return
-        self._waiting.append(_IsrUpdate(partition, leading, proposal, decision, image))
-        if self._senders < IN_SYNC_SENDERS_MAX:
+        self._waiting.append(_QueuedProposal(partition, leading, proposal, decision, image))
+        if self._senders < ISR_SENDERS_MAX:
             self._senders += 1
-            self._tasks.start(self._send(), "in-sync sets")
+            self._tasks.start(self._send(), "ISR proposals")
 
-    def _decision(self, image: ClusterImage, partition: Partition, proposal: PendingIsrChange) -> Decision:
+    def _decision(self, image: ClusterImage, partition: Partition, proposal: IsrProposal) -> Decision:
         node_id = self._cluster.config.node.node_id
         # The broker epoch that the follower fetched with: the decision compares it with the store, so that a
         # restarted process of that broker, which may have lost records, cannot enter the ISR instead.
         members = [IsrMember(member, proposal.added.get(member, NO_BROKER_EPOCH)) for member in proposal.isr]
-        wanted = IsrProposal(
+        request = AlterPartition(
             topic_id=partition.topic_id,
             partition=partition.name.partition,
             leader=IsrMember(node_id, self._own_epoch()),
@@ -104,7 +106,7 @@ class IsrUpdates:
             partition_epoch=proposal.version,
             isr=tuple(members),
         )
-        return change_isr(image, wanted)
+        return change_isr(image, request)
 
     # Sending
 
@@ -115,78 +117,78 @@ class IsrUpdates:
         finally:
             self._senders -= 1
 
-    def _next(self) -> list[_IsrUpdate]:
+    def _next(self) -> list[_QueuedProposal]:
         """Take as many queued proposals as fit into one transaction, and drop ended proposals."""
-        decisions = (change.decision for change in self._waiting)
+        decisions = (queued.decision for queued in self._waiting)
         count = len(next(batched(decisions, self._cluster.changes_max)))
         taken = [self._waiting.popleft() for _ in range(count)]
-        return [change for change in taken if self._is_open(change)]
+        return [queued for queued in taken if self._is_open(queued)]
 
-    def _is_open(self, change: _IsrUpdate) -> bool:
+    def _is_open(self, queued: _QueuedProposal) -> bool:
         """Check that the outcome is unknown and the leader epoch of the proposal is still current."""
-        if change.leading.proposal is not change.proposal:
+        if queued.leading.proposal is not queued.proposal:
             return False
-        current = self._current(change)
+        current = self._current(queued)
         if current is None or current.offline is not None:
             return False
-        return current.leader_epoch == change.partition.leader_epoch
+        return current.leader_epoch == queued.partition.leader_epoch
 
-    def _current(self, change: _IsrUpdate) -> Partition | None:
-        name, topic_id = change.partition.name, change.partition.topic_id
+    def _current(self, queued: _QueuedProposal) -> Partition | None:
+        name, topic_id = queued.partition.name, queued.partition.topic_id
         return self._partitions.find_by_id(topic_id, name.partition)
 
-    async def _commit_all(self, changes: list[_IsrUpdate]) -> None:
+    async def _commit_all(self, group: list[_QueuedProposal]) -> None:
         """Commit proposals. Returns when each has an outcome, or its leader epoch is over."""
-        if len(changes) > 1 and await self._committed_together(changes):
+        if len(group) > 1 and await self._committed_together(group):
             return
-        for change in changes:
-            await self._commit_alone(change)
+        for queued in group:
+            await self._commit_alone(queued)
 
-    async def _committed_together(self, changes: list[_IsrUpdate]) -> bool:
-        decision = merged(change.decision for change in changes)
+    async def _committed_together(self, group: list[_QueuedProposal]) -> bool:
+        decision = merged(queued.decision for queued in group)
         try:
             # False from here on means conflict or unknown outcome. Both are safe: committing each decision
             # alone conflicts if the joint transaction did commit, and the new state then confirms it.
             outcome = await self._cluster.propose(decision)
         except (StoreUnavailable, StoreRejected, ApiError) as problem:
-            self._log.warning("isr.unknown", partitions=len(changes), reason=str(problem))
+            self._log.warning("isr.unknown", partitions=len(group), reason=str(problem))
             return False
         if isinstance(outcome, Conflict):
             return False
-        for change in changes:
-            self._committed(change)
+        for queued in group:
+            self._committed(queued)
         return True
 
-    async def _commit_alone(self, change: _IsrUpdate) -> None:
+    async def _commit_alone(self, queued: _QueuedProposal) -> None:
         pauses = Backoff(METADATA_UNAVAILABLE_PAUSE_MS, METADATA_UNAVAILABLE_PAUSE_MS_MAX)
-        while self._is_open(change):
+        while self._is_open(queued):
             try:
-                outcome = await self._cluster.propose(change.decision)
+                outcome = await self._cluster.propose(queued.decision)
                 if isinstance(outcome, Conflict):
                     # If an earlier attempt did commit, this image shows it and resolves the proposal, so that
-                    # `_refused` below has no effect.
-                    await self._cluster.wait_for_conflict(outcome, change.decided_on)
+                    # `_rejected` below has no effect.
+                    await self._cluster.wait_for_conflict(outcome, queued.decided_on)
             except (StoreUnavailable, StoreRejected, ApiError) as problem:
-                self._log.warning("isr.unknown", partition=change.partition.name, reason=str(problem))
+                self._log.warning("isr.unknown", partition=queued.partition.name, reason=str(problem))
                 await asyncio.sleep(pauses.next_delay_s())
                 continue
             if isinstance(outcome, CommittedTransaction):
-                self._committed(change)
+                self._committed(queued)
             else:
-                self._refused(change)
+                self._rejected(queued)
 
-    def _committed(self, change: _IsrUpdate) -> None:
-        proposal, current = change.proposal, self._current(change)
-        if current is not None and current.leading is change.leading:
+    def _committed(self, queued: _QueuedProposal) -> None:
+        proposal, current = queued.proposal, self._current(queued)
+        if current is not None and current.leading is queued.leading:
             current.proposal_committed(proposal, proposal.version + 1)
         else:  # this broker is deposed, or the leader epoch is over: no Partition to update, only the role
-            change.leading.committed(proposal, proposal.version + 1)
+            queued.leading.committed(proposal, proposal.version + 1)
         isr = ",".join(map(str, proposal.isr))
-        self._log.info("isr.changed", partition=change.partition.name, isr=isr)
+        self._log.info("isr.changed", partition=queued.partition.name, isr=isr)
 
-    def _refused(self, change: _IsrUpdate) -> None:
-        current = self._current(change)
-        if current is not None and current.leading is change.leading:
-            current.proposal_rejected(change.proposal)
+    def _rejected(self, queued: _QueuedProposal) -> None:
+        current = self._current(queued)
+        if current is not None and current.leading is queued.leading:
+            current.proposal_rejected(queued.proposal)
         else:
-            change.leading.rejected(change.proposal)
+            queued.leading.rejected(queued.proposal)

@@ -122,7 +122,7 @@ class ReplicaFetchers:
             return
         if known is not None:
             del self._followed[replica]
-            self._fetchers[_FetcherKey(known.id, replica in self._idle)].leave(replica)
+            self._fetchers[_FetcherKey(known.id, replica in self._idle)].unfollow(replica)
             self._idle.discard(replica)
         if leader is not None:
             self._followed[replica] = leader
@@ -132,7 +132,7 @@ class ReplicaFetchers:
     def move(self, replica: Replica, *, to_idle: bool) -> None:
         """Move a replica to the other session of its leader."""
         leader_id = self._followed[replica].id
-        self._fetcher(_FetcherKey(leader_id, not to_idle)).leave(replica)
+        self._fetcher(_FetcherKey(leader_id, not to_idle)).unfollow(replica)
         (self._idle.add if to_idle else self._idle.discard)(replica)
         self._fetcher(_FetcherKey(leader_id, to_idle)).follow(replica)
 
@@ -217,8 +217,8 @@ class _LeaderFetcher:
             self._interrupted_at, self._is_interrupted = now, True
             self._client.close()
 
-    def leave(self, replica: Replica) -> None:
-        self._plan.leave(replica)
+    def unfollow(self, replica: Replica) -> None:
+        self._plan.unfollow(replica)
         self._activity.end(replica)
 
     def wake(self) -> None:
@@ -301,7 +301,7 @@ class _LeaderFetcher:
 
     async def _process_response(self, response: FetchResponse) -> None:
         unflushed: list[tuple[Partition, Offset]] = []
-        cuts: list[tuple[Replica, Partition, Truncation]] = []
+        truncations: list[tuple[Replica, Partition, Truncation]] = []
         for replica, asked, data in self._plan.handle_response(response):
             partition = asked.partition
             step = self._append_answer(replica, asked, data)
@@ -314,12 +314,12 @@ class _LeaderFetcher:
                     if partition.flush_policy is FlushPolicy.BEFORE_ACK:
                         unflushed.append((partition, partition.log.log_end_offset))
             elif isinstance(step, Truncation):
-                cuts.append((replica, partition, step))
+                truncations.append((replica, partition, step))
             elif isinstance(step, RetryLater):
                 self._put_off(replica, REPLICA_PAUSE_MS)
         # A truncation waits for the disk, so the records of all other partitions are appended first.
-        for cut in cuts:
-            await self._truncate(*cut)
+        for waiting in truncations:
+            await self._truncate(*waiting)
         if response.error_code:
             await self._wait_for_wakeup(REPLICA_PAUSE_MS / 1000)
         if unflushed:
@@ -346,13 +346,16 @@ class _LeaderFetcher:
     def _put_off(self, replica: Replica, pause_ms: int) -> None:
         self._plan.delay(replica, self._fetchers.clock.monotonic() + pause_ms / 1000)
 
-    async def _truncate(self, replica: Replica, partition: Partition, cut: Truncation) -> None:
+    async def _truncate(self, replica: Replica, partition: Partition, truncation: Truncation) -> None:
         self._log.info(
-            "replica.cut", partition=partition.name, offset=cut.offset, end=partition.log.log_end_offset
+            "replica.truncates",
+            partition=partition.name,
+            offset=truncation.offset,
+            end=partition.log.log_end_offset,
         )
         try:
             # A failure takes the partition offline; `update_leader` below then stops its fetches.
-            await self._storage.cut(partition, cut)
+            await self._storage.truncate(partition, truncation)
         except (CorruptData, StorageFailed) as failure:
             self._storage.damage(partition, failure)
         self._fetchers.update_leader(replica)

@@ -120,12 +120,12 @@ class Compaction:
         storage: Storage,
         config: Callable[[], CleanerConfig],
         cleaner: Cleaner,
-        means: CompactionDependencies,
+        dependencies: CompactionDependencies,
     ) -> None:
         self._storage = storage
         self._config = config
         self.cleaner = cleaner
-        self._directory, self._worker, self._clock, self._log = means
+        self._directory, self._worker, self._clock, self._log = dependencies
         # By log, because a partition object changes with every leader epoch.
         self.postponed_cleanings: dict[PartitionLog, PostponedCleaning] = {}
         """Logs that are cleaned again later."""

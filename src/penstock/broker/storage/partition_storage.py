@@ -138,12 +138,12 @@ class Storage:
     def _log_recovery(self, partition: Partition, found: Recovered | LostPartition) -> None:
         if isinstance(found, LostPartition):
             self._log.error("partition.damaged", partition=partition.name, reason=found.reason)
-        elif found.cut_bytes or partition.log.recovery_point < partition.log.log_end_offset:
+        elif found.truncated_bytes or partition.log.recovery_point < partition.log.log_end_offset:
             self._log.info(
                 "partition.recovered",
                 partition=partition.name,
                 scanned_bytes=found.scanned_bytes,
-                cut_bytes=found.cut_bytes,
+                truncated_bytes=found.truncated_bytes,
                 log_end_offset=partition.log.log_end_offset,
             )
 
@@ -340,18 +340,18 @@ class Storage:
             await self._enforce_retention(partition)
         return refused
 
-    async def cut(self, partition: Partition, cut: Truncation) -> None:
+    async def truncate(self, partition: Partition, truncation: Truncation) -> None:
         """Truncate a log to what it shares with its leader's log. Waits for space if the disk is full."""
 
         # Runs on the event loop in the callback of the worker, so no other task sees the log between the two
         # calls.
         def end(_: None) -> None:
-            cut.end()
+            truncation.end()
             self.partitions.truncation_ended(partition)
 
         while True:
             try:
-                await self._worker.run(cut.run, on_result=end)
+                await self._worker.run(truncation.run, on_result=end)
                 return
             except StorageFull as full:
                 self.note_full(full)
@@ -440,8 +440,8 @@ class Storage:
                 help="after a restart it is in use until the damage is read again",
             )
 
-    async def begin_anew(self, partition: Partition) -> bool:
-        """Discard a damaged copy and follow the leader with an empty one.
+    async def replace_damaged(self, partition: Partition) -> bool:
+        """Replace a damaged copy by an empty one that follows the leader.
 
         Returns False if the partition no longer needs a copy here. StorageFull (NoRoomForCopy),
         StorageFailed: the copy stays damaged, and the caller may try again.
@@ -449,16 +449,18 @@ class Storage:
         empty = self.partitions.release_damaged(partition)
         name, mark, room = empty.name, topic_id_text(empty.topic_id), self._room_for(empty)
         # The worker makes one attempt only: before another the owner of the folder has to be checked again.
-        given_up = await self._worker.run(lambda: self._directory.discard_damaged(name, mark, room))
-        self._copied_bytes[empty.topic_id, name.partition] = max(given_up.size_bytes, room.copy_bytes_min)
-        if not self.partitions.begin_recopy(empty):
+        discarded = await self._worker.run(lambda: self._directory.discard_damaged(name, mark, room))
+        self._copied_bytes[empty.topic_id, name.partition] = max(discarded.size_bytes, room.copy_bytes_min)
+        if not self.partitions.begin_replacement(empty):
             return False
         files = (
             {"files": "removed", "reason": "a copy does not fit beside them"}
-            if given_up.moved_to is None
-            else {"files": "kept", "moved_to": given_up.moved_to}
+            if discarded.moved_to is None
+            else {"files": "kept", "moved_to": discarded.moved_to}
         )
-        self._log.info("partition.begins_anew", partition=name, size_bytes=given_up.size_bytes, **files)
+        self._log.info(
+            "partition.replacement_begins", partition=name, size_bytes=discarded.size_bytes, **files
+        )
         return True
 
     def _room_for(self, empty: Partition) -> CopySpaceNeeds:

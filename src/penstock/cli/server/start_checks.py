@@ -84,7 +84,7 @@ def _identity_problems(path: str, node: NodeConfig) -> Iterator[str]:
         IDENTITY_FILE,
         DirectoryIdentity,
         reject_foreign_folder,
-        reject_other_metadata_store,
+        reject_other_store_kind,
     )
 
     disk, file = OsDisk(), f"{path}/{IDENTITY_FILE}"
@@ -93,7 +93,7 @@ def _identity_problems(path: str, node: NodeConfig) -> Iterator[str]:
         if not disk.exists(file):
             return
         identity = msgspec.json.decode(disk.read_file(file), type=DirectoryIdentity)
-        reject_other_metadata_store(disk, path, alone=node.is_standalone)
+        reject_other_store_kind(disk, path, is_standalone=node.is_standalone)
     except msgspec.DecodeError:
         yield f"log.dirs = {path!r}: {file} is damaged; restore it from a backup of the data directory"
     except (CorruptData, StorageFailed, StorageFull) as problem:

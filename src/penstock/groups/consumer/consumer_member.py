@@ -27,8 +27,8 @@ from penstock.groups.records import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     CurrentTopicPartitions,
+    RecordedClassicProtocol,
 )
-from penstock.groups.records import ClassicProtocol as RecordedProtocol
 
 JOIN_GROUP_EPOCH: Final = 0
 LEAVE_GROUP_EPOCH: Final = -1
@@ -132,7 +132,7 @@ class ConsumerMemberMetadata(msgspec.Struct, frozen=True):
 def _classic_to_value(membership: ClassicMembership | None) -> ClassicMemberMetadata | None:
     if membership is None:
         return None
-    protocols = [RecordedProtocol(name, metadata) for name, metadata in membership.protocols]
+    protocols = [RecordedClassicProtocol(name, metadata) for name, metadata in membership.protocols]
     return ClassicMemberMetadata(membership.session_ms, protocols)
 
 

@@ -31,7 +31,7 @@ def refresh_session(context: GroupContext, group: ConsumerGroup, member: Consume
     context.set_timer(timer_key(SESSION, group, member.member_id), session_ms, now)
 
 
-def set_rebalance_timer(
+def update_rebalance_timer(
     context: GroupContext, group: ConsumerGroup, member: ConsumerMember, now: Now
 ) -> None:
     """Start or cancel the rebalance timer after an assignment change. Classic members have the join timer."""
@@ -51,7 +51,7 @@ def on_loaded(context: GroupContext, group: ConsumerGroup, now: Now) -> None:
     """Start all session timers after the log was loaded; topics may have changed meanwhile."""
     for member in group.members.values():
         refresh_session(context, group, member, now)
-        set_rebalance_timer(context, group, member, now)
+        update_rebalance_timer(context, group, member, now)
     topics_changed(group)
 
 

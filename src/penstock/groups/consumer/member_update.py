@@ -28,7 +28,7 @@ from penstock.groups.consumer.consumer_records import (
     regex_tombstone,
     target_record,
 )
-from penstock.groups.consumer.consumer_timers import set_rebalance_timer
+from penstock.groups.consumer.consumer_timers import update_rebalance_timer
 from penstock.groups.consumer.reconciliation import TargetAssignment, reconcile
 from penstock.groups.consumer.regex import REGEXES_PER_GROUP_MAX, RegexResolver, ResolvedRegularExpression
 from penstock.groups.consumer.target_assignment import ProspectiveGroup, compute_target, topics_hash
@@ -98,7 +98,7 @@ def update_member(
     )
     if member.current_assignment != (change.before.current_assignment if change.before else None):
         records.append(current_assignment_record(group.group_id, member))
-        set_rebalance_timer(context, group, member, now)
+        update_rebalance_timer(context, group, member, now)
     is_stable = _is_stable(group, change, member, target.epoch)
     _count_rebalance(group, change, is_bumped, is_stable, now)
     group.needs_topic_refresh = False

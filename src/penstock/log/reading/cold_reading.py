@@ -16,8 +16,8 @@ from penstock.log.index.time_index import TimeIndex
 from penstock.protocol.batches import (
     HEADER_BYTES,
     BatchHeader,
-    check_crc,
     check_shape,
+    crc_matches,
     parse_header,
     split_batches,
 )
@@ -179,7 +179,7 @@ def checked_batches(data: Buffer, start: int, read: ColdRead) -> BatchesRead:
 def validate_stored_batch(data: Buffer, header: BatchHeader, position: int, where: str) -> None:
     """Check shape and checksum of a batch that a log stored."""
     check_shape(header)
-    if not check_crc(data, header, position):
+    if not crc_matches(data, header, position):
         raise CorruptData(f"{where}: the checksum of the batch at offset {header.base_offset} does not match")
 
 

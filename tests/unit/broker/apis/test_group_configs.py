@@ -9,7 +9,7 @@ from penstock.broker.apis.alter_configs import AlterConfigs
 from penstock.broker.apis.describe_configs import DescribeConfigs
 from penstock.broker.apis.incremental_alter_configs import IncrementalAlterConfigs
 from penstock.broker.apis.list_config_resources import ListConfigResources
-from penstock.broker.cluster.metadata_service import MetadataLimits
+from penstock.broker.cluster.metadata_service import MetadataServiceLimits
 from penstock.errors import ErrorCode
 from penstock.limits import GROUP_ID_BYTES_MAX
 from penstock.protocol.messages import alter_configs, incremental_alter_configs
@@ -124,7 +124,7 @@ async def test_whoever_may_not_is_refused_before_anything_else(inside: BrokerHar
 
 
 async def test_clients_cannot_make_the_broker_remember_any_number_of_names(tmp_path: Path) -> None:
-    async with running(tmp_path, limits=MetadataLimits(groups_with_settings_max=2)) as inside:
+    async with running(tmp_path, limits=MetadataServiceLimits(groups_with_settings_max=2)) as inside:
         for name in ("a", "b"):
             assert await altered(inside, name, (SESSION, SET, "50000")) == 0
         assert await altered(inside, "c", (SESSION, SET, "50000")) == ErrorCode.POLICY_VIOLATION

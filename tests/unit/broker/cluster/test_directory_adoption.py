@@ -28,7 +28,7 @@ from penstock.host.metadata_store import (
 )
 from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import SystemRandomness
-from penstock.log.data_directory import DirectoryIdentity, identity_in, reject_other_metadata_store
+from penstock.log.data_directory import DirectoryIdentity, identity_in, reject_other_store_kind
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import BrokerSessionValue, BrokerValue, encode
 from penstock.metadata.image_builder import image_of
@@ -163,15 +163,15 @@ def require_adopted(folder: str, shared: SqliteStore) -> None:
     assert without_revisions(image) == without_revisions(own_image(folder))
     assert image.brokers[1].directory_id == identity_in(OsDisk(), folder).directory_id
     assert not image.brokers[1].is_embedded
-    reject_other_metadata_store(OsDisk(), folder, alone=False)
+    reject_other_store_kind(OsDisk(), folder, is_standalone=False)
     with pytest.raises(CorruptData, match="start it with --metadata"):
-        reject_other_metadata_store(OsDisk(), folder, alone=True)
+        reject_other_store_kind(OsDisk(), folder, is_standalone=True)
 
 
 def require_alone(folder: str) -> None:
-    reject_other_metadata_store(OsDisk(), folder, alone=True)
+    reject_other_store_kind(OsDisk(), folder, is_standalone=True)
     with pytest.raises(CorruptData, match="penstock cluster adopt"):
-        reject_other_metadata_store(OsDisk(), folder, alone=False)
+        reject_other_store_kind(OsDisk(), folder, is_standalone=False)
 
 
 async def test_all_that_a_broker_knows_is_in_the_shared_store(folder: str, shared: SqliteStore) -> None:

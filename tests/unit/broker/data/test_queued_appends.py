@@ -109,7 +109,7 @@ async def test_what_was_appended_for_a_client_that_has_left_may_run_out_of_time(
         appended = Appended(Offset(0), Offset(5), -1)
         queued = [(1, partition, QueuedAppend(partition))]
         pending.wait_for_appends(queued, names_left=RECORDS_NAMED_MAX, wait_ms=10_000)
-        later = pending.wait_for_replicas([(0, partition, appended)])
+        later = pending.wait_for_acknowledgement([(0, partition, appended)])
         replies: list[object] = []
         later.then(replies.append)
         assert later.abandon is not None
@@ -141,7 +141,7 @@ async def test_without_acks_a_request_is_over_when_its_batches_are_appended(tmp_
         pending = PendingProduce([], [PartitionProduceResponse(0)], deadline=1.0, acks=ACKS_NONE)
         pending.wait_for_appends([(0, partition, queued)], names_left=RECORDS_NAMED_MAX, wait_ms=10_000)
         outcomes: list[object] = []
-        pending.wait_for_replicas([]).then(outcomes.append)
+        pending.wait_for_acknowledgement([]).then(outcomes.append)
         queued.finish(partition.append(memoryview(bytearray(batch_of(5))), NOW_MS))
         assert outcomes == [NoReply.DONE]
 

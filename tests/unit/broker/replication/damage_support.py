@@ -92,7 +92,7 @@ class Damaged:
         self.tasks = Tasks(lambda name, failure: self.failures.append(failure))
         self.damaged.open()
         self.tasks.start(self.damaged.run(), "damaged replicas")
-        self.tasks.start(self.damaged.renew(), "renewals of damaged replicas")
+        self.tasks.start(self.damaged.replace(), "replacements of damaged replicas")
 
     async def create(self, *replicas: int) -> None:
         """Two partitions, led by the first and the second of these. The first partition is written to."""

@@ -174,7 +174,7 @@ def test_a_damaged_copy_is_kept_where_another_one_fits_beside_it() -> None:
         broker.disk.disk.room_bytes = 2 * size_bytes + DISK_RESERVE_FREE_BYTES
         await asyncio.sleep(1)
         broker.require_copied_anew()
-        (said,) = broker.log.told("partition.begins_anew")
+        (said,) = broker.log.told("partition.replacement_begins")
         assert (said["files"], said["moved_to"]) == ("kept", "data/strays/orders-0.damaged")
         assert said["size_bytes"] == size_bytes + len(str(DAMAGE)), "with the note that it is damaged"
 
@@ -191,7 +191,7 @@ def test_a_damaged_copy_is_removed_where_another_one_does_not_fit_beside_it() ->
         assert not broker.disk.exists("data/strays")
         assert [name for name in broker.disk.list_folder("data/logs") if name.startswith("0.")] == []
         assert not broker.disk.exists("data/logs/orders-0")
-        (said,) = broker.log.told("partition.begins_anew")
+        (said,) = broker.log.told("partition.replacement_begins")
         assert said["files"] == "removed"
         assert "moved_to" not in said
         assert broker.disk.disk.room_bytes >= 2 * size_bytes, "the copy has the room of the damaged one"
@@ -235,7 +235,7 @@ def without_room(damage: Exception, *, dies: bool, is_moved: bool = False) -> Ev
 def test_a_damaged_copy_is_not_removed_where_only_one_other_is_in_sync(is_moved: bool) -> None:
     """That one may be damaged, too, elsewhere in its files."""
     log = without_room(DAMAGE, dies=True, is_moved=is_moved)
-    assert "partition.begins_anew" not in log.said
+    assert "partition.replacement_begins" not in log.said
     (said,) = log.told("partition.no_room_for_copy")
     assert "move data/logs/orders-0 to another one" in str(said["help"])
     assert said["lacking_bytes"] == 1 + 2 * len(str(DAMAGE)), "the note counts twice"
@@ -348,12 +348,15 @@ def test_copies_that_are_under_way_need_room_too() -> None:
         await asyncio.sleep(1)
         broker.storage.damage(second, DAMAGE)
         await asyncio.sleep(1)
-        assert [said["files"] for said in broker.log.told("partition.begins_anew")] == ["kept", "removed"]
+        assert [said["files"] for said in broker.log.told("partition.replacement_begins")] == [
+            "kept",
+            "removed",
+        ]
 
     play(scene)
 
 
-def test_each_further_renewal_of_a_partition_waits_longer() -> None:
+def test_each_further_replacement_of_a_partition_waits_longer() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         for wait_seconds in (0, 60, 120, 240):
             broker.storage.damage(broker.partition, DAMAGE)
@@ -361,17 +364,17 @@ def test_each_further_renewal_of_a_partition_waits_longer() -> None:
                 await asyncio.sleep(wait_seconds - 1)
                 assert broker.partition.is_damaged
                 assert 1 not in broker.state.isr, "it leaves the in-sync replicas at once"
-                assert broker.log.told("partition.renewal_waits")[-1]["seconds"] == wait_seconds
+                assert broker.log.told("partition.replacement_waits")[-1]["seconds"] == wait_seconds
             await asyncio.sleep(2)
             assert not broker.partition.is_damaged
-        assert [said["renewals"] for said in broker.log.told("partition.renewal_waits")] == [1, 2, 3]
+        assert [said["replacements"] for said in broker.log.told("partition.replacement_waits")] == [1, 2, 3]
         second = broker.storage.partitions.find("orders", 1)
         assert second is not None
         broker.storage.damage(second, DAMAGE)
         await asyncio.sleep(1)
         second = broker.storage.partitions.find("orders", 1)
         assert second is not None
-        assert not second.is_damaged, "it was never renewed before"
+        assert not second.is_damaged, "it was never replaced before"
 
     play(scene)
 

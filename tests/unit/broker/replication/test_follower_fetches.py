@@ -10,7 +10,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.data.fetch_reader import FetchParams, FetchReader
 from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchSessions, FetchTarget, ResolvedFetch
 from penstock.broker.data.pending_fetch import FetchCapacity, PendingFetch
-from penstock.broker.replication.follower_fetches import require_session
+from penstock.broker.replication.cluster_followers import require_session
 from penstock.broker.router import DeferredReply
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.errors import ApiError, ErrorCode

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from penstock.broker.data.fetch_reader import FetchParams
-from penstock.broker.replication.follower_fetches import ClusterFollowers
+from penstock.broker.replication.cluster_followers import ClusterFollowers
 from penstock.config.broker import BrokerConfig
 from penstock.controller.broker_lifecycle import drain
 from penstock.controller.topics import (

@@ -19,12 +19,21 @@ from penstock.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
 )
 from penstock.replication.partition import Appended, Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
 from tests.unit.log.log_support import NOW_MS, batch_of
-from tests.unit.replication.replica_support import catch_up, follower_on, leader_on, new_log, produce, sync
+from tests.unit.replication.replica_support import (
+    LEADER,
+    catch_up,
+    follower_on,
+    leader_on,
+    new_log,
+    produce,
+    sync,
+)
 
 
 def answered(partition: Partition, acks: int) -> PartitionProduceResponse:
@@ -32,7 +41,7 @@ def answered(partition: Partition, acks: int) -> PartitionProduceResponse:
     end = produce(partition)
     answer = PartitionProduceResponse(0, 0, end - 1)
     pending = PendingProduce([], [answer], deadline=10.0, acks=acks)
-    pending.wait_for_replicas([(0, partition, Appended(partition.log.log_start_offset, end, -1))])
+    pending.wait_for_acknowledgement([(0, partition, Appended(partition.log.log_start_offset, end, -1))])
     return answer
 
 
@@ -67,22 +76,41 @@ class OnePartition:
         return self._partition
 
 
-@pytest.mark.parametrize("is_cut_off", [False, True])
-def test_without_the_metadata_store_the_leader_alone_is_not_enough(is_cut_off: bool) -> None:
-    leader, follower = leader_on(new_log()), follower_on(new_log())
+def produce_with_acks_1(leader: Partition, *, is_store_unavailable: bool) -> object:
     appending = BatchAppender(lambda full: None, lambda failure: None, lambda partition, claim: True)
-    handle = Produce(cast(Any, OnePartition(leader)), appending, SystemClock(), lambda: is_cut_off)
+    handle = Produce(cast(Any, OnePartition(leader)), appending, SystemClock(), lambda: is_store_unavailable)
     batch = memoryview(bytearray(batch_of([b"x"])))
     data = TopicProduceData("", leader.topic_id, [PartitionProduceData(0, batch)])
     context = RequestContext(ANONYMOUS, "PLAINTEXT", "here", AllowEverything()).undenied(13, None)
-    later = handle(ProduceRequest(None, ACKS_LEADER, 1_000, [data]), context)
+    return handle(ProduceRequest(None, ACKS_LEADER, 1_000, [data]), context)
+
+
+@pytest.mark.parametrize("is_store_unavailable", [False, True])
+def test_without_the_metadata_store_the_leader_alone_is_not_enough(is_store_unavailable: bool) -> None:
+    leader, follower = leader_on(new_log()), follower_on(new_log())
+    later = produce_with_acks_1(leader, is_store_unavailable=is_store_unavailable)
     assert isinstance(later, DeferredReply)
     answers: list[object] = []
     later.then(answers.append)
     sync(leader)
-    assert len(answers) == (0 if is_cut_off else 1)
+    assert len(answers) == (0 if is_store_unavailable else 1)
     catch_up(leader, follower)
     assert len(answers) == 1
+
+
+def test_without_the_metadata_store_too_few_in_sync_replicas_reject_acks_1() -> None:
+    leader = leader_on(new_log(), isr=(LEADER,), min_isr=2)
+    reply = produce_with_acks_1(leader, is_store_unavailable=True)
+    assert isinstance(reply, ProduceResponse)
+    (answer,) = reply.responses[0].partition_responses
+    assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert leader.log.log_end_offset == 0, "a record that cannot be acknowledged is not stored"
+
+
+def test_with_the_metadata_store_acks_1_needs_no_other_replica() -> None:
+    leader = leader_on(new_log(), isr=(LEADER,), min_isr=2)
+    assert isinstance(produce_with_acks_1(leader, is_store_unavailable=False), DeferredReply)
+    assert leader.log.log_end_offset == 1
 
 
 @pytest.mark.parametrize("leadership_confirmed", [False, True])

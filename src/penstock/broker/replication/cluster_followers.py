@@ -1,8 +1,8 @@
 """The leader's side of replication: follower fetches, and followers that lag.
 
 The partition records each follower fetch (replication/leading.py). When a fetch is a reason to change the
-ISR, or a follower has lagged for too long, this module proposes the change to the metadata store
-(`isr_updates.py`). The proposal does not delay other work of this broker.
+ISR, or a follower has lagged for too long, the leader makes a proposal, and this module passes it on to
+`isr_updates.py`, which commits it. That does not delay other work of this broker.
 
 Rule 1: a broker that is draining, or is not admitted, is never proposed for an ISR.
 Rule 2: a fetch counts only if the fetching process holds the broker's session, as the image shows it. A
@@ -42,7 +42,7 @@ class ClusterFollowers:
         self._cluster = cluster
         self._partitions = partitions
         self._clock = clock
-        self._changes = IsrUpdates(cluster, partitions, own_epoch, tasks, log)
+        self._isr_updates = IsrUpdates(cluster, partitions, own_epoch, tasks, log)
         self.leadership_confirmed = LeadershipCheck(cluster, tasks, clock).leadership_confirmed
 
     def require_session(self, broker_id: int, broker_epoch: int) -> None:
@@ -65,7 +65,7 @@ class ClusterFollowers:
         # (committed plus proposed), so it is safe that the proposal below has an unknown outcome for a while.
         outcome = partition.follower_fetched(params, fetched, self._clock.monotonic())
         if outcome.proposal is not None:
-            self._changes.propose(partition, outcome.proposal)
+            self._isr_updates.propose(partition, outcome.proposal)
         return outcome.diverging
 
     @property
@@ -104,7 +104,7 @@ class ClusterFollowers:
                 # high watermark does not advance without it before the store has committed the smaller ISR.
                 proposal = partition.leading.propose_shrink(partition.log.log_end_offset, now, lag_ms_max)
                 if proposal is not None:
-                    self._changes.propose(partition, proposal)
+                    self._isr_updates.propose(partition, proposal)
 
 
 def require_session(image: ClusterImage, broker_id: int, broker_epoch: int) -> None:
@@ -112,7 +112,9 @@ def require_session(image: ClusterImage, broker_id: int, broker_epoch: int) -> N
     if broker is None:
         raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"there is no broker {broker_id}")
     if broker.live is None or broker.live.epoch != broker_epoch:
-        raise ApiError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not there with this epoch")
+        raise ApiError(
+            ErrorCode.STALE_BROKER_EPOCH, f"broker epoch {broker_epoch} of broker {broker_id} has no session"
+        )
 
 
 def _epoch_to_join_with(image: ClusterImage, broker_id: int) -> int:
