@@ -86,7 +86,7 @@ def _current(image: ClusterImage, proposal: IsrProposal) -> tuple[Topic, Partiti
 
 def _validate_proposal(state: PartitionState, proposal: IsrProposal, proposed: dict[int, int]) -> None:
     if len(proposed) != len(proposal.isr) or state.leader not in proposed:
-        detail = "The in-sync replicas must hold the leader, and nobody twice."
+        detail = "The proposed ISR must contain the leader, and no broker twice."
         raise ApiError(ErrorCode.INVALID_REQUEST, detail)
     strangers = proposed.keys() - set(state.replicas)
     if strangers:

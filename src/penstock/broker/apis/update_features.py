@@ -73,9 +73,7 @@ class UpdateFeatures:
 def _decided(image: ClusterImage, update: FeatureUpdateKey, newest: int) -> Decision:
     name, level = update.feature, update.max_version_level
     if update.upgrade_type in (SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        raise ApiError(
-            ErrorCode.INVALID_UPDATE_VERSION, f"There is no way back to an earlier level of {name}."
-        )
+        raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"The level of {name} cannot be lowered.")
     if update.upgrade_type != UPGRADE:
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"{update.upgrade_type} is no kind of change.")
     if name == FEATURE and level >= 1:

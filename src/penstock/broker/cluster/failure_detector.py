@@ -30,7 +30,7 @@ from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 
 NOT_REACHED_HELP: Final = (
-    "nobody listens at its advertised address, as this broker looks it up: clients may not find it either"
+    "no process listens at its advertised address, as this broker looks it up: clients may not find it either"
 )
 
 

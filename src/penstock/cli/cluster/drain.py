@@ -18,7 +18,7 @@ DRAIN_EXAMPLES = examples(
 )
 
 
-@cluster_app.command("drain", help="Let others lead what a broker leads, and give it nothing new.",
+@cluster_app.command("drain", help="Move leadership away from a broker, and give it no new partitions.",
                      epilog=DRAIN_EXAMPLES)  # fmt: skip
 def drain(
     broker_id: BrokerIdArgument,

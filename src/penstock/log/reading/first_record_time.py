@@ -86,5 +86,5 @@ class FirstRecordRead:
 
 def plan_first_record(log: PartitionLog, offset: Offset, end_offset: Offset) -> FirstRecordRead:
     """Make the lookup in the segment that holds `offset`."""
-    assert log.log_start_offset <= offset < end_offset, "somebody must be able to read there"
+    assert log.log_start_offset <= offset < end_offset, "the segment lookup needs an offset that has a record"
     return FirstRecordRead(log.view(log.segment_holding(offset)), offset)
