@@ -45,7 +45,7 @@ def drain(
             left = counted(broker["leads"], "partition")
             raise CommandFailed(
                 f"broker {broker_id} still leads {left} after {timeout:g} s. "
-                "It goes on being drained: see `penstock cluster status`."
+                "The drain continues: see `penstock cluster status`."
             )
         time.sleep(POLL_S)
     if as_json:
