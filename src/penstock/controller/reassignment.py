@@ -92,7 +92,9 @@ def _without_cancelled_additions(
     isr = [node for node in draft.replicas if node in state.isr]
     has_leader = state.leader in image.admitted
     if state.isr and (not isr or (has_leader and image.admitted.isdisjoint(isr))):
-        detail = "No live replica in sync would be left. Wait until more replicas are in sync."
+        detail = (
+            "No unfenced broker with an in-sync replica would be left. Wait until more replicas are in sync."
+        )
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
     draft = with_isr(image, topic, draft, isr)
     if draft.leader != NO_NODE and draft.leader not in isr:
