@@ -83,7 +83,7 @@ def _decided(image: ClusterImage, update: FeatureUpdateKey, newest: int) -> Deci
     if name == METADATA_VERSION:
         detail = f"{name} is {METADATA_LEVEL_MAX} in this release and cannot be changed; {FEATURE} can."
     elif name == FEATURE:
-        detail = f"{level} is no level of {name}: they begin with 1, and there is no way back."
+        detail = f"{level} is no level of {name}: levels begin with 1 and cannot be lowered."
     else:
         detail = f"There is no feature {name}. The one that can be changed is {FEATURE}."
     raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)
