@@ -223,15 +223,15 @@ DECOMPRESSED_BYTES_MAX = 64 * MIB
 RECORDS_CHECKED_MAX = 50_000
 # A batch beyond either of these, or a compressed one, is validated by a worker thread: this many records take
 # about half a millisecond.
-INSPECTED_RECORDS_ON_LOOP_MAX = 200
-INSPECTED_BYTES_ON_LOOP_MAX = 16 * KIB
+VALIDATION_RECORDS_ON_LOOP_MAX = 200
+VALIDATION_BYTES_ON_LOOP_MAX = 16 * KIB
 # Batches that wait for validation, of all partitions, and the cost of one beside its own bytes; their
 # requests are no longer held.
-INSPECTED_BYTES_WAITING_MAX = 64 * MIB
-INSPECTION_BYTES = 2 * KIB
-INSPECTIONS_PER_PARTITION_MAX = 1_000
+VALIDATION_BYTES_WAITING_MAX = 64 * MIB
+VALIDATION_OVERHEAD_BYTES = 2 * KIB
+VALIDATIONS_PER_PARTITION_MAX = 1_000
 # The longest that a batch waits for validation, whatever timeout its producer set.
-INSPECTION_WAIT_MS_MAX = 30 * SECOND_MS
+VALIDATION_WAIT_MS_MAX = 30 * SECOND_MS
 # The window that zstd's highest level declares; memory behind it is only touched as far as it is used.
 DECOMPRESSION_WINDOW_BYTES_MAX = 128 * MIB
 # Batches that a producer may have in flight while a repeated one is still recognized.
@@ -527,7 +527,9 @@ assert PRODUCE_BATCHES_MAX >= PARTITIONS_PER_TOPIC_MAX
 # The requests that are processed although the memory is used up take at most that much again.
 assert CONNECTIONS_MAX * DECODED_BYTES_WHEN_FULL <= DECODED_BYTES_MAX
 # Requests that wait for validation, and count only as a request, leave memory for others.
-assert INSPECTED_BYTES_WAITING_MAX // INSPECTION_BYTES * DECODED_REQUEST_BYTES < DECODED_BYTES_MAX // 2
+assert (
+    VALIDATION_BYTES_WAITING_MAX // VALIDATION_OVERHEAD_BYTES * DECODED_REQUEST_BYTES < DECODED_BYTES_MAX // 2
+)
 # Kafka's clients keep up to five batches in flight and expect each repeated one to be recognized.
 assert PRODUCER_WINDOW_BATCHES >= 5
 # The largest topic still fits the cluster, and one fetch session of all its partitions.

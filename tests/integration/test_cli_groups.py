@@ -210,6 +210,6 @@ def test_describe_says_what_to_do_when_http_cannot_be_reached(group_cli: Cli) ->
 
 def test_consume_in_a_group_refuses_what_the_group_decides(group_cli: Cli, filled: str) -> None:
     done = group_cli.run("consume", filled, "--group", "g", "--partition", "0")
-    assert (done.code, "the group decides" in done.err) == (2, True)
+    assert (done.code, "the group assigns" in done.err) == (2, True)
     done = group_cli.run("consume", filled, "--group", "g", "--from", "15m")
     assert (done.code, "penstock group reset" in done.err) == (2, True)

@@ -193,7 +193,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(cluster: ClusterProcesses, cl
     assert "no partition 5" in cluster_cli.refused("cluster", "reassign", *five)
     assert "does not exist" in cluster_cli.refused("cluster", "reassign", "--topic", "nothing", "--to", "1")
     assert "no broker 9" in cluster_cli.refused("cluster", "drain", "9")
-    assert "Nobody can be asked" in cluster_cli.refused("cluster", "elect", "--unclean", "--all")
+    assert "the command cannot ask" in cluster_cli.refused("cluster", "elect", "--unclean", "--all")
 
 
 def everywhere(cluster: ClusterProcesses) -> list[str]:

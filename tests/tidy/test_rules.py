@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.protocol.apis import APIS
+from penstock.protocol.apis import ALL, APIS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "penstock"
@@ -58,6 +58,14 @@ def test_each_api_has_a_route() -> None:
     }
     assert handlers.keys() == {api.name for api in APIS.values()}
     assert {name: built.count(name) for name in handlers.values()} == dict.fromkeys(handlers.values(), 1)
+
+
+def test_each_api_of_clients_has_a_row_that_says_how_far_its_requests_grow() -> None:
+    """The table is measured (`python -m tests.fuzz.test_fuzz_expansion`), so only the names are compared."""
+    page = (ROOT / "docs" / "internals" / "connections.md").read_text()
+    table = page.partition("| API | Factor |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (\w+) \|", table, re.MULTILINE)
+    assert sorted(rows) == sorted(api.name for api in ALL)
 
 
 METRIC = re.compile(r"penstock_[a-z0-9_]+")

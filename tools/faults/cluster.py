@@ -184,7 +184,7 @@ def _health_problem(broker: Process) -> str:
         "brokers": [each["id"] for each in seen["brokers"] if each["state"] != "admitted"],
         "offline": seen["offline"]["partitions"],
         "under-replicated": seen["under_replicated"]["partitions"],
-        "store unavailable": seen["metadata_away"],
+        "store unavailable": seen["metadata_store_unavailable"],
     }
     return ", ".join(f"{broker.name} sees {what}: {which}" for what, which in found.items() if which)
 

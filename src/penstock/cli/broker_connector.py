@@ -222,7 +222,7 @@ def leaderless_text(partitions: list[TopicPartition]) -> str:
     """Name the partitions without a leader, without a full stop."""
     shown = ", ".join(map(str, partitions[:_LEADERLESS_SHOWN_MAX]))
     more = ", ..." if len(partitions) > _LEADERLESS_SHOWN_MAX else ""
-    return f"nobody leads {shown}{more}: `penstock cluster status` shows which brokers are away"
+    return f"no broker leads {shown}{more}: `penstock cluster status` shows which brokers are away"
 
 
 class _CommandNetwork(TcpNetwork):

@@ -81,7 +81,7 @@ def _directories_of(
     answer = client.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None), at=address)
     for code in (answer.error_code, *(result.error_code for result in answer.results)):
         if code:
-            raise CommandFailed(f"broker {node_id} cannot tell its log directories: {error_name(code)}.")
+            raise CommandFailed(f"broker {node_id} cannot list its log directories: {error_name(code)}.")
     return [
         LogDirectory(
             node_id,

@@ -79,7 +79,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CommandFailed(f"{question} Nobody can be asked here: give --yes to do it.")
+        raise CommandFailed(f"{question} Without a terminal the command cannot ask: give --yes to do it.")
     typer.echo(f"{question} [y/N]: ", err=True, nl=False)
     answer = sys.stdin.readline()
     if not answer:  # Ctrl-D leaves the cursor after the question

@@ -88,7 +88,7 @@ def create(
     ] = None,
     set_: SetOption = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed if it is there already.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -381,7 +381,7 @@ TRUNCATE_EXAMPLES = examples(
 def truncate(
     broker: "BrokerConnector",
     name: TopicNameArgument,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this one. Default: all.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition. Default: all.")] = None,
     before: Annotated[
         str, typer.Option(metavar="OFFSET|latest", help="Keep this offset and what follows it.")
     ] = "latest",

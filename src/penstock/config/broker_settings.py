@@ -238,7 +238,7 @@ _REPLICATION = (
         "leader.imbalance.per.broker.percentage",
         INT,
         10,
-        "Of the partitions that a broker is preferred to lead, how many others may lead.",
+        "How many percent of the partitions that a broker is preferred to lead others may lead.",
         minimum=0,
         maximum=100,
         dynamic=True,
@@ -259,7 +259,7 @@ _REPLICATION = (
         "Bytes per second that a leader sends at most to replicas that a reassignment adds.",
         minimum=1,
         dynamic=True,
-        effect="none: who receives them keeps to follower.replication.throttled.rate",
+        effect="none: the follower that receives them keeps to follower.replication.throttled.rate",
     ),
 )
 

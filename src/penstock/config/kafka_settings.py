@@ -107,7 +107,7 @@ REPLACED_BY = {
 }
 """What determines the behaviour instead, where something does."""
 
-_NO_AUTHORIZER = "there is no authorizer, so everybody could do what it forbids"
+_NO_AUTHORIZER = "there is no authorizer, so every client could do what it forbids"
 _NO_POLICY = "there are no policies, so requests that it forbids would be carried out"
 _OTHER_TLS = "TLS is Python's, which does not take it, so connections that it forbids would be accepted"
 PROTECTIVE_SETTINGS = {

@@ -92,14 +92,14 @@ So do values that Kafka takes and this broker does not:
 
 | Setting | Kafka takes | Why not here |
 |---|---|---|
-| `listeners` | an address beyond this machine without TLS | Open to everybody; `--insecure` allows it. |
+| `listeners` | an address beyond this machine without TLS | Open to every client; `--insecure` allows it. |
 | `log.dirs` | several directories | There is one. |
 | `queued.max.request.bytes` | -1, no limit | Clients would decide how much memory the broker needs. |
 | `fetch.max.bytes` | more than 57671680 | The same. |
 | `num.partitions` | more than 10000 | The same. |
 | `ssl.keystore.type`, `ssl.truststore.type` | JKS, PKCS12 | Only PEM files can be read. |
 | `replica.selector.class`, `group.consumer.assignors` | classes of Java | Only what is built in. |
-| any other name | ignores it | A misspelt setting would have no effect, and nobody would notice. |
+| any other name | ignores it | A misspelt setting would have no effect, without any sign. |
 
 While the broker runs, settings that it does not know are kept and listed, and have no effect
 (AlterConfigs, IncrementalAlterConfigs).

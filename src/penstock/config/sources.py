@@ -59,7 +59,7 @@ def load(
     metadata, insecure); None is a flag that was not given. `sets` are "key=value"; error messages name their
     source as `sets_origin`. `file` is TOML.
     """
-    assert flags.keys() <= {*_FLAGS, "advertised", "insecure"}, "a flag nobody declared"
+    assert flags.keys() <= {*_FLAGS, "advertised", "insecure"}, "every flag is declared"
     problems: list[str] = []
     entries = [
         *_from_file(file, problems),

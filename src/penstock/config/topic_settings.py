@@ -277,7 +277,7 @@ _REPLICATION = (
         "min.insync.replicas",
         INT,
         1,
-        "How many replicas must have a record before acks=all is answered. Where nobody sets it: 2 of three "
+        "How many replicas must have a record before acks=all is answered. Where it is not set: 2 of three "
         "or more replicas, else 1. It counts as a setting of the topic or of all brokers, not of one broker.",
         minimum=1,
         synonyms=("min.insync.replicas",),

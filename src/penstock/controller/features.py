@@ -18,7 +18,7 @@ def upgrade(image: ClusterImage, level: int, *, newest: int = levels.NEWEST) -> 
     if level == image.level:
         return NOTHING_TO_DO
     if level < image.level:
-        detail = f"The cluster is at level {image.level}, and there is no way back to {level}."
+        detail = f"The cluster is at level {image.level}, which cannot be lowered to {level}."
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)
     _require_known(image, level, newest=newest)
     keys = ClusterKeys(image.cluster_id)

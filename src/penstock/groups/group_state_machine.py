@@ -303,7 +303,7 @@ class GroupStateMachine:
         total_memory_bytes, most = self._total_memory_bytes(), self._context.limits.state_bytes_max
         if total_memory_bytes > most:
             detail = f"all groups together take {total_memory_bytes} bytes; {most} are allowed"
-            raise ApiError(code, f"{detail}: delete groups that nobody needs")
+            raise ApiError(code, f"{detail}: delete groups that are no longer used")
 
     def _check_classic_commit(self, group: ClassicGroup, request: CommitRequest, now: Now) -> None:
         classic_heartbeat.validate_commit(group, request.member_id, request.instance_id, request.generation)

@@ -56,7 +56,7 @@ class ChildProcess:
         """Send a request and wait for the reply. Raises ChildDied. A cancelled request starts no process."""
         with self._start_lock:
             if handle is not None and handle.is_cancelled:
-                raise ChildDied(f"nobody waits for the process of {self._module} any more")
+                raise ChildDied(f"no caller waits for the process of {self._module} any more")
             process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None

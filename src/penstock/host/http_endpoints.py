@@ -165,7 +165,7 @@ def _describe_failure(url: str, problem: BaseException) -> str:
         case aiohttp.ClientConnectorDNSError():
             return f"no address is known for the host of {url}"
         case aiohttp.ClientConnectorError(errno=errno.ECONNREFUSED):
-            return f"nobody listens at {url}"
+            return f"nothing listens at {url}"
         case aiohttp.ClientConnectorError(errno=int(number)):
             return f"{url} cannot be reached: {os.strerror(number)}"
         case TimeoutError():

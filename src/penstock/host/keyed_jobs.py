@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from penstock.host.worker import Worker
-from penstock.limits import INSPECTIONS_PER_PARTITION_MAX
+from penstock.limits import VALIDATIONS_PER_PARTITION_MAX
 
 Result = TypeVar("Result")
 KEY_SHARE_DIVISOR: Final = 4
@@ -63,7 +63,7 @@ class KeyedJobQueue:
         self,
         start_worker: Callable[[], Worker],
         bytes_max: int,
-        jobs_per_key_max: int = INSPECTIONS_PER_PARTITION_MAX,
+        jobs_per_key_max: int = VALIDATIONS_PER_PARTITION_MAX,
     ) -> None:
         self._start_worker = start_worker
         self._bytes_max = bytes_max

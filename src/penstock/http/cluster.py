@@ -36,7 +36,7 @@ T = TypeVar("T")
 _STATUS = {
     ErrorCode.BROKER_ID_NOT_REGISTERED: (404, "broker_not_found"),
     ErrorCode.NOT_CONTROLLER: (503, "no_controller"),
-    ErrorCode.REQUEST_TIMED_OUT: (503, "metadata_away"),
+    ErrorCode.REQUEST_TIMED_OUT: (503, "metadata_store_unavailable"),
 }
 
 
@@ -92,7 +92,7 @@ def document(image: ClusterImage, store_unavailable_reason: str | None) -> JsonO
     return {
         "cluster_id": image.cluster_id,
         "controller": None if controller == NO_NODE else controller,
-        "metadata_away": store_unavailable_reason,
+        "metadata_store_unavailable": store_unavailable_reason,
         "topics": len(image.topics),
         "partitions": image.partition_count,
         "brokers": [_broker(image, found, node) for node in sorted(image.brokers)],

@@ -53,40 +53,49 @@ class MetricsPage:
 
     def _broker_metrics(self) -> Iterator[Metric]:
         storage, server = self._broker.storage, self._broker.server
-        yield Metric("penstock_info", GAUGE, "Which version runs.", ("version",), [Sample((__version__,), 1)])
+        yield Metric(
+            "penstock_info",
+            GAUGE,
+            "1, with the version of this broker.",
+            ("version",),
+            [Sample((__version__,), 1)],
+        )
         yield gauge("penstock_ready", "1 when clients can be served.", int(self._broker.not_ready() is None))
         yield gauge(
             "penstock_storage_failed",
-            "1 when the disk broke a promise and nothing is written any more.",
+            "1 after a write or sync failed; the broker rejects all writes.",
             int(storage.partitions.failure is not None),
         )
         yield gauge("penstock_connections", "Clients that are connected.", server.connection_count)
         yield from producer_metrics(storage.partitions.producer_registry)
-        yield from _compaction_metrics(self._broker.compaction)
+        yield from compaction_metrics(self._broker.compaction)
 
 
-def producer_metrics(roll: ProducerRegistry) -> Iterator[Metric]:
+def producer_metrics(registry: ProducerRegistry) -> Iterator[Metric]:
     yield gauge(
         "penstock_producers",
         "Idempotent producers that are remembered, each counted for every partition it wrote to.",
-        len(roll),
+        len(registry),
     )
     yield counter(
         "penstock_producers_evicted_total",
         "Idempotent producers that were forgotten early, because there were too many.",
-        roll.evicted,
+        registry.evicted,
     )
 
 
-def _compaction_metrics(compaction: Compaction) -> Iterator[Metric]:
-    yield counter(
-        "penstock_compaction_cleanings_total", "Cleanings that came to their end.", compaction.cleanings
-    )
-    yield counter("penstock_compaction_failures_total", "Cleanings that did not.", compaction.failures)
+def compaction_metrics(compaction: Compaction) -> Iterator[Metric]:
+    yield counter("penstock_compaction_cleanings_total", "Cleanings that completed.", compaction.cleanings)
+    yield counter("penstock_compaction_failures_total", "Cleanings that failed.", compaction.failures)
     yield gauge(
-        "penstock_compaction_set_aside",
-        "Logs whose last cleaning failed and that wait for another.",
-        len(compaction.postponed_cleanings) + len(compaction.uncleanable),
+        "penstock_compaction_postponed_logs",
+        "Logs whose last cleaning failed and that will be cleaned again.",
+        len(compaction.postponed_cleanings),
+    )
+    yield gauge(
+        "penstock_compaction_uncleanable_logs",
+        "Logs not cleaned again before the next start, because the disk failed to read or write them.",
+        len(compaction.uncleanable),
     )
 
 
@@ -188,12 +197,12 @@ def coordinator_error_metrics(coordinator_errors: CoordinatorErrors) -> Iterator
     )
     yield counter(
         "penstock_coordinator_answers_failed_total",
-        "Clients that could not be given their answer.",
+        "Replies of coordinators that could not be delivered to their client.",
         coordinator_errors.unanswered,
     )
     yield counter(
         "penstock_coordinator_decisions_too_large_total",
-        "Requests that were refused because no batch holds what they ask for.",
+        "Requests that were rejected because the records of their decision exceed a batch.",
         coordinator_errors.too_large,
     )
 

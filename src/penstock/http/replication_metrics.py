@@ -32,20 +32,24 @@ class ReplicationSums:
 
     def metrics(self) -> Iterator[Metric]:
         yield gauge("penstock_partitions_led", "Partitions that this broker leads.", self.leading)
-        yield gauge("penstock_partitions_followed", "Partitions that it has a copy of.", self.following)
+        yield gauge(
+            "penstock_partitions_followed",
+            "Partitions that this broker follows: it has a copy and does not lead.",
+            self.following,
+        )
         yield gauge(
             "penstock_partitions_under_replicated",
-            "Partitions that it leads and of which some replica is not in sync.",
+            "Partitions led by this broker of which some replica is not in sync.",
             self.under_replicated,
         )
         yield gauge(
             "penstock_partitions_below_minimum",
-            "Partitions that it leads and that refuse acks=all, because too few replicas are in sync.",
+            "Partitions led by this broker that reject acks=all, because too few replicas are in sync.",
             self.below_minimum,
         )
         yield gauge(
             "penstock_replica_lag_records_max",
-            "How far the slowest replica of what it leads is behind.",
+            "Records that the slowest replica of the partitions led by this broker lacks.",
             self.records_behind_max,
         )
 
@@ -62,7 +66,7 @@ def cluster_metrics(cluster: MetadataService, now: float) -> Iterator[Metric]:
     yield Metric(
         "penstock_brokers",
         GAUGE,
-        "Brokers that the cluster knows, by what it thinks of them.",
+        "Brokers of the cluster, by state.",
         ("state",),
         [Sample((state,), count) for state, count in states.items()],
     )
@@ -70,12 +74,12 @@ def cluster_metrics(cluster: MetadataService, now: float) -> Iterator[Metric]:
     yield gauge("penstock_controller", "1 on the broker that is the controller.", int(is_ours))
     yield gauge(
         "penstock_partitions_without_leader",
-        "Partitions of the whole cluster that nobody leads.",
+        "Partitions of the whole cluster without a leader.",
         sum(state.leader < 0 for topic in image.topics.values() for state in topic.partitions),
     )
-    away = cluster.store_unavailable_since
+    unavailable_since = cluster.store_unavailable_since
     yield gauge(
-        "penstock_metadata_store_away_seconds",
+        "penstock_metadata_store_unavailable_seconds",
         "How long the metadata store has not answered. Meanwhile brokers serve, and nothing can be changed.",
-        0 if away is None else max(now - away, 0),
+        0 if unavailable_since is None else max(now - unavailable_since, 0),
     )

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from penstock.config.topic import CleanupPolicy, CompressionType, TimestampType, TopicConfig
 from penstock.errors import ApiError, CorruptData, ErrorCode
-from penstock.limits import INSPECTED_BYTES_ON_LOOP_MAX, INSPECTED_RECORDS_ON_LOOP_MAX, LONG_MAX
+from penstock.limits import LONG_MAX, VALIDATION_BYTES_ON_LOOP_MAX, VALIDATION_RECORDS_ON_LOOP_MAX
 from penstock.log.validation import check_records
 from penstock.protocol import records
 from penstock.protocol.batches import BatchHeader, parse_header, with_log_append_time
@@ -47,8 +47,8 @@ class DeepValidation(NamedTuple):
             return False
         return (
             header.codec != Codec.NONE
-            or header.record_count > INSPECTED_RECORDS_ON_LOOP_MAX
-            or len(self.batch) > INSPECTED_BYTES_ON_LOOP_MAX
+            or header.record_count > VALIDATION_RECORDS_ON_LOOP_MAX
+            or len(self.batch) > VALIDATION_BYTES_ON_LOOP_MAX
         )
 
     def copied(self) -> "DeepValidation":

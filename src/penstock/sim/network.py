@@ -151,7 +151,7 @@ class SimNetwork:
         server = self._servers.get((host, port))
         if server is None or not server.is_serving:
             await self._travel(host, client.host)
-            raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")
+            raise ConnectionRefusedError(111, f"nothing listens on {host}:{port}")
         near = SimTransport(self, client, (host, port))
         far = SimTransport(self, server.process, (client.host, 0))
         near.peer, far.peer = far, near

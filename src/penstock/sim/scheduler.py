@@ -116,4 +116,4 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                 self._now = max(self._now, when)
                 self._due.append(timer)
                 return
-        raise Deadlock(f"at {self._now:.6f} s everybody waits and no timer is set")
+        raise Deadlock(f"at {self._now:.6f} s every task waits and no timer is set")

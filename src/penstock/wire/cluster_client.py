@@ -68,7 +68,7 @@ class ClusterClient:
             raise WireError("no broker is named. Give the address of one at least, as host:port.")
         if sasl_mechanism is not None:
             raise WireError(
-                f"SASL ({sasl_mechanism}) is not supported yet: users cannot be told to a broker. "
+                f"SASL ({sasl_mechanism}) is not supported yet: a broker accepts no user names. "
                 "Connect without it, or show a client certificate with TLS."
             )
         network = TcpNetwork(tls) if network is None else network

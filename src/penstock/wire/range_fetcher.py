@@ -80,7 +80,7 @@ def extent_of(data: memoryview, end: Offset) -> BatchExtent | None:
         base, length, magic, last_delta = unpack(data, position)
         following = position + _LENGTH_COUNTS_FROM + length
         if length < _HEADER_BYTES - _LENGTH_COUNTS_FROM or magic != _MAGIC or last_delta < 0:
-            raise CorruptData(f"no batch of format 2 at byte {position} of what was fetched")
+            raise CorruptData(f"no batch of format 2 at byte {position} of the fetched bytes")
         if following > size or (base >= end and after is not None):
             break
         if after is None:

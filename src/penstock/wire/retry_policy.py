@@ -76,7 +76,7 @@ _FIND_COORDINATOR: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, Error
 _ADVICE: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Check the name of the topic and the number of the partition.",
     ErrorCode.UNKNOWN_TOPIC_ID: "The topic may have been deleted.",
-    ErrorCode.INCONSISTENT_TOPIC_ID: "Begin again with the topic that has the name now.",
+    ErrorCode.INCONSISTENT_TOPIC_ID: "Begin again with the new topic of this name.",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for access to the topic.",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for access to the group.",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for access to the cluster.",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.broker_connector import BrokerConnector
-from penstock.cli.records.failure_reasons import write_failure_reason
+from penstock.cli.records.failure_reasons import diagnose_write_failure
 from penstock.cli.records.readers import AssignedReader, PartitionRange
 from penstock.cli.records.record_output import IncomingRecord
 from penstock.config.listeners import Address
@@ -49,13 +49,13 @@ def reached() -> Iterator[BrokerConnector]:
 
 
 def test_who_writes_learns_which_partition_nobody_leads(reached: BrokerConnector) -> None:
-    reason = write_failure_reason(reached, OTHER)
-    assert reason == "nobody leads orders-1: `penstock cluster status` shows which brokers are away"
+    reason = diagnose_write_failure(reached, OTHER)
+    assert reason == "no broker leads orders-1: `penstock cluster status` shows which brokers are away"
 
 
 def test_who_reads_to_the_end_learns_which_partition_nobody_leads(reached: BrokerConnector) -> None:
     reader = AssignedReader(reached, "orders", {1: PartitionRange(0, 5)}, None)
-    with closing(reader), pytest.raises(CommandFailed, match=r"^nobody leads orders-1:"):
+    with closing(reader), pytest.raises(CommandFailed, match=r"^no broker leads orders-1:"):
         read_longer_than_the_time_out(reader)
 
 

@@ -83,7 +83,7 @@ def test_all_partitions_without_a_leader_are_named() -> None:
     with pytest.raises(CommandFailed) as failed:
         log_bounds(reached(cluster), [ORDERS, OTHER, TopicPartition("orders", 2)])
     assert str(failed.value) == (
-        "the offsets of topic orders cannot be read: nobody leads orders-1, orders-2: "
+        "the offsets of topic orders cannot be read: no broker leads orders-1, orders-2: "
         "`penstock cluster status` shows which brokers are away."
     )
 

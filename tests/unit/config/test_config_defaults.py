@@ -1,4 +1,4 @@
-"""Our defaults are Kafka's, but for those in the table of departures."""
+"""Our defaults are Kafka's, but for those in the table of differences."""
 
 import pytest
 
@@ -150,7 +150,7 @@ def test_topic_settings_have_kafkas_types_and_defaults() -> None:
     assert ours == kafkas
 
 
-def test_broker_defaults_are_kafkas_but_for_the_departures() -> None:
+def test_broker_defaults_are_kafkas_but_for_the_differences() -> None:
     kafkas = dict(line.split(" ") for line in KAFKA_BROKER.strip().split("\n"))
     ours = {
         name: "null" if setting.default_text is None else setting.default_text
@@ -163,7 +163,7 @@ def test_broker_defaults_are_kafkas_but_for_the_departures() -> None:
     assert different == KAFKA_DIFFERENCES.keys() & BROKER_SETTINGS.keys() - NOT_IN_KAFKA - in_a_cluster
 
 
-def test_every_departure_and_every_setting_of_ours_is_declared() -> None:
+def test_every_difference_and_every_setting_of_ours_is_declared() -> None:
     declared = TOPIC_SETTINGS.keys() | BROKER_SETTINGS.keys()
     assert KAFKA_DIFFERENCES.keys() <= declared
     assert declared >= NOT_IN_KAFKA

@@ -15,7 +15,7 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text() == render(), "run: python -m penstock.config.reference > docs/configuration.md"
 
 
-def test_the_page_has_every_setting_and_every_departure() -> None:
+def test_the_page_has_every_setting_and_every_difference() -> None:
     page = render()
     for name in (*TOPIC_SETTINGS, *BROKER_SETTINGS):
         assert f"\n| `{name}` | " in page

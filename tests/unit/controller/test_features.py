@@ -79,7 +79,7 @@ def test_there_is_no_way_back_and_none_to_what_nobody_knows() -> None:
     join_again(cluster, 1, features=NEXT)
     cluster.commit(raised(cluster, 2))
     assert not raised(cluster, 2).changes
-    assert "no way back" in refusal(lambda: raised(cluster, 1)).detail
+    assert "cannot be lowered" in refusal(lambda: raised(cluster, 1)).detail
     assert "1 to 2" in refusal(lambda: raised(cluster, 3)).detail
 
 

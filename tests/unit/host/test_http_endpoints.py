@@ -55,7 +55,7 @@ async def test_an_address_at_which_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"http://127.0.0.1:{gone.getsockname()[1]}"
     said = await silence(url)
-    assert str(said) == f"nobody listens at {url}"
+    assert str(said) == f"nothing listens at {url}"
     assert not said.may_be_received
 
 

@@ -33,7 +33,7 @@ async def shown(client: Any) -> Any:
 async def test_the_page_tells_of_brokers_and_of_topics_at_risk(client: Any) -> None:
     page = await shown(client)
     assert page["controller"] == 1
-    assert page["metadata_away"] is None
+    assert page["metadata_store_unavailable"] is None
     assert (page["topics"], page["partitions"]) == (1, 4)
     assert page["brokers"][0] == {
         "id": 1,

@@ -149,7 +149,7 @@ def test_nobody_listening_is_a_refusal() -> None:
     two = Two()
 
     async def test() -> None:
-        with pytest.raises(ConnectionRefusedError, match="nobody listens on a:9092"):
+        with pytest.raises(ConnectionRefusedError, match="nothing listens on a:9092"):
             await two.connect()
 
     two.run(test())

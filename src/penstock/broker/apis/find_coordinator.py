@@ -110,7 +110,7 @@ def _group(image: ClusterImage, key: str, context: RequestContext) -> Coordinato
     broker = image.brokers.get(partitions[shard_of(key, len(partitions))].leader)
     endpoint = broker.endpoints.get(context.listener) if broker and broker.is_alive else None
     if broker is None or endpoint is None:
-        message = "Nobody leads the group's partition at the moment."
+        message = "No broker leads the group's partition at the moment."
         return _rejected(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     return Coordinator(key, broker.id, endpoint.host, endpoint.port, error_message="")
 

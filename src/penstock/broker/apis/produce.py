@@ -9,7 +9,7 @@ Behaviour
     acks=all  reply when the high watermark has passed the batch; NOT_ENOUGH_REPLICAS if it cannot
     timeout   REQUEST_TIMED_OUT; the records are in the log and may still be committed, unless they
               still waited for validation by a worker thread: then they are not stored. With acks=0
-              only INSPECTION_WAIT_MS_MAX counts
+              only VALIDATION_WAIT_MS_MAX counts
     batches   more than PRODUCE_BATCHES_MAX close the connection
 Versions
     3   record batch format 2           8   record errors and a message
@@ -92,7 +92,7 @@ class Produce:
         self._appender = appender
         self._clock = clock
         self._batches_max = limits.batches_max
-        self._wait_ms_max = limits.inspection_wait_ms_max
+        self._wait_ms_max = limits.validation_wait_ms_max
 
     def __call__(
         self, request: ProduceRequest, context: RequestContext

@@ -73,9 +73,7 @@ class UpdateFeatures:
 def _decided(image: ClusterImage, update: FeatureUpdateKey, newest: int) -> Decision:
     name, level = update.feature, update.max_version_level
     if update.upgrade_type in (SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        raise ApiError(
-            ErrorCode.INVALID_UPDATE_VERSION, f"There is no way back to an earlier level of {name}."
-        )
+        raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"The level of {name} cannot be lowered.")
     if update.upgrade_type != UPGRADE:
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"{update.upgrade_type} is no kind of change.")
     if name == FEATURE and level >= 1:
@@ -85,7 +83,7 @@ def _decided(image: ClusterImage, update: FeatureUpdateKey, newest: int) -> Deci
     if name == METADATA_VERSION:
         detail = f"{name} is {METADATA_LEVEL_MAX} in this release and cannot be changed; {FEATURE} can."
     elif name == FEATURE:
-        detail = f"{level} is no level of {name}: they begin with 1, and there is no way back."
+        detail = f"{level} is no level of {name}: levels begin with 1 and cannot be lowered."
     else:
         detail = f"There is no feature {name}. The one that can be changed is {FEATURE}."
     raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, detail)

@@ -190,7 +190,9 @@ class ClusterMember:
         if partitions.failure is not None:
             raise StorageFailed(partitions.failure)
         if not self._is_admitted():
-            self._log.warning("broker.not_admitted", help="it serves when the controller has admitted it")
+            self._log.warning(
+                "broker.not_admitted", help="this broker serves when the controller has admitted it"
+            )
 
     def _is_admitted(self) -> bool:
         return self._admission.holds(self._cluster.image)
@@ -198,7 +200,7 @@ class ClusterMember:
     def not_admitted(self) -> str | None:
         """Reason why this broker is not ready; None if the cluster has admitted it."""
         if self._admission.is_deposed:
-            return "the metadata store is away, and the other brokers have taken over"
+            return "the metadata store is unavailable, and the other brokers have taken over"
         if self._is_admitted():
             return None
         node_id, image = self._config.node.node_id, self._cluster.image

@@ -138,5 +138,5 @@ async def _clear(store: MetadataStore, member: DirectoryIdentity) -> None:
 async def _commit(store: MetadataStore, piece: Decision) -> None:
     if isinstance(await store.transact(piece.compares, piece.changes), Conflict):
         raise CommandFailed(
-            "somebody else writes to the metadata store: look who that is, and run the command again"
+            "another process writes to the metadata store: find out which, and run the command again"
         )

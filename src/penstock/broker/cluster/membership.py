@@ -243,14 +243,14 @@ class ClusterMembership:
         except (StoreUnavailable, StoreRejected) as problem:
             if not self._store_is_unavailable:
                 self._store_is_unavailable = True
-                help_ = "it serves on; nothing can be changed"
-                self._log.warning("broker.store_away", reason=str(problem), help=help_)
+                help_ = "the broker serves on; nothing can be changed"
+                self._log.warning("broker.store_unavailable", reason=str(problem), help=help_)
             return False  # grace mode (Rule 3): an unavailable store has not ended the session
         if is_kept:
             self._kept_at = asked_at  # the start of the renewal: the store may have confirmed it that early
         if self._store_is_unavailable:
             self._store_is_unavailable = False
-            self._log.info("broker.store_back")
+            self._log.info("broker.store_available")
         return not is_kept
 
     def store_silence_ms(self) -> float:

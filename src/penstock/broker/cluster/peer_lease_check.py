@@ -69,7 +69,7 @@ class PeerLeaseCheck:
                 self._depose(node_id)
 
     def _depose(self, node_id: int) -> None:
-        self._log.warning("broker.deposed", help="others lead; it waits until the metadata store answers")
+        self._log.warning("broker.deposed", help="other brokers lead until the metadata store answers")
         # The admission first: `recheck_leadership` evaluates it. Nothing awaits in between, so that no client
         # gets a reply from a half-deposed broker.
         self._admission.depose(self._cluster.image)

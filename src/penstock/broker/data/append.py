@@ -12,7 +12,7 @@ from typing import Final
 from penstock.broker.context import RequestContext
 from penstock.errors import ApiError, ErrorCode, StorageFailed, StorageFull
 from penstock.host.keyed_jobs import KeyedJob
-from penstock.limits import INSPECTION_BYTES
+from penstock.limits import VALIDATION_OVERHEAD_BYTES
 from penstock.log.deep_validation import DeepValidation, ValidatedBatch
 from penstock.protocol.batches import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
 from penstock.protocol.compression import Codec
@@ -93,10 +93,10 @@ class BatchAppender:
     ) -> QueuedAppend:
         job_queue, queued = partition.job_queue, QueuedAppend(partition)
         assert job_queue is not None, "without a queue every validation runs at once"
-        size_bytes = INSPECTION_BYTES + len(validation.batch)
+        size_bytes = VALIDATION_OVERHEAD_BYTES + len(validation.batch)
         if not job_queue.has_room(partition, size_bytes):
             raise ApiError(
-                ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be looked into; try again later"
+                ErrorCode.REQUEST_TIMED_OUT, "too many batches wait for validation; try again later"
             )
 
         def validated(result: ValidatedBatch | None, error: BaseException | None) -> None:
@@ -127,7 +127,7 @@ class BatchAppender:
         try:
             if error is not None:
                 raise error
-            assert result is not None, "an inspection has a result or an error"
+            assert result is not None, "a validation has a result or an error"
             return partition.store(result)
         except (StorageFull, StorageFailed, ApiError) as problem:
             return self._rejection(partition, problem, request)

@@ -309,10 +309,10 @@ class FetchReader:
             # anyway.
             if rejection.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 return result.rejected(target.key.partition, rejection.code)
-            assert partition is not None, "it was looked into"
+            assert partition is not None, "only a read of a partition raises this"
             return self._out_of_range(target, partition, result, context.peer)
         except (StorageFailed, StorageFull) as problem:  # the file was closed, and cannot be opened again
-            assert partition is not None, "it was looked into"
+            assert partition is not None, "only a read of a partition raises this"
             if isinstance(problem, StorageFailed):
                 self._cold_reads.report_failed_read(partition, problem)
             return result.rejected(target.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)

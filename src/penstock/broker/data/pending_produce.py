@@ -18,8 +18,8 @@ from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.limits import (
     DECODED_PARTITION_BYTES,
     DECODED_REQUEST_BYTES,
-    INSPECTION_WAIT_MS_MAX,
     PRODUCE_BATCHES_MAX,
+    VALIDATION_WAIT_MS_MAX,
 )
 from penstock.log.validation import InvalidBatch
 from penstock.protocol.messages.produce import (
@@ -58,7 +58,7 @@ class ProduceLimits(NamedTuple):
     """How many batches a request may have, and how long one of them may stay queued."""
 
     batches_max: int = PRODUCE_BATCHES_MAX
-    inspection_wait_ms_max: int = INSPECTION_WAIT_MS_MAX
+    validation_wait_ms_max: int = VALIDATION_WAIT_MS_MAX
 
 
 PRODUCE_LIMITS: Final = ProduceLimits()

@@ -254,13 +254,13 @@ class _LeaderFetcher:
                     # `follow` closed the connection: not a failure of the leader, so reconnect at once.
                     self._is_interrupted = False
                     continue
-                self._log_leader_away(f"{problem}")
+                self._log_leader_unavailable(f"{problem}")
             await self._wait_for_wakeup(pauses.next_delay_s())
 
-    def _log_leader_away(self, reason: str) -> None:
+    def _log_leader_unavailable(self, reason: str) -> None:
         if reason != self._last_logged:
             self._last_logged = reason
-            self._log.warning("replica.leader_away", leader=self._leader_id, reason=reason)
+            self._log.warning("replica.leader_unavailable", leader=self._leader_id, reason=reason)
 
     async def _wait_for_wakeup(self, seconds: float | None) -> None:
         """Wait for `wake`, at most so many seconds; None: without limit."""

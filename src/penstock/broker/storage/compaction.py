@@ -306,9 +306,11 @@ class Compaction:
         self.failures += 1
         reason, before = str(failure), self.postponed_cleanings.get(partition.log)
         if isinstance(failure, CorruptData):
+            self.postponed_cleanings.pop(partition.log, None)
             self._storage.damage(partition, failure)
             return
         if isinstance(failure, StorageFailed):
+            self.postponed_cleanings.pop(partition.log, None)
             self.uncleanable[partition.log] = reason
             self._log.error("compaction.failed", partition=partition.name, reason=reason)
             return

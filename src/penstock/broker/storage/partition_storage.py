@@ -22,9 +22,9 @@ from penstock.limits import (
     CHECKPOINT_MS,
     CHECKPOINT_PARTITIONS_AT_ONCE,
     DISK_FULL_LOGGED_MS,
-    INSPECTED_BYTES_WAITING_MAX,
     PRODUCERS_EVICTED_LOGGED_MS,
     STORAGE_TICK_MS,
+    VALIDATION_BYTES_WAITING_MAX,
 )
 from penstock.log.damaged_copies import CopySpaceNeeds
 from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
@@ -93,7 +93,7 @@ class Storage:
         self.retention = Retention(directory.disk, self._worker, clock, log, self.damage)
         loop = asyncio.get_running_loop()
         self.deep_validations = KeyedJobQueue(
-            lambda: new_worker("inspect", loop), INSPECTED_BYTES_WAITING_MAX
+            lambda: new_worker("validate", loop), VALIDATION_BYTES_WAITING_MAX
         )
         self.partitions = ReplicaManager(
             directory, config(), self._written, self.deep_validations, clock.monotonic, limits.producers
@@ -437,7 +437,7 @@ class Storage:
                 "partition.damage_not_noted",
                 partition=name,
                 reason=str(error),
-                help="after a restart it is in use until the damage is read again",
+                help="after a restart the copy is in use until the damage is read again",
             )
 
     async def replace_damaged(self, partition: Partition) -> bool:

@@ -30,12 +30,12 @@ EXAMPLES = examples(
     epilog=EXAMPLES,
 )
 def adopt(
-    data_dir: Annotated[Path, typer.Option(metavar="DIR", help="Of the broker.")],
+    data_dir: Annotated[Path, typer.Option(metavar="DIR", help="Data directory of the broker.")],
     metadata: Annotated[
         str, typer.Option(metavar="STORE", help="etcd://host:port,... in which the cluster is to be.")
     ],
     undo: Annotated[
-        bool, typer.Option("--undo", help="Make it alone again, if nobody used that etcd since.")
+        bool, typer.Option("--undo", help="Make it alone again, if no broker has used that etcd since.")
     ] = False,
 ) -> None:
     import asyncio

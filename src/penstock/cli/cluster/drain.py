@@ -18,7 +18,7 @@ DRAIN_EXAMPLES = examples(
 )
 
 
-@cluster_app.command("drain", help="Let others lead what a broker leads, and give it nothing new.",
+@cluster_app.command("drain", help="Move leadership away from a broker, and give it no new partitions.",
                      epilog=DRAIN_EXAMPLES)  # fmt: skip
 def drain(
     broker_id: BrokerIdArgument,
@@ -45,7 +45,7 @@ def drain(
             left = counted(broker["leads"], "partition")
             raise CommandFailed(
                 f"broker {broker_id} still leads {left} after {timeout:g} s. "
-                "It goes on being drained: see `penstock cluster status`."
+                "The drain continues: see `penstock cluster status`."
             )
         time.sleep(POLL_S)
     if as_json:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.types import TopicPartition
 
 ELECT_EXAMPLES = examples(
-    ("Everybody leads what he is preferred to lead", "penstock cluster elect --preferred --all"),
+    ("Every preferred replica leads again", "penstock cluster elect --preferred --all"),
     ("One partition", "penstock cluster elect --preferred --topic orders --partition 0"),
     ("A partition whose in-sync replicas are lost for good", "penstock cluster elect --unclean "
      "--topic orders --partition 0"),
@@ -27,20 +27,23 @@ ELECT_EXAMPLES = examples(
 def elect(
     broker: "BrokerConnector",
     preferred: Annotated[
-        bool, typer.Option("--preferred", help="The first of the replicas, if it is in sync. The default.")
+        bool, typer.Option("--preferred", help="Elect the first replica, if it is in sync. The default.")
     ] = False,
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="Anybody who is there, where nobody leads: what he lacks is lost."),
+        typer.Option(
+            "--unclean",
+            help="Elect any live replica where no leader is left: records that it lacks are lost.",
+        ),
     ] = False,
     topic: Annotated[
-        str | None, typer.Option(metavar="NAME", callback=topic_names, help="Only of this topic.")
+        str | None, typer.Option(metavar="NAME", callback=topic_names, help="Only partitions of this topic.")
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", min=0, help="Only this one of the topic. May be repeated."),
+        typer.Option(metavar="N", min=0, help="Only this partition of the topic. May be repeated."),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Of every topic.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Partitions of every topic.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before an unclean election.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -96,7 +99,7 @@ def _ask(
     with broker.client() as client:
         answer = client.ask(ELECT_LEADERS, request)
     if answer.error_code:
-        raise CommandFailed(f"nobody was elected: {error_name(answer.error_code)}.")
+        raise CommandFailed(f"no leader was elected: {error_name(answer.error_code)}.")
     return {
         TopicPartition(topic.topic, entry.partition_id): (
             entry.error_code,

@@ -24,7 +24,7 @@ FEATURES_EXAMPLES = examples(
 def features(
     broker: "BrokerConnector",
     is_upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Raise it to the newest. There is no way back.")
+        bool, typer.Option("--upgrade", help="Raise the level to the newest. It cannot be lowered again.")
     ] = False,
 ) -> None:
     """Show or raise the level.
@@ -51,7 +51,7 @@ def _level(client: "BrokerClient") -> tuple[int, int]:
     reached = {feature.name: feature.max_version_level for feature in answer.finalized_features}
     known = {feature.name: feature.max_version for feature in answer.supported_features}
     if FEATURE not in reached or FEATURE not in known:
-        raise CommandFailed(f"This broker says nothing of {FEATURE}: it is none of Penstock's.")
+        raise CommandFailed(f"This broker does not report {FEATURE}: it is not a Penstock broker.")
     return reached[FEATURE], known[FEATURE]
 
 

@@ -10,7 +10,7 @@ from penstock.cli.output import Cell, counted, table
 
 _SHOWN_MAX: Final = 20
 _PARTITION_PROBLEMS: Final = (
-    ("offline", "offline (nobody leads)"),
+    ("offline", "offline (no leader)"),
     ("under_replicated", "under-replicated"),
     ("unbalanced", "unbalanced (another than the preferred one leads)"),
     ("reassigning", "being moved"),
@@ -25,8 +25,8 @@ def print_status(document: JsonObject) -> None:
     led = "no controller" if controller is None else f"controller {controller}"
     counts = f"{counted(document['topics'], 'topic')}, {counted(document['partitions'], 'partition')}"
     typer.echo(f"cluster {document['cluster_id']}  {counted(len(brokers), 'broker')}, {led}, {counts}")
-    if document["metadata_away"] is not None:
-        typer.echo(f"the metadata store is away: nothing can be changed now ({document['metadata_away']})")
+    if (reason := document["metadata_store_unavailable"]) is not None:
+        typer.echo(f"the metadata store is unavailable: nothing can be changed now ({reason})")
     table(("BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "HOLDS"), [_broker_row(each) for each in brokers])
     for key, title in _PARTITION_PROBLEMS:
         _print_partitions(title, document[key])

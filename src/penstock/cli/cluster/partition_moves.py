@@ -50,7 +50,7 @@ class BlockedMove(NamedTuple):
 
     @property
     def summary(self) -> str:
-        return f"waits for {_named(self.away, 'and')} to come back" if self.is_led else "nobody leads it"
+        return f"waits for {_named(self.away, 'and')} to come back" if self.is_led else "no broker leads it"
 
     @property
     def sentence(self) -> str:
@@ -88,7 +88,7 @@ def moves_under_way(broker: BrokerConnector) -> dict[TopicPartition, PartitionMo
     with broker.client() as client:
         answer = client.ask(LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest(topics=None))
     if answer.error_code:
-        raise CommandFailed(f"what is being moved cannot be listed: {error_name(answer.error_code)}.")
+        raise CommandFailed(f"reassignments cannot be listed: {error_name(answer.error_code)}.")
     return {
         (name := TopicPartition(topic.name, entry.partition_index)): PartitionMove(
             name, list(entry.adding_replicas), list(entry.removing_replicas)

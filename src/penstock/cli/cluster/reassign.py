@@ -40,14 +40,14 @@ def reassign(
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", min=0, help="Only this one. May be repeated. Default: all."),
+        typer.Option(metavar="N", min=0, help="Only this partition. May be repeated. Default: all."),
     ] = None,
     to: Annotated[
         str | None,
         typer.Option(
             metavar="ID,ID,...",
-            help="The brokers that are to hold it, a replica each. Of several partitions the preferred "
-            "leader goes round.",
+            help="The brokers that are to hold the partition, a replica each. With several partitions, "
+            "each broker in turn is the preferred leader.",
         ),
     ] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="A plan for many (JSON).")] = None,
@@ -90,11 +90,18 @@ def _validate_options(
     if (topic is None) == (file is None):
         raise typer.BadParameter("give either --topic or --file")
     if file is not None and (to is not None or partition):
-        raise typer.BadParameter("the file says what moves where", param_hint="--file")
+        raise typer.BadParameter(
+            "the file names the partitions and their brokers: leave out --to and --partition",
+            param_hint="--file",
+        )
     if cancel and (to is not None or wait):
-        raise typer.BadParameter("what is called off goes nowhere", param_hint="--cancel")
+        raise typer.BadParameter(
+            "a cancelled move has no target and no wait: leave out --to and --wait", param_hint="--cancel"
+        )
     if topic is not None and to is None and not cancel and not wait:
-        raise typer.BadParameter("say where to with --to, or give --cancel or --wait", param_hint="--topic")
+        raise typer.BadParameter(
+            "name the target brokers with --to, or give --cancel or --wait", param_hint="--topic"
+        )
 
 
 def _current_and_target_replicas(

@@ -43,7 +43,7 @@ def up(
             metavar="COUNT",
             min=1,
             max=BROKERS_MAX,
-            help="How many. More than DIR has adds some. Default: those that DIR has, or 3.",
+            help="Number of brokers. More than DIR has adds some. Default: those that DIR has, or 3.",
         ),
     ] = None,
     data_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where everything is kept.")] = Path(
@@ -56,7 +56,10 @@ def up(
         int, typer.Option(metavar="PORT", min=1, max=65_535, help="For HTTP, of node 0.")
     ] = 8080,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Start what has died again. Without it, it stays dead.")
+        bool,
+        typer.Option(
+            "--restart", help="Restart a process that has died. Without this option it stays stopped."
+        ),
     ] = False,
 ) -> None:
     import asyncio

@@ -76,7 +76,7 @@ def list_(broker: "BrokerConnector", as_json: JsonOption = False) -> None:
 
 
 DESCRIBE_EXAMPLES = examples(
-    ("How far a group is behind, who reads what, and why it rebalanced", "penstock group describe billing"),
+    ("The lag of a group, what each member reads, and why it rebalanced", "penstock group describe billing"),
     ("The age of the oldest record that waits, in ms", "penstock group describe billing --json | jq .age_ms"),
     ("A broker whose HTTP side is elsewhere",
      "penstock group describe billing --url http://broker1.example.com:8080"),
@@ -103,7 +103,7 @@ def describe(
         print_group(document)
 
 
-DELETE_EXAMPLES = examples(("A group that nobody uses any more", "penstock group delete billing"))
+DELETE_EXAMPLES = examples(("A group that no consumer uses any more", "penstock group delete billing"))
 
 
 @group_app.command("delete", help="Delete groups and their offsets.", epilog=DELETE_EXAMPLES)

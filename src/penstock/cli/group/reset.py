@@ -243,4 +243,4 @@ def _print_moves(
     if members and dry_run:
         note(f"the group has {counted(len(members), 'member')}: this would be refused without --force")
     elif members:
-        note(f"removed {counted(len(members), 'member')}: whoever still runs rejoins and goes on from there")
+        note(f"removed {counted(len(members), 'member')}: those that still run rejoin and go on from there")

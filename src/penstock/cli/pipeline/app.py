@@ -72,7 +72,7 @@ CheckpointOption = Annotated[
 ]
 PipelineNameOption = Annotated[
     str | None,
-    typer.Option(callback=_query_name, help="Of the pipeline, and of the group that shows its lag."),
+    typer.Option(callback=_query_name, help="Name of the pipeline, and of the group that shows its lag."),
 ]
 OnceOption = Annotated[bool, typer.Option("--once", help="Archive what is there now, then end.")]
 SparkSettingsOption = Annotated[

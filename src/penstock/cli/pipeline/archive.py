@@ -69,10 +69,12 @@ def archive(
     ],
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder of the table.")],
     table_format: Annotated[
-        TableFormat, typer.Option("--format", help="Of the table.")
+        TableFormat, typer.Option("--format", help="Format of the table.")
     ] = TableFormat.parquet,
     partition_by: Annotated[PartitionedBy, typer.Option(help="Folders for each ...")] = PartitionedBy.day,
-    compression: Annotated[TableCompression, typer.Option(help="Of the files.")] = TableCompression.snappy,
+    compression: Annotated[
+        TableCompression, typer.Option(help="Compression of the files.")
+    ] = TableCompression.snappy,
     checkpoint: CheckpointOption = None,
     name: PipelineNameOption = None,
     once: OnceOption = False,

@@ -86,7 +86,7 @@ def audit(
         bool, typer.Option("--complete", help="What is not there yet is a violation too.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="What nobody can tell is a violation too.")
+        bool, typer.Option("--strict", help="What the audit cannot decide is a violation too.")
     ] = False,
     ignore: Annotated[
         list[ViolationKind] | None, typer.Option(help="Report this, but not as a violation; may be repeated.")

@@ -66,7 +66,9 @@ def detect(
     isolation: IsolationOverrideOption = None,
     allow_loss: Annotated[
         bool,
-        typer.Option("--allow-loss", help="Go on if retention removed records before they were looked at."),
+        typer.Option(
+            "--allow-loss", help="Go on if retention removed records before the pipeline read them."
+        ),
     ] = False,
     master: MasterOption = "local[*]",
     settings: SparkSettingsOption = None,

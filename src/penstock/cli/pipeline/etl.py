@@ -58,7 +58,9 @@ def etl(
     isolation: IsolationOverrideOption = None,
     allow_loss: Annotated[
         bool,
-        typer.Option("--allow-loss", help="Go on if retention removed records before they were loaded."),
+        typer.Option(
+            "--allow-loss", help="Go on if retention removed records before the pipeline read them."
+        ),
     ] = False,
     master: MasterOption = "local[*]",
     settings: SparkSettingsOption = None,

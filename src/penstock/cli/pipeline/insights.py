@@ -59,10 +59,10 @@ def insights(
     ] = None,
     groups: Annotated[
         list[str] | None,
-        typer.Option("--group", callback=group_names, help="Show what waits for it; may be repeated."),
+        typer.Option("--group", callback=group_names, help="Show the lag of this group; may be repeated."),
     ] = None,
     partition_rate: Annotated[
-        float, typer.Option(metavar="MIB", min=0.001, help="What one partition carries in a second, in MiB.")
+        float, typer.Option(metavar="MIB", min=0.001, help="Throughput of one partition, in MiB per second.")
     ] = PARTITION_MIB_PER_S,
     isolation: IsolationOption = IsolationLevel.read_committed,
     master: MasterOption = "local[*]",

@@ -57,7 +57,7 @@ class Timestamps(StrEnum):
 def replay(
     broker: "BrokerConnector",
     lake: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a table that archive wrote.")],
-    to: Annotated[str, typer.Option(metavar="TOPIC", callback=topic_names, help="Where to send them.")],
+    to: Annotated[str, typer.Option(metavar="TOPIC", callback=topic_names, help="The topic to write to.")],
     topics: Annotated[
         list[str] | None,
         typer.Option("--topic", callback=topic_names, help="Only rows of this topic; may be repeated."),
@@ -74,7 +74,9 @@ def replay(
     partitions: Annotated[
         PartitionsBy, typer.Option(help="By the key, or the same number as before.")
     ] = PartitionsBy.key,
-    timestamps: Annotated[Timestamps, typer.Option(help="Of the records.")] = Timestamps.original,
+    timestamps: Annotated[
+        Timestamps, typer.Option(help="Timestamps of the records that are written.")
+    ] = Timestamps.original,
     checkpoint: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where it is noted how far it is. Default: in the table's folder."),

@@ -49,7 +49,7 @@ def consume(
     broker: "BrokerConnector",
     topic: Annotated[str, typer.Argument(metavar="TOPIC", callback=topic_names, help="What to read.")],
     partition: Annotated[
-        list[int] | None, typer.Option(min=0, help="Only this one. May be repeated. Default: all.")
+        list[int] | None, typer.Option(min=0, help="Only this partition. May be repeated. Default: all.")
     ] = None,
     start: Annotated[
         str,
@@ -120,7 +120,7 @@ def _check_group_options(position: "PositionSpec", partitions: Sequence[int] | N
     from penstock.cli.positions import PositionKind
 
     if partitions:
-        raise typer.BadParameter("the group decides who reads which; leave --partition or --group out")
+        raise typer.BadParameter("the group assigns the partitions; leave --partition or --group out")
     if position.kind not in (PositionKind.EARLIEST, PositionKind.LATEST):
         raise typer.BadParameter(
             "a group goes on where it has committed; move it first with `penstock group reset`",

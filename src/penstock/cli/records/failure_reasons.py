@@ -27,7 +27,7 @@ _HANDLED_BY_CLIENT: Final = (
 )
 
 
-def read_failure_reason(
+def diagnose_read_failure(
     broker: BrokerConnector, offsets: Mapping[TopicPartition, int], *, waits_for_leaders: bool
 ) -> str | None:
     """Return the error of a fetch at one of these offsets, or name the partitions without a leader.
@@ -58,7 +58,7 @@ def read_failure_reason(
     return f"{leaderless_text(leaderless)}." if leaderless else None
 
 
-def write_failure_reason(broker: BrokerConnector, partition: TopicPartition) -> str | None:
+def diagnose_write_failure(broker: BrokerConnector, partition: TopicPartition) -> str | None:
     """Return why the leader cannot store records, without a full stop; None if no reason is found.
 
     No batch is sent as a test, since the leader might store it.

@@ -82,7 +82,7 @@ def produce(
         RecordCompression, typer.Option(help="none, gzip, snappy, lz4 or zstd.")
     ] = RecordCompression.NONE,
     acks: Annotated[
-        Acks, typer.Option(help="Who must have it: all replicas in sync, the leader (1), nobody (0).")
+        Acks, typer.Option(help="Replicas that must have a record: all in sync, the leader (1), none (0).")
     ] = Acks.ALL,
 ) -> None:
     from penstock.cli.records.record_input import ANY_PARTITION, OutgoingRecord, json_records, plain_records
@@ -139,10 +139,10 @@ def _validate_options(
     value: str | None, key: str | None, key_separator: str | None, file: Path | None, as_json: bool
 ) -> None:
     if value is not None and (file is not None or as_json or key_separator is not None):
-        raise typer.BadParameter("it is one record: leave out --file, --json and --key-separator",
+        raise typer.BadParameter("the value is one record: leave out --file, --json and --key-separator",
                                  param_hint="--value")  # fmt: skip
     if key_separator == "":
-        raise typer.BadParameter("it must not be empty", param_hint="--key-separator")
+        raise typer.BadParameter("the separator must not be empty", param_hint="--key-separator")
     if key_separator is not None and (key is not None or as_json):
         raise typer.BadParameter("leave out --key and --json", param_hint="--key-separator")
 

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.cli.broker_connector import BrokerConnector
 from penstock.cli.positions import PositionKind, PositionSpec
-from penstock.cli.records.failure_reasons import read_failure_reason
+from penstock.cli.records.failure_reasons import diagnose_read_failure
 from penstock.cli.records.librdkafka import settings_of
 from penstock.cli.records.record_output import IncomingRecord
 from penstock.cli.topic_requests import find_offsets, log_bounds
@@ -171,7 +171,7 @@ class AssignedReader:
         follows = all(span.end is None for span in self._open.values())
         offsets = {PartitionName(self._topic, number): offset for number, offset in waiting.items()}
         try:
-            reason = read_failure_reason(self._broker, offsets, waits_for_leaders=follows)
+            reason = diagnose_read_failure(self._broker, offsets, waits_for_leaders=follows)
         except CommandFailed:  # no broker is reachable; with --follow, one may return
             if follows:
                 return

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.cli.broker_connector import BrokerConnector
 from penstock.cli.output import counted, note
-from penstock.cli.records.failure_reasons import write_failure_reason
+from penstock.cli.records.failure_reasons import diagnose_write_failure
 from penstock.cli.records.librdkafka import settings_of
 from penstock.cli.records.record_input import OutgoingRecord
 from penstock.cli.topic_requests import topic_settings
@@ -99,7 +99,7 @@ class Sender:
 
     def _why_timed_out(self, partition: int) -> str | None:
         try:
-            return write_failure_reason(self._broker, TopicPartition(self._topic, partition))
+            return diagnose_write_failure(self._broker, TopicPartition(self._topic, partition))
         except CommandFailed as unreachable:
             return str(unreachable).rstrip(".")
 

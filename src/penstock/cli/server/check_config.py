@@ -34,7 +34,7 @@ def changed_settings(static: Mapping[str, str]) -> dict[str, str]:
     changed = {}
     for key, text in sorted(static.items()):
         setting = find_setting(key)
-        assert setting is not None, "load refuses keys nobody declared"
+        assert setting is not None, "load rejects keys that are not declared"
         if text != setting.default_text:
             changed[key] = HIDDEN if setting.sensitive else text
     return changed

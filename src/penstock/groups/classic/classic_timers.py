@@ -91,5 +91,5 @@ def _expire_syncs(context: GroupContext, group: ClassicGroup, now: Now) -> Comma
         return EMPTY_OUTCOME
     for member_id in late:
         parked = remove_member(context, group, member_id)
-        assert not parked, "who did not sync does not wait"
+        assert not parked, "a member that did not sync does not wait"
     return prepare_rebalance(context, group, f"{', '.join(late)} did not sync in time", now)

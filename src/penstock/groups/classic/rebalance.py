@@ -128,7 +128,7 @@ def complete_join(context: GroupContext, group: ClassicGroup, now: Now) -> Comma
     for member in late:
         if member.instance_id is None:
             parked = remove_member(context, group, member.member_id)
-            assert not parked, "who did not join does not wait"
+            assert not parked, "a member that did not join does not wait"
     if group.members and not group.elect_joined_leader():
         # Only absent static members remain, and none of them can lead: wait another round.
         context.set_timer(join_key(group), max(group.rebalance_ms(), JOIN_RETRY_MS_MIN), now)

@@ -53,11 +53,11 @@ def validate_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, con
 
 def _check_joining(request: ConsumerGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout_ms == -1:
-        raise _invalid("whoever joins says its rebalance timeout")
+        raise _invalid("a member that joins states its rebalance timeout")
     if request.topic_partitions is None or request.topic_partitions:
-        raise _invalid("whoever joins has no partitions")
+        raise _invalid("a member that joins has no partitions")
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        raise _invalid("whoever joins says what it subscribes to")
+        raise _invalid("a member that joins says what it subscribes to")
 
 
 def _invalid(detail: str) -> ApiError:

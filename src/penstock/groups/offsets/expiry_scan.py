@@ -150,7 +150,7 @@ class ExpiryScan:
             consumer_timers.end(self._context, group)
             return [*unreadable, *group_tombstones(group)]
         rejections = classic_timers.end(self._context, group, now)
-        assert not rejections, "nobody waits in a group without members"
+        assert not rejections, "no request waits in a group without members"
         return [*unreadable, StateRecord(encode_key(GroupMetadataKey(group.group_id)), None)]
 
 

@@ -232,13 +232,13 @@ def _range(prefix: str) -> tuple[bytes, bytes]:
 class FailureKind(Enum):
     """What a failure means for the caller."""
 
-    NOT_DONE = "this member cannot do it now, and has not"
-    UNKNOWN = "this member does not know what has become of it"
-    UNAUTHENTICATED = "it no longer knows us; nothing was done"
-    FULL = "there is no space; what first met that may have been done"
-    COMPACTED = "that revision is gone"
-    NO_SESSION = "the lease is over; nothing was done"
-    REFUSED = "it will not be done, by any member"
+    NOT_DONE = "the member cannot process the request now, and did not apply it"
+    UNKNOWN = "the member does not know whether the request was applied"
+    UNAUTHENTICATED = "etcd no longer accepts the token; the request was not applied"
+    FULL = "etcd has no space; the request that first hit the quota may have been applied"
+    COMPACTED = "the revision was compacted"
+    NO_SESSION = "the lease has ended; the request was not applied"
+    REFUSED = "every member rejects the request"
 
 
 _BY_TEXT = (

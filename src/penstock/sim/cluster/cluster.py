@@ -386,7 +386,7 @@ class SimCluster:
         await self._wait_until(
             lambda: all(producer.is_idle for producer in self._producers) and self.is_fully_replicated(),
             ends_at - self.loop.now + 10,
-            "everybody is in sync again",
+            "all replicas are in sync again",
         )
         self.acknowledged = sum(producer.acknowledged for producer in self._producers)
 

@@ -69,7 +69,7 @@ class FaultKind(StrEnum):
     RESET = "reset"
     SLOW_NETWORK = "slow-network"
     LOSS = "loss"
-    STORE_AWAY = "store-away"
+    STORE_UNAVAILABLE = "store-unavailable"
     STORE_CUT = "store-cut"
     STORE_LOSES = "store-loses"
     STALE = "stale"

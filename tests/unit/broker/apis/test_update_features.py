@@ -42,12 +42,12 @@ async def test_the_level_that_is_reached_is_no_change(harness: HandlerHarness, v
     ("wanted", "words"),
     [
         (FeatureUpdateKey(levels.FEATURE, 2), "knows 1 to 1"),
-        (FeatureUpdateKey(levels.FEATURE, 0), "no way back"),
+        (FeatureUpdateKey(levels.FEATURE, 0), "cannot be lowered"),
         (FeatureUpdateKey("metadata.version", 20), "cannot be changed"),
         (FeatureUpdateKey("group.version", 1), "no feature group.version"),
         (FeatureUpdateKey(levels.FEATURE, 1, upgrade_type=9), "9 is no kind of change"),
-        (FeatureUpdateKey(levels.FEATURE, 1, upgrade_type=2), "no way back"),
-        (FeatureUpdateKey(levels.FEATURE, 2, upgrade_type=3), "no way back"),
+        (FeatureUpdateKey(levels.FEATURE, 1, upgrade_type=2), "cannot be lowered"),
+        (FeatureUpdateKey(levels.FEATURE, 2, upgrade_type=3), "cannot be lowered"),
     ],
 )
 async def test_what_cannot_be_is_refused_with_a_reason(

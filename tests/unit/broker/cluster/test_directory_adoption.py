@@ -319,6 +319,6 @@ async def test_a_conflict_is_told(folder: str, shared: SqliteStore) -> None:
             return Conflict(ABSENT)
 
     store = cast(MetadataStore, Busy(shared, Steps()))
-    with pytest.raises(CommandFailed, match="somebody else writes"):
+    with pytest.raises(CommandFailed, match="another process writes"):
         await adopt_directory(OsDisk(), folder, store, SystemRandomness())
     require_alone(folder)

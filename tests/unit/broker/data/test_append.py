@@ -109,8 +109,8 @@ class Wiring:
         self._clients.append(client)
         return client
 
-    def hold_inspections(self) -> None:
-        """Nothing is looked into by the thread until `release` is set."""
+    def hold_validations(self) -> None:
+        """Nothing is validated by the thread until `release` is set."""
         self.broker.storage.deep_validations.add(
             self, 0, lambda: self.release.wait(SECONDS_MAX), lambda *_: None
         )
@@ -158,11 +158,11 @@ async def test_a_batch_that_takes_long_delays_nobody_else(tmp_path: Path) -> Non
         await wiring.topic("plain", {})
         await wiring.topic("other", COMPACTED)
         slow, quick = await wiring.client(), await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         slow.send("compacted", batch_of(MANY))
         await wiring.until(lambda: compacted.batches_waiting == 1)
         assert (await quick.ask("plain", batch_of(1))).error_code == 0
-        assert (await quick.ask("other", batch_of(1))).error_code == 0, "a small one is looked into at once"
+        assert (await quick.ask("other", batch_of(1))).error_code == 0, "a small one is validated at once"
         assert compacted.log.log_end_offset == 0
         wiring.release.set()
         _, answer = await slow.receive()
@@ -174,7 +174,7 @@ async def test_batches_of_a_partition_are_appended_in_the_order_they_came(tmp_pa
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client, other = await wiring.client(), await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         client.send("compacted", numbered(MANY, 0))
         client.send("compacted", numbered(1, MANY))
         await wiring.until(lambda: partition.batches_waiting == 2)
@@ -199,7 +199,7 @@ async def test_order_is_kept_when_the_topic_no_longer_asks_for_a_look(tmp_path: 
         partition = await wiring.topic("compacted", COMPACTED)
         plain = await wiring.topic("plain", {})
         client = await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         client.send("compacted", numbered(MANY, 0))
         await wiring.until(lambda: partition.batches_waiting == 1)
         partition.reconfigure(plain.config)
@@ -214,7 +214,7 @@ async def test_replies_of_a_connection_keep_their_order_across_partitions(tmp_pa
         compacted = await wiring.topic("compacted", COMPACTED)
         plain = await wiring.topic("plain", {})
         client = await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         client.send("compacted", batch_of(MANY))
         client.send("plain", batch_of(1))
         await wiring.until(lambda: plain.high_watermark == 1)
@@ -238,7 +238,7 @@ async def test_whatever_takes_long_is_done_elsewhere(
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("checked", overrides)
         client = await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         client.send("checked", batch_of(MANY, **options))
         await wiring.until(lambda: partition.batches_waiting == 1)
         wiring.release.set()
@@ -264,7 +264,7 @@ async def test_a_topic_that_is_deleted_meanwhile_is_unknown(tmp_path: Path) -> N
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         client.send("compacted", batch_of(MANY))
         await wiring.until(lambda: partition.batches_waiting == 1)
         await wiring.broker.cluster.change(lambda image: delete_topic(image, name="compacted"))
@@ -278,7 +278,7 @@ async def test_more_than_fits_is_refused_so_that_clients_try_again(tmp_path: Pat
         partition = await wiring.topic("compacted", COMPACTED)
         wiring.broker.storage.deep_validations._bytes_max = 30_000
         client = await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         for _ in range(20):
             client.send("compacted", batch_of(MANY))
         await wiring.until(lambda: partition.batches_waiting > 0)
@@ -305,7 +305,7 @@ async def test_a_stop_stores_the_batches_that_wait(tmp_path: Path, acks: int) ->
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         for _ in range(30):
             client.send("compacted", batch_of(MANY), acks=acks)
         await wiring.until(lambda: partition.batches_waiting == 30)

@@ -1,4 +1,4 @@
-"""Batches that wait to be looked into hold up nobody but themselves: they are bounded, they run out of
+"""Batches that wait for validation hold up nobody but themselves: they are bounded, they run out of
 time, and they go with their client.
 """
 
@@ -18,8 +18,8 @@ from penstock.errors import ErrorCode
 from penstock.limits import (
     CONNECTION_REQUESTS_IN_FLIGHT_MAX,
     DECODED_BYTES_MAX,
-    INSPECTION_BYTES,
     RECORDS_NAMED_MAX,
+    VALIDATION_OVERHEAD_BYTES,
 )
 from penstock.protocol.messages.produce import PartitionProduceResponse
 from penstock.protocol.records import Record, build_batch
@@ -72,7 +72,7 @@ async def test_who_leaves_takes_its_waiting_batches_along_and_the_others_keep_th
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         staying, leaving = await wiring.client(), await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         for number in range(3):
             leaving.send("compacted", *[batch_of(MANY + 500)] * 10, acks=1)
             await wiring.until(lambda number=number: partition.batches_waiting == 11 * number + 10)  # type: ignore[misc]
@@ -91,7 +91,7 @@ async def test_a_request_that_is_half_appended_when_its_client_leaves_is_forgott
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         leaving, other = await wiring.client(), await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         leaving.send("compacted", batch_of(1), batch_of(MANY), batch_of(1))
         await wiring.until(lambda: partition.batches_waiting == 2)
         leaving.leave()
@@ -123,7 +123,7 @@ async def test_without_acks_what_was_sent_is_stored_although_the_client_has_left
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         for _ in range(3):
             client.send("compacted", batch_of(MANY), acks=0)
         await wiring.until(lambda: partition.batches_waiting == 3)
@@ -155,13 +155,13 @@ async def test_batches_that_wait_stop_nobody_else_however_many_requests_they_fil
         await wiring.topic("plain", {})
         greedy, other = await wiring.client(), await wiring.client()
         decoded = wiring.broker.server._shared.decoded
-        wiring.hold_inspections()
+        wiring.hold_validations()
         for _ in range(20):
             greedy.send("compacted", batch_of(MANY), acks=1)
         await wiring.until(lambda: decoded.free_bytes < 0)
         for number in range(5):
             assert (await other.ask("plain", batch_of(1))).base_offset == number
-        assert partition.batches_waiting > 0, "and meanwhile nothing was looked into"
+        assert partition.batches_waiting > 0, "and meanwhile nothing was validated"
         wiring.release.set()
         assert [(await greedy.receive())[1].base_offset for _ in range(20)] == list(range(0, 20 * MANY, MANY))
         assert decoded.free_bytes == decoded.total_bytes
@@ -173,7 +173,7 @@ async def test_who_keeps_batches_waiting_is_ended_for_a_large_request_of_another
         await wiring.topic("plain", {})
         greedy, other = await wiring.client(), await wiring.client()
         decoded = wiring.broker.server._shared.decoded
-        wiring.hold_inspections()
+        wiring.hold_validations()
         for _ in range(20):
             greedy.send("compacted", batch_of(MANY))
         await wiring.until(lambda: decoded.free_bytes < 0)
@@ -194,7 +194,7 @@ async def test_a_batch_that_is_queued_for_too_long_is_answered_in_time_and_not_s
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         hasty, patient = await wiring.client(), await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         hasty.send("compacted", batch_of(MANY), batch_of(1), acks=acks, timeout_ms=SOON_MS)
         await wiring.until(lambda: partition.batches_waiting == 2)
         patient.send("compacted", batch_of(3))
@@ -208,11 +208,11 @@ async def test_a_batch_that_is_queued_for_too_long_is_answered_in_time_and_not_s
 
 
 async def test_no_producer_can_have_its_batches_wait_for_ever(tmp_path: Path) -> None:
-    limits = BrokerLimits(produce=ProduceLimits(inspection_wait_ms_max=SOON_MS))
+    limits = BrokerLimits(produce=ProduceLimits(validation_wait_ms_max=SOON_MS))
     async with serving(tmp_path, limits=limits) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client, unanswered = await wiring.client(), await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         client.send("compacted", batch_of(MANY), timeout_ms=2**31 - 1)
         unanswered.send("compacted", batch_of(MANY), acks=0, timeout_ms=2**31 - 1)
         assert (await client.receive())[1].error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -225,7 +225,7 @@ async def test_the_timeout_of_a_producer_without_acks_does_not_count(tmp_path: P
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         client.send("compacted", batch_of(MANY), acks=0, timeout_ms=0)
         await wiring.until(lambda: partition.batches_waiting == 1)
         await asyncio.sleep(SOON_MS / 1000)
@@ -258,7 +258,7 @@ async def test_requests_without_acks_that_wait_stop_the_reading_as_others_do(tmp
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
-        wiring.hold_inspections()
+        wiring.hold_validations()
         count = CONNECTION_REQUESTS_IN_FLIGHT_MAX + 40
         for _ in range(count):
             client.send("compacted", batch_of(MANY), acks=0)
@@ -275,10 +275,10 @@ async def test_small_batches_that_wait_are_counted_as_what_they_cost(tmp_path: P
     async with serving(tmp_path) as wiring:
         await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
-        wiring.broker.storage.deep_validations._bytes_max = 4 * 10 * INSPECTION_BYTES + 4 * len(
+        wiring.broker.storage.deep_validations._bytes_max = 4 * 10 * VALIDATION_OVERHEAD_BYTES + 4 * len(
             batch_of(MANY)
         )
-        wiring.hold_inspections()
+        wiring.hold_validations()
         client.send("compacted", batch_of(MANY), *[batch_of(1)] * 50)
         await wiring.until(lambda: charged_bytes(wiring) > 0)
         wiring.release.set()

@@ -1,6 +1,7 @@
 """The task that has compacted logs cleaned, in a broker with a real disk and a real cleaner process."""
 
 import asyncio
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -17,9 +18,11 @@ from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.config.sources import load
 from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic, delete_topic
-from penstock.errors import ConfigError, CorruptData, ErrorCode, StorageFull
+from penstock.errors import ConfigError, CorruptData, ErrorCode, StorageFailed, StorageFull
 from penstock.host.child_process import ChildDied
 from penstock.host.clock import AdjustableClock
+from penstock.http.metrics import compaction_metrics
+from penstock.http.prometheus import lines as metric_lines
 from penstock.limits import MIB
 from penstock.log.compaction.cleanable import LogToClean
 from penstock.log.compaction.cleaner import clean
@@ -208,6 +211,27 @@ async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and
         assert bad.log.size_bytes < 2 * MIB
         assert broker.compaction.postponed_cleanings == {}
         assert broker.compaction.uncleanable == {}
+
+
+async def test_logs_that_are_cleaned_later_and_logs_that_are_never_cleaned_are_counted_apart(
+    tmp_path: Path,
+) -> None:
+    clock = HandClock()
+    async with broker_with(tmp_path, Environment(clock=clock)) as broker:
+        await fill(broker, await make(broker, "bad"), 3)
+        await failing(broker, StorageFull("no space"))
+        await broker.compaction.clean_dirtiest()
+        assert set_aside(broker) == {"postponed": 1, "uncleanable": 0}
+        await failing(broker, StorageFailed("cannot read: Input/output error"))
+        clock.pass_time(600_000)
+        await broker.compaction.clean_dirtiest()
+        assert set_aside(broker) == {"postponed": 0, "uncleanable": 1}
+
+
+def set_aside(broker: RunningBroker) -> dict[str, int]:
+    text = "".join(metric_lines(compaction_metrics(broker.compaction)))
+    counts = re.findall(r"^penstock_compaction_(\w+)_logs (\d+)$", text, re.MULTILINE)
+    return {state: int(count) for state, count in counts}
 
 
 async def test_a_setback_for_another_reason_is_said_too(tmp_path: Path) -> None:

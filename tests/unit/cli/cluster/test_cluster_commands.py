@@ -129,7 +129,7 @@ def document(**more: Any) -> dict[str, Any]:
     return {
         "cluster_id": "c",
         "controller": 1,
-        "metadata_away": None,
+        "metadata_store_unavailable": None,
         "topics": 2,
         "partitions": 9,
         "brokers": [{**broker, "leads": 4, "holds": 9, "is_drained": False}],
@@ -148,7 +148,7 @@ def test_a_sound_cluster_is_told_in_a_few_lines(capsys: pytest.CaptureFixture[st
         "cluster c  1 broker, controller 1, 2 topics, 9 partitions",
         "BROKER  ADDRESS  RACK  STATE     LEADS  HOLDS",
         "     1  h:9092   -     admitted      4      9",
-        "offline (nobody leads): none",
+        "offline (no leader): none",
         "under-replicated: none",
         "unbalanced (another than the preferred one leads): none",
         "being moved: none",
@@ -161,7 +161,7 @@ def test_troubles_are_told_and_long_lists_cut(capsys: pytest.CaptureFixture[str]
     print_status(
         document(
             controller=None,
-            metadata_away="no answer",
+            metadata_store_unavailable="no answer",
             offline={"count": 30, "partitions": [partition()] * 30},
             reassigning={"count": 1, "partitions": [moves_under_way]},
             damaged_here={"count": 1, "partitions": [{"topic": "k", "partition": 0, "reason": "rot"}]},
@@ -171,7 +171,7 @@ def test_troubles_are_told_and_long_lists_cut(capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert "no controller" in out
     assert "nothing can be changed now (no answer)" in out
-    assert "offline (nobody leads): 30 partitions" in out
+    assert "offline (no leader): 30 partitions" in out
     assert "and 10 more: see --json" in out
     assert "1200 on broker 3" in out
     assert "damaged on the broker that was asked: 1 partition\n  k-0  (rot)\n" in out

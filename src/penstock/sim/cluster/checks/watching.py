@@ -280,7 +280,7 @@ class PartitionChecks:
                 f"{where}: it starts at {start}, behind {partition.high_watermark}, which is shown"
             )
         elif start > ledger.requested_start and not self._may_expire(node, partition, ledger):
-            raise InvariantViolation(f"{where}: records below {start} are gone, and nobody asked for that")
+            raise InvariantViolation(f"{where}: records below {start} are gone, and no client requested that")
         else:
             ledger.start_max = start
 

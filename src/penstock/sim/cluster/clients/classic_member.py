@@ -161,7 +161,7 @@ class SimClassicMember(SimGroupMember):
         """The partitions of an assignment, by topic id."""
         decoded = decode_assignment(assignment) if assignment else ConsumerProtocolAssignment()
         if decoded is None:
-            self._cluster.violate(f"{self._client.name} is given an assignment that nobody can read")
+            self._cluster.violate(f"{self._client.name} is given an assignment that cannot be decoded")
         assert decoded is not None
         topics = self._cluster.truth.image.topics
         return tuple(

@@ -128,7 +128,7 @@ class _InjectedFault:
             FaultKind.RESET: self._reset,
             FaultKind.SLOW_NETWORK: self._slow_network,
             FaultKind.LOSS: self._loss,
-            FaultKind.STORE_AWAY: self._store_away,
+            FaultKind.STORE_UNAVAILABLE: self._store_unavailable,
             FaultKind.STORE_CUT: self._store_cut,
             FaultKind.STORE_LOSES: self._store_loses,
             FaultKind.STALE: self._stale,
@@ -358,7 +358,7 @@ class _InjectedFault:
 
     # The metadata store
 
-    async def _store_away(self) -> None:
+    async def _store_unavailable(self) -> None:
         store = self._cluster.store
         if store.is_unavailable:
             return

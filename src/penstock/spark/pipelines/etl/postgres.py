@@ -212,8 +212,8 @@ def commit(
             return _committed(connected, target, QueryBatch(query, batch), staged, write_rejected)
     except psycopg.errors.LockNotAvailable as problem:
         raise CommandFailed(
-            f"somebody holds a lock that a commit to {target.table} needs, for more than {lock_s_max} s: "
-            "pg_stat_activity and pg_locks show who. Nothing was changed; end that session and start again"
+            f"another session holds a lock that a commit to {target.table} needs, for more than {lock_s_max} "
+            "s: pg_stat_activity and pg_locks show it. Nothing was changed; end that session and start again"
         ) from problem
 
 

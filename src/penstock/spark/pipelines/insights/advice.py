@@ -226,7 +226,7 @@ def lateness(measured: TopicMeasurements) -> Iterator[Advice]:
     all_s, most_s = (math.ceil(each / SECOND_MS) for each in (measured.behind.max_ms, measured.behind.p99_ms))
     yield Advice(
         "late rows",
-        f"let whoever looks at windows of time wait {all_s:,} s for late rows (detect: lateness), or "
+        f"let queries over windows of time wait {all_s:,} s for late rows (detect: lateness), or "
         f"{most_s:,} s and lose one in a hundred",
         f"{late:,} of {measured.rows:,} records are a second or more behind the newest before them in "
         f"their partition, at most {measured.behind.max_ms / SECOND_MS:,.1f} s",

@@ -1,4 +1,4 @@
-"""The metadata store goes away and comes back: the cluster serves on meanwhile, and loses nothing."""
+"""The metadata store is unavailable for a while: the cluster serves on meanwhile, and loses nothing."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ AWAY_SECONDS = BROKER_SESSION_MS / 1000 + 1.5
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
-def test_writes_go_on_while_the_store_is_away(cluster: ClusterProcesses, topic: str, how: str) -> None:
+def test_writes_go_on_while_the_store_is_unavailable(cluster: ClusterProcesses, topic: str, how: str) -> None:
     (member,) = cluster.etcd.members
     cluster.create(topic)
     with SteadyWriter(cluster.bootstrap, topic) as writer:
