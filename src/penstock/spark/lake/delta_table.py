@@ -25,13 +25,13 @@ from deltalake.transaction import AddAction
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
 from penstock.spark.lake.partitioning import PartitionBy, partition_values
-from penstock.spark.lake.schema import new_fields, widened
+from penstock.spark.lake.schema import new_fields, widen_schema
 from penstock.spark.lake.table import (
-    Compacted,
+    CompactionResult,
     DataFile,
     EndOffsets,
     LakeBatch,
-    QueryRecord,
+    RecordedQuery,
     is_already_committed,
 )
 from penstock.spark.lake.task_files import check_written, is_penstock_file
@@ -50,9 +50,9 @@ class DeltaLakeTable:
         self._folder = folder
         self._by = by
 
-    def recorded(self, app: str) -> QueryRecord:
+    def recorded_query(self, app: str) -> RecordedQuery:
         table = self._table()
-        return QueryRecord() if table is None else _recorded(table, app)
+        return RecordedQuery() if table is None else _recorded(table, app)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         table = self._table()
@@ -83,17 +83,17 @@ class DeltaLakeTable:
         table = self._table()
         return [] if table is None else sorted(uri.removeprefix("file://") for uri in table.file_uris())
 
-    def compact(self, target_bytes: int) -> Compacted:
+    def compact(self, target_bytes: int) -> CompactionResult:
         table = self._table()
         if table is None:
-            return Compacted()
+            return CompactionResult()
         read_version = table.version()
         try:
             done = table.optimize.compact(target_size=target_bytes)
         except CommitFailedError:
-            return Compacted()  # another process is compacting
+            return CompactionResult()  # another process is compacting
         self._sync_log(read_version)
-        return Compacted(done["numFilesRemoved"], done["numFilesAdded"])
+        return CompactionResult(done["numFilesRemoved"], done["numFilesAdded"])
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
         table = self._table()
@@ -126,7 +126,7 @@ class DeltaLakeTable:
 
     def _create(self, schema: pa.Schema) -> DeltaTable:
         columns = [pa.field(name, PARTITION_TYPES[name]) for name in self._by.columns]
-        wanted = pa.schema([*widened(schema, schema), *columns])
+        wanted = pa.schema([*widen_schema(schema, schema), *columns])
         # First, so that the folder's name is durable before any writer commits into it.
         disk.make_folder(self._folder / LOG)
         return DeltaTable.create(
@@ -168,7 +168,7 @@ class DeltaLakeTable:
         for folder in {path.parent for path in files if path.is_file()}:
             disk.sync_folder(folder)
 
-    def _append(self, table: DeltaTable, batch: LakeBatch, recorded: QueryRecord) -> None:
+    def _append(self, table: DeltaTable, batch: LakeBatch, recorded: RecordedQuery) -> None:
         transactions = [Transaction(batch.app, batch.version, _now_ms())]
         for partition, span in batch.spans.items():
             transactions.append(Transaction(_end_app(partition), span.end, _now_ms()))
@@ -200,7 +200,7 @@ def _compacted_names(entry: Path) -> list[str]:
     return [unquote(each["path"]) for each in added if each is not None and not each["dataChange"]]
 
 
-def _recorded(table: DeltaTable, app: str) -> QueryRecord:
+def _recorded(table: DeltaTable, app: str) -> RecordedQuery:
     """What the table records about the query.
 
     Only the batch number is essential; row and byte counts come from the table's history, for as long as
@@ -208,12 +208,12 @@ def _recorded(table: DeltaTable, app: str) -> QueryRecord:
     """
     version = table.transaction_version(app)
     if version is None:
-        return QueryRecord()
+        return RecordedQuery()
     for commit in _history(table):
         note = commit.get(KEY)
         if isinstance(note, dict) and note.get("app") == app:
-            return QueryRecord(**note["recorded"])._replace(version=version)
-    return QueryRecord(version)
+            return RecordedQuery(**note["recorded"])._replace(version=version)
+    return RecordedQuery(version)
 
 
 def _history(table: DeltaTable) -> Iterable[dict[str, Any]]:

@@ -121,14 +121,14 @@ def open_table(folder: Path) -> Iterator[LakeTable]:
     description = read_description(folder)
     if description is None:
         raise LakeTableError(f"no table is in {folder}")
-    table = table_of(folder, description)
+    table = table_in_format(folder, description)
     try:
         yield table
     finally:
         table.close()
 
 
-def table_of(folder: Path, description: Description) -> LakeTable:
+def table_in_format(folder: Path, description: Description) -> LakeTable:
     """The implementation for a format.
 
     Its library is imported here, because each is large and serves one format.

@@ -49,14 +49,14 @@ from penstock.limits import DAY_MS
 from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import CompactionTarget, merge_files, merge_groups
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.schema import in_plain_types, new_fields, widened, with_utc_timestamps
+from penstock.spark.lake.schema import new_fields, widen_schema, with_plain_types, with_utc_timestamps
 from penstock.spark.lake.table import (
     METADATA_FOLDER,
-    Compacted,
+    CompactionResult,
     DataFile,
     EndOffsets,
     LakeBatch,
-    QueryRecord,
+    RecordedQuery,
     is_already_committed,
 )
 from penstock.spark.lake.task_files import check_written, columns_with_statistics, is_penstock_file
@@ -201,9 +201,9 @@ class IcebergLakeTable:
         self._catalog_file = folder / METADATA_FOLDER / "catalog.db"
         self._catalog: SqlCatalog | None = None
 
-    def recorded(self, app: str) -> QueryRecord:
+    def recorded_query(self, app: str) -> RecordedQuery:
         table = self._table()
-        return QueryRecord() if table is None else _recorded(table, app)
+        return RecordedQuery() if table is None else _recorded(table, app)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         table = self._table()
@@ -250,10 +250,10 @@ class IcebergLakeTable:
         table = self._table()
         return [] if table is None else [_path(each.file_path) for each in _data_files(table)]
 
-    def compact(self, target_bytes: int) -> Compacted:
+    def compact(self, target_bytes: int) -> CompactionResult:
         table = self._table()
         if table is None:
-            return Compacted()
+            return CompactionResult()
         files = [self._data_file_of(_path(file.file_path), file) for file in _data_files(table)]
         before = after = 0
         for group in merge_groups(files, target_bytes):
@@ -264,7 +264,7 @@ class IcebergLakeTable:
                 (self._folder / one.path).unlink()
                 break  # another process is compacting
             before, after = before + len(group), after + 1
-        return Compacted(before, after)
+        return CompactionResult(before, after)
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
         table = self._table()
@@ -364,7 +364,7 @@ class IcebergLakeTable:
         with self._catalog_lock():
             catalog.create_namespace_if_not_exists(NAMESPACE)
             if not catalog.table_exists(self._name):
-                self._create_in(catalog, widened(schema, schema))
+                self._create_in(catalog, widen_schema(schema, schema))
         return catalog.load_table(self._name)
 
     def _create_in(self, catalog: SqlCatalog, schema: pa.Schema) -> None:
@@ -388,7 +388,7 @@ class IcebergLakeTable:
             if transform is not None:
                 spec.add_field(self._time_column, transform, f"{self._time_column}_{self._by.value}")
 
-    def _append(self, table: Table, batch: LakeBatch, recorded: QueryRecord) -> None:
+    def _append(self, table: Table, batch: LakeBatch, recorded: RecordedQuery) -> None:
         properties = {_app_key(batch.app): json.dumps(recorded._asdict())}
         properties |= {_end_key(partition): str(span.end) for partition, span in batch.spans.items()}
         note = {"penstock.app": batch.app, "penstock.batch": str(batch.version)}
@@ -503,9 +503,9 @@ def _own_metadata(table: Table, snapshot: Snapshot) -> list[Path]:
     return [path for path in _metadata_of(table, snapshot) if path not in needed]
 
 
-def _recorded(table: Table, app: str) -> QueryRecord:
+def _recorded(table: Table, app: str) -> RecordedQuery:
     text = table.properties.get(_app_key(app))
-    return QueryRecord() if text is None else QueryRecord(**json.loads(text))
+    return RecordedQuery() if text is None else RecordedQuery(**json.loads(text))
 
 
 def _ends(table: Table, partitions: Iterable[TopicPartition]) -> EndOffsets:
@@ -523,7 +523,7 @@ def _end_key(partition: TopicPartition) -> str:
 
 def _arrow(table: Table) -> pa.Schema:
     """The table's schema as files are written. Iceberg's own conversion would choose Arrow's large types."""
-    return with_utc_timestamps(in_plain_types(schema_to_pyarrow(table.schema(), include_field_ids=False)))
+    return with_utc_timestamps(with_plain_types(schema_to_pyarrow(table.schema(), include_field_ids=False)))
 
 
 def _now_ms() -> int:

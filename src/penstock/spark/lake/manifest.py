@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.errors import CorruptData
 from penstock.limits import MINUTE_MS
 from penstock.spark.lake import disk
-from penstock.spark.lake.table import METADATA_FOLDER, DataFile, QueryRecord
+from penstock.spark.lake.table import METADATA_FOLDER, DataFile, RecordedQuery
 from penstock.types import TopicPartition
 
 SNAPSHOT_EVERY: Final = 64
@@ -45,7 +45,7 @@ class TableCommit(NamedTuple):
     add: tuple[DataFile, ...]
     remove: tuple[str, ...] = ()
     app: str | None = None
-    recorded: QueryRecord | None = None
+    recorded: RecordedQuery | None = None
     ends: dict[TopicPartition, int] = {}  # noqa: RUF012 (never changed)
     schema: pa.Schema | None = None
     """The new schema, if this commit adds columns."""
@@ -56,7 +56,7 @@ class TableState(NamedTuple):
 
     number: int
     files: dict[str, DataFile]
-    apps: dict[str, QueryRecord]
+    apps: dict[str, RecordedQuery]
     ends: dict[TopicPartition, int]
     schema: pa.Schema | None
 
@@ -216,7 +216,7 @@ def _parse_commit(document: dict[str, Any]) -> TableCommit:
         _files(document["add"]),
         tuple(document.get("remove", ())),
         document.get("app"),
-        None if recorded is None else QueryRecord(**recorded),
+        None if recorded is None else RecordedQuery(**recorded),
         _ends(document.get("ends", {})),
         _schema(document.get("schema")),
     )
@@ -236,7 +236,7 @@ def _parse_table_state(document: dict[str, Any]) -> TableState:
     return TableState(
         document["number"],
         {file.path: file for file in _files(document["files"])},
-        {app: QueryRecord(**recorded) for app, recorded in document["apps"].items()},
+        {app: RecordedQuery(**recorded) for app, recorded in document["apps"].items()},
         _ends(document["ends"]),
         _schema(document["schema"]),
     )

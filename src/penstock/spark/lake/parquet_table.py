@@ -21,14 +21,14 @@ from pathlib import Path
 from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import CompactionTarget, merge_files, merge_groups
 from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Manifest, TableCommit, TableState
-from penstock.spark.lake.schema import widened
+from penstock.spark.lake.schema import widen_schema
 from penstock.spark.lake.table import (
     METADATA_FOLDER,
-    Compacted,
+    CompactionResult,
     DataFile,
     EndOffsets,
     LakeBatch,
-    QueryRecord,
+    RecordedQuery,
     is_already_committed,
 )
 from penstock.spark.lake.task_files import check_written, is_penstock_file
@@ -47,8 +47,8 @@ class ParquetTable:
         self._removed = folder / METADATA_FOLDER / "removed"
         self._manifest = Manifest(folder, snapshot_every=snapshot_every)
 
-    def recorded(self, app: str) -> QueryRecord:
-        return self._manifest.read().apps.get(app, QueryRecord())
+    def recorded_query(self, app: str) -> RecordedQuery:
+        return self._manifest.read().apps.get(app, RecordedQuery())
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         ends = self._manifest.read().ends
@@ -67,7 +67,7 @@ class ParquetTable:
         self._publish(state)  # so that every returned path exists, even while another commit is under way
         return [str(self._find(file)) for file in state.files.values()]
 
-    def compact(self, target_bytes: int) -> Compacted:
+    def compact(self, target_bytes: int) -> CompactionResult:
         state = self._finish_interrupted_moves()
         before = after = 0
         for group in merge_groups(state.files.values(), target_bytes):
@@ -78,7 +78,7 @@ class ParquetTable:
                 self._drop(one)
                 break  # another process is compacting
             before, after = before + len(group), after + 1
-        return Compacted(before, after)
+        return CompactionResult(before, after)
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
         """Remove old files.
@@ -179,10 +179,10 @@ class ParquetTable:
 
 
 def _appended(state: TableState, batch: LakeBatch) -> TableCommit | None:
-    recorded = state.apps.get(batch.app, QueryRecord())
+    recorded = state.apps.get(batch.app, RecordedQuery())
     if is_already_committed(recorded, batch.version, batch.spans, state.ends):
         return None
-    schema = widened(batch.schema if state.schema is None else state.schema, batch.schema)
+    schema = widen_schema(batch.schema if state.schema is None else state.schema, batch.schema)
     return TableCommit(
         "append",
         _now_ms(),

@@ -44,7 +44,7 @@ from penstock.spark.payload.shapes import (
     LeafShape,
     ListShape,
     MapShape,
-    RecordShape,
+    StructShape,
     Values,
     arrow_type,
     decimals,
@@ -66,7 +66,7 @@ _UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
 
 class AvroSchema(NamedTuple):
     schema: StructType
-    shape: RecordShape
+    shape: StructShape
     decoding: Any
     """The schema that fastavro decodes with, without logical types."""
 
@@ -91,7 +91,7 @@ def parse_avro_schema(file: SchemaFile) -> AvroSchema:
         raise file.error_at("", f"it is no Avro schema: {error!r}") from None
     reader = _AvroSchemaReader(file, names)
     top = reader.typed(parsed, "", ())
-    if not isinstance(top.kind, StructType) or not isinstance(top.shape, RecordShape) or top.may_be_null:
+    if not isinstance(top.kind, StructType) or not isinstance(top.shape, StructShape) or top.may_be_null:
         raise file.error_at("", "values must be of type record: its fields become the columns")
     return AvroSchema(top.kind, top.shape, decoding)
 
@@ -157,7 +157,7 @@ class _AvroSchemaReader:
             fields.append(StructField(field["name"], typed.kind, nullable=is_optional))
             parts.append(FieldShape(itemgetter(field["name"]), typed.shape))
         kind = StructType(fields)
-        return _AvroType(kind, RecordShape(arrow_type(kind), tuple(parts)))
+        return _AvroType(kind, StructShape(arrow_type(kind), tuple(parts)))
 
     def _leaf(self, name: str, schema: dict[str, Any], path: str) -> _AvroType:
         if name not in _SIMPLE:

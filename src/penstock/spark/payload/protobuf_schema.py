@@ -49,7 +49,7 @@ from penstock.spark.payload.shapes import (
     LeafShape,
     ListShape,
     MapShape,
-    RecordShape,
+    StructShape,
     Values,
     arrow_type,
 )
@@ -74,7 +74,7 @@ _WRAPPERS: Final = frozenset(
 
 class MessageSchema(NamedTuple):
     schema: StructType
-    shape: RecordShape
+    shape: StructShape
     message: Any
     """The message class."""
     has_required: bool
@@ -162,7 +162,7 @@ class _MessageReader:
 
     def record(
         self, message: Descriptor, path: str, inside: tuple[str, ...]
-    ) -> tuple[StructType, RecordShape]:
+    ) -> tuple[StructType, StructShape]:
         """The struct of a message. `inside` holds the names of the enclosing messages."""
         name = message.full_name
         if name in inside:
@@ -179,7 +179,7 @@ class _MessageReader:
             fields.append(StructField(field.name, typed.kind, nullable=not field.is_required))
             parts.append(FieldShape(_getter(field), typed.shape))
         kind = StructType(fields)
-        return kind, RecordShape(arrow_type(kind), tuple(parts))
+        return kind, StructShape(arrow_type(kind), tuple(parts))
 
     def _field(self, field: FieldDescriptor, path: str, inside: tuple[str, ...]) -> _ProtobufType:
         if not field.is_repeated:

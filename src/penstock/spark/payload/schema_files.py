@@ -43,7 +43,7 @@ class SchemaFile(NamedTuple):
             raise self.error_at("", "it is nested too deeply") from None
 
 
-class Version(NamedTuple):
+class SchemaVersion(NamedTuple):
     number: int | None
     """The schema's number in a schema registry. None: any number."""
     file: SchemaFile

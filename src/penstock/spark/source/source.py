@@ -29,7 +29,7 @@ from penstock.spark.source.discovery import (
 )
 from penstock.spark.source.offsets import OffsetRange, plan_batch, split_ranges, with_topic_ids
 from penstock.spark.source.reading import read_range
-from penstock.spark.table import Table, ValueColumns, full_schema
+from penstock.spark.table import TopicTable, ValueColumns, full_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,9 +65,9 @@ def payload_of(options: Mapping[str, str]) -> ValueColumns | None:
 class BatchReader(DataSourceReader):
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType) -> "BatchReader":
-        return cls(batch_read_settings(options), Table(schema, payload_of(options)))
+        return cls(batch_read_settings(options), TopicTable(schema, payload_of(options)))
 
-    def __init__(self, settings: ReadSettings, table: Table) -> None:
+    def __init__(self, settings: ReadSettings, table: TopicTable) -> None:
         self._settings = settings
         self._table = table
 

@@ -29,7 +29,7 @@ from penstock.spark.source.offsets import parse_stream_position, stream_position
 from penstock.spark.source.planner import CommittingPartition, Planner
 from penstock.spark.source.reading import read_range
 from penstock.spark.source.source import OffsetRangePartition, payload_of
-from penstock.spark.table import Table
+from penstock.spark.table import TopicTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType) -> "StreamReader":
-        return cls(stream_read_settings(options), Table(schema, payload_of(options)))
+        return cls(stream_read_settings(options), TopicTable(schema, payload_of(options)))
 
-    def __init__(self, settings: ReadSettings, table: Table) -> None:
+    def __init__(self, settings: ReadSettings, table: TopicTable) -> None:
         self._settings = settings
         self._table = table
         self._planner: Planner | None = None

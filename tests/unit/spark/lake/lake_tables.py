@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.spark.lake.description import DATA_FOLDER, Description, make_table, table_of
+from penstock.spark.lake.description import DATA_FOLDER, Description, make_table, table_in_format
 from penstock.spark.lake.parquet_table import ParquetTable, staging_folder
 from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.table import LakeBatch, LakeTable
@@ -53,7 +53,7 @@ class TestTable:
         make_table(folder, self.description)
 
     def open(self) -> LakeTable:
-        return table_of(self.folder, self.description)
+        return table_in_format(self.folder, self.description)
 
     def write(self, version: int, *rows: pa.RecordBatch, app: str = "query") -> LakeBatch:
         """What the tasks of a batch do, up to its commit."""

@@ -12,7 +12,13 @@ from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.manifest import Manifest, TableCommit
 from penstock.spark.lake.sink import AlreadyCommitted, LakeWriter, WrittenFiles
-from penstock.spark.lake.table import LakeBatch, LakeTableError, OffsetSpan, QueryRecord, is_already_committed
+from penstock.spark.lake.table import (
+    LakeBatch,
+    LakeTableError,
+    OffsetSpan,
+    RecordedQuery,
+    is_already_committed,
+)
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import OftenSnapshotted, TestTable, records
 
@@ -43,12 +49,12 @@ def test_a_known_number_with_more_rows_is_refused(table: TestTable) -> None:
 
 
 def test_rows_that_are_no_records_come_again_only_with_the_newest_number() -> None:
-    assert not is_already_committed(QueryRecord(3), 4, {}, {})
-    assert is_already_committed(QueryRecord(3), 3, {}, {})
+    assert not is_already_committed(RecordedQuery(3), 4, {}, {})
+    assert is_already_committed(RecordedQuery(3), 3, {}, {})
     with pytest.raises(
         LakeTableError, match="batch 2 was to be written, and the table holds batches up to 3"
     ):
-        is_already_committed(QueryRecord(3), 2, {}, {})
+        is_already_committed(RecordedQuery(3), 2, {}, {})
 
 
 def writer_of(table: TestTable, **options: str) -> LakeWriter:
@@ -107,7 +113,7 @@ def test_a_batch_without_files_is_recorded_with_what_was_lost(table: TestTable) 
     batch = table.write(1, records(10, 11))
     assert table.commit(LakeBatch("query", 1, (), {FIRST: OffsetSpan(10, 50)}, batch.schema, lost=40))
     with open_table(table.folder) as opened:
-        recorded = opened.recorded("query")
+        recorded = opened.recorded_query("query")
         assert opened.ends([FIRST]) == {FIRST: 50}
     assert (recorded.version, recorded.rows, recorded.lost) == (1, 10, 40)
     assert table.append(2, records(50, 60))

@@ -92,7 +92,7 @@ def test_positions_and_rows_outlive_the_snapshots_that_brought_them(tmp_path: Pa
             ORDERS: COMMITS * ROWS,
             TopicPartition("payments", 0): ROWS,
         }
-        assert there.recorded("query").version == COMMITS - 1
+        assert there.recorded_query("query").version == COMMITS - 1
         assert not there.commit(once), "its snapshot is long gone"
         with pytest.raises(LakeTableError, match=f"holds orders/0 up to offset {COMMITS * ROWS}"):
             there.commit(table.write(0, records(0, ROWS), app="a new checkpoint"))

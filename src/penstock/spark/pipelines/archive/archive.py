@@ -36,7 +36,7 @@ from penstock.spark.lake.description import (
     open_table,
 )
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import METADATA_FOLDER, Compacted, LakeTable, QueryRecord
+from penstock.spark.lake.table import METADATA_FOLDER, CompactionResult, LakeTable, RecordedQuery
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines.archive import archive_tasks
 from penstock.spark.pipelines.common import report
@@ -129,7 +129,7 @@ class ArchiveReport(NamedTuple):
     """One past the last offset that the table holds, per partition."""
     lost: int
     """Offsets that retention removed before they were archived."""
-    compacted: Compacted
+    compacted: CompactionResult
     removed: int
     checkpoint: str
 
@@ -233,14 +233,14 @@ def _run_archive(
         query = _start(spark, settings, starts)
         app = query.id
     with open_table(settings.folder) as table:
-        before = table.recorded(app)
+        before = table.recorded_query(app)
         maintenance = _TableMaintenance(settings)
         progress = _Progress(settings.query_name, _starts(settings, table))
         with reporting_data_loss():
             # With `once`, compaction runs only after the query.
             run(query, progress, stop, show_line, None if settings.once else maintenance.run_if_due)
         seconds = time.monotonic() - began
-        after = table.recorded(app)
+        after = table.recorded_query(app)
     if settings.compact:
         maintenance.do()
     return _report(settings, progress, (before, after), seconds, maintenance)
@@ -305,7 +305,7 @@ class _TableMaintenance:
     def __init__(self, settings: ArchiveSettings) -> None:
         self._settings = settings
         self._due = time.monotonic() + COMPACT_EVERY_S
-        self.compacted = Compacted()
+        self.compacted = CompactionResult()
         self.removed = 0
 
     def run_if_due(self) -> None:
@@ -319,13 +319,13 @@ class _TableMaintenance:
             # Only old files: young ones may belong to a batch that is being written.
             self.removed += len(table.vacuum(older_than_ms=time.time_ns() // 1_000_000 - ORPHAN_FILE_AGE_MS))
         done = self.compacted
-        self.compacted = Compacted(done.files_before + before, done.files_after + after)
+        self.compacted = CompactionResult(done.files_before + before, done.files_after + after)
 
 
 def _report(
     settings: ArchiveSettings,
     progress: Progress,
-    recorded: tuple[QueryRecord, QueryRecord],
+    recorded: tuple[RecordedQuery, RecordedQuery],
     seconds: float,
     maintenance: _TableMaintenance,
 ) -> ArchiveReport:

@@ -37,7 +37,7 @@ from penstock.spark.source.discovery import earliest_of
 from penstock.spark.source.offsets import OffsetRange, from_document
 from penstock.spark.source.reading import read_range
 from penstock.spark.source.stream_source import StreamReader
-from penstock.spark.table import BEYOND, Table, full_schema
+from penstock.spark.table import BEYOND, TopicTable, full_schema
 from penstock.types import Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class ArchiveWriter(LakeWriter):
             span = OffsetSpan(offset_range.start, offset_range.end)
             # The whole range counts as read, even where it has no rows (rule 2).
             add_spans(files.spans, {offset_range.partition: span})
-            files.pieces.append(PlannedRange(offset_range.partition, span, count))
+            files.planned_ranges.append(PlannedRange(offset_range.partition, span, count))
             yield from read_range(self._settings, self._table, offset_range, lost)
 
     def spans(self, given: Iterator[pa.RecordBatch]) -> dict[TopicPartition, OffsetSpan]:
@@ -134,7 +134,7 @@ class ArchiveWriter(LakeWriter):
             add_spans(found, {offset_range.partition: OffsetSpan(offset_range.start, offset_range.end)})
         return found
 
-    def validated(self, batch: LakeBatch, table: LakeTable) -> LakeBatch:
+    def validate(self, batch: LakeBatch, table: LakeTable) -> LakeBatch:
         """Count gaps before the batch as lost.
 
         Ranges are contiguous, so a gap means that the table lost rows, for example because it was restored
@@ -178,8 +178,8 @@ def _range(row: Mapping[str, Any]) -> OffsetRange:
     return OffsetRange(partition, Offset(row["start"]), Offset(row["end"]), TopicId(row["topicId"]))
 
 
-def _records_table() -> Table:
-    return Table(_records_schema())
+def _records_table() -> TopicTable:
+    return TopicTable(_records_schema())
 
 
 def _records_schema() -> StructType:

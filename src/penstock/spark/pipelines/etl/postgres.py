@@ -34,10 +34,10 @@ from penstock.spark.pipelines.etl.postgres_insert import (
     PostgresTarget,
     RejectedRow,
     StagedRow,
+    attempts_filter,
+    identifiers,
     insert_rows,
-    names,
-    of_attempts,
-    taking,
+    insert_statement,
     with_detail,
 )
 from penstock.types import TopicPartition
@@ -121,7 +121,7 @@ def prepare(target: PostgresTarget, schema: "StructType") -> None:
             connected.execute(_SETUP)
             connected.execute(staging)
             connected.execute(_table_ddl(target, schema))
-            if target.remembers_deleted:
+            if target.records_deletions:
                 _make_deleted(connected, target)
             found = connected.execute(sql.SQL("select * from {} limit 0").format(target.identifier))
             known = [column.name for column in found.description or []]
@@ -131,7 +131,7 @@ def prepare(target: PostgresTarget, schema: "StructType") -> None:
                     "or leave it out in [transform]"
                 )
             # EXPLAIN checks columns, types and privileges without inserting a row.
-            connected.execute(sql.SQL("explain {}").format(taking(target, of_attempts([]))))
+            connected.execute(sql.SQL("explain {}").format(insert_statement(target, attempts_filter([]))))
     except psycopg.Error as problem:
         raise CommandFailed(
             f"rows cannot go into the table {target.table}: {_sentence(problem)}"
@@ -144,7 +144,7 @@ def _table_ddl(target: PostgresTarget, schema: "StructType") -> sql.Composed:
         for field in schema
     ]
     if target.key:
-        columns.append(sql.SQL("primary key ({})").format(names(target.key)))
+        columns.append(sql.SQL("primary key ({})").format(identifiers(target.key)))
     return sql.SQL("create table if not exists {} ({})").format(
         target.identifier, sql.SQL(", ").join(columns)
     )
@@ -156,11 +156,11 @@ def _make_deleted(connected: "psycopg.Connection[Any]", target: PostgresTarget) 
     if found is not None and found[0] is not None:
         return
     assert target.version is not None, "else nothing is remembered"
-    columns = names((*target.key, target.version))
+    columns = identifiers((*target.key, target.version))
     copied = sql.SQL("create table {} as select {} from {} with no data")
     connected.execute(copied.format(target.deleted, columns, target.identifier))
     connected.execute(
-        sql.SQL("alter table {} add primary key ({})").format(target.deleted, names(target.key))
+        sql.SQL("alter table {} add primary key ({})").format(target.deleted, identifiers(target.key))
     )
 
 
@@ -233,7 +233,7 @@ def _committed(
         _remove(connected, target, attempts)
         return False
     check_no_overlap(spans, ends)
-    if target.remembers_deleted:
+    if target.records_deletions:
         # The lock is held until the transaction ends. It is not a lock on the deletions table, where it would
         # conflict with vacuum.
         connected.execute("select pg_advisory_xact_lock(hashtext('penstock'), hashtext(%s))", (name,))
