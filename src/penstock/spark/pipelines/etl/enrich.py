@@ -20,7 +20,7 @@ from penstock.spark.pipelines.common.query_run import reason
 from penstock.spark.pipelines.etl.address import without_password
 from penstock.spark.pipelines.etl.database import connect
 from penstock.spark.pipelines.etl.database_source import batch_of
-from penstock.spark.pipelines.etl.rows import columns_of, dead_letter_of, json_of
+from penstock.spark.pipelines.etl.rows import parse_columns, dead_letter_column, to_json
 from penstock.spark.pipelines.etl.spec import DELETED, EnrichSpec, Reference, Spec
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ class ReferenceTable:
         )
         value = f.when(
             f.col(_FOUND).isNull(),
-            json_of(enriched.select(*(c for c in rows.columns if c not in (DEAD_LETTER_COLUMN, "_record")))),
+            to_json(enriched.select(*(c for c in rows.columns if c not in (DEAD_LETTER_COLUMN, "_record")))),
         )
-        letter = dead_letter_of(
+        letter = dead_letter_column(
             nothing_found, "enrich", self._spec.dead_letters, f.lit(None).cast("binary"), value, {}
         )
         given = f.col(DEAD_LETTER_COLUMN) if DEAD_LETTER_COLUMN in rows.columns else f.lit(None)
@@ -177,7 +177,7 @@ def _of_database(spark: "SparkSession", reference: Reference) -> "DataFrame":
     try:
         fields = database.fields(reference.table)
         ddl = reference.schema or ", ".join(f"`{field.name}` {field.type}" for field in fields)
-        schema = columns_of(ddl)
+        schema = parse_columns(ddl)
         chunks: list[Any] = [
             batch_of(rows, schema, "")
             for rows in database.rows(reference.table, schema.fieldNames(), None, None)

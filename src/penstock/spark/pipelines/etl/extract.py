@@ -17,7 +17,7 @@ from penstock.spark.pipelines.etl import database_source
 from penstock.spark.pipelines.etl.database import NewestRows, connect
 from penstock.spark.pipelines.etl.database_source import IncrementalTable
 from penstock.spark.pipelines.etl.extract_topic import rows_of_topic, topic_schema
-from penstock.spark.pipelines.etl.rows import CORRUPT, columns_of, dead_letter_of, with_corrupt
+from penstock.spark.pipelines.etl.rows import CORRUPT, parse_columns, dead_letter_column, with_corrupt
 from penstock.spark.pipelines.etl.spec import FromDatabase, FromFiles, FromTopic, Spec
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def source_schema(spec: Spec) -> "StructType":
     """Return the columns of rows, without the dead letter."""
     match spec.extract:
         case FromFiles(_, _, schema):
-            return columns_of(schema)
+            return parse_columns(schema)
         case FromDatabase() as source:
-            return columns_of(_table_ddl(source))
+            return parse_columns(_table_ddl(source))
         case FromTopic() as source:
             return topic_schema(source, spec)
 
@@ -123,7 +123,7 @@ def extract_stream(
 def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    schema = columns_of(files.schema)
+    schema = parse_columns(files.schema)
     names = schema.fieldNames()
     can_be_corrupt = files.format != "parquet"
     rows = (
@@ -137,5 +137,5 @@ def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "Da
     corrupt = f.col(CORRUPT) if can_be_corrupt else f.lit(None).cast("string")
     reason = f.when(corrupt.isNotNull(), f.lit(f"the line is not a row of {schema.simpleString()}"))
     source = {FILE_HEADER: f.col("_metadata.file_path")}
-    letter = dead_letter_of(reason, "extract", dead_topic, f.lit(None).cast("binary"), corrupt, source)
+    letter = dead_letter_column(reason, "extract", dead_topic, f.lit(None).cast("binary"), corrupt, source)
     return rows.select(*names, letter.alias(DEAD_LETTER_COLUMN))

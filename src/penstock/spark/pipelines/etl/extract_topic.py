@@ -20,7 +20,7 @@ from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.payload.payload import Payload
 from penstock.spark.pipelines.common.headers import source_headers
-from penstock.spark.pipelines.etl.rows import dead_letter_of
+from penstock.spark.pipelines.etl.rows import dead_letter_column
 from penstock.spark.pipelines.etl.spec import DELETED, FromTopic, Spec
 from penstock.spark.table import full_schema
 
@@ -117,7 +117,7 @@ def rows_of_topic(
         columns[source.timestamp_column] = f.col("timestamp")
     if source.headers_column is not None:
         columns[source.headers_column] = f.col("headers")
-    letter = dead_letter_of(
+    letter = dead_letter_column(
         reason, "extract", spec.dead_letters, f.col("key"), f.col("value"), source_headers(f.col("topic"))
     )
     return given.select(

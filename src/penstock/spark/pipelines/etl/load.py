@@ -18,7 +18,7 @@ from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.checkpoint import is_new
 from penstock.spark.pipelines.etl import postgres, postgres_sink
 from penstock.spark.pipelines.etl.postgres import PostgresTarget
-from penstock.spark.pipelines.etl.rows import dead_letter_of, json_of, without_dead_letters
+from penstock.spark.pipelines.etl.rows import dead_letter_column, to_json, without_dead_letters
 from penstock.spark.pipelines.etl.spec import DELETED, Spec, ToLake, ToPostgres
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def postgres_writer(
         ),
         "_record",
     )
-    value = json_of(values.drop("_record")).alias("value")
+    value = to_json(values.drop("_record")).alias("value")
     return (
         values.select(f.col("_record.partition"), f.col("_record.offset"), value)
         .writeStream.format(postgres_sink.NAME)
@@ -112,6 +112,6 @@ def _without_null_keys(rows: "DataFrame", target: PostgresTarget, spec: Spec) ->
         return rows
     named = f.concat_ws(", ", *(f.when(rows[name].isNull(), f.lit(name)) for name in target.key))
     reason = f.when(named != "", f.concat(f.lit("the key is null: "), named))
-    value = json_of(rows.drop("_record"))
-    letter = dead_letter_of(reason, "load", spec.dead_letters, f.lit(None).cast("binary"), value, {})
+    value = to_json(rows.drop("_record"))
+    letter = dead_letter_column(reason, "load", spec.dead_letters, f.lit(None).cast("binary"), value, {})
     return rows.withColumn(DEAD_LETTER_COLUMN, f.coalesce(DEAD_LETTER_COLUMN, letter))

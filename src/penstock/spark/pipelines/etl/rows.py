@@ -34,7 +34,7 @@ _WRITING: Final = {"timestampFormat": f"{_TIME_FORMAT}xxx", "timestampNTZFormat"
 _READING: Final = {**_WRITING, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
 
-def json_of(rows: "DataFrame", *, without: str = DEAD_LETTER_COLUMN) -> "Column":
+def to_json(rows: "DataFrame", *, without: str = DEAD_LETTER_COLUMN) -> "Column":
     """Return all columns except the dead letter, and except `without`, as one JSON value."""
     from pyspark.sql import functions as f
 
@@ -42,7 +42,7 @@ def json_of(rows: "DataFrame", *, without: str = DEAD_LETTER_COLUMN) -> "Column"
     return f.to_json(f.struct(*values), _WRITING)
 
 
-def columns_of(ddl: str) -> "StructType":
+def parse_columns(ddl: str) -> "StructType":
     """Parse the columns, all nullable; raise ConfigError for an invalid declaration."""
     from pyspark.sql.types import StructType
 
@@ -64,7 +64,7 @@ def parse_rows(records: "DataFrame", schema: "StructType", stage: str, dead_topi
         )
     )
     source = source_headers(f.col("topic"))
-    letter = dead_letter_of(reason, stage, dead_topic, f.col("key"), f.col("value"), source)
+    letter = dead_letter_column(reason, stage, dead_topic, f.col("key"), f.col("value"), source)
     fields = [f.col(f"_row.`{name}`").alias(name) for name in schema.fieldNames()]
     place = f.struct("partition", "offset").alias("_record")
     return read.select(*fields, letter.alias(DEAD_LETTER_COLUMN), place)
@@ -77,7 +77,7 @@ def with_corrupt(schema: "StructType") -> "StructType":
     return StructType([*schema.fields, StructField(CORRUPT, StringType())])
 
 
-def dead_letter_of(
+def dead_letter_column(
     reason: "Column",
     stage: str,
     dead_topic: str,

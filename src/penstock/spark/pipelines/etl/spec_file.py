@@ -27,7 +27,7 @@ from penstock.spark.pipelines.etl.address import (
     postgres_settings,
     with_variables,
 )
-from penstock.spark.pipelines.etl.rows import columns_of
+from penstock.spark.pipelines.etl.rows import parse_columns
 from penstock.spark.pipelines.etl.spec import (
     EnrichSpec,
     ExtractSpec,
@@ -111,7 +111,7 @@ class Section:
         found = self.optional(key, example)
         if found is not None:
             try:
-                columns_of(found)
+                parse_columns(found)
             except ConfigError as problem:
                 raise self.error_at(key, f"{problem}; for example: id bigint, name string") from problem
         return found

@@ -25,7 +25,7 @@ from penstock.spark.options.options import ISOLATION_OPTION, READ_UNCOMMITTED
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.cluster import cluster, partitions_of
 from penstock.spark.pipelines.etl import stage_sink
-from penstock.spark.pipelines.etl.rows import json_of
+from penstock.spark.pipelines.etl.rows import to_json
 from penstock.spark.pipelines.etl.spec import DELETED
 from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, DeadLetterTarget, StageWrite
 from penstock.spark.table import HEADERS_TYPE
@@ -96,8 +96,8 @@ class StageTopic:
         from pyspark.sql import functions as f
 
         if not self._writes_tombstones or DELETED not in rows.columns:
-            return json_of(rows).cast("binary")
-        return f.when(f.col(DELETED).isNull(), json_of(rows, without=DELETED).cast("binary"))
+            return to_json(rows).cast("binary")
+        return f.when(f.col(DELETED).isNull(), to_json(rows, without=DELETED).cast("binary"))
 
     def _mark(self, batch: int) -> str:
         return f"{self._query}/{batch}/"

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.query_run import reason
-from penstock.spark.pipelines.etl.rows import dead_letter_of, json_of
+from penstock.spark.pipelines.etl.rows import dead_letter_column, to_json
 from penstock.spark.pipelines.etl.spec import PythonFunction, Spec, Sql
 
 if TYPE_CHECKING:
@@ -95,5 +95,5 @@ def with_errors_as_dead_letters(rows: "DataFrame", spec: Spec) -> "DataFrame":
         return rows
     plain = rows.drop(ERROR_COLUMN)
     nothing = f.lit(None).cast("binary")
-    letter = dead_letter_of(rows[ERROR_COLUMN], "transform", spec.dead_letters, nothing, json_of(plain), {})
+    letter = dead_letter_column(rows[ERROR_COLUMN], "transform", spec.dead_letters, nothing, to_json(plain), {})
     return rows.withColumn(DEAD_LETTER_COLUMN, letter).drop(ERROR_COLUMN)

@@ -27,7 +27,7 @@ from penstock.spark.pipelines.etl.database_source import (
     with_dead_letter_column,
 )
 from penstock.spark.pipelines.etl.extract import held_back, source_notes
-from penstock.spark.pipelines.etl.rows import columns_of
+from penstock.spark.pipelines.etl.rows import parse_columns
 from penstock.spark.pipelines.etl.spec import FromDatabase
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import eventually
@@ -96,7 +96,7 @@ class Stream:
         self.url = url
         self._clock = clock
         self.reader = DatabaseReader(
-            options, with_dead_letter_column(columns_of("name string")), settle_s_max
+            options, with_dead_letter_column(parse_columns("name string")), settle_s_max
         )
         self.position: dict[str, Any] = self.reader.initialOffset()
         self.names: list[str] = []
