@@ -55,7 +55,7 @@ class SourceRecords(NamedTuple):
     headers: pa.Array | None = None
 
 
-def dead_letter_column(origin: SourceRecords, bad: Mapping[int, str], topic: str | None) -> pa.Array:
+def dead_letter_array(origin: SourceRecords, bad: Mapping[int, str], topic: str | None) -> pa.Array:
     """The dead letter of each row, null for good rows. `bad` maps rows to reasons."""
     count, kind = len(origin.offsets), arrow_type(DEAD_LETTER_TYPE)
     if not bad:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import ConfigError
 from penstock.spark.payload import dead_letters
-from penstock.spark.payload.dead_letters import SourceRecords, dead_letter_column
+from penstock.spark.payload.dead_letters import SourceRecords, dead_letter_array
 from penstock.spark.payload.settings import BadRows, PayloadFormat, PayloadSettings, payload_settings
 from penstock.spark.payload.shapes import CONVERSION_ERRORS, StructShape, nullable_field, struct_columns
 from penstock.spark.records.decode import DecodedRecords
@@ -116,7 +116,7 @@ class Payload:
         }
         if self.needs_headers(wanted):
             topic = self._settings.dead_letter_topic
-            columns[dead_letters.DEAD_LETTER_COLUMN] = dead_letter_column(origin, parsed.bad, topic)
+            columns[dead_letters.DEAD_LETTER_COLUMN] = dead_letter_array(origin, parsed.bad, topic)
         return columns
 
     def parse(self, values: pa.Array) -> ParsedValues:

@@ -16,8 +16,8 @@ from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.etl import database_source
 from penstock.spark.pipelines.etl.database import NewestRows, connect
 from penstock.spark.pipelines.etl.database_source import IncrementalTable
-from penstock.spark.pipelines.etl.extract_topic import rows_of_topic, topic_schema
-from penstock.spark.pipelines.etl.rows import CORRUPT, parse_columns, dead_letter_column, with_corrupt
+from penstock.spark.pipelines.etl.extract_topic import topic_rows, topic_schema
+from penstock.spark.pipelines.etl.rows import CORRUPT, add_corrupt_column, dead_letter_column, parse_columns
 from penstock.spark.pipelines.etl.spec import FromDatabase, FromFiles, FromTopic, Spec
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _table_ddl(source: FromDatabase) -> str:
 
 def source_notes(source: FromDatabase) -> list[str]:
     """Return notes for users about the table: rows that wait, and rows that can be missed."""
-    growing = incremental_table_of(source)
+    growing = declared_table(source)
     with closing(connect(source.url)) as database:
         read_warnings = database.read_warnings(source.table, source.column, is_unique=source.is_unique)
         if not growing.delays_newest_rows(database):
@@ -90,12 +90,12 @@ def source_notes(source: FromDatabase) -> list[str]:
 def held_back(source: FromDatabase, after: str | None) -> NewestRows | None:
     """Return the rows that are not read since they have the largest value; `after` is the last value read."""
     with closing(connect(source.url)) as database:
-        if not incremental_table_of(source).delays_newest_rows(database):
+        if not declared_table(source).delays_newest_rows(database):
             return None
         return database.newest(source.table, source.column, after)
 
 
-def incremental_table_of(source: FromDatabase) -> IncrementalTable:
+def declared_table(source: FromDatabase) -> IncrementalTable:
     return IncrementalTable(source.table, source.column, source.is_unique, source.same_value_s)
 
 
@@ -105,22 +105,22 @@ def extract_stream(
     """Open the source's stream; `reading` holds the options for reading a topic."""
     match spec.extract:
         case FromFiles() as files:
-            return _from_files(spark, files, spec.dead_letters)
+            return _file_rows(spark, files, spec.dead_letters)
         case FromDatabase() as source:
             database_source.register(spark)
             return (
                 spark.readStream.format(database_source.NAME)
-                .schema(database_source.with_dead_letter_column(source_schema(spec)))
-                .options(**database_source.options_of(source.url, incremental_table_of(source)))
+                .schema(database_source.add_dead_letter_field(source_schema(spec)))
+                .options(**database_source.database_options(source.url, declared_table(source)))
                 .option("rowsPerBatch", str(rows_per_batch))
                 .option("deadTopic", spec.dead_letters)
                 .load()
             )
         case FromTopic() as topic:
-            return rows_of_topic(spark, topic, spec, reading)
+            return topic_rows(spark, topic, spec, reading)
 
 
-def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "DataFrame":
+def _file_rows(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
     schema = parse_columns(files.schema)
@@ -128,7 +128,7 @@ def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "Da
     can_be_corrupt = files.format != "parquet"
     rows = (
         spark.readStream.format(files.format)
-        .schema(with_corrupt(schema) if can_be_corrupt else schema)
+        .schema(add_corrupt_column(schema) if can_be_corrupt else schema)
         .options(**{**_FILE_AGE_MAX, **_FILE_OPTIONS[files.format], **files.options})
         .option("columnNameOfCorruptRecord", CORRUPT)
         .option("maxFilesPerTrigger", str(files.files_per_batch))

@@ -74,7 +74,7 @@ def topic_schema(source: FromTopic, spec: Spec) -> "StructType":
     return StructType(found)
 
 
-def rows_of_topic(
+def topic_rows(
     spark: "SparkSession", source: FromTopic, spec: Spec, reading: Mapping[str, str]
 ) -> "DataFrame":
     """Return the stream with the columns of `topic_schema`, and `deadLetter`."""

@@ -18,7 +18,7 @@ from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.checkpoint import is_new
 from penstock.spark.pipelines.etl import postgres, postgres_sink
 from penstock.spark.pipelines.etl.postgres import PostgresTarget
-from penstock.spark.pipelines.etl.rows import dead_letter_column, to_json, without_dead_letters
+from penstock.spark.pipelines.etl.rows import dead_letter_column, to_json, write_and_drop_dead_letters
 from penstock.spark.pipelines.etl.spec import DELETED, Spec, ToLake, ToPostgres
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def lake_writer(
             "rename one in [transform]"
         )
     sink.register(rows.sparkSession)
-    good = without_dead_letters(rows, access)
+    good = write_and_drop_dead_letters(rows, access)
     return (
         good.writeStream.format(sink.NAME)
         .option("path", str(target.folder))
@@ -85,7 +85,7 @@ def postgres_writer(
             )
     postgres.prepare(target, StructType([field for field in schema if field.name != DELETED]))
     postgres_sink.register(rows.sparkSession)
-    good = without_dead_letters(_without_null_keys(rows, target, spec), access)
+    good = write_and_drop_dead_letters(_without_null_keys(rows, target, spec), access)
     # PostgreSQL expects bytes as hexadecimal digits; Spark's JSON encodes them differently.
     values = good.select(
         *(
@@ -100,7 +100,7 @@ def postgres_writer(
     return (
         values.select(f.col("_record.partition"), f.col("_record.offset"), value)
         .writeStream.format(postgres_sink.NAME)
-        .options(**postgres_sink.options_of(target, access, spec.dead_letters))
+        .options(**postgres_sink.postgres_options(target, access, spec.dead_letters))
     )
 
 

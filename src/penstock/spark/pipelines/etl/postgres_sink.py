@@ -34,7 +34,7 @@ def register(spark: "SparkSession") -> None:
     spark.dataSource.register(PostgresSink)
 
 
-def options_of(target: PostgresTarget, access: Mapping[str, str], dead_topic: str) -> dict[str, str]:
+def postgres_options(target: PostgresTarget, access: Mapping[str, str], dead_topic: str) -> dict[str, str]:
     """Return the options as text, as Spark requires."""
     return {
         "url": target.url,

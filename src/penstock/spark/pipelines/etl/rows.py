@@ -2,7 +2,7 @@
 
 A record's value is its row as JSON, written and parsed by Spark itself. A bad row has a non-null column
 `deadLetter` (payload/dead_letters.py), and stays among the other rows until a stage writes it. Where the
-column cannot be passed on, as through a user's function, `without_dead_letters` writes the dead letters and
+column cannot be passed on, as through a user's function, `write_and_drop_dead_letters` writes the dead letters and
 removes them.
 
 Rule: dead letters are written at least once. Their headers identify duplicates.
@@ -53,7 +53,7 @@ def parse_rows(records: "DataFrame", schema: "StructType", stage: str, dead_topi
     """Return the columns of `schema`, `deadLetter`, and the record's partition and offset in `_record`."""
     from pyspark.sql import functions as f
 
-    row = f.from_json(f.col("value").cast("string"), with_corrupt(schema), _READING)
+    row = f.from_json(f.col("value").cast("string"), add_corrupt_column(schema), _READING)
     read = records.withColumn("_row", row)
     reason = (
         f.when(f.col("value").isNull(), f.lit("the record has no value"))
@@ -70,7 +70,7 @@ def parse_rows(records: "DataFrame", schema: "StructType", stage: str, dead_topi
     return read.select(*fields, letter.alias(DEAD_LETTER_COLUMN), place)
 
 
-def with_corrupt(schema: "StructType") -> "StructType":
+def add_corrupt_column(schema: "StructType") -> "StructType":
     """Return the schema with a column for values that do not match the schema."""
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -98,8 +98,8 @@ def dead_letter_column(
     return f.when(reason.isNotNull(), letter).cast(dead_letters.DEAD_LETTER_TYPE)
 
 
-def without_dead_letters(rows: "DataFrame", access: Mapping[str, str]) -> "DataFrame":
-    """Return the good rows. The task that processes a dead letter writes it."""
+def write_and_drop_dead_letters(rows: "DataFrame", access: Mapping[str, str]) -> "DataFrame":
+    """Return the good rows. The task that reads a dead letter writes it to its topic."""
     from pyspark.sql.types import StructType
 
     good = StructType([field for field in rows.schema if field.name != DEAD_LETTER_COLUMN])

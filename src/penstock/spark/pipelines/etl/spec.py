@@ -16,6 +16,8 @@ STAGES: Final = ("extract", "transform", "enrich", "load")
 
 
 class FromFiles(NamedTuple):
+    """Source of an etl: files that appear in a folder."""
+
     path: str
     format: str
     schema: str
@@ -24,6 +26,8 @@ class FromFiles(NamedTuple):
 
 
 class FromDatabase(NamedTuple):
+    """Source of an etl: a database table to which rows are only added."""
+
     url: str
     table: str
     column: str
@@ -36,6 +40,8 @@ class FromDatabase(NamedTuple):
 
 
 class FromTopic(NamedTuple):
+    """Source of an etl: a topic whose values a schema describes."""
+
     topic: str
     format: str
     schema: str
@@ -65,8 +71,8 @@ class PythonFunction(NamedTuple):
 TransformSpec = Sql | PythonFunction
 
 
-class Reference(NamedTuple):
-    """Lookup table for enrich."""
+class ReferenceSpec(NamedTuple):
+    """Lookup table of the stage `enrich`, as the spec file declares it. `ReferenceTable` reads it."""
 
     format: str
     place: str
@@ -77,7 +83,7 @@ class Reference(NamedTuple):
 
 
 class EnrichSpec(NamedTuple):
-    reference: Reference
+    reference: ReferenceSpec
     on: tuple[str, ...]
     missing: str
     """Handling of a row without a match in the reference: keep, drop, dead."""
@@ -85,6 +91,8 @@ class EnrichSpec(NamedTuple):
 
 
 class ToLake(NamedTuple):
+    """Target of an etl: a lake table."""
+
     format: str
     folder: Path
     partition_by: PartitionBy
@@ -92,6 +100,8 @@ class ToLake(NamedTuple):
 
 
 class ToPostgres(NamedTuple):
+    """Target of an etl: a PostgreSQL table."""
+
     url: str
     table: str
     key: tuple[str, ...]
@@ -101,6 +111,8 @@ class ToPostgres(NamedTuple):
 
 
 class ToTopic(NamedTuple):
+    """Target of an etl: a topic."""
+
     topic: str
 
 

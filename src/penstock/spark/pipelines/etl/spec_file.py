@@ -36,7 +36,7 @@ from penstock.spark.pipelines.etl.spec import (
     FromTopic,
     LoadSpec,
     PythonFunction,
-    Reference,
+    ReferenceSpec,
     Spec,
     Sql,
     ToLake,
@@ -425,7 +425,7 @@ def _transform(section: Section) -> TransformSpec:
 def _enrich(section: Section) -> EnrichSpec:
     form = section.choice("format", (*_FILE_FORMATS, "delta", "database"))
     is_database = form == "database"
-    reference = Reference(
+    reference = ReferenceSpec(
         format=form,
         place=section.address("url") if is_database else str(section.path("path", '"customers.csv"')),
         table=section.text("table", '"customers"') if is_database else None,

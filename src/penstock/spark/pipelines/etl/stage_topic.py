@@ -39,6 +39,8 @@ _PLACE: Final = "_record"
 
 
 class StageTopic:
+    """Writer of a stage's micro-batches to its output topic."""
+
     def __init__(
         self,
         topic: str,
@@ -69,7 +71,7 @@ class StageTopic:
             records = self._without_written(records, batch, starts)
         begun = StageWrite(self._topic, f"{self._mark(batch)}{uuid.uuid4().hex[:8]}/", ends)
         stage_sink.register(rows.sparkSession)
-        options = stage_sink.options_of(begun, self._access, self._dead)
+        options = stage_sink.stage_options(begun, self._access, self._dead)
         _with_batch_header(records, begun).write.format(stage_sink.NAME).options(**options).mode(
             "append"
         ).save()
@@ -80,8 +82,8 @@ class StageTopic:
 
         record = {
             "topic": f.lit(self._topic),
-            "key": _key_of(rows, self._key),
-            "value": self._value_of(rows),
+            "key": _key_column(rows, self._key),
+            "value": self._value_column(rows),
             "headers": f.lit(None).cast(HEADERS_TYPE),
         }
         if DEAD_LETTER_COLUMN in rows.columns:
@@ -92,7 +94,7 @@ class StageTopic:
             }
         return rows.select(*(column.alias(name) for name, column in record.items()))
 
-    def _value_of(self, rows: "DataFrame") -> "Column":
+    def _value_column(self, rows: "DataFrame") -> "Column":
         from pyspark.sql import functions as f
 
         if not self._writes_tombstones or DELETED not in rows.columns:
@@ -122,7 +124,7 @@ class StageTopic:
             found = client.offsets(dict.fromkeys(wanted, which), read_committed=False)
         return {str(each.partition): int(offset) for each, (offset, _) in found.items()}
 
-    def reading_of_written(self, starts: Mapping[str, int]) -> dict[str, str]:
+    def read_options_from(self, starts: Mapping[str, int]) -> dict[str, str]:
         """Return the options for reading the topic from these offsets on."""
         return {
             **self._access,
@@ -141,7 +143,7 @@ class StageTopic:
 
         written = (
             records.sparkSession.read.format("penstock")
-            .options(**self.reading_of_written(starts))
+            .options(**self.read_options_from(starts))
             .load()
             .where(
                 f.exists(
@@ -173,7 +175,7 @@ class StageTopic:
         )
 
 
-def _key_of(rows: "DataFrame", names: Sequence[str]) -> "Column":
+def _key_column(rows: "DataFrame", names: Sequence[str]) -> "Column":
     """Return one column as text, several as a JSON array of texts; null if a column is missing."""
     from pyspark.sql import functions as f
 

@@ -95,5 +95,7 @@ def with_errors_as_dead_letters(rows: "DataFrame", spec: Spec) -> "DataFrame":
         return rows
     plain = rows.drop(ERROR_COLUMN)
     nothing = f.lit(None).cast("binary")
-    letter = dead_letter_column(rows[ERROR_COLUMN], "transform", spec.dead_letters, nothing, to_json(plain), {})
+    letter = dead_letter_column(
+        rows[ERROR_COLUMN], "transform", spec.dead_letters, nothing, to_json(plain), {}
+    )
     return rows.withColumn(DEAD_LETTER_COLUMN, letter).drop(ERROR_COLUMN)

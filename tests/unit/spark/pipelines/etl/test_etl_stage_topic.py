@@ -44,7 +44,7 @@ def test_what_is_behind_an_open_transaction_is_written_all_the_same(
         checkpoint=tmp_path,
         dead=DeadLetterTarget("dead", "load"),
     )
-    options = stage.reading_of_written({"0": START, "1": START})
+    options = stage.read_options_from({"0": START, "1": START})
     tasks = BatchReader.of(options, schema_of(options)).partitions()
     ranges = [task.offset_range for task in tasks if isinstance(task, OffsetRangePartition)]
     assert [(each.partition, each.start, each.end) for each in ranges] == [
