@@ -5,7 +5,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.config.listeners import Address
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.pipelines.etl.etl import EtlReport, etl
 from penstock.spark.pipelines.etl.spec import Spec
@@ -46,8 +46,8 @@ class Found(NamedTuple):
 
 def count_of(bootstrap: str, topic: str) -> int:
     """How many records the topic has had."""
-    with cluster({"kafka.bootstrap.servers": bootstrap}) as client:
-        wanted = dict.fromkeys(partitions_of(client, [topic]), LATEST)
+    with open_client({"kafka.bootstrap.servers": bootstrap}) as client:
+        wanted = dict.fromkeys(fetch_partitions(client, [topic]), LATEST)
         return sum(offset for offset, _ in client.offsets(wanted, read_committed=False).values())
 
 

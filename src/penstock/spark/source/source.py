@@ -21,8 +21,8 @@ from penstock.spark.pool import borrowed_client
 from penstock.spark.runtime.workers import freeze_gc
 from penstock.spark.source.discovery import (
     discover,
-    earliest_of,
-    latest_of,
+    fetch_earliest,
+    fetch_latest,
     report_losses,
     require_found,
     resolve_bound,
@@ -95,10 +95,10 @@ class BatchReader(DataSourceReader):
             partitions = require_found(found, settings.subscription)
             # The order matters: records that are added or removed between these requests must not make a
             # position invalid.
-            earliest = earliest_of(client, partitions, settings)
+            earliest = fetch_earliest(client, partitions, settings)
             start = resolve_bound(client, settings, settings.start, partitions)
             end = resolve_bound(client, settings, settings.end, partitions)
-            latest = latest_of(client, partitions, settings)
+            latest = fetch_latest(client, partitions, settings)
         plan = plan_batch(start, end, earliest, latest)
         report_losses(plan.losses, settings)
         return with_topic_ids(plan.ranges, found.ids)

@@ -41,7 +41,7 @@ from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, R
 from penstock.spark.pipelines.archive import archive_tasks
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new, make_folder, recorded_starts
-from penstock.spark.pipelines.common.cluster import cluster, ids_of, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, fetch_topic_ids, open_client
 from penstock.spark.pipelines.common.progress import BatchProgress, Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -174,9 +174,9 @@ def check(settings: ArchiveSettings) -> PartitionOffsets:
 @contextmanager
 def _locked_checkpoint(settings: ArchiveSettings) -> Iterator[PartitionOffsets]:
     """Hold the lock of the checkpoint; yield where the topics began when the archive was first started."""
-    with cluster(settings.access) as client:
-        partitions = partitions_of(client, settings.topics)
-        ids = ids_of(client, settings.topics)
+    with open_client(settings.access) as client:
+        partitions = fetch_partitions(client, settings.topics)
+        ids = fetch_topic_ids(client, settings.topics)
         firsts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     check_checkpoint(settings.folder, settings.checkpoint_folder)
     folder = settings.checkpoint_folder
@@ -292,8 +292,8 @@ class _Progress(Progress):
 
 def _starts(settings: ArchiveSettings, table: LakeTable) -> PartitionOffsets:
     """Return the offsets where the run begins, as far as known before Spark reports them."""
-    with cluster(settings.access) as client:
-        partitions = partitions_of(client, settings.topics, existed=True)
+    with open_client(settings.access) as client:
+        partitions = fetch_partitions(client, settings.topics, existed=True)
         found = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     ends = table.ends(partitions)
     return {each: max(offset, ends.get(each, 0)) for each, (offset, _) in found.items()}
@@ -330,8 +330,8 @@ def _report(
     maintenance: _TableMaintenance,
 ) -> ArchiveReport:
     before, after = recorded
-    with cluster(settings.access) as client, open_table(settings.folder) as table:
-        partitions = partitions_of(client, settings.topics, existed=True)
+    with open_client(settings.access) as client, open_table(settings.folder) as table:
+        partitions = fetch_partitions(client, settings.topics, existed=True)
         found = client.offsets(
             dict.fromkeys(partitions, LATEST), read_committed=ISOLATION_LEVELS[settings.isolation]
         )

@@ -33,7 +33,7 @@ from penstock.spark.lake.task_files import TaskFiles, add_spans
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import stream_read_settings
 from penstock.spark.pool import borrowed_client
-from penstock.spark.source.discovery import earliest_of
+from penstock.spark.source.discovery import fetch_earliest
 from penstock.spark.source.offsets import OffsetRange, from_document
 from penstock.spark.source.reading import read_range
 from penstock.spark.source.stream_source import StreamReader
@@ -165,7 +165,7 @@ class ArchiveWriter(LakeWriter):
         if not (unknown := [each for each in partitions if each not in noted]):
             return noted
         with borrowed_client(client_settings(self._settings.access)) as client:
-            return noted | earliest_of(client, unknown, self._settings)
+            return noted | fetch_earliest(client, unknown, self._settings)
 
 
 def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[tuple[OffsetRange, int]]:

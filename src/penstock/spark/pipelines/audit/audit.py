@@ -24,7 +24,7 @@ from penstock.spark.pipelines.audit.ids import IdPart
 from penstock.spark.pipelines.audit.lake import LakePlan
 from penstock.spark.pipelines.audit.report import AuditReport, Finding, violation_kinds
 from penstock.spark.pipelines.audit.topics import TopicsPlan
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.query_run import StopRequest, reason
 from penstock.spark.pipelines.common.spark_action import run_spark_action
 from penstock.spark.source.offsets import OffsetRange
@@ -72,8 +72,8 @@ def check(settings: AuditSettings) -> AuditPlans:
         raise ConfigError("--where says which records must arrive in another topic: give --id and --against")
     if set(settings.topics) & set(settings.against):
         raise ConfigError("a topic cannot be audited against itself: --topic and --against name the same")
-    with cluster(settings.access) as client:
-        partitions = partitions_of(client, settings.topics)
+    with open_client(settings.access) as client:
+        partitions = fetch_partitions(client, settings.topics)
         committed = ISOLATION_LEVELS[settings.isolation]
         lake = None
         if settings.lake is not None:
@@ -81,7 +81,9 @@ def check(settings: AuditSettings) -> AuditPlans:
         # Targets are read before the sources: a record that arrives in between must not appear in a target
         # without its source record.
         of_targets = {
-            target: audit_topics.ranges_of(client, partitions_of(client, [target]), read_committed=committed)
+            target: audit_topics.ranges_of(
+                client, fetch_partitions(client, [target]), read_committed=committed
+            )
             for target in settings.against
         }
         of_source = (

@@ -25,8 +25,14 @@ from pyspark.sql import functions as F
 
 from penstock.spark.lake.table import METADATA_FOLDER, OffsetSpan
 from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, spans_text
-from penstock.spark.pipelines.common.lake_rows import TableFiles, ends_of, format_of, rows_in, table_files
-from penstock.spark.pipelines.common.topic_rows import records_in
+from penstock.spark.pipelines.common.lake_rows import (
+    TableFiles,
+    read_table_ends,
+    read_table_format,
+    read_table_rows,
+    table_files,
+)
+from penstock.spark.pipelines.common.topic_rows import read_records
 from penstock.spark.source.offsets import OffsetRange
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import EARLIEST, LATEST, ClusterClient
@@ -65,8 +71,8 @@ class LakePlan(NamedTuple):
 def plan_lake(
     folder: Path, client: ClusterClient, partitions: Sequence[TopicPartition], *, read_committed: bool
 ) -> LakePlan:
-    form = format_of(folder)
-    ends = ends_of(folder, partitions)
+    form = read_table_format(folder)
+    ends = read_table_ends(folder, partitions)
     # Files are listed before the log is read: a commit names a file in the log before the file becomes
     # visible in the folder.
     seen = _visible(folder) if form == "parquet" else set[str]()
@@ -129,9 +135,9 @@ def offset_comparison(
 ) -> "DataFrame":
     """Return one row for each offset that the topic or the table has."""
     hashed = ("key", "value", "headers", "timestamp") if contents else ()
-    topic = records_in(spark, access, plan.ranges, (*OFFSET_COLUMNS, *hashed))
+    topic = read_records(spark, access, plan.ranges, (*OFFSET_COLUMNS, *hashed))
     topics = sorted({partition.topic for partition in plan.latest})
-    table = rows_in(spark, plan.files.present).where(F.col("topic").isin(topics))
+    table = read_table_rows(spark, plan.files.present).where(F.col("topic").isin(topics))
     both = _marked(topic, 1, hashed).unionByName(_marked(table, 0, hashed))
     in_topic, in_table = F.sum("of_topic"), F.sum(1 - F.col("of_topic"))
     return both.groupBy(*OFFSET_COLUMNS).agg(
@@ -200,7 +206,7 @@ def spans(places: "DataFrame", condition: "Column") -> "DataFrame":
 
 def out_of_order_rows(spark: "SparkSession", plan: LakePlan) -> "DataFrame":
     """Return rows that come after a row of the same partition with a higher offset in the same file."""
-    rows = rows_in(spark, plan.files.present)
+    rows = read_table_rows(spark, plan.files.present)
     if not plan.files.present:
         return rows.groupBy("topic", "partition").agg(F.lit(0).alias("late"), F.lit("").alias("file"))
     file, row = F.col("_metadata.file_path"), F.col("_metadata.row_index")

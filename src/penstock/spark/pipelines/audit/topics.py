@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from penstock.spark.pipelines.audit.ids import IdPart, id_column, needs_headers, needs_value
 from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, id_text
 from penstock.spark.pipelines.common.lake_rows import SCHEMA
-from penstock.spark.pipelines.common.topic_rows import records_in
+from penstock.spark.pipelines.common.topic_rows import read_records
 from penstock.spark.source.offsets import OffsetRange
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import EARLIEST, LATEST, ClusterClient
@@ -84,7 +84,7 @@ def _records_with_ids(
         columns = [part.split()[0] for part in SCHEMA.split(", ")]
     columns += ["headers"] if needs_headers(plan.ids) and "headers" not in columns else []
     columns += ["value"] if needs_value(plan.ids) and "value" not in columns else []
-    rows = records_in(spark, access, ranges, columns)
+    rows = read_records(spark, access, ranges, columns)
     if filtered and plan.where is not None:
         rows = rows.where(plan.where)
     lane = F.concat_ws("/", F.col("topic"), F.col("partition").cast("string")).alias("lane")

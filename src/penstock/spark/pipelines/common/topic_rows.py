@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def records_in(
+def read_records(
     spark: "SparkSession", access: Mapping[str, str], ranges: Sequence[OffsetRange], columns: Sequence[str]
 ) -> "DataFrame":
     """Read the ranges, decoding only these columns. Records that retention removes meanwhile are skipped."""

@@ -26,7 +26,7 @@ from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.progress import Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -150,9 +150,9 @@ def check(settings: DetectSettings) -> TopicId:
             f"{settings.rejected_topic}: name three topics"
         )
     check_columns(settings.rules)
-    with cluster(settings.access) as client:
+    with open_client(settings.access) as client:
         # Raises with advice if the topic is missing. A topic that was read before is retried for a while.
-        partitions_of(client, [settings.topic], existed=not is_new(settings.checkpoint))
+        fetch_partitions(client, [settings.topic], existed=not is_new(settings.checkpoint))
         topic_id = client.topic(settings.topic).id
         for topic in (settings.alerts, settings.rejected_topic):
             client.create_topic(topic, PARTITIONS)
@@ -267,8 +267,8 @@ class AlertCounts:
 def _report(
     settings: DetectSettings, progress: Progress, counts: AlertCounts, seconds: float
 ) -> DetectReport:
-    with cluster(settings.access) as client:
-        partitions = partitions_of(client, [settings.topic], existed=True)
+    with open_client(settings.access) as client:
+        partitions = fetch_partitions(client, [settings.topic], existed=True)
         is_committed = ISOLATION_LEVELS[settings.isolation_level]
         found = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=is_committed)
         committed = client.committed(settings.query_name, partitions)

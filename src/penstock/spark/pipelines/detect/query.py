@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.errors import CommandFailed
 from penstock.spark.payload import Payload
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN, ERROR_HEADER
-from penstock.spark.pipelines.common.headers import headers_of, source_headers
+from penstock.spark.pipelines.common.headers import header_array, source_headers
 from penstock.spark.pipelines.common.query_run import reason
 from penstock.spark.pipelines.detect.bucket_state import BUCKETS, BucketState, StateKey
 from penstock.spark.pipelines.detect.rule_evaluation import Alert, time_text
@@ -143,8 +143,8 @@ def to_records(found: "DataFrame", topic: str, alerts: str, rejected: str) -> "D
     from pyspark.sql import functions as f
 
     is_alert = f.col("kind") == ALERT
-    of_alert = headers_of({ID_HEADER: f.col("id"), RULE_HEADER: f.col("rule")})
-    of_rejected = headers_of({ERROR_HEADER: f.col("reason"), **source_headers(f.lit(topic))})
+    of_alert = header_array({ID_HEADER: f.col("id"), RULE_HEADER: f.col("rule")})
+    of_rejected = header_array({ERROR_HEADER: f.col("reason"), **source_headers(f.lit(topic))})
     return found.where(f.col("kind") != FORGOTTEN).select(
         f.when(is_alert, f.lit(alerts)).otherwise(f.lit(rejected)).alias("topic"),
         "key",

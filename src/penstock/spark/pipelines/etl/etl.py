@@ -16,7 +16,7 @@ from penstock.errors import CommandFailed
 from penstock.spark.options.options import ISOLATION_LEVELS
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, last_offset
-from penstock.spark.pipelines.common.cluster import cluster, ids_of, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, fetch_topic_ids, open_client
 from penstock.spark.pipelines.common.progress import Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -104,16 +104,16 @@ def check(settings: EtlSettings) -> None:
         load_function(spec.transform, spec)
     if "load" in settings.stages:
         check_target(spec, settings.checkpoint("load"))
-    with cluster(settings.access) as client:
+    with open_client(settings.access) as client:
         _make_topics(client, spec)
-        ids = {stage: ids_of(client, spec.topics_read(stage)) for stage in settings.stages}
+        ids = {stage: fetch_topic_ids(client, spec.topics_read(stage)) for stage in settings.stages}
     for stage in settings.stages:
         bind_checkpoint(settings.checkpoint(stage), spec.checkpoint_identity(stage), ids[stage])
 
 
 def _make_topics(client: ClusterClient, spec: Spec) -> None:
     if isinstance(spec.extract, FromTopic):
-        partitions_of(client, [spec.extract.topic])
+        fetch_partitions(client, [spec.extract.topic])
     ours = [*spec.topics.values(), *([spec.load.topic] if isinstance(spec.load, ToTopic) else [])]
     there = client.topics([*ours, spec.dead_letters])
     for topic in ours:
@@ -253,8 +253,8 @@ def _dead_letter_count(settings: EtlSettings) -> int:
 
 
 def _ends(settings: EtlSettings, topic: str) -> dict[TopicPartition, int]:
-    with cluster(settings.access) as client:
+    with open_client(settings.access) as client:
         # Read up to where a stage may read; records beyond that are no lag of the stage.
-        wanted = dict.fromkeys(partitions_of(client, [topic], existed=True), LATEST)
+        wanted = dict.fromkeys(fetch_partitions(client, [topic], existed=True), LATEST)
         found = client.offsets(wanted, read_committed=ISOLATION_LEVELS[settings.isolation_level])
     return {partition: int(offset) for partition, (offset, _) in found.items()}

@@ -2,8 +2,8 @@
 
 A record's value is its row as JSON, written and parsed by Spark itself. A bad row has a non-null column
 `deadLetter` (payload/dead_letters.py), and stays among the other rows until a stage writes it. Where the
-column cannot be passed on, as through a user's function, `write_and_drop_dead_letters` writes the dead letters and
-removes them.
+column cannot be passed on, as through a user's function, `write_and_drop_dead_letters` writes the dead
+letters and removes them.
 
 Rule: dead letters are written at least once. Their headers identify duplicates.
 """
@@ -19,7 +19,7 @@ from penstock.spark.payload.ddl import parse_ddl
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN, ERROR_HEADER
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import nullable_field
-from penstock.spark.pipelines.common.headers import headers_of, source_headers
+from penstock.spark.pipelines.common.headers import header_array, source_headers
 from penstock.spark.pipelines.common.truncate_oversized import TOPIC_BYTES_MAX, OversizedRowTruncator
 from penstock.spark.sink import write_rows
 
@@ -93,7 +93,7 @@ def dead_letter_column(
         f.lit(dead_topic).alias("topic"),
         key.cast("binary").alias("key"),
         value.cast("binary").alias("value"),
-        headers_of(header_texts).alias("headers"),
+        header_array(header_texts).alias("headers"),
     )
     return f.when(reason.isNotNull(), letter).cast(dead_letters.DEAD_LETTER_TYPE)
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from penstock.spark.options.options import write_settings
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.truncate_oversized import OversizedRowTruncator
 from penstock.spark.pipelines.etl.rows import STAGE_HEADER
 from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
@@ -95,7 +95,7 @@ class StageWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None, "Spark calls this within a task"
         if context.attemptNumber() > 0:
-            with cluster(self._access) as client:
+            with open_client(self._access) as client:
                 written = count_written_rows(client, self._begun, context.partitionId())
             iterator = drop_written_rows(iterator, self._begun.topic, written)
         return write_rows(
@@ -118,7 +118,7 @@ RowCounts = Counter[bytes]
 
 def count_written_rows(client: ClusterClient, begun: StageWrite, task: int) -> RowCounts:
     """Read from the topic which rows earlier attempts of the task have written, and how often."""
-    partitions = partitions_of(client, [begun.topic], existed=True)
+    partitions = fetch_partitions(client, [begun.topic], existed=True)
     # Read as uncommitted up to the end: records of the earlier attempt are in no transaction.
     first = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.spark.lake import disk
 from penstock.spark.options.options import ISOLATION_OPTION, READ_UNCOMMITTED
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.etl import stage_sink
 from penstock.spark.pipelines.etl.rows import to_json
 from penstock.spark.pipelines.etl.spec import DELETED
@@ -119,8 +119,8 @@ class StageTopic:
         return None
 
     def _offsets(self, which: int) -> dict[str, int]:
-        with cluster(self._access) as client:
-            wanted = partitions_of(client, [self._topic], existed=True)
+        with open_client(self._access) as client:
+            wanted = fetch_partitions(client, [self._topic], existed=True)
             found = client.offsets(dict.fromkeys(wanted, which), read_committed=False)
         return {str(each.partition): int(offset) for each, (offset, _) in found.items()}
 

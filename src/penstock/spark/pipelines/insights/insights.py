@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.errors import CommandFailed
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines.common import report
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.pipelines.common.spark_action import RunInterrupted, run_spark_action
 from penstock.spark.pipelines.insights import measures
@@ -160,7 +160,7 @@ def check(settings: InsightsSettings) -> InsightsPlan:
     if not os.access(settings.page.parent, os.W_OK):
         raise CommandFailed(f"{settings.page.parent} cannot be written to")
     now_ms = time.time_ns() // 1_000_000
-    with cluster(settings.access) as client:
+    with open_client(settings.access) as client:
         ranges = _ranges(client, settings)
         batches = batch_sample(client, ranges)
         groups = group_backlogs(client, settings.groups, ranges, now_ms)
@@ -236,7 +236,7 @@ def _read_options(settings: InsightsSettings, ranges: PartitionSpans) -> dict[st
 
 def _ranges(client: ClusterClient, settings: InsightsSettings) -> PartitionSpans:
     """Return the requested range of each partition, clamped to the offsets that the topic has."""
-    partitions = partitions_of(client, [settings.topic])
+    partitions = fetch_partitions(client, [settings.topic])
     firsts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     is_committed = ISOLATION_LEVELS[settings.isolation]
     lasts = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=is_committed)

@@ -29,9 +29,9 @@ from penstock.spark.lake import disk
 from penstock.spark.lake.table import METADATA_FOLDER
 from penstock.spark.options.options import write_settings
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
-from penstock.spark.pipelines.common.headers import headers_of
-from penstock.spark.pipelines.common.lake_rows import format_of, rows_in, table_files
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
+from penstock.spark.pipelines.common.headers import header_array
+from penstock.spark.pipelines.common.lake_rows import read_table_format, read_table_rows, table_files
 from penstock.spark.pipelines.common.progress import BatchProgress, Progress
 from penstock.spark.pipelines.common.query_run import POLL_INTERVAL_S, StopRequest, reason
 from penstock.spark.pipelines.common.run_lock import run_lock
@@ -123,14 +123,14 @@ class ReplaySettings(NamedTuple):
 
 def check(settings: ReplaySettings) -> None:
     """Run all checks that need no Spark."""
-    format_of(settings.folder)
+    read_table_format(settings.folder)
     if missing := table_files(settings.folder).missing:
         raise CommandFailed(
             f"{missing[0]} belongs to the table and is missing ({len(missing):,} files in all): the replay "
             "would leave its rows out. `penstock pipeline audit --lake` says which; bring the files back"
         )
-    with cluster(settings.access) as client:
-        partitions_of(client, [settings.to])
+    with open_client(settings.access) as client:
+        fetch_partitions(client, [settings.to])
     write_settings(settings.write_options)
     if "/" in settings.replay_name:
         raise CommandFailed(f"{settings.replay_name!r} cannot be the name of a replay: it names a folder too")
@@ -143,7 +143,9 @@ def _check_condition(spark: "SparkSession", settings: ReplaySettings, stop: Stop
         return
     files = table_files(settings.folder).present
     with suppress(RunInterrupted):  # the run's next step raises it again
-        run_spark_action(spark, lambda: _filtered(rows_in(spark, files), where), stop, stops_to_interrupt=1)
+        run_spark_action(
+            spark, lambda: _filtered(read_table_rows(spark, files), where), stop, stops_to_interrupt=1
+        )
 
 
 def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: StopRequest) -> DryReport:
@@ -333,7 +335,7 @@ class _FileIndex:
         return [each for each in file_offsets if each.partition.topic in wanted]
 
     def _look(self, files: list[str]) -> dict[str, list[FileOffsets]]:
-        rows = rows_in(self._spark, files)
+        rows = read_table_rows(self._spark, files)
         counted = rows.groupBy(F.col("_metadata.file_path").alias("path"), "topic", "partition").agg(
             F.min("offset").alias("first"), F.max("offset").alias("last"), F.count(F.lit(1)).alias("rows")
         )
@@ -352,7 +354,7 @@ def _selected(spark: "SparkSession", where: str | None, times: TimeRange, chosen
     first = min(span.start for span in chosen.spans.values())
     last = max(span.end for span in chosen.spans.values()) - 1
     # This filter lets Spark skip files and row groups outside of all spans.
-    rows = rows_in(spark, chosen.files).where(F.col("offset").between(first, last))
+    rows = read_table_rows(spark, chosen.files).where(F.col("offset").between(first, last))
     # A join instead of a condition: conditions for a thousand partitions would be too deep a tree for Spark.
     columns = "topic string, partition int, start bigint, end bigint"
     wanted = F.broadcast(spark.createDataFrame(spans, columns))
@@ -400,7 +402,7 @@ def _asks_for_now(rows: "DataFrame") -> bool:
 
 def _records(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
     """Return the records to write, in order."""
-    added = headers_of({f"{SOURCE_HEADER_PREFIX}{name}": F.col(name) for name in SOURCE_COLUMNS})
+    added = header_array({f"{SOURCE_HEADER_PREFIX}{name}": F.col(name) for name in SOURCE_COLUMNS})
     # Headers of an earlier replay would identify another source record.
     kept = F.filter("headers", lambda header: ~F.startswith(header["key"], F.lit(SOURCE_HEADER_PREFIX)))
     headers = F.concat(F.coalesce(kept, F.array().cast(rows.schema["headers"].dataType)), added)
