@@ -114,7 +114,7 @@ def plan_findings(plan: LakePlan) -> list[Finding]:
     ]
     for partition, latest in sorted(plan.latest.items()):
         end, earliest = plan.ends.get(partition), plan.earliest[partition]
-        name = _name(partition)
+        name = _partition_name(partition)
         if end is None:
             findings.append(Finding("behind", name, latest - earliest, "offsets not archived, none is"))
         elif end > latest:
@@ -138,7 +138,7 @@ def offset_comparison(
     topic = read_records(spark, access, plan.ranges, (*OFFSET_COLUMNS, *hashed))
     topics = sorted({partition.topic for partition in plan.latest})
     table = read_table_rows(spark, plan.files.present).where(F.col("topic").isin(topics))
-    both = _marked(topic, 1, hashed).unionByName(_marked(table, 0, hashed))
+    both = _with_origin(topic, 1, hashed).unionByName(_with_origin(table, 0, hashed))
     in_topic, in_table = F.sum("of_topic"), F.sum(1 - F.col("of_topic"))
     return both.groupBy(*OFFSET_COLUMNS).agg(
         in_topic.alias("in_topic"),
@@ -147,7 +147,7 @@ def offset_comparison(
     )
 
 
-def _marked(rows: "DataFrame", of_topic: int, hashed: Sequence[str]) -> "DataFrame":
+def _with_origin(rows: "DataFrame", of_topic: int, hashed: Sequence[str]) -> "DataFrame":
     return rows.select(*OFFSET_COLUMNS, F.lit(of_topic).alias("of_topic"), _content(hashed).alias("content"))
 
 
@@ -160,8 +160,8 @@ def _content(hashed: Sequence[str]) -> "Column":
     return F.xxhash64(*(part for column in columns for part in (column, column.isNull())))
 
 
-def counts(places: "DataFrame", plan: LakePlan) -> "DataFrame":
-    """Return one row of counts for each partition."""
+def partition_counts(offsets: "DataFrame", plan: LakePlan) -> "DataFrame":
+    """Return one row for each partition: its records, its rows in the table, and how many are not right."""
     start = _partition_value({partition: int(offset) for partition, offset in plan.earliest.items()})
     # Before the topic's current start, only the table has records.
     is_before = F.col("offset") < start
@@ -170,7 +170,7 @@ def counts(places: "DataFrame", plan: LakePlan) -> "DataFrame":
     def how_many(condition: "Column") -> "Column":
         return F.coalesce(F.sum(F.when(condition, 1).otherwise(0)), F.lit(0))
 
-    return places.groupBy("topic", "partition").agg(
+    return offsets.groupBy("topic", "partition").agg(
         F.sum("in_topic").alias("records"),
         F.sum("in_table").alias("rows"),
         how_many(in_topic & ~in_table).alias("lost"),
@@ -189,11 +189,11 @@ def _partition_value(numbers: dict[TopicPartition, int]) -> "Column":
     return F.try_element_at(F.create_map(*pairs), name) if pairs else F.lit(0)
 
 
-def spans(places: "DataFrame", condition: "Column") -> "DataFrame":
+def offset_ranges(offsets: "DataFrame", condition: "Column") -> "DataFrame":
     """Return ranges of offsets that meet the condition, split at multiples of SPAN_OFFSETS."""
     piece = F.floor(F.col("offset") / SPAN_OFFSETS)
     in_order = Window.partitionBy("topic", "partition", "piece").orderBy("offset")
-    found = places.where(condition).select(*OFFSET_COLUMNS, piece.alias("piece"))
+    found = offsets.where(condition).select(*OFFSET_COLUMNS, piece.alias("piece"))
     # Offset minus row number is constant within a run of consecutive offsets.
     found = found.withColumn("run", F.col("offset") - F.row_number().over(in_order))
     return (
@@ -223,7 +223,7 @@ def count_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
     findings = []
     for row in sorted(rows):
         partition = TopicPartition(row.topic, row.partition)
-        name = _name(partition)
+        name = _partition_name(partition)
         findings += [
             Finding("duplicated", name, row.duplicated, "rows are in the table more than once"),
             Finding("different", name, row.different, "rows are not what the records of the topic are"),
@@ -258,7 +258,9 @@ def lost_findings(rows: Sequence[Any], found: Sequence[Any]) -> list[Finding]:
         mine = spans_of.get(partition, [])
         is_all = sum(span.end - span.start for span in mine) == row.lost
         examples = spans_text(mine, is_all=is_all) if row.lost else ()
-        findings.append(Finding("lost", _name(partition), row.lost, "records are not in the table", examples))
+        findings.append(
+            Finding("lost", _partition_name(partition), row.lost, "records are not in the table", examples)
+        )
     return findings
 
 
@@ -277,5 +279,5 @@ def order_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
     ]
 
 
-def _name(partition: TopicPartition) -> str:
+def _partition_name(partition: TopicPartition) -> str:
     return f"{partition.topic}/{partition.partition}"
