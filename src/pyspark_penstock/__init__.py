@@ -24,9 +24,9 @@ class DefaultSource(DataSource):
         return "penstock"
 
     def schema(self) -> "StructType":
-        from penstock.spark.source.source import schema_of
+        from penstock.spark.source.source import table_schema
 
-        return schema_of(self.options)
+        return table_schema(self.options)
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         from penstock.spark.source.source import BatchReader

@@ -124,14 +124,14 @@ def replay(
 
 def bound(text: str, option: str, *, unbounded: str) -> "Bound":
     from penstock.cli.positions import PositionKind, parse_position
-    from penstock.spark.options.values import partition_offsets
+    from penstock.spark.options.values import parse_partition_offsets
     from penstock.spark.pipelines.replay.plan import Bound
 
     if text.strip() == unbounded:
         return Bound()
     if text.lstrip().startswith("{"):
         try:
-            offsets = partition_offsets(option, text)
+            offsets = parse_partition_offsets(option, text)
         except ConfigError as problem:
             raise typer.BadParameter(str(problem).removeprefix("option "), param_hint=option) from problem
         if not offsets or min(offsets.values()) < 0:

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from penstock.errors import ConfigError
-from penstock.spark.options.values import one_of
+from penstock.spark.options.values import parse_choice
 from penstock.spark.payload.schema_files import (
     OPTION,
     SchemaFile,
@@ -66,7 +66,7 @@ def payload_settings(options: Mapping[str, str]) -> PayloadSettings | None:
         return given.get(name.lower())
 
     formats: dict[str, PayloadFormat | None] = {"raw": None, **{each.value: each for each in PayloadFormat}}
-    chosen = one_of(FORMAT_OPTION, text(FORMAT_OPTION) or "raw", formats)
+    chosen = parse_choice(FORMAT_OPTION, text(FORMAT_OPTION) or "raw", formats)
     if chosen is None:
         _reject_without_format(text)
         return None
@@ -80,7 +80,7 @@ def payload_settings(options: Mapping[str, str]) -> PayloadSettings | None:
         raise ConfigError(
             f"option {MESSAGE_OPTION} is for {FORMAT_OPTION} protobuf, and that is {chosen.value}"
         )
-    bad_rows = one_of(
+    bad_rows = parse_choice(
         BAD_ROWS_OPTION, text(BAD_ROWS_OPTION) or "fail", {each.value: each for each in BadRows}
     )
     topic = _dead_letter_topic(text(DEAD_LETTER_OPTION), bad_rows)

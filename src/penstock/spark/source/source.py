@@ -44,16 +44,16 @@ class OffsetRangePartition(InputPartition):
         self.count = count
 
 
-def schema_of(options: Mapping[str, str]) -> StructType:
+def table_schema(options: Mapping[str, str]) -> StructType:
     """The schema of a read. Spark calls this for batches and streams alike, before it creates a reader."""
     schema = full_schema(include_headers=includes_headers(options))
-    payload = payload_of(options)
+    payload = requested_payload(options)
     if payload is None:
         return schema
     return StructType([*(field for field in schema if field.name != "value"), *payload.fields()])
 
 
-def payload_of(options: Mapping[str, str]) -> ValueColumns | None:
+def requested_payload(options: Mapping[str, str]) -> ValueColumns | None:
     """How values become columns, if options request it. Most reads do not, and do not load that code."""
     if not {name.lower() for name in PAYLOAD_OPTIONS} & {name.lower() for name in options}:
         return None
@@ -65,7 +65,7 @@ def payload_of(options: Mapping[str, str]) -> ValueColumns | None:
 class BatchReader(DataSourceReader):
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType) -> "BatchReader":
-        return cls(batch_read_settings(options), TopicTable(schema, payload_of(options)))
+        return cls(batch_read_settings(options), TopicTable(schema, requested_payload(options)))
 
     def __init__(self, settings: ReadSettings, table: TopicTable) -> None:
         self._settings = settings

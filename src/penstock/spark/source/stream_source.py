@@ -28,7 +28,7 @@ from penstock.spark.source.offset_mirror import commit_from_task, current_query
 from penstock.spark.source.offsets import parse_stream_position, stream_position_document, to_document
 from penstock.spark.source.planner import CommittingPartition, Planner
 from penstock.spark.source.reading import read_range
-from penstock.spark.source.source import OffsetRangePartition, payload_of
+from penstock.spark.source.source import OffsetRangePartition, requested_payload
 from penstock.spark.table import TopicTable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType) -> "StreamReader":
-        return cls(stream_read_settings(options), TopicTable(schema, payload_of(options)))
+        return cls(stream_read_settings(options), TopicTable(schema, requested_payload(options)))
 
     def __init__(self, settings: ReadSettings, table: TopicTable) -> None:
         self._settings = settings
@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.planner.tasks(parse_stream_position(start), parse_stream_position(end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls this a batch late. The mirror gets the position from `latestOffset`."""
+        """Do nothing: Spark calls this a batch late. `OffsetMirror` gets the position from `latestOffset`."""
 
     def stop(self) -> None:
         if self._planner is not None:

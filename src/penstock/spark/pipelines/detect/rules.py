@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from penstock.errors import CommandFailed, ConfigError
 from penstock.limits import HOUR_MS, MINUTE_MS
 from penstock.spark.options.options import ISOLATION_LEVELS, READ_COMMITTED
-from penstock.spark.options.values import milliseconds
+from penstock.spark.options.values import parse_duration_ms
 
 Choice = TypeVar("Choice")
 
@@ -219,7 +219,7 @@ class _RuleTable:
         if text is None:
             return default
         try:
-            return milliseconds(key, text)
+            return parse_duration_ms(key, text)
         except ConfigError:
             raise self.error_at(key, f"is {text!r}: give a time such as 90s, 10m or 2h") from None
 
