@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.config.listeners import Address
 from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.query_run import StopRequest
-from penstock.spark.pipelines.etl.etl import EtlReport, etl
+from penstock.spark.pipelines.etl.etl import EtlReport, run_etl
 from penstock.spark.pipelines.etl.spec import Spec
 from penstock.spark.pipelines.etl.spec_file import read_spec
 from penstock.spark.pipelines.etl.stages import EtlSettings
@@ -35,7 +35,7 @@ def settings_for(spec: Spec, bootstrap: str, *stages: str, rows_per_batch: int =
 
 
 def run_once(spark: "SparkSession", settings: EtlSettings) -> EtlReport:
-    return etl(spark, settings, StopRequest(), lambda line: None)
+    return run_etl(spark, settings, StopRequest(), lambda line: None)
 
 
 class Found(NamedTuple):

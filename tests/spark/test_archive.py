@@ -21,7 +21,7 @@ from penstock.errors import CommandFailed
 from penstock.spark.lake import sink
 from penstock.spark.lake.description import FORMATS, open_table, read_description
 from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, archive, check
+from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, check, run_archive
 from penstock.spark.pipelines.archive.archive_tasks import COLUMNS
 from penstock.spark.pipelines.common.query_run import StopRequest, reporting_spark_errors
 from penstock.testing import Broker
@@ -40,7 +40,7 @@ def settings(running: Broker, topic: str, folder: Path, **more: object) -> Archi
 
 
 def archived(spark: "SparkSession", wanted: ArchiveSettings) -> ArchiveReport:
-    return archive(spark, wanted, StopRequest(), lambda line: None)
+    return run_archive(spark, wanted, StopRequest(), lambda line: None)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -14,7 +14,7 @@ from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
 from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.pipelines.common.run_lock import run_lock
-from penstock.spark.pipelines.detect.detect import DetectReport, DetectSettings, check, detect
+from penstock.spark.pipelines.detect.detect import DetectReport, DetectSettings, check, run_detect
 from penstock.spark.pipelines.detect.rule_evaluation import Alert, alert_id
 from penstock.spark.pipelines.detect.rules import DetectRule, DetectRules, RuleKind, StreamSpec, read_rules
 from penstock.spark.records.encode import encode
@@ -64,7 +64,7 @@ def settings(running: Broker, topic: str, folder: Path, **more: Any) -> DetectSe
 
 
 def detected(spark: "SparkSession", wanted: DetectSettings) -> DetectReport:
-    return detect(spark, wanted, StopRequest(), lambda line: None)
+    return run_detect(spark, wanted, StopRequest(), lambda line: None)
 
 
 class Found(NamedTuple):

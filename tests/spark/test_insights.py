@@ -15,8 +15,8 @@ from penstock.spark.pipelines.insights.insights import (
     InsightsReport,
     InsightsSettings,
     check,
-    insights,
     parse_created_field,
+    run_insights,
 )
 from penstock.spark.pipelines.replay.plan import Bound
 from penstock.spark.records.encode import encode
@@ -71,7 +71,7 @@ def settings(running: Broker, topic: str, folder: Path, **more: Any) -> Insights
 
 
 def looked_at(spark: "SparkSession", wanted: InsightsSettings) -> InsightsReport:
-    return insights(spark, wanted, check(wanted), StopRequest(), lambda line: None)
+    return run_insights(spark, wanted, check(wanted), StopRequest(), lambda line: None)
 
 
 def test_what_was_planted_is_found_and_nothing_else(
@@ -155,7 +155,7 @@ def test_a_topic_without_records_is_no_failure(
     stop.request()
     wanted = settings(running, "insights-empty", tmp_path, page=tmp_path / "none.html")
     with pytest.raises(RunInterrupted):
-        insights(spark, wanted, check(wanted), stop, lambda line: None)
+        run_insights(spark, wanted, check(wanted), stop, lambda line: None)
     assert not (tmp_path / "none.html").exists()
 
 

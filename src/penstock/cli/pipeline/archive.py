@@ -93,8 +93,7 @@ def archive(
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
         from penstock.spark.lake.partitioning import PartitionBy
-        from penstock.spark.pipelines.archive.archive import ArchiveSettings, check
-        from penstock.spark.pipelines.archive.archive import archive as run_archive
+        from penstock.spark.pipelines.archive.archive import ArchiveSettings, check, run_archive
     wanted = ArchiveSettings(
         topics=tuple(dict.fromkeys(topics)),
         folder=to.absolute(),

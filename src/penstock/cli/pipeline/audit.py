@@ -98,8 +98,7 @@ def audit(
 ) -> None:
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
-        from penstock.spark.pipelines.audit.audit import AuditSettings, check
-        from penstock.spark.pipelines.audit.audit import audit as run_audit
+        from penstock.spark.pipelines.audit.audit import AuditSettings, check, run_audit
         from penstock.spark.pipelines.audit.ids import parse_ids
     wanted = AuditSettings(
         topics=tuple(dict.fromkeys(topics)),

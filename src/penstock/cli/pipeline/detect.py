@@ -74,8 +74,7 @@ def detect(
 ) -> None:
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
-        from penstock.spark.pipelines.detect.detect import DetectSettings, check
-        from penstock.spark.pipelines.detect.detect import detect as run_detect
+        from penstock.spark.pipelines.detect.detect import DetectSettings, check, run_detect
         from penstock.spark.pipelines.detect.rules import read_rules
     wanted = DetectSettings(
         topic=topic,

@@ -66,8 +66,7 @@ def etl(
 ) -> None:
     spark_settings = {**FAIR, **parse_settings(settings or [], "--set")}
     with spark_is_installed():
-        from penstock.spark.pipelines.etl.etl import check
-        from penstock.spark.pipelines.etl.etl import etl as run_etl
+        from penstock.spark.pipelines.etl.etl import check, run_etl
         from penstock.spark.pipelines.etl.spec_file import read_spec
         from penstock.spark.pipelines.etl.stages import EtlSettings
     found = read_spec(spec, None if checkpoint is None else checkpoint.absolute())

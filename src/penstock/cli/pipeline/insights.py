@@ -73,8 +73,12 @@ def insights(
 
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
-        from penstock.spark.pipelines.insights.insights import InsightsSettings, check, parse_created_field
-        from penstock.spark.pipelines.insights.insights import insights as run_insights
+        from penstock.spark.pipelines.insights.insights import (
+            InsightsSettings,
+            check,
+            parse_created_field,
+            run_insights,
+        )
     wanted = InsightsSettings(
         topic=topic,
         access=kafka_options_of(broker),

@@ -91,8 +91,7 @@ def replay(
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
         from penstock.spark.pipelines.common.spark_action import RunInterrupted
-        from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run
-        from penstock.spark.pipelines.replay.replay import replay as run_replay
+        from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run, run_replay
     wanted = ReplaySettings(
         folder=lake.absolute(),
         to=to,

@@ -212,15 +212,15 @@ def _bind_checkpoint(
     bind_checkpoint(folder, wanted, ids, remedy="another --to (and another --checkpoint, if you gave one)")
 
 
-def archive(
+def run_archive(
     spark: "SparkSession", settings: ArchiveSettings, stop: StopRequest, show_line: ShowLine
 ) -> ArchiveReport:
     """Archive until all records present at the start are archived (`once`), or until a stop is requested."""
     with _locked_checkpoint(settings) as starts:
-        return _run_archive(spark, settings, starts, stop, show_line)
+        return _run_query(spark, settings, starts, stop, show_line)
 
 
-def _run_archive(
+def _run_query(
     spark: "SparkSession",
     settings: ArchiveSettings,
     starts: PartitionOffsets,

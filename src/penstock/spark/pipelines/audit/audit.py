@@ -100,7 +100,7 @@ def check(settings: AuditSettings) -> AuditPlans:
     return AuditPlans(lake, tuple(plans) or (base,))
 
 
-def audit(
+def run_audit(
     spark: "SparkSession", settings: AuditSettings, stop: StopRequest, show_line: ShowLine
 ) -> AuditReport:
     """Run the audit; raise RunInterrupted if a stop is requested."""

@@ -190,7 +190,7 @@ def check_columns(rules: DetectRules) -> None:
             )
 
 
-def detect(
+def run_detect(
     spark: "SparkSession", settings: DetectSettings, stop: StopRequest, show_line: ShowLine
 ) -> DetectReport:
     """Run until all rows present at the start are evaluated (`once`), or until a stop is requested."""

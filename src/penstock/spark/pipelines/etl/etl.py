@@ -123,7 +123,9 @@ def _make_topics(client: ClusterClient, spec: Spec) -> None:
         client.create_topic(spec.dead_letters, 1)
 
 
-def etl(spark: "SparkSession", settings: EtlSettings, stop: StopRequest, show_line: ShowLine) -> EtlReport:
+def run_etl(
+    spark: "SparkSession", settings: EtlSettings, stop: StopRequest, show_line: ShowLine
+) -> EtlReport:
     """Run until all rows present at the start are loaded (`once`), or until a stop is requested."""
     _check_session(spark)
     check(settings)

@@ -172,7 +172,7 @@ def check(settings: InsightsSettings) -> InsightsPlan:
     return InsightsPlan(ranges, batches, groups, now_ms)
 
 
-def insights(
+def run_insights(
     spark: "SparkSession",
     settings: InsightsSettings,
     plan: InsightsPlan,

@@ -187,7 +187,7 @@ def _counted(
     return run_spark_action(spark, counted.collect, stop, stops_to_interrupt=1)
 
 
-def replay(
+def run_replay(
     spark: "SparkSession", settings: ReplaySettings, stop: StopRequest, show_line: ShowLine
 ) -> ReplayReport:
     """Send all rows of the range, or until a stop is requested."""

@@ -20,7 +20,7 @@ from penstock.spark.lake.partitioning import PartitionBy
 from penstock.spark.lake.sink import WrittenFiles
 from penstock.spark.lake.table import LakeTableError, OffsetSpan, PlannedRange
 from penstock.spark.lake.task_files import FileLayout, TaskFiles, write_all
-from penstock.spark.pipelines.archive.archive import ArchiveSettings, archive, check
+from penstock.spark.pipelines.archive.archive import ArchiveSettings, check, run_archive
 from penstock.spark.pipelines.archive.archive_tasks import (
     COLUMNS,
     RANGE_SCHEMA,
@@ -295,7 +295,7 @@ def test_a_second_run_of_an_archive_is_refused(running: Broker, tmp_path: Path) 
         run_lock(settings.checkpoint_folder, "archive", ""),
         pytest.raises(CommandFailed, match="another run of this archive is under way"),
     ):
-        archive(spark, settings, StopRequest(), print)
+        run_archive(spark, settings, StopRequest(), print)
 
 
 def test_an_archive_is_only_appended_to(tmp_path: Path) -> None:
