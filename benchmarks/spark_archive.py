@@ -9,7 +9,7 @@ from itertools import count
 
 from benchmarks.figures import Figure
 from benchmarks.spark_setting import SparkBenchmark, in_turn, seconds, share, speed
-from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.pipelines.archive.archive import ArchiveSettings, run_archive
 from penstock.spark.pipelines.archive.archive_tasks import COLUMNS
 from penstock.spark.pipelines.common.query_run import StopRequest

@@ -39,11 +39,11 @@ class DefaultSource(DataSource):
         return StreamReader.of(self.options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-        from penstock.spark.sink import BatchWriter
+        from penstock.spark.topic_sink import BatchWriter
 
         return BatchWriter.of(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
-        from penstock.spark.sink import StreamWriter
+        from penstock.spark.topic_sink import StreamWriter
 
         return StreamWriter.of(self.options, schema)

@@ -18,7 +18,7 @@ from penstock.cli.client_app import app
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark import session
 from penstock.spark.lake.description import FORMATS
-from penstock.spark.lake.table import DataFile, LakeBatch
+from penstock.spark.lake.lake_table import DataFile, LakeBatch
 from penstock.spark.pipelines.audit.audit import AuditSettings, check, run_audit
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.audit.report import AuditReport

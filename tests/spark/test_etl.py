@@ -23,7 +23,7 @@ from penstock.spark.pipelines.etl.spec import FromDatabase
 from penstock.spark.pipelines.etl.stage_sink import DeadLetterTarget
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.spark.records.encode import encode
-from penstock.spark.table import HEADERS_TYPE
+from penstock.spark.topic_table import HEADERS_TYPE
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.spark.etl_runs import records_of, run_once, settings_for, written

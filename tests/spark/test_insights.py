@@ -20,7 +20,7 @@ from penstock.spark.pipelines.insights.insights import (
 )
 from penstock.spark.pipelines.replay.plan import Bound
 from penstock.spark.records.encode import encode
-from penstock.spark.records.partitioning import partition_of
+from penstock.spark.records.key_partitioner import assign_partitions
 from penstock.testing import Broker
 from penstock.types import Offset, TopicPartition
 from tests.integration.broker_process import penstock
@@ -87,7 +87,7 @@ def test_what_was_planted_is_found_and_nothing_else(
     found = report.measured
     expected = [0] * PARTITIONS
     keys = pa.array([key_of(number) for number in range(ROWS)], pa.binary())
-    for partition in partition_of(keys, PARTITIONS).tolist():
+    for partition in assign_partitions(keys, PARTITIONS).tolist():
         expected[partition] += 1
     assert [each.rows for each in found.partitions] == expected
     assert found.bytes == sum(len(key_of(number)) + 90 for number in range(ROWS))

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import FORMATS, open_table
-from penstock.spark.lake.table import OffsetSpan
+from penstock.spark.lake.lake_table import OffsetSpan
 from penstock.spark.pipelines.audit.audit import AuditSettings, run_audit
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.common.lake_rows import SCHEMA
@@ -276,7 +276,7 @@ def test_a_slice_may_be_of_thousands_of_partitions(spark: "SparkSession", origin
         files = tuple(table.files())
     spans = {TopicPartition(original.topic, number): OffsetSpan(10, 20 + number) for number in range(3_000)}
     spans[TopicPartition("another", 0)] = OffsetSpan(0, 1_000)
-    chosen = module._selected(spark, None, TimeRange(), ReplaySlice(spans, files))
+    chosen = module._select(spark, None, TimeRange(), ReplaySlice(spans, files))
     found = Counter((row.partition, row.offset) for row in chosen.select("partition", "offset").collect())
     wanted = [(0, offset) for offset in range(10, 20)] + [(1, offset) for offset in range(10, 21)]
     assert found == Counter(wanted)
@@ -312,7 +312,7 @@ def test_a_folder_with_strange_signs_and_a_missing_file(
 )
 def test_a_condition_that_asks_for_the_time_is_refused(spark: "SparkSession", where: str) -> None:
     with pytest.raises(CommandFailed, match=r"asks for the current time.*: give --start and --end"):
-        module._filtered(spark.createDataFrame([], SCHEMA), where)
+        module._filter(spark.createDataFrame([], SCHEMA), where)
 
 
 def test_what_was_refused_for_its_condition_was_not_begun(

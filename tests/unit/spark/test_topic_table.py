@@ -5,7 +5,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from penstock.spark.records.decode import DecodedRecords
-from penstock.spark.table import TopicTable
+from penstock.spark.topic_table import TopicTable
 from penstock.types import Offset, TopicPartition
 
 MS_END = (2**63 - 1) // 1000

@@ -46,7 +46,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(pipeline_app, name="pipeline")
 
 
-def _query_name(given: str | None) -> str | None:
+def _validate_query_name(given: str | None) -> str | None:
     """Validate the name: it also names a group and a folder."""
     if given is not None and (
         not given.strip() or "/" in given or given in (".", "..") or not is_utf8(given)
@@ -72,7 +72,7 @@ CheckpointOption = Annotated[
 ]
 PipelineNameOption = Annotated[
     str | None,
-    typer.Option(callback=_query_name, help="Of the pipeline, and of the group that shows its lag."),
+    typer.Option(callback=_validate_query_name, help="Of the pipeline, and of the group that shows its lag."),
 ]
 OnceOption = Annotated[bool, typer.Option("--once", help="Archive what is there now, then end.")]
 SparkSettingsOption = Annotated[
@@ -145,7 +145,7 @@ def uninterrupted_session(
         raise SparkEnded from problem
 
 
-def kafka_options_of(broker: "BrokerConnector") -> dict[str, str]:
+def kafka_options(broker: "BrokerConnector") -> dict[str, str]:
     options = {
         "kafka.bootstrap.servers": ",".join(map(str, broker.addresses)),
         "kafka.client.id": "penstock-pipeline",

@@ -17,7 +17,7 @@ from penstock.cli.pipeline.app import (
     JsonOption,
     MasterOption,
     SparkSettingsOption,
-    kafka_options_of,
+    kafka_options,
     pipeline_app,
     print_report,
     spark_is_installed,
@@ -102,7 +102,7 @@ def audit(
         from penstock.spark.pipelines.audit.ids import parse_ids
     wanted = AuditSettings(
         topics=tuple(dict.fromkeys(topics)),
-        access=kafka_options_of(broker),
+        access=kafka_options(broker),
         lake=None if lake is None else lake.absolute(),
         against=tuple(dict.fromkeys(against or ())),
         ids=parse_ids(ids or ()),

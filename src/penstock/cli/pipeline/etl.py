@@ -14,7 +14,7 @@ from penstock.cli.pipeline.app import (
     RowsPerBatchOption,
     SparkSettingsOption,
     exit_if_interrupted,
-    kafka_options_of,
+    kafka_options,
     pipeline_app,
     print_report,
     session,
@@ -77,7 +77,7 @@ def etl(
     unknown = tuple(stage for stage in stages or () if stage not in found.stages)
     wanted = EtlSettings(
         spec=found,
-        access=kafka_options_of(broker),
+        access=kafka_options(broker),
         stages=chosen + unknown,
         once=once,
         every_s=every,

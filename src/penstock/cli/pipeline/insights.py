@@ -14,7 +14,7 @@ from penstock.cli.pipeline.app import (
     MasterOption,
     SparkSettingsOption,
     StartOption,
-    kafka_options_of,
+    kafka_options,
     pipeline_app,
     print_report,
     spark_is_installed,
@@ -69,7 +69,7 @@ def insights(
     settings: SparkSettingsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.pipeline.replay import bound
+    from penstock.cli.pipeline.replay import parse_bound
 
     spark_settings = parse_settings(settings or [], "--set")
     with spark_is_installed():
@@ -81,10 +81,10 @@ def insights(
         )
     wanted = InsightsSettings(
         topic=topic,
-        access=kafka_options_of(broker),
+        access=kafka_options(broker),
         page=(to or Path(f"insights-{topic}.html")).absolute(),
-        start=bound(start, "--start", unbounded="earliest"),
-        end=bound(end, "--end", unbounded="latest"),
+        start=parse_bound(start, "--start", unbounded="earliest"),
+        end=parse_bound(end, "--end", unbounded="latest"),
         made=parse_created_field(made),
         groups=tuple(dict.fromkeys(groups or ())),
         partition_bytes_per_s=partition_rate * MIB,

@@ -15,7 +15,7 @@ from penstock.cli.pipeline.app import (
     PipelineNameOption,
     SparkSettingsOption,
     StartOption,
-    kafka_options_of,
+    kafka_options,
     pipeline_app,
     print_report,
     session,
@@ -95,10 +95,10 @@ def replay(
     wanted = ReplaySettings(
         folder=lake.absolute(),
         to=to,
-        access=kafka_options_of(broker),
+        access=kafka_options(broker),
         topics=tuple(dict.fromkeys(topics or ())),
-        start=bound(start, "--start", unbounded="earliest"),
-        end=bound(end, "--end", unbounded="latest"),
+        start=parse_bound(start, "--start", unbounded="earliest"),
+        end=parse_bound(end, "--end", unbounded="latest"),
         where=where,
         rows_per_s=rate,
         rows_per_batch=max_rows_per_batch,
@@ -121,7 +121,7 @@ def replay(
             print_report(run_replay(spark, wanted, stop, tell), as_json=as_json)
 
 
-def bound(text: str, option: str, *, unbounded: str) -> "Bound":
+def parse_bound(text: str, option: str, *, unbounded: str) -> "Bound":
     from penstock.cli.positions import PositionKind, parse_position
     from penstock.spark.options.values import parse_partition_offsets
     from penstock.spark.pipelines.replay.plan import Bound

@@ -3,7 +3,7 @@
     stream.writeStream.format("penstock-lake").option("path", "./lake").option("lakeFormat", "delta")
 
 A task writes its files under names that no other attempt uses (`task_files.py`). The driver then commits
-the files of a micro-batch in one step, together with the number of that batch (`sink.py`). A batch whose
+the files of a micro-batch in one step, together with the number of that batch (`lake_sink.py`). A batch whose
 number the table already holds is not committed again, whichever attempt requests it. Three formats
 implement that step:
 

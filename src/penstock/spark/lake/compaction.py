@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from penstock.errors import CorruptData
 from penstock.limits import MIB
 from penstock.spark.lake.disk import make_folder, sync_folder
-from penstock.spark.lake.partitioning import has_no_time
+from penstock.spark.lake.lake_table import DataFile
 from penstock.spark.lake.schema import conform_rows
-from penstock.spark.lake.table import DataFile
 from penstock.spark.lake.task_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
+from penstock.spark.lake.time_partitioning import has_no_time
 
 TARGET_BYTES: Final = 128 * MIB
 

@@ -24,9 +24,7 @@ from deltalake.transaction import AddAction
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.partitioning import PartitionBy, partition_values
-from penstock.spark.lake.schema import new_fields, widen_schema
-from penstock.spark.lake.table import (
+from penstock.spark.lake.lake_table import (
     CompactionResult,
     DataFile,
     EndOffsets,
@@ -34,7 +32,9 @@ from penstock.spark.lake.table import (
     RecordedQuery,
     is_already_committed,
 )
+from penstock.spark.lake.schema import new_fields, widen_schema
 from penstock.spark.lake.task_files import check_written, is_penstock_file
+from penstock.spark.lake.time_partitioning import PartitionBy, partition_values
 from penstock.types import TopicPartition
 
 ATTEMPTS_MAX: Final = 100
@@ -52,7 +52,7 @@ class DeltaLakeTable:
 
     def recorded_query(self, app: str) -> RecordedQuery:
         table = self._table()
-        return RecordedQuery() if table is None else _recorded(table, app)
+        return RecordedQuery() if table is None else _read_recorded_query(table, app)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         table = self._table()
@@ -63,7 +63,7 @@ class DeltaLakeTable:
         for _ in range(ATTEMPTS_MAX):
             try:
                 table = self._table() or self._create(batch.schema)
-                recorded = _recorded(table, batch.app)
+                recorded = _read_recorded_query(table, batch.app)
                 if is_already_committed(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                     return False
                 if self._widen(table, batch.schema):
@@ -200,7 +200,7 @@ def _compacted_names(entry: Path) -> list[str]:
     return [unquote(each["path"]) for each in added if each is not None and not each["dataChange"]]
 
 
-def _recorded(table: DeltaTable, app: str) -> RecordedQuery:
+def _read_recorded_query(table: DeltaTable, app: str) -> RecordedQuery:
     """What the table records about the query.
 
     Only the batch number is essential; row and byte counts come from the table's history, for as long as

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import METADATA_FOLDER, LakeTable, LakeTableError
+from penstock.spark.lake.lake_table import METADATA_FOLDER, LakeTable, LakeTableError
+from penstock.spark.lake.time_partitioning import PartitionBy
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
 LAYOUT: Final = 1

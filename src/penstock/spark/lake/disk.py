@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from penstock.spark.lake.table import LakeTableError
+from penstock.spark.lake.lake_table import LakeTableError
 
 TEMPORARY_PREFIX: Final = ".new-"
 NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}

@@ -11,8 +11,8 @@ replaces, once they are a minute old. So the log is about as large as the list o
 many commits there were.
 
 Rule 1: Commit numbers have no gaps. If one is missing, the log is damaged, and no reader works around it.
-Rule 2: `replay` is the only interpretation of a commit, for every reader. It copies the table's file list
-        once, however many commits it applies.
+Rule 2: `apply_commits` is the only interpretation of a commit, for every reader. It copies the table's file
+        list once, however many commits it applies.
 """
 
 import base64
@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.errors import CorruptData
 from penstock.limits import MINUTE_MS
 from penstock.spark.lake import disk
-from penstock.spark.lake.table import METADATA_FOLDER, DataFile, RecordedQuery
+from penstock.spark.lake.lake_table import METADATA_FOLDER, DataFile, RecordedQuery
 from penstock.types import TopicPartition
 
 SNAPSHOT_EVERY: Final = 64
@@ -64,7 +64,7 @@ class TableState(NamedTuple):
 EMPTY: Final = TableState(0, {}, {}, {}, None)
 
 
-def replay(state: TableState, entries: Iterable[TableCommit]) -> TableState:
+def apply_commits(state: TableState, entries: Iterable[TableCommit]) -> TableState:
     """The table after these commits. Its files are in the order in which they were added."""
     number, schema = state.number, state.schema
     files, apps, ends = dict(state.files), dict(state.apps), dict(state.ends)
@@ -112,7 +112,7 @@ class Manifest:
             if entry is None:
                 return None
             if self._create(state.number + 1, entry) and not self._is_past(state.number + 1):
-                after = replay(state, [entry])
+                after = apply_commits(state, [entry])
                 if after.number % self._snapshot_every == 0:
                     # The snapshot is durable before the commits that it replaces are removed.
                     disk.replace(self._path(after.number, SNAPSHOT_SUFFIX), _dump(_snapshot_document(after)))
@@ -166,8 +166,9 @@ class Manifest:
     def _read(self, names: set[tuple[int, bool]]) -> TableState:
         start = _newest_snapshot(names)
         state = _load(self._path(start, SNAPSHOT_SUFFIX), _parse_table_state) if start else EMPTY
-        return replay(
-            state, [_load(self._path(number, COMMIT_SUFFIX), _parse_commit) for number in _to_read(names)]
+        return apply_commits(
+            state,
+            [_load(self._path(number, COMMIT_SUFFIX), _parse_commit) for number in _commits_to_read(names)],
         )
 
 
@@ -175,13 +176,13 @@ def _newest_snapshot(names: set[tuple[int, bool]]) -> int:
     return max((number for number, is_snapshot in names if is_snapshot), default=0)
 
 
-def _to_read(names: set[tuple[int, bool]]) -> range:
+def _commits_to_read(names: set[tuple[int, bool]]) -> range:
     """The commits after the newest snapshot."""
     return range(_newest_snapshot(names) + 1, max((number for number, _ in names), default=0) + 1)
 
 
 def _first_missing(names: set[tuple[int, bool]]) -> int | None:
-    return next((number for number in _to_read(names) if (number, False) not in names), None)
+    return next((number for number in _commits_to_read(names) if (number, False) not in names), None)
 
 
 def _dump(document: dict[str, Any]) -> bytes:

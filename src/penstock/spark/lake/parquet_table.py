@@ -20,9 +20,7 @@ from pathlib import Path
 
 from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import CompactionTarget, merge_files, merge_groups
-from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Manifest, TableCommit, TableState
-from penstock.spark.lake.schema import widen_schema
-from penstock.spark.lake.table import (
+from penstock.spark.lake.lake_table import (
     METADATA_FOLDER,
     CompactionResult,
     DataFile,
@@ -31,6 +29,8 @@ from penstock.spark.lake.table import (
     RecordedQuery,
     is_already_committed,
 )
+from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Manifest, TableCommit, TableState
+from penstock.spark.lake.schema import widen_schema
 from penstock.spark.lake.task_files import check_written, is_penstock_file
 from penstock.types import TopicPartition
 
@@ -56,8 +56,8 @@ class ParquetTable:
 
     def commit(self, batch: LakeBatch) -> bool:
         check_written((self._find(file), file) for file in batch.files)
-        # `_appended` decides again after each race for a commit number that this process lost.
-        after = self._manifest.change(lambda state: _appended(state, batch))
+        # `_append_commit` decides again after each race for a commit number that this process lost.
+        after = self._manifest.change(lambda state: _append_commit(state, batch))
         # Also for a repeated batch: its first commit may have died before it moved its files.
         self._publish(after or self._manifest.read())
         return after is not None
@@ -178,7 +178,7 @@ class ParquetTable:
                     yield Path(parent, name)
 
 
-def _appended(state: TableState, batch: LakeBatch) -> TableCommit | None:
+def _append_commit(state: TableState, batch: LakeBatch) -> TableCommit | None:
     recorded = state.apps.get(batch.app, RecordedQuery())
     if is_already_committed(recorded, batch.version, batch.spans, state.ends):
         return None

@@ -5,7 +5,7 @@ The functions are pure, apart from Arrow's types.
 
 import pyarrow as pa
 
-from penstock.spark.lake.table import LakeTableError
+from penstock.spark.lake.lake_table import LakeTableError
 
 
 def with_utc_timestamps(schema: pa.Schema) -> pa.Schema:

@@ -19,9 +19,14 @@ import pyarrow.parquet as pq
 
 from penstock.limits import MIB
 from penstock.spark.lake.disk import make_folder, sync_folder
-from penstock.spark.lake.partitioning import PartitionBy, has_no_time, partition_folder, split_by_partition
+from penstock.spark.lake.lake_table import DataFile, LakeTableError, OffsetSpan, PlannedRange
 from penstock.spark.lake.schema import with_utc_timestamps
-from penstock.spark.lake.table import DataFile, LakeTableError, OffsetSpan, PlannedRange
+from penstock.spark.lake.time_partitioning import (
+    PartitionBy,
+    has_no_time,
+    partition_folder,
+    split_by_partition,
+)
 from penstock.types import TopicPartition
 
 ROW_GROUP_ROWS: Final = 131_072

@@ -26,7 +26,7 @@ class ClusterAccess(NamedTuple):
 
 
 def parse_access(given: SourceOptions) -> ClusterAccess:
-    servers = given.first_of(("kafka.bootstrap.servers", "bootstrap"))
+    servers = given.first_given(("kafka.bootstrap.servers", "bootstrap"))
     if servers is None:
         raise ConfigError("option kafka.bootstrap.servers must say where a broker is: host:port")
     name, text = servers

@@ -50,7 +50,7 @@ class SourceOptions:
         text = self.text(name)
         return default if text is None else parse_flag(name, text)
 
-    def first_of(self, names: tuple[str, ...]) -> tuple[str, str] | None:
+    def first_given(self, names: tuple[str, ...]) -> tuple[str, str] | None:
         return next(((name, text) for name in names if (text := self.text(name)) is not None), None)
 
 

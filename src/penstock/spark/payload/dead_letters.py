@@ -21,7 +21,7 @@ from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import write_settings
 from penstock.spark.payload.shapes import arrow_type
 from penstock.spark.pool import borrowed_client
-from penstock.spark.table import HEADERS_TYPE
+from penstock.spark.topic_table import HEADERS_TYPE
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:

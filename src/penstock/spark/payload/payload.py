@@ -25,7 +25,7 @@ from penstock.spark.payload.dead_letters import SourceRecords, dead_letter_array
 from penstock.spark.payload.settings import BadRows, PayloadFormat, PayloadSettings, payload_settings
 from penstock.spark.payload.shapes import CONVERSION_ERRORS, StructShape, nullable_field, struct_columns
 from penstock.spark.records.decode import DecodedRecords
-from penstock.spark.table import full_schema
+from penstock.spark.topic_table import full_schema
 from penstock.types import TopicPartition
 
 log = logging.getLogger("penstock.spark")

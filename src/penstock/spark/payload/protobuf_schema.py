@@ -96,7 +96,7 @@ def parse_protobuf_schema(file: SchemaFile, message: str | None) -> MessageSchem
     if not described.file:
         raise file.error_at("", f"it is an empty FileDescriptorSet; make one: {_MAKE}")
     pool = _pool(file, described)
-    descriptor = pool.FindMessageTypeByName(_chosen(file, described, message))
+    descriptor = pool.FindMessageTypeByName(_choose_message(file, described, message))
     kind, shape = _MessageReader(file).record(descriptor, "", ())
     return MessageSchema(kind, shape, message_factory.GetMessageClass(descriptor), _has_required(descriptor))
 
@@ -116,7 +116,7 @@ def _pool(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet) -> desc
     return pool
 
 
-def _chosen(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet, wanted: str | None) -> str:
+def _choose_message(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet, wanted: str | None) -> str:
     names = [
         name
         for each in described.file
@@ -126,12 +126,12 @@ def _chosen(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet, wante
     if wanted is None:
         if len(names) == 1:
             return names[0]
-        raise ConfigError(f"option {MESSAGE_OPTION} must say which message values are: {_listed(names)}")
+        raise ConfigError(f"option {MESSAGE_OPTION} must say which message values are: {_list_names(names)}")
     full = [name for name in names if name == wanted or name.endswith(f".{wanted}")]
     if wanted in full or len(full) == 1:
         return wanted if wanted in full else full[0]
     near = get_close_matches(wanted, names, n=1)
-    hint = f"; {near[0]} is near" if near else f"; there are {_listed(names)}"
+    hint = f"; {near[0]} is near" if near else f"; there are {_list_names(names)}"
     problem = "is not a message" if not full else "is more than one message"
     raise ConfigError(f"option {MESSAGE_OPTION} is {wanted!r}, which {problem} in {file.name}{hint}")
 
@@ -144,7 +144,7 @@ def _message_names(package: str, messages: Any) -> Iterator[str]:
             yield from _message_names(name, message.nested_type)
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     return ", ".join(names[:10]) + (" ..." if len(names) > 10 else "") or "none"
 
 

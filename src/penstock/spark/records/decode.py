@@ -109,7 +109,7 @@ class RecordBatchDecoder:
         check_crcs(view, table)
         # One result is held back, because only the last one gets the offset that the fetch reached.
         held: DecodedRecords | None = None
-        for decoded in self._decoded(view, self._with_records(table, fetched.aborted), start, end):
+        for decoded in self._decode_groups(view, self._with_records(table, fetched.aborted), start, end):
             if held is not None:
                 yield held
             held = decoded
@@ -118,7 +118,7 @@ class RecordBatchDecoder:
         elif reached > start:
             yield self._empty(reached)
 
-    def _decoded(
+    def _decode_groups(
         self, view: memoryview, table: BatchTable, start: Offset, end: Offset
     ) -> Iterator[DecodedRecords]:
         for batches, payloads in payload_groups(

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from penstock.errors import CorruptData
-from penstock.spark.records.binary_extraction import overlapping
+from penstock.spark.records.binary_extraction import overlapping_elements
 from penstock.spark.records.varints import (
     PAIR_VALUES,
     BoolArray,
@@ -84,7 +84,7 @@ def frame_records(payloads: Payloads, lanes: LaneSizes = LANE_SIZES) -> RecordSp
     starts = _starts_by_lanes(payloads, lanes)
     walked = np.zeros(len(payloads.start), np.bool_)
     while True:
-        framed, wrong = _framed(payloads, starts)
+        framed, wrong = _frame_chains(payloads, starts)
         if not wrong.any():
             return framed
         # A batch that was read record by record and still has errors is corrupt.
@@ -93,7 +93,7 @@ def frame_records(payloads: Payloads, lanes: LaneSizes = LANE_SIZES) -> RecordSp
         walked |= wrong
 
 
-def _framed(payloads: Payloads, starts: IntArray) -> tuple[RecordSpans, BoolArray]:
+def _frame_chains(payloads: Payloads, starts: IntArray) -> tuple[RecordSpans, BoolArray]:
     """The records that begin there, and the batches in which they do not form one chain."""
     firsts, lasts = _rows_of_batches(payloads, starts)
     wrong = lasts - firsts != payloads.record_count
@@ -266,7 +266,7 @@ def _first_records(raw: ByteArray, targets: IntArray, limits: IntArray, window: 
     inside = targets + window <= len(raw)
     targets, limits = targets[inside], limits[inside]
     # The windows are examined as one array. A false match across the end of a window is removed below.
-    windows = overlapping(raw, window)[targets].view(np.uint8)
+    windows = overlapping_elements(raw, window)[targets].view(np.uint8)
     places = _looks_like_record(windows[:-2], windows[1:-1], windows[2:]).nonzero()[0]
     rows, columns = np.divmod(places, window)
     at = targets[rows] + columns

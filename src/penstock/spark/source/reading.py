@@ -16,7 +16,7 @@ from penstock.spark.pool import borrowed_client
 from penstock.spark.records.decode import RecordBatchDecoder
 from penstock.spark.source.discovery import report_losses
 from penstock.spark.source.offsets import OffsetRange, PartitionOffsets
-from penstock.spark.table import TopicTable
+from penstock.spark.topic_table import TopicTable
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import ClusterClient, OffsetOutOfRange
 from penstock.wire.errors import TopicReplaced

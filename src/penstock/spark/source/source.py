@@ -29,7 +29,7 @@ from penstock.spark.source.discovery import (
 )
 from penstock.spark.source.offsets import OffsetRange, plan_batch, split_ranges, with_topic_ids
 from penstock.spark.source.reading import read_range
-from penstock.spark.table import TopicTable, ValueColumns, full_schema
+from penstock.spark.topic_table import TopicTable, ValueColumns, full_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,7 +29,7 @@ from penstock.spark.source.offsets import parse_stream_position, stream_position
 from penstock.spark.source.planner import CommittingPartition, Planner
 from penstock.spark.source.reading import read_range
 from penstock.spark.source.source import OffsetRangePartition, requested_payload
-from penstock.spark.table import TopicTable
+from penstock.spark.topic_table import TopicTable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.spark.lake.description import DATA_FOLDER, Description, make_table, table_in_format
+from penstock.spark.lake.lake_table import LakeBatch, LakeTable
 from penstock.spark.lake.parquet_table import ParquetTable, staging_folder
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeBatch, LakeTable
 from penstock.spark.lake.task_files import FileLayout, TaskFiles
+from penstock.spark.lake.time_partitioning import PartitionBy
 
 DAY_US = 86_400_000_000
 NOON_US = 1_794_744_000_000_000  # 2026-11-15, twelve o'clock

@@ -14,8 +14,8 @@ from penstock.limits import DAY_MS
 from penstock.spark.lake import disk, iceberg_table
 from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.iceberg_table import IcebergLakeTable
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import CompactionResult, OffsetSpan
+from penstock.spark.lake.lake_table import CompactionResult, OffsetSpan
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import TestTable, records
 

@@ -17,10 +17,10 @@ from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import CompactionTarget, merge_files
 from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS
+from penstock.spark.lake.lake_table import LakeTableError
 from penstock.spark.lake.manifest import Manifest
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeTableError
 from penstock.spark.lake.task_files import FileLayout, TaskFiles, is_penstock_file
+from penstock.spark.lake.time_partitioning import PartitionBy
 from tests.unit.spark.lake.lake_tables import TestTable, records
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.spark.lake import manifest as manifest_file
 from penstock.spark.lake.iceberg_table import METADATA_CLEANUP, SNAPSHOT_AGE, IcebergLakeTable
-from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Manifest, TableCommit, TableState, replay
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import DataFile
+from penstock.spark.lake.lake_table import DataFile
+from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Manifest, TableCommit, TableState, apply_commits
+from penstock.spark.lake.time_partitioning import PartitionBy
 from tests.unit.spark.lake.lake_tables import TestTable, records
 
 COMMITS = 6 * SNAPSHOT_EVERY + 3
@@ -70,9 +70,9 @@ def test_reading_a_log_copies_the_files_of_the_table_once(
     def counted(state: TableState, entries: list[TableCommit]) -> TableState:
         nonlocal calls
         calls += 1
-        return replay(state, entries)
+        return apply_commits(state, entries)
 
-    monkeypatch.setattr(manifest_file, "replay", counted)
+    monkeypatch.setattr(manifest_file, "apply_commits", counted)
     assert len(log.read().files) == (SNAPSHOT_EVERY - 1) * FILES_EACH
     assert calls == 1
 

@@ -10,15 +10,15 @@ import pytest
 
 from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS, open_table
-from penstock.spark.lake.manifest import Manifest, TableCommit
-from penstock.spark.lake.sink import AlreadyCommitted, LakeWriter, WrittenFiles
-from penstock.spark.lake.table import (
+from penstock.spark.lake.lake_sink import AlreadyCommitted, LakeWriter, WrittenFiles
+from penstock.spark.lake.lake_table import (
     LakeBatch,
     LakeTableError,
     OffsetSpan,
     RecordedQuery,
     is_already_committed,
 )
+from penstock.spark.lake.manifest import Manifest, TableCommit
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import OftenSnapshotted, TestTable, records
 

@@ -18,8 +18,8 @@ from penstock.spark.lake.iceberg_table import (
     IcebergLakeTable,
     _data_files,
 )
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeTableError
+from penstock.spark.lake.lake_table import LakeTableError
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import TestTable, offsets_in, records
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.spark.lake.description import FORMATS, Description, check_folder, make_table, open_table
+from penstock.spark.lake.lake_table import LakeTableError, RecordedQuery
 from penstock.spark.lake.parquet_table import ParquetTable
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeTableError, RecordedQuery
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import TestTable, records
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.lake.compaction import merge_groups
-from penstock.spark.lake.partitioning import (
+from penstock.spark.lake.lake_table import DataFile, OffsetSpan
+from penstock.spark.lake.task_files import FileLayout, TaskFiles, TaskResourceLimits, offset_spans, write_all
+from penstock.spark.lake.time_partitioning import (
     PartitionBy,
     partition_folder,
     partition_values,
     split_by_partition,
 )
-from penstock.spark.lake.table import DataFile, OffsetSpan
-from penstock.spark.lake.task_files import FileLayout, TaskFiles, TaskResourceLimits, offset_spans, write_all
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import offsets_in, records
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
+from penstock.spark.lake.lake_table import LakeTableError
 from penstock.spark.lake.schema import new_fields
-from penstock.spark.lake.table import LakeTableError
 from penstock.spark.payload import BadValue, Payload
 from penstock.spark.payload.ddl import parse_ddl
 from penstock.spark.payload.evolution import added_columns, check_and_save_schema

@@ -13,7 +13,7 @@ from penstock.spark.source import reading
 from penstock.spark.source.discovery import DataLost
 from penstock.spark.source.offsets import OffsetRange
 from penstock.spark.source.reading import read_range
-from penstock.spark.table import TopicTable, full_schema
+from penstock.spark.topic_table import TopicTable, full_schema
 from penstock.types import Offset, TopicId
 from penstock.wire.cluster_client import ClusterClient
 from penstock.wire.retry_policy import GONE_AFTER_S

@@ -35,8 +35,8 @@ from penstock.spark.lake.description import (
     make_table,
     open_table,
 )
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import METADATA_FOLDER, CompactionResult, LakeTable, RecordedQuery
+from penstock.spark.lake.lake_table import METADATA_FOLDER, CompactionResult, LakeTable, RecordedQuery
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines.archive import archive_tasks
 from penstock.spark.pipelines.common import report

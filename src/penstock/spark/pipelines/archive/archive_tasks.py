@@ -27,8 +27,8 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from penstock.spark.lake.sink import LakeWriter, register_once, reject_overwrite
-from penstock.spark.lake.table import LakeBatch, LakeTable, LakeTableError, OffsetSpan, PlannedRange
+from penstock.spark.lake.lake_sink import LakeWriter, register_once, reject_overwrite
+from penstock.spark.lake.lake_table import LakeBatch, LakeTable, LakeTableError, OffsetSpan, PlannedRange
 from penstock.spark.lake.task_files import TaskFiles, add_spans
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import stream_read_settings
@@ -37,7 +37,7 @@ from penstock.spark.source.discovery import fetch_earliest
 from penstock.spark.source.offsets import OffsetRange, from_document
 from penstock.spark.source.reading import read_range
 from penstock.spark.source.stream_source import StreamReader
-from penstock.spark.table import BEYOND, TopicTable, full_schema
+from penstock.spark.topic_table import BEYOND, TopicTable, full_schema
 from penstock.types import Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:

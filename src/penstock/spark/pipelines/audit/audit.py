@@ -135,14 +135,12 @@ class _AuditRun:
     def check_lake(self, plan: LakePlan) -> None:
         contents = not self._settings.offsets_only
         offsets = audit_lake.offset_comparison(self._spark, plan, self._access, contents=contents)
-        rows = self._collected(audit_lake.partition_counts(offsets, plan))
+        rows = self._collect(audit_lake.partition_counts(offsets, plan))
         is_lost = (F.col("in_topic") > 0) & (F.col("in_table") == 0)
         lost = (
-            self._collected(audit_lake.offset_ranges(offsets, is_lost))
-            if any(row.lost for row in rows)
-            else []
+            self._collect(audit_lake.offset_ranges(offsets, is_lost)) if any(row.lost for row in rows) else []
         )
-        late = self._collected(audit_lake.out_of_order_rows(self._spark, plan))
+        late = self._collect(audit_lake.out_of_order_rows(self._spark, plan))
         self.findings += audit_lake.plan_findings(plan)
         self.findings += audit_lake.lost_findings(rows, lost)
         self.findings += audit_lake.count_findings(plan, rows)
@@ -160,11 +158,11 @@ class _AuditRun:
         # Several queries use these rows, and computing them is a shuffle of both topics.
         ids = audit_topics.group_by_id(rows).persist(StorageLevel.DISK_ONLY)
         try:
-            comparison = audit_topics.compare(plan, ids, self._collected)
+            comparison = audit_topics.compare(plan, ids, self._collect)
         finally:
             ids.unpersist()
         self.findings += comparison.findings
         self.checked[f"ids of {plan.name}"] = comparison.ids
 
-    def _collected(self, frame: "DataFrame") -> list[Any]:
+    def _collect(self, frame: "DataFrame") -> list[Any]:
         return run_spark_action(self._spark, frame.collect, self._stop, stops_to_interrupt=1)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from penstock.spark.lake.table import METADATA_FOLDER, OffsetSpan
+from penstock.spark.lake.lake_table import METADATA_FOLDER, OffsetSpan
 from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, spans_text
 from penstock.spark.pipelines.common.lake_rows import (
     TableFiles,

@@ -117,10 +117,13 @@ def compare(plan: TopicsPlan, by_id: "DataFrame", collect: Collect) -> Compariso
     """Compare both topics from the result of `group_by_id`, which the caller caches for several queries."""
     ids = by_id.where("id is not null")
     partition_counts = [_PartitionCounts(*row) for row in collect(_counts_by_partition(plan, by_id))]
-    found = [_records_without_id(plan, partition_counts), *_duplicated(plan, ids, partition_counts, collect)]
+    found = [
+        _records_without_id(plan, partition_counts),
+        *_duplicate_findings(plan, ids, partition_counts, collect),
+    ]
     if plan.target is not None:
-        found += _missing(plan, ids, partition_counts, collect)
-        found += _out_of_order(plan, ids, collect)
+        found += _missing_findings(plan, ids, partition_counts, collect)
+        found += _order_findings(plan, ids, collect)
     return ComparisonResult(sum(each.ids for each in partition_counts), found)
 
 
@@ -161,7 +164,7 @@ def _records_without_id(plan: TopicsPlan, partition_counts: Sequence[_PartitionC
     return Finding("unknown", plan.name, sum(each.without_id for each in partition_counts), what)
 
 
-def _duplicated(
+def _duplicate_findings(
     plan: TopicsPlan, ids: "DataFrame", partition_counts: Sequence[_PartitionCounts], collect: Collect
 ) -> list[Finding]:
     repeated = sum(each.repeated for each in partition_counts)
@@ -179,7 +182,7 @@ def _duplicated(
     ]
 
 
-def _missing(
+def _missing_findings(
     plan: TopicsPlan, ids: "DataFrame", partition_counts: Sequence[_PartitionCounts], collect: Collect
 ) -> list[Finding]:
     if not any(each.absent for each in partition_counts):
@@ -201,7 +204,7 @@ def _missing(
     ]
 
 
-def _out_of_order(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Finding]:
+def _order_findings(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Finding]:
     both = ids.where("of_source > 0 and of_target > 0 and source.key is not null")
     # Order is only defined within one key and one partition on both sides.
     window = Window.partitionBy("source.key", "source.partition", "target.partition").orderBy("target.offset")

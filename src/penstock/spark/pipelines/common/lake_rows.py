@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import open_table, read_description
-from penstock.spark.table import BEYOND
+from penstock.spark.topic_table import BEYOND
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.spark.source.offsets import OffsetRange, to_document
-from penstock.spark.table import full_schema
+from penstock.spark.topic_table import full_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -29,7 +29,7 @@ from penstock.spark.pipelines.detect.bucket_state import BUCKETS, BucketState, S
 from penstock.spark.pipelines.detect.rule_evaluation import Alert, time_text
 from penstock.spark.pipelines.detect.rules import NUMBER_MAX, DetectRule, DetectRules, RuleKind, StreamSpec
 from penstock.spark.pipelines.detect.windows import RuleEvent
-from penstock.spark.table import full_schema
+from penstock.spark.topic_table import full_schema
 from penstock.types import TopicId
 
 if TYPE_CHECKING:
@@ -319,10 +319,12 @@ def evaluator(rules: DetectRules, topic: str, topic_id: TopicId) -> Evaluate:
         bucket_state = BucketState(state.get[0] if state.exists else None, known)
         result = bucket_state.evaluate(_events(rows), watermark_ms)
         _save_state(state, bucket_state, watermark_ms)
-        records = [_alert(alert.with_topic_id(topic, topic_id), topic) for alert in result.alerts]
-        records += _late(result.late, rows, watermark_ms)
-        records += [_rejected(row, row.reason.partition(":")[0], row.reason) for row in rows if row.reason]
-        records += [_forgotten(rule, count) for rule, count in result.forgotten.items()]
+        records = [_alert_row(alert.with_topic_id(topic, topic_id), topic) for alert in result.alerts]
+        records += _late_rows(result.late, rows, watermark_ms)
+        records += [
+            _rejected_row(row, row.reason.partition(":")[0], row.reason) for row in rows if row.reason
+        ]
+        records += [_forgotten_row(rule, count) for rule, count in result.forgotten.items()]
         if records:
             yield pd.DataFrame(records, columns=_COLUMNS, dtype=object)
 
@@ -375,12 +377,12 @@ def _save_state(state: "GroupState", bucket_state: BucketState, watermark_ms: in
     state.setTimeoutTimestamp(max(bucket_state.wake_ms, watermark_ms + 1))
 
 
-def _alert(alert: Alert, topic: str) -> tuple[Any, ...]:
+def _alert_row(alert: Alert, topic: str) -> tuple[Any, ...]:
     value = alert.text(topic).encode()
     return (ALERT, alert.rule, alert.id, None, None, None, alert.key.encode(), value)
 
 
-def _late(
+def _late_rows(
     late: Iterable[tuple[str, RuleEvent]], rows: Iterable[_Row], watermark_ms: int
 ) -> Iterator[tuple[Any, ...]]:
     by_position = {(row.rule, row.partition, row.offset): row for row in rows} if late else {}
@@ -388,12 +390,12 @@ def _late(
         row = by_position[rule, event.partition, event.offset]
         if row.first:
             reason = f"{LATE}: {time_text(event.time_ms)} is before the watermark, {time_text(watermark_ms)}"
-            yield _rejected(row, LATE, reason)
+            yield _rejected_row(row, LATE, reason)
 
 
-def _forgotten(rule: str, count: int) -> tuple[Any, ...]:
+def _forgotten_row(rule: str, count: int) -> tuple[Any, ...]:
     return (FORGOTTEN, rule, None, None, None, count, None, None)
 
 
-def _rejected(row: _Row, kind: str, reason: str) -> tuple[Any, ...]:
+def _rejected_row(row: _Row, kind: str, reason: str) -> tuple[Any, ...]:
     return (kind, row.rule, None, reason, row.partition, row.offset, row.key, row.value)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.spark.pipelines.detect import sessions, windows
 from penstock.spark.pipelines.detect.rules import DetectRule, RuleKind
-from penstock.spark.pipelines.detect.sessions import EventSession, session_of
+from penstock.spark.pipelines.detect.sessions import EventSession, parse_session
 from penstock.spark.pipelines.detect.windows import RuleEvent
 from penstock.types import TopicId
 
@@ -94,7 +94,7 @@ def apply_events(
     late = [event for event in in_order if event.time_ms < watermark_ms]
     new = [event for event in in_order if event.time_ms >= watermark_ms]
     if rule.kind is RuleKind.SESSION:
-        outcome = _sessions(rule, key, [session_of(*each) for each in held], new, watermark_ms)
+        outcome = _sessions(rule, key, [parse_session(*each) for each in held], new, watermark_ms)
     else:
         outcome = _windows(rule, key, [RuleEvent(*each) for each in held], new, watermark_ms)
     return outcome._replace(late=late)

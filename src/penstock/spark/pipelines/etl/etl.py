@@ -175,10 +175,10 @@ def _run(
             if stop.requested:
                 stop.cut_short = True
                 break
-            run(_started(spark, settings, stage), progress[stage], stop, show_line)
+            run(_start_stage(spark, settings, stage), progress[stage], stop, show_line)
     else:
         with reporting_spark_errors():
-            queries = [_started(spark, settings, stage) for stage in settings.stages]
+            queries = [_start_stage(spark, settings, stage) for stage in settings.stages]
         _run_together(queries, list(progress.values()), stop, show_line)
 
 
@@ -214,7 +214,7 @@ def _check_session(spark: "SparkSession") -> None:
         )
 
 
-def _started(spark: "SparkSession", settings: EtlSettings, stage: str) -> "StreamingQuery":
+def _start_stage(spark: "SparkSession", settings: EtlSettings, stage: str) -> "StreamingQuery":
     with reporting_spark_errors():
         return start(spark, settings, stage)
 

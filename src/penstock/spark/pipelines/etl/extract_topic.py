@@ -22,7 +22,7 @@ from penstock.spark.payload.payload import Payload
 from penstock.spark.pipelines.common.headers import source_headers
 from penstock.spark.pipelines.etl.rows import dead_letter_column
 from penstock.spark.pipelines.etl.spec import DELETED, FromTopic, Spec
-from penstock.spark.table import full_schema
+from penstock.spark.topic_table import full_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

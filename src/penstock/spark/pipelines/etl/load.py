@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import BinaryType, StructType
 
 from penstock.errors import CommandFailed
-from penstock.spark.lake import sink
+from penstock.spark.lake import lake_sink
 from penstock.spark.lake.description import Description, make_table, open_table
 from penstock.spark.lake.task_files import OFFSET_COLUMNS
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
@@ -52,10 +52,10 @@ def lake_writer(
             f"rows have the columns {', '.join(OFFSET_COLUMNS)}, by which a table knows records of topics: "
             "rename one in [transform]"
         )
-    sink.register(rows.sparkSession)
+    lake_sink.register(rows.sparkSession)
     good = write_and_drop_dead_letters(rows, access)
     return (
-        good.writeStream.format(sink.NAME)
+        good.writeStream.format(lake_sink.NAME)
         .option("path", str(target.folder))
         .option("lakeFormat", target.format)
         .option("partitionBy", target.partition_by.value)

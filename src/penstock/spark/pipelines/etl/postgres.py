@@ -28,7 +28,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.errors import CommandFailed
-from penstock.spark.lake.table import OffsetSpan, check_no_overlap
+from penstock.spark.lake.lake_table import OffsetSpan, check_no_overlap
 from penstock.spark.pipelines.etl.address import connect_postgres, without_password
 from penstock.spark.pipelines.etl.postgres_insert import (
     PostgresTarget,
@@ -122,7 +122,7 @@ def prepare(target: PostgresTarget, schema: "StructType") -> None:
             connected.execute(staging)
             connected.execute(_table_ddl(target, schema))
             if target.records_deletions:
-                _make_deleted(connected, target)
+                _create_deleted_keys_table(connected, target)
             found = connected.execute(sql.SQL("select * from {} limit 0").format(target.identifier))
             known = [column.name for column in found.description or []]
             if missing := [name for name in target.columns if name not in known]:
@@ -150,7 +150,7 @@ def _table_ddl(target: PostgresTarget, schema: "StructType") -> sql.Composed:
     )
 
 
-def _make_deleted(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> None:
+def _create_deleted_keys_table(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> None:
     """Create the table of deletions with the types of the target's columns, which may be user-defined."""
     found = connected.execute("select to_regclass(%s)", (target.deleted.as_string(connected),)).fetchone()
     if found is not None and found[0] is not None:
@@ -209,7 +209,7 @@ def commit(
             # A deferred constraint would otherwise fail at the commit, for the whole batch and in every
             # retry.
             connected.execute("set constraints all immediate")
-            return _committed(connected, target, QueryBatch(query, batch), staged, write_rejected)
+            return _commit_in_transaction(connected, target, QueryBatch(query, batch), staged, write_rejected)
     except psycopg.errors.LockNotAvailable as problem:
         raise CommandFailed(
             f"somebody holds a lock that a commit to {target.table} needs, for more than {lock_s_max} s: "
@@ -217,7 +217,7 @@ def commit(
         ) from problem
 
 
-def _committed(
+def _commit_in_transaction(
     connected: "psycopg.Connection[Any]",
     target: PostgresTarget,
     numbered: QueryBatch,
@@ -225,7 +225,7 @@ def _committed(
     write_rejected: Callable[[list[RejectedRow]], None],
 ) -> bool:
     # Locks the row of the query: a concurrent commit of the same query waits here (rule 1).
-    recorded = _recorded(connected, numbered.query)
+    recorded = _lock_last_batch(connected, numbered.query)
     spans, name = _merged_spans(staged), _full_name(connected, target)
     ends, attempts = _ends(connected, name, spans), [each.attempt for each in staged]
     if recorded >= numbered.batch:
@@ -280,7 +280,7 @@ def _check_already_committed(
             )
 
 
-def _recorded(connected: "psycopg.Connection[Any]", query: str) -> int:
+def _lock_last_batch(connected: "psycopg.Connection[Any]", query: str) -> int:
     """Return the query's last batch, with its row locked until the transaction ends."""
     connected.execute(
         "insert into penstock_batches values (%s, -1, 0, now()) on conflict do nothing", (query,)

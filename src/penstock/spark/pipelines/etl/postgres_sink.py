@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.spark.lake.sink import QUERY_ID
+from penstock.spark.lake.lake_sink import QUERY_ID
 from penstock.spark.options.options import write_settings
 from penstock.spark.payload import dead_letters
 from penstock.spark.payload.dead_letters import ERROR_HEADER, OFFSET_HEADER, PARTITION_HEADER, TOPIC_HEADER

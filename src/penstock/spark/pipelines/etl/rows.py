@@ -21,7 +21,7 @@ from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import nullable_field
 from penstock.spark.pipelines.common.headers import header_array, source_headers
 from penstock.spark.pipelines.common.truncate_oversized import TOPIC_BYTES_MAX, OversizedRowTruncator
-from penstock.spark.sink import write_rows
+from penstock.spark.topic_sink import write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

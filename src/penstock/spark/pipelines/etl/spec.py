@@ -6,7 +6,7 @@ Plain values: which stages exist, what each reads and writes, under which names.
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.options.options import READ_COMMITTED
 from penstock.spark.pipelines.etl.address import without_password
 

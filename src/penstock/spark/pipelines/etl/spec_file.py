@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import CommandFailed, ConfigError
-from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.options.options import ISOLATION_LEVELS, READ_COMMITTED
 from penstock.spark.pipelines.etl.address import (
     SCHEMES,
@@ -44,7 +44,7 @@ from penstock.spark.pipelines.etl.spec import (
     ToTopic,
     TransformSpec,
 )
-from penstock.spark.pipelines.etl.toml_lines import line_of
+from penstock.spark.pipelines.etl.toml_lines import find_line
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,200}", re.ASCII)
 _KINDS: Final = {
@@ -74,7 +74,7 @@ class Section:
         self._known: list[str] = []
 
     def error_at(self, key: str | None, problem: str) -> InvalidSpec:
-        line = line_of(self._text, self._table, key)
+        line = find_line(self._text, self._table, key)
         place = f"{self.file}, line {line}" if line is not None else str(self.file)
         named = " ".join(filter(None, [self._table and f"[{self._table}]", key]))
         return InvalidSpec(f"{place}: {named}: {problem}" if named else f"{place}: {problem}")
@@ -343,7 +343,7 @@ def _extract(section: Section) -> ExtractSpec:
                 files_per_batch=section.whole("files_per_batch", 100),
             )
         case "database":
-            found = _from_database(section)
+            found = _parse_database(section)
         case _:
             form = section.choice("format", ("json", "avro", "avro-confluent", "protobuf"), "json")
             found = FromTopic(
@@ -360,7 +360,7 @@ def _extract(section: Section) -> ExtractSpec:
     return found
 
 
-def _from_database(section: Section) -> FromDatabase:
+def _parse_database(section: Section) -> FromDatabase:
     found = FromDatabase(
         url=section.address("url"),
         table=section.text("table", '"orders"'),

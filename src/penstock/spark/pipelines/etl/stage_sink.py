@@ -27,7 +27,7 @@ from penstock.spark.pipelines.common.cluster import fetch_partitions, open_clien
 from penstock.spark.pipelines.common.truncate_oversized import OversizedRowTruncator
 from penstock.spark.pipelines.etl.rows import STAGE_HEADER
 from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
-from penstock.spark.sink import BYTES_AT_ONCE, WrittenRecords, check_columns, write_rows
+from penstock.spark.topic_sink import BYTES_AT_ONCE, WrittenRecords, check_columns, write_rows
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import EARLIEST, LATEST, ClusterClient
 

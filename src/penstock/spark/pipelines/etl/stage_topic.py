@@ -28,7 +28,7 @@ from penstock.spark.pipelines.etl import stage_sink
 from penstock.spark.pipelines.etl.rows import to_json
 from penstock.spark.pipelines.etl.spec import DELETED
 from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, DeadLetterTarget, StageWrite
-from penstock.spark.table import HEADERS_TYPE
+from penstock.spark.topic_table import HEADERS_TYPE
 from penstock.wire.cluster_client import EARLIEST, LATEST
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed, CorruptData
-from penstock.spark.lake.table import OffsetSpan
+from penstock.spark.lake.lake_table import OffsetSpan
 from penstock.spark.source.offsets import from_document, limit_offsets, to_document
 from penstock.types import TopicPartition
 

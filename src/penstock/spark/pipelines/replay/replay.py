@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 
 from penstock.errors import CommandFailed, CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.table import METADATA_FOLDER
+from penstock.spark.lake.lake_table import METADATA_FOLDER
 from penstock.spark.options.options import write_settings
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint
 from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
@@ -55,7 +55,7 @@ from penstock.spark.pipelines.replay.report import (
     ReplayReport,
 )
 from penstock.spark.source.offsets import to_document
-from penstock.spark.table import BEYOND
+from penstock.spark.topic_table import BEYOND
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _check_condition(spark: "SparkSession", settings: ReplaySettings, stop: Stop
     files = table_files(settings.folder).present
     with suppress(RunInterrupted):  # the run's next step raises it again
         run_spark_action(
-            spark, lambda: _filtered(read_table_rows(spark, files), where), stop, stops_to_interrupt=1
+            spark, lambda: _filter(read_table_rows(spark, files), where), stop, stops_to_interrupt=1
         )
 
 
@@ -154,7 +154,7 @@ def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: StopRequest) 
     file_offsets = run_spark_action(spark, index.file_offsets, stop, stops_to_interrupt=1)
     state = _load_state(settings) or initial_state(file_offsets, settings.start, settings.end)
     everything = next_slice(state, file_offsets, state.left)
-    rows = [] if everything is None else _counted(spark, settings, state.times, everything, stop)
+    rows = [] if everything is None else _count_rows(spark, settings, state.times, everything, stop)
     partitions = {TopicPartition(row.topic, row.partition): row.rows for row in rows}
     total = sum(partitions.values())
     return DryReport(
@@ -169,14 +169,14 @@ def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: StopRequest) 
     )
 
 
-def _counted(
+def _count_rows(
     spark: "SparkSession",
     settings: ReplaySettings,
     times: TimeRange,
     everything: ReplaySlice,
     stop: StopRequest,
 ) -> list[Any]:
-    rows = _selected(spark, settings.where, times, everything)
+    rows = _select(spark, settings.where, times, everything)
     size = sum((F.coalesce(F.length(column), F.lit(0)) for column in ("key", "value")), start=F.lit(0))
     counted = rows.groupBy("topic", "partition").agg(
         F.count(F.lit(1)).alias("rows"),
@@ -286,7 +286,7 @@ class _ReplayRun:
         self.state = state
 
     def _send(self, chosen: ReplaySlice) -> tuple[int, int]:
-        rows = _selected(self._spark, self._settings.where, self.state.times, chosen)
+        rows = _select(self._spark, self._settings.where, self.state.times, chosen)
         records = _records(rows, self._settings)
         task_counts = records.mapInArrow(
             _Sender(self._settings.write_options, self._settings.row_bytes_max),
@@ -319,12 +319,12 @@ class _FileIndex:
     def file_offsets(self) -> list[FileOffsets]:
         files = table_files(self._settings.folder).present
         if new := [path for path in files if path not in self._known]:
-            found = self._look(new)
+            found = self._read_offsets(new)
             self._known |= {path: found.get(path, []) for path in new}
         file_offsets = [each for path in files for each in self._known[path]]
-        return self._of_wanted_topics(file_offsets)
+        return self._select_topics(file_offsets)
 
-    def _of_wanted_topics(self, file_offsets: list[FileOffsets]) -> list[FileOffsets]:
+    def _select_topics(self, file_offsets: list[FileOffsets]) -> list[FileOffsets]:
         present = {each.partition.topic for each in file_offsets}
         if missing := [topic for topic in self._settings.topics if topic not in present]:
             raise CommandFailed(
@@ -334,7 +334,7 @@ class _FileIndex:
         wanted = set(self._settings.topics) or present
         return [each for each in file_offsets if each.partition.topic in wanted]
 
-    def _look(self, files: list[str]) -> dict[str, list[FileOffsets]]:
+    def _read_offsets(self, files: list[str]) -> dict[str, list[FileOffsets]]:
         rows = read_table_rows(self._spark, files)
         counted = rows.groupBy(F.col("_metadata.file_path").alias("path"), "topic", "partition").agg(
             F.min("offset").alias("first"), F.max("offset").alias("last"), F.count(F.lit(1)).alias("rows")
@@ -347,7 +347,7 @@ class _FileIndex:
         return found
 
 
-def _selected(spark: "SparkSession", where: str | None, times: TimeRange, chosen: ReplaySlice) -> "DataFrame":
+def _select(spark: "SparkSession", where: str | None, times: TimeRange, chosen: ReplaySlice) -> "DataFrame":
     """Return the rows of a slice that pass the filters."""
 
     spans = [(*partition, *span) for partition, span in chosen.spans.items()]
@@ -372,17 +372,17 @@ def _selected(spark: "SparkSession", where: str | None, times: TimeRange, chosen
     if times.end_ms is not None:
         is_before = F.col("timestamp") < F.timestamp_millis(F.lit(times.end_ms))
         rows = rows.where(F.coalesce(is_before, F.col(BEYOND) < times.end_ms))
-    return rows if where is None else _filtered(rows, where)
+    return rows if where is None else _filter(rows, where)
 
 
-def _filtered(rows: "DataFrame", where: str) -> "DataFrame":
+def _filter(rows: "DataFrame", where: str) -> "DataFrame":
     try:
         found = rows.where(where)
     except PySparkException as problem:
         raise CommandFailed(
             f"--where {where!r} is no condition on the rows of the table: {reason(problem)}"
         ) from problem
-    if _asks_for_now(found):
+    if _uses_current_time(found):
         raise CommandFailed(
             f"--where {where!r} asks for the current time, or for who or where the session is. A replay that "
             "goes on later would be given another answer, and select other rows: give --start and --end, "
@@ -392,7 +392,7 @@ def _filtered(rows: "DataFrame", where: str) -> "DataFrame":
     return found
 
 
-def _asks_for_now(rows: "DataFrame") -> bool:
+def _uses_current_time(rows: "DataFrame") -> bool:
     """Detect it in Spark's analyzed plan, which covers every such function at any place in the condition."""
     spark: Any = rows.sparkSession
     current = spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
@@ -426,7 +426,7 @@ class _Sender:
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
 
-        from penstock.spark.sink import RowTooLarge, write_rows
+        from penstock.spark.topic_sink import RowTooLarge, write_rows
 
         try:
             written = write_rows(write_settings(self._options), batches, row_bytes_max=self._row_bytes_max)

@@ -16,10 +16,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
 from penstock.spark.lake.description import open_table
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.sink import WrittenFiles
-from penstock.spark.lake.table import LakeTableError, OffsetSpan, PlannedRange
+from penstock.spark.lake.lake_sink import WrittenFiles
+from penstock.spark.lake.lake_table import LakeTableError, OffsetSpan, PlannedRange
 from penstock.spark.lake.task_files import FileLayout, TaskFiles, write_all
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.pipelines.archive.archive import ArchiveSettings, check, run_archive
 from penstock.spark.pipelines.archive.archive_tasks import (
     COLUMNS,

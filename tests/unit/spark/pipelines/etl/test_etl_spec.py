@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 
 from penstock.errors import CommandFailed
-from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.pipelines.etl.spec import (
     FromDatabase,
     FromFiles,
@@ -20,7 +20,7 @@ from penstock.spark.pipelines.etl.spec import (
     endpoint_text,
 )
 from penstock.spark.pipelines.etl.spec_file import InvalidSpec, read_spec
-from penstock.spark.pipelines.etl.toml_lines import line_of
+from penstock.spark.pipelines.etl.toml_lines import find_line
 
 FILES = """\
 name = "shop"
@@ -338,10 +338,10 @@ def test_enrich_without_a_column_to_join_by_is_refused(tmp_path: Path) -> None:
 
 def test_lines_are_found_past_texts_of_many_lines() -> None:
     text = "a = '''\n[load]\nto = 1\n'''\n[load]\n'to' = 2\n"
-    assert line_of(text, "load") == 5
-    assert line_of(text, "load", "to") == 6
-    assert line_of(text, "load", "nothing") == 5
-    assert line_of(text, "nowhere") is None
+    assert find_line(text, "load") == 5
+    assert find_line(text, "load", "to") == 6
+    assert find_line(text, "load", "nothing") == 5
+    assert find_line(text, "nowhere") is None
 
 
 def test_a_password_of_the_environment_is_unquoted_and_in_no_message(

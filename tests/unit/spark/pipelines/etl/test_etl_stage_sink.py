@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.spark.pipelines.etl import stage_sink
 from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, DeadLetterTarget, StageWrite, StageWriter
-from penstock.spark.table import HEADERS_TYPE
+from penstock.spark.topic_table import HEADERS_TYPE
 from penstock.testing import Broker, broker
 from penstock.types import TopicPartition
 from penstock.wire.cluster_client import LATEST

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CommandFailed, CorruptData
-from penstock.spark.lake.table import OffsetSpan
+from penstock.spark.lake.lake_table import OffsetSpan
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint
 from penstock.spark.pipelines.replay.plan import (
     LAYOUT,

@@ -33,9 +33,7 @@ from penstock.spark.lake.description import (
     make_table,
     table_in_format,
 )
-from penstock.spark.lake.parquet_table import staging_folder
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import (
+from penstock.spark.lake.lake_table import (
     DataFile,
     LakeBatch,
     LakeTable,
@@ -45,6 +43,7 @@ from penstock.spark.lake.table import (
     check_planned_ranges,
     is_already_committed,
 )
+from penstock.spark.lake.parquet_table import staging_folder
 from penstock.spark.lake.task_files import (
     COMPRESSIONS,
     OFFSET_COLUMNS,
@@ -54,6 +53,7 @@ from penstock.spark.lake.task_files import (
     offset_spans,
     write_all,
 )
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.runtime.workers import freeze_gc
 from penstock.types import TopicPartition
 
