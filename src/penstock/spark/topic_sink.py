@@ -83,6 +83,8 @@ class WrittenRecords(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
+    """Spark's writer of a batch query."""
+
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "BatchWriter":
         if overwrite:
@@ -104,6 +106,8 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
+    """Spark's writer of a streaming query."""
+
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType) -> "StreamWriter":
         return cls(write_settings(options), schema)

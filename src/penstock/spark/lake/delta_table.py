@@ -46,6 +46,8 @@ HOUR_MS: Final = 3_600_000
 
 
 class DeltaLakeTable:
+    """Lake table in Delta's format."""
+
     def __init__(self, folder: Path, by: PartitionBy) -> None:
         self._folder = folder
         self._by = by

@@ -178,6 +178,8 @@ class SyncingCatalog(SqlCatalog):
 
 
 class IcebergLakeTable:
+    """Lake table in Iceberg's format."""
+
     def __init__(
         self,
         folder: Path,

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from penstock.spark.lake.description import (
     DATA_FOLDER,
     FORMATS,
-    Description,
+    TableDescription,
     make_table,
     table_in_format,
 )
@@ -150,7 +150,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
             options.get("batchColumn"),
             _choice_option(options, "compression", COMPRESSIONS, "snappy"),
         )
-        self._description = Description(
+        self._description = TableDescription(
             _choice_option(options, "lakeFormat", FORMATS, "parquet"), self._shape.by, self._shape.time_column
         )
         self._place = _record_column(options)

@@ -37,6 +37,8 @@ class LakeTableError(CommandFailed):
 
 
 class DataFile(NamedTuple):
+    """Parquet file of a table."""
+
     folder: str
     """The folder relative to the table: date=2026-11-15/hour=14, or empty."""
     name: str
@@ -49,6 +51,8 @@ class DataFile(NamedTuple):
 
 
 class OffsetSpan(NamedTuple):
+    """Offsets from `start` to `end`, which is exclusive."""
+
     start: int
     end: int
 
@@ -104,11 +108,15 @@ class RecordedQuery(NamedTuple):
 
 
 class CompactionResult(NamedTuple):
+    """Number of small files that a compaction merged, and of the files that replaced them."""
+
     files_before: int = 0
     files_after: int = 0
 
 
 class LakeTable(Protocol):
+    """Table of one format. The driver opens, commits and closes it."""
+
     def recorded_query(self, app: str) -> RecordedQuery: ...
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:

@@ -34,6 +34,8 @@ class PartitionBy(Enum):
 
 
 class PartitionedRows(NamedTuple):
+    """Rows of one day or hour, counted from 1970."""
+
     unit: int
     """The day or hour, counted from 1970."""
     rows: pa.RecordBatch

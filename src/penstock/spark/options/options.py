@@ -118,6 +118,8 @@ class TriggerLimits(NamedTuple):
 
 
 class ReadSettings(NamedTuple):
+    """Validated settings of a read, batch or stream."""
+
     access: ClusterAccess
     subscription: TopicSubscription
     start: ReadBound
@@ -137,6 +139,8 @@ class ReadSettings(NamedTuple):
 
 
 class WriteSettings(NamedTuple):
+    """Validated settings of a write, batch or stream."""
+
     access: ClusterAccess
     topic: str | None
     codec: Codec

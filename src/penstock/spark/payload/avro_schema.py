@@ -65,6 +65,8 @@ _UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
 
 
 class AvroSchema(NamedTuple):
+    """Columns of an Avro schema, and how decoded values become columns."""
+
     schema: StructType
     shape: StructShape
     decoding: Any

@@ -28,6 +28,8 @@ class InvalidAvroValue(ValueError):
 
 
 class AvroReader:
+    """Reader of Avro values."""
+
     errors: tuple[type[Exception], ...] = (
         EOFError,
         IndexError,

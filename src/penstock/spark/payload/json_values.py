@@ -71,6 +71,8 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
 class JsonReader:
+    """Reader of JSON values."""
+
     def __init__(self, file: SchemaFile) -> None:
         is_json = file.content.lstrip().startswith((b"{", b"["))
         self.schema = parse_json_schema(file) if is_json else parse_ddl(file)

@@ -73,6 +73,8 @@ _WRAPPERS: Final = frozenset(
 
 
 class MessageSchema(NamedTuple):
+    """Columns of a message, and how decoded messages become columns."""
+
     schema: StructType
     shape: StructShape
     message: Any

@@ -16,6 +16,8 @@ OPTION = "valueSchema"
 
 
 class SchemaFile(NamedTuple):
+    """Content of a schema, with the name that error messages use."""
+
     name: str
     """For messages: the path, or the option if the schema is given inline."""
     content: bytes
@@ -44,6 +46,8 @@ class SchemaFile(NamedTuple):
 
 
 class SchemaVersion(NamedTuple):
+    """Schema with its number in a schema registry."""
+
     number: int | None
     """The schema's number in a schema registry. None: any number."""
     file: SchemaFile

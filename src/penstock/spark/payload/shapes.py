@@ -36,6 +36,8 @@ class FieldShape(NamedTuple):
 
 
 class StructShape(NamedTuple):
+    """Shape of objects with named fields."""
+
     kind: pa.StructType
     parts: tuple[FieldShape, ...]
 

@@ -53,6 +53,8 @@ assert _FIELDS.itemsize == HEADER_BYTES
 
 
 class BatchTable(NamedTuple):
+    """One array for each header field that decoding needs, with one element for each batch."""
+
     position: IntArray
     end: IntArray
     base_offset: IntArray

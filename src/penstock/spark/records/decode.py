@@ -54,6 +54,8 @@ class ColumnSelection(NamedTuple):
 
 
 class DecodedRecords(NamedTuple):
+    """Records as columns. Columns that were not selected are None."""
+
     offsets: pa.Int64Array
     timestamps_ms: pa.Int64Array | None
     timestamp_types: pa.Int32Array | None

@@ -30,6 +30,8 @@ _BITS = 7
 
 
 class VarintRead(NamedTuple):
+    """Values of varints, and their ends."""
+
     values: IntArray
     after: IntArray
     """Where each varint ends."""

@@ -35,6 +35,8 @@ class DataLost(Exception):
 
 
 class DiscoveredTopics(NamedTuple):
+    """Partitions and topic ids that a subscription matches now."""
+
     partitions: frozenset[TopicPartition]
     ids: Mapping[str, TopicId]
     missing: tuple[str, ...]

@@ -48,6 +48,8 @@ class OffsetRange(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
+    """Ranges to read, and the losses that were noticed while planning."""
+
     ranges: list[OffsetRange]
     losses: list[str]
     """Sentences about records that can no longer be read."""

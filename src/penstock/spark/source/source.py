@@ -63,6 +63,8 @@ def requested_payload(options: Mapping[str, str]) -> ValueColumns | None:
 
 
 class BatchReader(DataSourceReader):
+    """Spark's reader of a batch query: plans on the driver, reads in tasks."""
+
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType) -> "BatchReader":
         return cls(batch_read_settings(options), TopicTable(schema, requested_payload(options)))

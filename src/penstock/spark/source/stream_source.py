@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark's reader of a streaming query: plans on the driver, reads in tasks."""
+
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType) -> "StreamReader":
         return cls(stream_read_settings(options), TopicTable(schema, requested_payload(options)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.spark.lake.description import DATA_FOLDER, Description, make_table, table_in_format
+from penstock.spark.lake.description import DATA_FOLDER, TableDescription, make_table, table_in_format
 from penstock.spark.lake.lake_table import LakeBatch, LakeTable
 from penstock.spark.lake.parquet_table import ParquetTable, staging_folder
 from penstock.spark.lake.task_files import FileLayout, TaskFiles
@@ -48,7 +48,7 @@ class TestTable:
     def __init__(self, folder: Path, form: str, by: PartitionBy = PartitionBy.DAY) -> None:
         self.folder = folder
         self.form = form
-        self.description = Description(form, by)
+        self.description = TableDescription(form, by)
         self.shape = FileLayout(by)
         make_table(folder, self.description)
 

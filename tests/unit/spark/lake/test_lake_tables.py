@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.spark.lake.description import FORMATS, Description, check_folder, make_table, open_table
+from penstock.spark.lake.description import FORMATS, TableDescription, check_folder, make_table, open_table
 from penstock.spark.lake.lake_table import LakeTableError, RecordedQuery
 from penstock.spark.lake.parquet_table import ParquetTable
 from penstock.spark.lake.time_partitioning import PartitionBy
@@ -184,7 +184,7 @@ def test_rows_with_times_beyond_every_calendar_are_kept(table: TestTable) -> Non
 
 
 def test_a_folder_that_is_not_this_table_is_refused(tmp_path: Path) -> None:
-    wanted = Description("parquet", PartitionBy.DAY)
+    wanted = TableDescription("parquet", PartitionBy.DAY)
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(LakeTableError, match="is a file: name a folder"):

@@ -29,7 +29,7 @@ from penstock.errors import CommandFailed
 from penstock.limits import DAY_MS
 from penstock.spark.lake.compaction import TARGET_BYTES
 from penstock.spark.lake.description import (
-    Description,
+    TableDescription,
     check_checkpoint,
     check_folder,
     make_table,
@@ -98,8 +98,8 @@ class ArchiveSettings(NamedTuple):
         return self.checkpoint or self.folder / METADATA_FOLDER / "checkpoints" / self.query_name
 
     @property
-    def description(self) -> Description:
-        return Description(self.format, self.partition_by)
+    def description(self) -> TableDescription:
+        return TableDescription(self.format, self.partition_by)
 
     @property
     def read_options(self) -> dict[str, str]:

@@ -77,6 +77,8 @@ def register(spark: "SparkSession") -> None:
 
 
 class RangeSource(DataSource):
+    """Spark source whose rows are offset ranges instead of records."""
+
     @classmethod
     def name(cls) -> str:
         return SOURCE
@@ -89,6 +91,8 @@ class RangeSource(DataSource):
 
 
 class RangeReader(StreamReader):
+    """Planner of the ranges, and the task's part: one row for each range."""
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task = self.started_task(partition)
         (topic, number), start, end, topic_id = task.offset_range
@@ -98,6 +102,8 @@ class RangeReader(StreamReader):
 
 
 class ArchiveSink(DataSource):
+    """Spark sink that reads the records of the ranges and writes them to the lake."""
+
     @classmethod
     def name(cls) -> str:
         return SINK
@@ -108,6 +114,8 @@ class ArchiveSink(DataSource):
 
 
 class ArchiveWriter(LakeWriter):
+    """Writer of one query: its tasks turn ranges into the records in them."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options, COLUMNS)
         self._settings = stream_read_settings(_read_options(options))

@@ -109,6 +109,8 @@ def group_by_id(rows: "DataFrame") -> "DataFrame":
 
 
 class ComparisonResult(NamedTuple):
+    """Number of ids that were compared, and the findings."""
+
     ids: int
     findings: list[Finding]
 

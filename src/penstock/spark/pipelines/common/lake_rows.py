@@ -32,6 +32,8 @@ FILE_URI: Final = "file://"
 
 
 class TableFiles(NamedTuple):
+    """Files that the table's log lists: those in the folder, and those that are missing."""
+
     present: tuple[str, ...]
     missing: tuple[str, ...]
 

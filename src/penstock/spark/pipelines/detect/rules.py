@@ -49,6 +49,8 @@ class RuleKind(Enum):
 
 
 class DetectRule(NamedTuple):
+    """One rule of the file."""
+
     name: str
     kind: RuleKind
     at_least: float
@@ -65,6 +67,8 @@ class DetectRule(NamedTuple):
 
 
 class StreamSpec(NamedTuple):
+    """Description of the topic that is read: its values, and the time of an event."""
+
     format: str | None = None
     """None: values stay bytes, and rules use keys and times of records."""
     schema: str | None = None
@@ -78,6 +82,8 @@ class StreamSpec(NamedTuple):
 
 
 class DetectRules(NamedTuple):
+    """All rules of a file, and the stream that they apply to."""
+
     stream: StreamSpec
     rules: tuple[DetectRule, ...]
 

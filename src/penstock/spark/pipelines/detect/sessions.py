@@ -16,6 +16,8 @@ POSITIONS_MAX: Final = 100
 
 
 class EventSession(NamedTuple):
+    """Session of one key, which may still grow."""
+
     start_ms: int
     end_ms: int
     """Time of the session's last event."""

@@ -32,12 +32,16 @@ DATABASE_ERRORS: Final = (psycopg.Error, sqlite3.Error)
 
 
 class TableColumn(NamedTuple):
+    """Column of a table, with its type in Spark's DDL."""
+
     name: str
     type: str
     """Type in Spark's DDL."""
 
 
 class ValueRange(NamedTuple):
+    """Range of values of the column that a table is read by."""
+
     after: str | None
     until: str
 
@@ -50,6 +54,8 @@ class NewestRows(NamedTuple):
 
 
 class Database(Protocol):
+    """Database that tables are read from."""
+
     def fields(self, table: str) -> list[TableColumn]: ...
 
     def is_unique(self, table: str, column: str) -> bool:
@@ -85,8 +91,8 @@ def connect(url: str) -> Database:
     """Open a database by its address; raise CommandFailed if that fails."""
     try:
         if url.startswith(SQLITE):
-            return Sqlite(url.removeprefix(SQLITE))
-        return Postgres(url)
+            return SqliteDatabase(url.removeprefix(SQLITE))
+        return PostgresDatabase(url)
     except DATABASE_ERRORS as problem:
         raise CommandFailed(
             f"cannot open the database {without_password(url)}: {_first_line(problem)}"
@@ -154,7 +160,9 @@ _PREPARED: Final = """
 """
 
 
-class Postgres:
+class PostgresDatabase:
+    """Tables of a PostgreSQL database."""
+
     def __init__(self, url: str) -> None:
         self._connection = connect_postgres(url, autocommit=True)
         # Values are exchanged as text, so the zone of the session must be fixed.
@@ -302,7 +310,9 @@ _NUMBERS_REUSED: Final = (
 )
 
 
-class Sqlite:
+class SqliteDatabase:
+    """Tables of a SQLite file."""
+
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CONNECT_S)
         self._connection.execute("select 1 from sqlite_master limit 1")  # fails if the file is no database

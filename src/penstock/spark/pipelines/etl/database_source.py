@@ -58,6 +58,8 @@ class ValueRangePartition(InputPartition):
 
 
 class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stream reader of one table: plans on the driver, reads in tasks."""
+
     def __init__(
         self, options: Mapping[str, str], schema: StructType, settle_s_max: float = SETTLE_S_MAX
     ) -> None:

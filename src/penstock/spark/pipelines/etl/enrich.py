@@ -21,7 +21,7 @@ from penstock.spark.pipelines.etl.address import without_password
 from penstock.spark.pipelines.etl.database import connect
 from penstock.spark.pipelines.etl.database_source import to_record_batch
 from penstock.spark.pipelines.etl.rows import dead_letter_column, parse_columns, to_json
-from penstock.spark.pipelines.etl.spec import DELETED, EnrichSpec, ReferenceSpec, Spec
+from penstock.spark.pipelines.etl.spec import DELETED, EnrichSpec, EtlSpec, ReferenceSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,7 +33,7 @@ _FOUND = "_found"
 class ReferenceTable:
     """Rows of the reference, read at most `refresh_s` ago, which rows of the stream are joined with."""
 
-    def __init__(self, spark: "SparkSession", spec: Spec) -> None:
+    def __init__(self, spark: "SparkSession", spec: EtlSpec) -> None:
         assert spec.enrich is not None, "the stage is there"
         self._spark = spark
         self._spec = spec

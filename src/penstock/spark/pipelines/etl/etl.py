@@ -29,11 +29,11 @@ from penstock.spark.pipelines.etl.database import DATABASE_ERRORS, NewestRows
 from penstock.spark.pipelines.etl.extract import check_source, held_back, source_notes
 from penstock.spark.pipelines.etl.load import check_target
 from penstock.spark.pipelines.etl.spec import (
+    EtlSpec,
     FromDatabase,
     FromFiles,
     FromTopic,
     PythonFunction,
-    Spec,
     ToTopic,
     endpoint_text,
 )
@@ -111,7 +111,7 @@ def check(settings: EtlSettings) -> None:
         bind_checkpoint(settings.checkpoint(stage), spec.checkpoint_identity(stage), ids[stage])
 
 
-def _make_topics(client: ClusterClient, spec: Spec) -> None:
+def _make_topics(client: ClusterClient, spec: EtlSpec) -> None:
     if isinstance(spec.extract, FromTopic):
         fetch_partitions(client, [spec.extract.topic])
     ours = [*spec.topics.values(), *([spec.load.topic] if isinstance(spec.load, ToTopic) else [])]

@@ -18,7 +18,7 @@ from penstock.spark.pipelines.etl.database import NewestRows, connect
 from penstock.spark.pipelines.etl.database_source import IncrementalTable
 from penstock.spark.pipelines.etl.extract_topic import topic_rows, topic_schema
 from penstock.spark.pipelines.etl.rows import CORRUPT, add_corrupt_column, dead_letter_column, parse_columns
-from penstock.spark.pipelines.etl.spec import FromDatabase, FromFiles, FromTopic, Spec
+from penstock.spark.pipelines.etl.spec import EtlSpec, FromDatabase, FromFiles, FromTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ _FILE_OPTIONS: Final = {
 }
 
 
-def check_source(spec: Spec) -> None:
+def check_source(spec: EtlSpec) -> None:
     """Run the checks that need no Spark; create the folder of files if it does not exist."""
     match spec.extract:
         case FromFiles(path):
@@ -50,7 +50,7 @@ def check_source(spec: Spec) -> None:
             pass  # the topic is checked with the cluster's metadata (etl.py)
 
 
-def source_schema(spec: Spec) -> "StructType":
+def source_schema(spec: EtlSpec) -> "StructType":
     """Return the columns of rows, without the dead letter."""
     match spec.extract:
         case FromFiles(_, _, schema):
@@ -100,7 +100,7 @@ def declared_table(source: FromDatabase) -> IncrementalTable:
 
 
 def extract_stream(
-    spark: "SparkSession", spec: Spec, reading: Mapping[str, str], rows_per_batch: int
+    spark: "SparkSession", spec: EtlSpec, reading: Mapping[str, str], rows_per_batch: int
 ) -> "DataFrame":
     """Open the source's stream; `reading` holds the options for reading a topic."""
     match spec.extract:

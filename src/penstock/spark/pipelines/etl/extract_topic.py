@@ -21,7 +21,7 @@ from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.payload.payload import Payload
 from penstock.spark.pipelines.common.headers import source_headers
 from penstock.spark.pipelines.etl.rows import dead_letter_column
-from penstock.spark.pipelines.etl.spec import DELETED, FromTopic, Spec
+from penstock.spark.pipelines.etl.spec import DELETED, EtlSpec, FromTopic
 from penstock.spark.topic_table import full_schema
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _payload_schema(source: FromTopic, dead_topic: str) -> "StructType":
     return StructType(payload.fields())
 
 
-def topic_schema(source: FromTopic, spec: Spec) -> "StructType":
+def topic_schema(source: FromTopic, spec: EtlSpec) -> "StructType":
     """Return the columns of rows: those of values, then the record columns that the spec requests."""
     from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
@@ -75,7 +75,7 @@ def topic_schema(source: FromTopic, spec: Spec) -> "StructType":
 
 
 def topic_rows(
-    spark: "SparkSession", source: FromTopic, spec: Spec, reading: Mapping[str, str]
+    spark: "SparkSession", source: FromTopic, spec: EtlSpec, reading: Mapping[str, str]
 ) -> "DataFrame":
     """Return the stream with the columns of `topic_schema`, and `deadLetter`."""
     from pyspark.sql import functions as f

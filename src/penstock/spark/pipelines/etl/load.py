@@ -12,25 +12,25 @@ from pyspark.sql.types import BinaryType, StructType
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake import lake_sink
-from penstock.spark.lake.description import Description, make_table, open_table
+from penstock.spark.lake.description import TableDescription, make_table, open_table
 from penstock.spark.lake.task_files import OFFSET_COLUMNS
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.checkpoint import is_new
 from penstock.spark.pipelines.etl import postgres, postgres_sink
 from penstock.spark.pipelines.etl.postgres import PostgresTarget
 from penstock.spark.pipelines.etl.rows import dead_letter_column, to_json, write_and_drop_dead_letters
-from penstock.spark.pipelines.etl.spec import DELETED, Spec, ToLake, ToPostgres
+from penstock.spark.pipelines.etl.spec import DELETED, EtlSpec, ToLake, ToPostgres
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-def check_target(spec: Spec, checkpoint: Path) -> None:
+def check_target(spec: EtlSpec, checkpoint: Path) -> None:
     """Run the checks that need no Spark, and create a new lake table."""
     match spec.load:
         case ToLake(form, folder, by, time_column):
-            make_table(folder, Description(form, by, time_column))
+            make_table(folder, TableDescription(form, by, time_column))
             with open_table(folder) as table:
                 # A new checkpoint reads the stage topic from its start, so all rows would come twice.
                 if table.files() and is_new(checkpoint):
@@ -66,7 +66,7 @@ def lake_writer(
 
 
 def postgres_writer(
-    rows: "DataFrame", schema: "StructType", spec: Spec, access: Mapping[str, str]
+    rows: "DataFrame", schema: "StructType", spec: EtlSpec, access: Mapping[str, str]
 ) -> "DataStreamWriter":
     from pyspark.sql import functions as f
 
@@ -104,7 +104,7 @@ def postgres_writer(
     )
 
 
-def _without_null_keys(rows: "DataFrame", target: PostgresTarget, spec: Spec) -> "DataFrame":
+def _without_null_keys(rows: "DataFrame", target: PostgresTarget, spec: EtlSpec) -> "DataFrame":
     """Make rows with a null in the key dead letters: the target identifies rows by their keys."""
     from pyspark.sql import functions as f
 

@@ -90,6 +90,8 @@ class StagedAttempt(NamedTuple):
 
 
 class QueryBatch(NamedTuple):
+    """Number of a micro-batch of one query."""
+
     query: str
     batch: int
 

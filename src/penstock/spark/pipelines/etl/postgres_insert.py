@@ -96,12 +96,16 @@ class PostgresTarget(NamedTuple):
 
 
 class StagedRow(NamedTuple):
+    """Row of the staging table, with the position of its record in the topic."""
+
     partition: int
     offset: int
     row: str
 
 
 class RejectedRow(NamedTuple):
+    """Row that PostgreSQL rejected."""
+
     row: StagedRow
     reason: str
 

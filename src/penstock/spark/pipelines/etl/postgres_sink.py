@@ -62,6 +62,8 @@ class StagedRowsMessage(WriterCommitMessage):
 
 
 class PostgresWriter(DataSourceStreamArrowWriter):
+    """Writer of one query: tasks copy rows to the staging table, the driver commits."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         _, table, columns, key, *others = json.loads(options["target"])
         self._target = PostgresTarget(options["url"], table, tuple(columns), tuple(key), *others)

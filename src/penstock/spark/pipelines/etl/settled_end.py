@@ -30,6 +30,8 @@ class OpenTransactions(NamedTuple):
 
 
 class ObservedEnd(NamedTuple):
+    """End of a table, as one query saw it."""
+
     end: str | None
     """Largest value, or the value below it if the largest is held back. None for an empty table."""
     running: OpenTransactions

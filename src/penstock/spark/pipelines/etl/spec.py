@@ -57,7 +57,7 @@ class FromTopic(NamedTuple):
 ExtractSpec = FromFiles | FromDatabase | FromTopic
 
 
-class Sql(NamedTuple):
+class SqlQuery(NamedTuple):
     text: str
 
 
@@ -68,7 +68,7 @@ class PythonFunction(NamedTuple):
     function: str
 
 
-TransformSpec = Sql | PythonFunction
+TransformSpec = SqlQuery | PythonFunction
 
 
 class ReferenceSpec(NamedTuple):
@@ -83,6 +83,8 @@ class ReferenceSpec(NamedTuple):
 
 
 class EnrichSpec(NamedTuple):
+    """Settings of the stage `enrich`."""
+
     reference: ReferenceSpec
     on: tuple[str, ...]
     missing: str
@@ -119,7 +121,9 @@ class ToTopic(NamedTuple):
 LoadSpec = ToLake | ToPostgres | ToTopic
 
 
-class Spec(NamedTuple):
+class EtlSpec(NamedTuple):
+    """Everything that a spec file defines."""
+
     file: Path
     name: str
     key: tuple[str, ...]

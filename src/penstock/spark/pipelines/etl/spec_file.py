@@ -30,6 +30,7 @@ from penstock.spark.pipelines.etl.address import (
 from penstock.spark.pipelines.etl.rows import parse_columns
 from penstock.spark.pipelines.etl.spec import (
     EnrichSpec,
+    EtlSpec,
     ExtractSpec,
     FromDatabase,
     FromFiles,
@@ -37,8 +38,7 @@ from penstock.spark.pipelines.etl.spec import (
     LoadSpec,
     PythonFunction,
     ReferenceSpec,
-    Spec,
-    Sql,
+    SqlQuery,
     ToLake,
     ToPostgres,
     ToTopic,
@@ -211,7 +211,7 @@ def _near(name: Any, names: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def read_spec(file: Path, checkpoint: Path | None = None) -> Spec:
+def read_spec(file: Path, checkpoint: Path | None = None) -> EtlSpec:
     """Read and parse the file; raises InvalidSpec, or CommandFailed if the file cannot be read."""
     file = file.absolute()
     try:
@@ -228,7 +228,7 @@ def read_spec(file: Path, checkpoint: Path | None = None) -> Spec:
     return _spec(Section(file, text, "", values), checkpoint)
 
 
-def _spec(whole: Section, checkpoint: Path | None) -> Spec:
+def _spec(whole: Section, checkpoint: Path | None) -> EtlSpec:
     name = whole.text("name", '"orders"')
     if _NAME.fullmatch(name) is None:
         raise whole.error_at(
@@ -254,7 +254,7 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
     if isinstance(extract, FromTopic):
         extract = _with_tombstones(whole, extract, load, key)
     _check_topics(whole, [*topics.values(), dead_letters], extract, load)
-    return Spec(
+    return EtlSpec(
         file=whole.file,
         name=name,
         key=key,
@@ -407,7 +407,7 @@ def _transform(section: Section) -> TransformSpec:
         )
     section.check_no_unknown_keys()
     if sql is not None:
-        return Sql(sql)
+        return SqlQuery(sql)
     assert python is not None, "it is one of the two"
     module, colon, function = python.rpartition(":")
     if not colon or not module or not function.isidentifier():

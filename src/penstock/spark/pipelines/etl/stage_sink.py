@@ -78,6 +78,8 @@ class StageSink(DataSource):
 
 
 class StageWriter(DataSourceArrowWriter):
+    """Writer of one micro-batch to a stage's topic."""
+
     def __init__(
         self, options: Mapping[str, str], schema: StructType, bytes_at_once: int = BYTES_AT_ONCE
     ) -> None:

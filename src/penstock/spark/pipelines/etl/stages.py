@@ -14,7 +14,7 @@ from penstock.spark.pipelines.etl.enrich import ReferenceTable
 from penstock.spark.pipelines.etl.extract import extract_stream, source_schema
 from penstock.spark.pipelines.etl.load import lake_writer, postgres_writer
 from penstock.spark.pipelines.etl.rows import parse_rows, write_and_drop_dead_letters
-from penstock.spark.pipelines.etl.spec import DELETED, Spec, ToLake, ToPostgres, ToTopic
+from penstock.spark.pipelines.etl.spec import DELETED, EtlSpec, ToLake, ToPostgres, ToTopic
 from penstock.spark.pipelines.etl.stage_sink import DeadLetterTarget
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.spark.pipelines.etl.transform import ERROR_COLUMN, apply_transform, with_errors_as_dead_letters
@@ -29,7 +29,7 @@ POOL: Final = "spark.scheduler.pool"
 
 
 class EtlSettings(NamedTuple):
-    spec: Spec
+    spec: EtlSpec
     access: Mapping[str, str]
     """Connection options for the brokers, as `format("penstock")` accepts them."""
     stages: tuple[str, ...]
@@ -77,7 +77,7 @@ def start(spark: "SparkSession", settings: EtlSettings, stage: str) -> "Streamin
         spark.sparkContext.setLocalProperty(POOL, None)  # type: ignore[arg-type]
 
 
-def _check_key(spark: "SparkSession", spec: Spec) -> None:
+def _check_key(spark: "SparkSession", spec: EtlSpec) -> None:
     """Check that each stage can send all versions of a row to one partition."""
     for stage in spec.stages[1:] if spec.key_in_every_stage else ():
         known = input_schema(spark, spec, stage).fieldNames()
@@ -90,7 +90,7 @@ def _check_key(spark: "SparkSession", spec: Spec) -> None:
             )
 
 
-def _check_deletes(spark: "SparkSession", spec: Spec) -> None:
+def _check_deletes(spark: "SparkSession", spec: EtlSpec) -> None:
     for stage in spec.stages[1:] if spec.deletes else ():
         if DELETED not in input_schema(spark, spec, stage).fieldNames():
             raise CommandFailed(
@@ -154,7 +154,7 @@ def _records(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataF
     return spark.readStream.format("penstock").options(**settings.reading).option("subscribe", topic).load()
 
 
-def input_schema(spark: "SparkSession", spec: Spec, stage: str) -> "StructType":
+def input_schema(spark: "SparkSession", spec: EtlSpec, stage: str) -> "StructType":
     """Return the columns of the stage's input rows."""
     rows = spark.createDataFrame([], source_schema(spec))
     before = spec.stages[: spec.stages.index(stage)]
@@ -165,7 +165,7 @@ def input_schema(spark: "SparkSession", spec: Spec, stage: str) -> "StructType":
     return _check_names_unique(rows.schema, spec)
 
 
-def _check_names_unique(schema: "StructType", spec: Spec) -> "StructType":
+def _check_names_unique(schema: "StructType", spec: EtlSpec) -> "StructType":
     if twice := {name for name in schema.fieldNames() if schema.fieldNames().count(name) > 1}:
         raise CommandFailed(f"{spec.file}: two columns are named {twice.pop()}: rename one in [transform]")
     return schema

@@ -40,6 +40,8 @@ SUFFIX: Final = b"#"
 
 
 class Advice(NamedTuple):
+    """One piece of advice, with its reason."""
+
     about: str
     advice: str
     because: str

@@ -51,6 +51,8 @@ class FileOffsets(NamedTuple):
 
 
 class ReplaySlice(NamedTuple):
+    """Offsets that are sent in one step, and the files that hold them."""
+
     spans: dict[TopicPartition, OffsetSpan]
     files: tuple[str, ...]
 

@@ -8,12 +8,12 @@ import pytest
 from penstock.errors import CommandFailed
 from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.pipelines.etl.spec import (
+    EtlSpec,
     FromDatabase,
     FromFiles,
     FromTopic,
     PythonFunction,
-    Spec,
-    Sql,
+    SqlQuery,
     ToLake,
     ToPostgres,
     ToTopic,
@@ -48,7 +48,7 @@ topic = "clean"
 """
 
 
-def spec_of(folder: Path, text: str) -> Spec:
+def spec_of(folder: Path, text: str) -> EtlSpec:
     file = folder / "etl.toml"
     file.write_text(text)
     return read_spec(file)
@@ -64,7 +64,7 @@ def test_a_small_file_says_all_that_is_needed(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, FILES + SQL + TO_TOPIC)
     assert spec.stages == ("extract", "transform", "load")
     assert spec.extract == FromFiles(str(tmp_path / "incoming"), "csv", "id bigint, name string", {}, 100)
-    assert spec.transform == Sql("select * from rows")
+    assert spec.transform == SqlQuery("select * from rows")
     assert spec.load == ToTopic("clean")
     assert spec.topics == {"extract": "shop.extract", "transform": "shop.transform"}
     assert (spec.input_topic("extract"), spec.input_topic("load")) == (None, "shop.transform")
@@ -277,7 +277,7 @@ schema = "id bigint, name string"
 """
 
 
-def tombstones_of(spec: Spec) -> str:
+def tombstones_of(spec: EtlSpec) -> str:
     assert isinstance(spec.extract, FromTopic)
     return spec.extract.tombstones
 

@@ -39,6 +39,8 @@ Parsed = TypeVar("Parsed")
 
 
 class TableCommit(NamedTuple):
+    """One entry of the commit log."""
+
     kind: str
     """append or compact"""
     at_ms: int
@@ -79,7 +81,9 @@ def apply_commits(state: TableState, entries: Iterable[TableCommit]) -> TableSta
     return TableState(number, files, apps, ends, schema)
 
 
-class Manifest:
+class CommitLog:
+    """Commit log of one table."""
+
     def __init__(
         self, table: Path, *, keep_ms: int = MINUTE_MS, snapshot_every: int = SNAPSHOT_EVERY
     ) -> None:
