@@ -1,4 +1,4 @@
-"""Writes: rows become records, at least once.
+"""Writes of rows as records of topics, at least once.
 
 The columns are those of Spark's own Kafka sink: value, and optionally key, headers, topic and partition. A
 row goes to the partition in its column, else to the one that Kafka's clients choose for its key, so that a
@@ -317,7 +317,7 @@ def _partitions(topic: str, rows: _RecordColumns, count: int, next_partition: in
 
 
 def _groups(numbers: NDArray[np.int32]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Each number with the rows that have it, in their order."""
+    """Return each number with the rows that have it, in their order."""
     order = np.argsort(numbers, kind="stable")
     found, starts = np.unique(numbers[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)

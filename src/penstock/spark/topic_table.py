@@ -59,7 +59,7 @@ def full_schema(*, include_headers: bool, include_beyond: bool = False) -> Struc
 
 
 class ValueColumns(Protocol):
-    """Values that become columns: payload.Payload."""
+    """Parser of record values into columns, which `payload.Payload` implements."""
 
     def fields(self) -> list[StructField]: ...
 

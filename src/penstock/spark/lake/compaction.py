@@ -49,7 +49,7 @@ def _groups(files: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]
 
 
 class CompactionTarget(NamedTuple):
-    """Where a merged file is written."""
+    """Folder, schema and compression of a merged file."""
 
     place: Path
     """The folder in which the file is created."""

@@ -203,7 +203,7 @@ def _compacted_names(entry: Path) -> list[str]:
 
 
 def _read_recorded_query(table: DeltaTable, app: str) -> RecordedQuery:
-    """What the table records about the query.
+    """Read what the table records about the query.
 
     Only the batch number is essential; row and byte counts come from the table's history, for as long as
     Delta keeps it.

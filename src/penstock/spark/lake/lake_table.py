@@ -89,7 +89,7 @@ class LakeBatch(NamedTuple):
 
 
 class RecordedQuery(NamedTuple):
-    """What a table records about a query that writes to it."""
+    """Facts that a table records about a query that writes to it."""
 
     version: int = NOTHING_RECORDED
     rows: int = 0

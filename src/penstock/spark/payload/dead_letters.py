@@ -1,4 +1,4 @@
-"""Bad rows on their way to a dead-letter topic.
+"""Dead letters: bad rows as records of a dead-letter topic.
 
 Reading has no side effects: Spark may read repeatedly, for every action on a DataFrame, for speculative
 tasks, for batches after a crash. So the source writes nothing. It adds a column `deadLetter` to each bad

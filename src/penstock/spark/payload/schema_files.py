@@ -1,4 +1,4 @@
-"""The schema in the option valueSchema: a file, or the schema itself.
+"""Schema that the option valueSchema names: a file, or the schema itself.
 
 A file is read once, on the driver, and tasks get its content. So executors need no copy, and a changed file
 takes effect when a query is started again.

@@ -1,4 +1,4 @@
-"""The options about values, parsed and validated.
+"""Options that define how record values become columns, parsed and validated.
 
     valueFormat      raw (the default), json, avro, avro-confluent, protobuf
     valueSchema      a file, or the schema itself

@@ -122,7 +122,7 @@ def _parts(part: FieldShape, values: Values) -> Iterable[Any]:
 
 
 def _list_offsets(values: Values) -> pa.Array:
-    """Where each list begins in the concatenated lists. Null for a list that is None."""
+    """Position at which each list begins in the concatenated lists. Null for a list that is None."""
     borders: list[int | None] = []
     position = 0
     for value in values:

@@ -52,7 +52,7 @@ def _extract_equal_strings(buffer: pa.Buffer, starts: IntArray, length: int) -> 
 
 
 def overlapping_elements(raw: ByteArray, size: int) -> NDArray[np.void]:
-    """At every position the bytes that begin there, as one element.
+    """Array whose element at every position is the `size` bytes that begin there.
 
     Indexing this copies the bytes at full speed.
     """

@@ -46,7 +46,7 @@ would be a million records.
 
 
 class LaneSizes(NamedTuple):
-    """When lanes are worth their cost, and how long they are."""
+    """Number and length of lanes that are worth their cost."""
 
     lanes_min: int = 16
     """Fewer lanes are followed one by one: a numpy step costs about as much as ten of Python."""
@@ -257,8 +257,7 @@ def _guessed_starts(payloads: Payloads, lanes: LaneSizes) -> IntArray:
 
 
 def _first_records(raw: ByteArray, targets: IntArray, limits: IntArray, window: int) -> IntArray:
-    """Shortly behind each target, and before its limit, the position of the third of three records in a
-    row.
+    """Position of the third of three records in a row, shortly behind each target and before its limit.
 
     The first is not used: bytes that happen to look like a record often lead to a real one, and from there
     on the chain is real too.

@@ -1,4 +1,4 @@
-"""Zigzag varints, many at once.
+"""Reading and writing of zigzag varints, many at once.
 
 Records are framed by varints: a million records have seven million of them. Nearly all have one or two
 bytes; those are looked up in tables. The few longer ones are read exactly, byte by byte, but still all
@@ -121,7 +121,7 @@ def varint_sizes(values: IntArray) -> NDArray[np.int64]:
 
 
 def varint_columns(values: IntArray) -> tuple[ByteArray, BoolArray]:
-    """Each varint as a row of bytes, as wide as the longest needs, and a mask of the used bytes."""
+    """Return each varint as a row of bytes, as wide as the longest needs, and a mask of the used bytes."""
     sizes = varint_sizes(values)
     width = int(sizes.max(initial=1))
     raw = _encode_zigzag(values)

@@ -234,7 +234,7 @@ def available(
 def limit_offsets(
     start: PartitionOffsets, latest: PartitionOffsets, waiting: Mapping[TopicPartition, int], most: int
 ) -> dict[TopicPartition, int]:
-    """Up to `most` offsets beyond `start`, divided in proportion to what is available.
+    """The end of a batch: up to `most` offsets beyond `start`, divided in proportion to what is available.
 
     No partition is left out for ever.
     """

@@ -113,7 +113,7 @@ class Planner:
             self._target = fetch_latest(client, self._topics_snapshot(client).present, self._settings)
 
     def next_end(self, start: StreamPosition, *, takes_all: bool) -> StreamPosition:
-        """Where the next batch ends. `start` itself if there shall be no batch yet."""
+        """The end of the next batch. `start` itself if there shall be no batch yet."""
         self._topics.track({partition.topic for partition in start.offsets}, start.ids)
         with self._borrow() as client:
             snapshot, ends = self._ends(client, start)
@@ -223,7 +223,7 @@ class Planner:
     def _without_open_transactions(
         self, client: ClusterClient, back: PartitionOffsets, ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """`back` without partitions that end at an open transaction: none of their records is lost.
+        """The partitions in `back` that do not end at an open transaction. No record of the others is lost.
 
         Their last stable offset lies below a position that was reached with another isolation level. They
         keep their position.

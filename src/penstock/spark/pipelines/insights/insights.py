@@ -62,7 +62,7 @@ class InsightsSettings(NamedTuple):
 
 
 class InsightsPlan(NamedTuple):
-    """What the cluster reports before Spark starts."""
+    """Facts that brokers report before Spark starts."""
 
     ranges: PartitionSpans
     batches: BatchSample

@@ -393,7 +393,10 @@ def _filter(rows: "DataFrame", where: str) -> "DataFrame":
 
 
 def _uses_current_time(rows: "DataFrame") -> bool:
-    """Detect it in Spark's analyzed plan, which covers every such function at any place in the condition."""
+    """Whether the condition uses the current time.
+
+    Spark's analyzed plan covers every such function, at any place in the condition.
+    """
     spark: Any = rows.sparkSession
     current = spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     plan: Any = rows
