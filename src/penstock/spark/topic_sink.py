@@ -86,7 +86,9 @@ class BatchWriter(DataSourceArrowWriter):
     """Spark's writer of a batch query."""
 
     @classmethod
-    def of(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "BatchWriter":
+    def from_options(
+        cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool
+    ) -> "BatchWriter":
         if overwrite:
             raise ConfigError("a topic cannot be overwritten; write with mode append")
         return cls(write_settings(options), schema)
@@ -109,7 +111,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Spark's writer of a streaming query."""
 
     @classmethod
-    def of(cls, options: Mapping[str, str], schema: StructType) -> "StreamWriter":
+    def from_options(cls, options: Mapping[str, str], schema: StructType) -> "StreamWriter":
         return cls(write_settings(options), schema)
 
     def __init__(self, settings: WriteSettings, schema: StructType) -> None:

@@ -66,7 +66,7 @@ class BatchReader(DataSourceReader):
     """Spark's reader of a batch query: plans on the driver, reads in tasks."""
 
     @classmethod
-    def of(cls, options: Mapping[str, str], schema: StructType) -> "BatchReader":
+    def from_options(cls, options: Mapping[str, str], schema: StructType) -> "BatchReader":
         return cls(batch_read_settings(options), TopicTable(schema, requested_payload(options)))
 
     def __init__(self, settings: ReadSettings, table: TopicTable) -> None:

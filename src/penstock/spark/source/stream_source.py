@@ -39,7 +39,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark's reader of a streaming query: plans on the driver, reads in tasks."""
 
     @classmethod
-    def of(cls, options: Mapping[str, str], schema: StructType) -> "StreamReader":
+    def from_options(cls, options: Mapping[str, str], schema: StructType) -> "StreamReader":
         return cls(stream_read_settings(options), TopicTable(schema, requested_payload(options)))
 
     def __init__(self, settings: ReadSettings, table: TopicTable) -> None:

@@ -253,7 +253,7 @@ class _ReplayRun:
                 self._save_state(self.state.finished())
                 return
             elapsed = time.monotonic() - began
-            self._pause(throttle.sent(offsets=sent.offsets, rows=sent.rows, elapsed_s=elapsed))
+            self._pause(throttle.after_slice(offsets=sent.offsets, rows=sent.rows, elapsed_s=elapsed))
 
     def _send_next(self, offsets_max: int) -> "_Sent | None":
         began = time.monotonic()
