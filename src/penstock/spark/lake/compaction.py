@@ -1,6 +1,6 @@
 """Merging of a lake table's small files into large ones: the choice of files (pure), and the merge itself.
 
-Table formats call this compaction. It has nothing to do with Kafka's log compaction: all rows stay.
+Table formats call this compaction. It is not Kafka's log compaction: all rows stay.
 
 Rule 1: Only files of one folder are merged, in their order, so that the offsets of a partition keep rising
         within a file.

@@ -91,7 +91,7 @@ class RangeSource(DataSource):
 
 
 class RangeReader(StreamReader):
-    """Planner of the ranges, and the task's part: one row for each range."""
+    """Spark's reader of a streaming query whose tasks return one row each: the range to read."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task = self.started_task(partition)

@@ -25,7 +25,7 @@ LAYOUT: Final = 2
 
 
 class Bound(NamedTuple):
-    """One end of a replay's range; without values, unbounded."""
+    """Start or end of a range of offsets or times; without values, unbounded."""
 
     text: str = ""
     """Text as the user gave it."""
