@@ -124,7 +124,7 @@ def uninterrupted_session(
 ) -> Iterator[tuple[Any, Any, Any]]:
     """Start Spark for a run without partial results; yields what `session` yields.
 
-    A stop counts as an interruption. `missing` names what there is not after it, such as `no report`.
+    A stop counts as an interruption. `missing` says what the run did not produce then, such as `no report`.
     """
     from penstock.cli.output import note
     from penstock.spark.pipelines.common.query_run import SparkEnded
@@ -146,6 +146,7 @@ def uninterrupted_session(
 
 
 def kafka_options(broker: "BrokerConnector") -> dict[str, str]:
+    """Connection options of `format("penstock")` for the brokers that the command line names."""
     options = {
         "kafka.bootstrap.servers": ",".join(map(str, broker.addresses)),
         "kafka.client.id": "penstock-pipeline",
@@ -160,7 +161,8 @@ def kafka_options(broker: "BrokerConnector") -> dict[str, str]:
 
 
 @contextmanager
-def spark_is_installed() -> Iterator[None]:
+def reporting_missing_spark() -> Iterator[None]:
+    """Report a missing package of Spark with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as problem:

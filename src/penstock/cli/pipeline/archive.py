@@ -22,8 +22,8 @@ from penstock.cli.pipeline.app import (
     kafka_options,
     pipeline_app,
     print_report,
+    reporting_missing_spark,
     session,
-    spark_is_installed,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def archive(
     as_json: JsonOption = False,
 ) -> None:
     spark_settings = parse_settings(settings or [], "--set")
-    with spark_is_installed():
+    with reporting_missing_spark():
         from penstock.spark.lake.time_partitioning import PartitionBy
         from penstock.spark.pipelines.archive.archive import ArchiveSettings, check, run_archive
     wanted = ArchiveSettings(

@@ -20,7 +20,7 @@ from penstock.cli.pipeline.app import (
     kafka_options,
     pipeline_app,
     print_report,
-    spark_is_installed,
+    reporting_missing_spark,
     uninterrupted_session,
 )
 
@@ -97,7 +97,7 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     spark_settings = parse_settings(settings or [], "--set")
-    with spark_is_installed():
+    with reporting_missing_spark():
         from penstock.spark.pipelines.audit.audit import AuditSettings, check, run_audit
         from penstock.spark.pipelines.audit.ids import parse_ids
     wanted = AuditSettings(

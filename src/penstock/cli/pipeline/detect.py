@@ -17,8 +17,8 @@ from penstock.cli.pipeline.app import (
     kafka_options,
     pipeline_app,
     print_report,
+    reporting_missing_spark,
     session,
-    spark_is_installed,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def detect(
     as_json: JsonOption = False,
 ) -> None:
     spark_settings = parse_settings(settings or [], "--set")
-    with spark_is_installed():
+    with reporting_missing_spark():
         from penstock.spark.pipelines.detect.detect import DetectSettings, check, run_detect
         from penstock.spark.pipelines.detect.rules import read_rules
     wanted = DetectSettings(

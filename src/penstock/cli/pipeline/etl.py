@@ -17,8 +17,8 @@ from penstock.cli.pipeline.app import (
     kafka_options,
     pipeline_app,
     print_report,
+    reporting_missing_spark,
     session,
-    spark_is_installed,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def etl(
     as_json: JsonOption = False,
 ) -> None:
     spark_settings = {**FAIR, **parse_settings(settings or [], "--set")}
-    with spark_is_installed():
+    with reporting_missing_spark():
         from penstock.spark.pipelines.etl.etl import check, run_etl
         from penstock.spark.pipelines.etl.spec_file import read_spec
         from penstock.spark.pipelines.etl.stages import EtlSettings

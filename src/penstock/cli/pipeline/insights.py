@@ -17,7 +17,7 @@ from penstock.cli.pipeline.app import (
     kafka_options,
     pipeline_app,
     print_report,
-    spark_is_installed,
+    reporting_missing_spark,
     uninterrupted_session,
 )
 
@@ -72,7 +72,7 @@ def insights(
     from penstock.cli.pipeline.replay import parse_bound
 
     spark_settings = parse_settings(settings or [], "--set")
-    with spark_is_installed():
+    with reporting_missing_spark():
         from penstock.spark.pipelines.insights.insights import (
             InsightsSettings,
             check,

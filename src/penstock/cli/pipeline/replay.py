@@ -18,8 +18,8 @@ from penstock.cli.pipeline.app import (
     kafka_options,
     pipeline_app,
     print_report,
+    reporting_missing_spark,
     session,
-    spark_is_installed,
 )
 from penstock.errors import ConfigError
 
@@ -89,7 +89,7 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     spark_settings = parse_settings(settings or [], "--set")
-    with spark_is_installed():
+    with reporting_missing_spark():
         from penstock.spark.pipelines.common.spark_action import RunInterrupted
         from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run, run_replay
     wanted = ReplaySettings(
