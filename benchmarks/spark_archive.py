@@ -9,8 +9,8 @@ from itertools import count
 
 from benchmarks.figures import Figure
 from benchmarks.spark_setting import SparkBenchmark, in_turn, seconds, share, speed
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.pipelines.archive.archive import ArchiveSettings, archive
+from penstock.spark.lake.time_partitioning import PartitionBy
+from penstock.spark.pipelines.archive.archive import ArchiveSettings, run_archive
 from penstock.spark.pipelines.archive.archive_tasks import COLUMNS
 from penstock.spark.pipelines.common.query_run import StopRequest
 
@@ -38,7 +38,7 @@ def _compared(setting: SparkBenchmark, by: PartitionBy) -> Iterator[Figure]:
 
 def _archive(setting: SparkBenchmark, by: PartitionBy) -> Callable[[], object]:
     def run() -> object:
-        return archive(
+        return run_archive(
             setting.spark,
             ArchiveSettings(
                 (setting.small,),

@@ -26,7 +26,8 @@ from penstock.limits import MIB
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Headers, Record, build_batch
 from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
-from penstock.spark.records.encode import encode, partition_of
+from penstock.spark.records.encode import encode
+from penstock.spark.records.key_partitioner import assign_partitions
 from penstock.types import Offset, ProducerId
 
 CHUNK_BYTES = 8 * MIB
@@ -135,7 +136,7 @@ def _encoding(settings: Settings, value_bytes: int) -> Iterator[Figure]:
 
     yield _speed(settings, f"encode {value_bytes} B", batches, rows)
     if value_bytes == 100:
-        yield _speed(settings, "partitions of 16 B keys", lambda: partition_of(keys, 12), rows)
+        yield _speed(settings, "partitions of 16 B keys", lambda: assign_partitions(keys, 12), rows)
 
 
 def main() -> int:

@@ -24,26 +24,26 @@ class DefaultSource(DataSource):
         return "penstock"
 
     def schema(self) -> "StructType":
-        from penstock.spark.source.source import schema_of
+        from penstock.spark.source.source import table_schema
 
-        return schema_of(self.options)
+        return table_schema(self.options)
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         from penstock.spark.source.source import BatchReader
 
-        return BatchReader.of(self.options, schema)
+        return BatchReader.from_options(self.options, schema)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
         from penstock.spark.source.stream_source import StreamReader
 
-        return StreamReader.of(self.options, schema)
+        return StreamReader.from_options(self.options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-        from penstock.spark.sink import BatchWriter
+        from penstock.spark.topic_sink import BatchWriter
 
-        return BatchWriter.of(self.options, schema, overwrite=overwrite)
+        return BatchWriter.from_options(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
-        from penstock.spark.sink import StreamWriter
+        from penstock.spark.topic_sink import StreamWriter
 
-        return StreamWriter.of(self.options, schema)
+        return StreamWriter.from_options(self.options, schema)

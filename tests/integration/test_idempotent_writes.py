@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.spark.options.options import write_settings
-from penstock.spark.sink import write_rows
+from penstock.spark.topic_sink import write_rows
 from penstock.testing import broker
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import LATEST

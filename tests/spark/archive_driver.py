@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.errors import CommandFailed
-from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, archive
+from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, run_archive
 from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.session import spark_session
 
@@ -29,7 +29,7 @@ def run_one(spark: SparkSession, wanted: ArchiveSettings) -> ArchiveReport:
     jvm = spark._jvm
     assert jvm is not None
     jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
-    return archive(spark, wanted, StopRequest(), print)
+    return run_archive(spark, wanted, StopRequest(), print)
 
 
 def main(bootstrap: str, topic: str, folder: Path, rows: int, formats: Sequence[str]) -> int:

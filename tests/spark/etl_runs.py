@@ -5,10 +5,10 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.config.listeners import Address
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.query_run import StopRequest
-from penstock.spark.pipelines.etl.etl import EtlReport, etl
-from penstock.spark.pipelines.etl.spec import Spec
+from penstock.spark.pipelines.etl.etl import EtlReport, run_etl
+from penstock.spark.pipelines.etl.spec import EtlSpec
 from penstock.spark.pipelines.etl.spec_file import read_spec
 from penstock.spark.pipelines.etl.stages import EtlSettings
 from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def written(folder: Path, text: str, **values: str) -> Spec:
+def written(folder: Path, text: str, **values: str) -> EtlSpec:
     """A spec from a file in this folder. Values stand for words in capitals."""
     for name, value in values.items():
         text = text.replace(name, value)
@@ -28,14 +28,14 @@ def written(folder: Path, text: str, **values: str) -> Spec:
     return read_spec(file)
 
 
-def settings_for(spec: Spec, bootstrap: str, *stages: str, rows_per_batch: int = 500_000) -> EtlSettings:
+def settings_for(spec: EtlSpec, bootstrap: str, *stages: str, rows_per_batch: int = 500_000) -> EtlSettings:
     access = {"kafka.bootstrap.servers": bootstrap}
     chosen = stages or spec.stages
     return EtlSettings(spec, access, chosen, once=True, rows_per_batch=rows_per_batch)
 
 
 def run_once(spark: "SparkSession", settings: EtlSettings) -> EtlReport:
-    return etl(spark, settings, StopRequest(), lambda line: None)
+    return run_etl(spark, settings, StopRequest(), lambda line: None)
 
 
 class Found(NamedTuple):
@@ -46,8 +46,8 @@ class Found(NamedTuple):
 
 def count_of(bootstrap: str, topic: str) -> int:
     """How many records the topic has had."""
-    with cluster({"kafka.bootstrap.servers": bootstrap}) as client:
-        wanted = dict.fromkeys(partitions_of(client, [topic]), LATEST)
+    with open_client({"kafka.bootstrap.servers": bootstrap}) as client:
+        wanted = dict.fromkeys(fetch_partitions(client, [topic]), LATEST)
         return sum(offset for offset, _ in client.offsets(wanted, read_committed=False).values())
 
 

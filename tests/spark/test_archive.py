@@ -18,10 +18,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import CommandFailed
-from penstock.spark.lake import sink
+from penstock.spark.lake import lake_sink
 from penstock.spark.lake.description import FORMATS, open_table, read_description
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, archive, check
+from penstock.spark.lake.time_partitioning import PartitionBy
+from penstock.spark.pipelines.archive.archive import ArchiveReport, ArchiveSettings, check, run_archive
 from penstock.spark.pipelines.archive.archive_tasks import COLUMNS
 from penstock.spark.pipelines.common.query_run import StopRequest, reporting_spark_errors
 from penstock.testing import Broker
@@ -40,7 +40,7 @@ def settings(running: Broker, topic: str, folder: Path, **more: object) -> Archi
 
 
 def archived(spark: "SparkSession", wanted: ArchiveSettings) -> ArchiveReport:
-    return archive(spark, wanted, StopRequest(), lambda line: None)
+    return run_archive(spark, wanted, StopRequest(), lambda line: None)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -103,7 +103,7 @@ def test_another_checkpoint_does_not_bring_the_same_records_again(
     with pytest.raises(CommandFailed, match=r"already holds archive-again/0 up to offset \d+"):
         archived(spark, wanted._replace(name="another"))
     # Nor does a query that did not ask: the table itself refuses.
-    sink.register(spark)
+    lake_sink.register(spark)
     query = (
         spark.readStream.format("penstock")
         .options(**wanted.read_options)
@@ -207,7 +207,7 @@ def test_with_loss_allowed_it_goes_on_and_tells_what_was_lost(
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_any_stream_can_be_written_to_a_lake(spark: "SparkSession", tmp_path: Path, form: str) -> None:
-    sink.register(spark)
+    lake_sink.register(spark)
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     query = (
         source.writeStream.format("penstock-lake")

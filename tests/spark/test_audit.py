@@ -18,8 +18,8 @@ from penstock.cli.client_app import app
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark import session
 from penstock.spark.lake.description import FORMATS
-from penstock.spark.lake.table import DataFile, LakeBatch
-from penstock.spark.pipelines.audit.audit import AuditSettings, audit, check
+from penstock.spark.lake.lake_table import DataFile, LakeBatch
+from penstock.spark.pipelines.audit.audit import AuditSettings, check, run_audit
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.audit.report import AuditReport
 from penstock.spark.pipelines.common.query_run import StopRequest
@@ -51,7 +51,7 @@ def settings(running: Broker, topic: str, lake: Path | None = None, **more: Any)
 
 
 def audited(spark: "SparkSession", wanted: AuditSettings) -> AuditReport:
-    report = audit(spark, wanted, StopRequest(), lambda line: None)
+    report = run_audit(spark, wanted, StopRequest(), lambda line: None)
     assert json.loads(json.dumps(report.document()))["clean"] == report.is_clean
     return report
 

@@ -14,9 +14,9 @@ from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
 from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.pipelines.common.run_lock import run_lock
-from penstock.spark.pipelines.detect.detect import DetectReport, DetectSettings, check, detect
+from penstock.spark.pipelines.detect.detect import DetectReport, DetectSettings, check, run_detect
+from penstock.spark.pipelines.detect.rule_evaluation import Alert, alert_id
 from penstock.spark.pipelines.detect.rules import DetectRule, DetectRules, RuleKind, StreamSpec, read_rules
-from penstock.spark.pipelines.detect.state import Alert, alert_id
 from penstock.spark.records.encode import encode
 from penstock.testing import Broker
 from penstock.types import TopicPartition
@@ -64,7 +64,7 @@ def settings(running: Broker, topic: str, folder: Path, **more: Any) -> DetectSe
 
 
 def detected(spark: "SparkSession", wanted: DetectSettings) -> DetectReport:
-    return detect(spark, wanted, StopRequest(), lambda line: None)
+    return run_detect(spark, wanted, StopRequest(), lambda line: None)
 
 
 class Found(NamedTuple):
@@ -148,7 +148,7 @@ def id_of(alert: dict[str, Any], topic: str, running: Broker) -> str:
     )
     within = alert_id(alert["rule"], alert["key"], evidence, alert["count"])
     made = Alert(within, alert["rule"], "count", alert["key"], 0, 0, alert["count"], 0.0, evidence)
-    return made.of_topic(topic, topic_id).id
+    return made.with_topic_id(topic, topic_id).id
 
 
 def forget_after(checkpoint: Path, *, last: int) -> None:

@@ -23,7 +23,7 @@ from penstock.spark.pipelines.etl.spec import FromDatabase
 from penstock.spark.pipelines.etl.stage_sink import DeadLetterTarget
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.spark.records.encode import encode
-from penstock.spark.table import HEADERS_TYPE
+from penstock.spark.topic_table import HEADERS_TYPE
 from penstock.testing import Broker
 from penstock.types import TopicPartition
 from tests.spark.etl_runs import records_of, run_once, settings_for, written
@@ -225,7 +225,7 @@ def test_a_table_of_sqlite_reaches_a_topic_and_not_twice_after_a_crash(
     load = settings._replace(stages=("load",), rows_per_batch=31)
     ten = [json.loads(each.value or b"") for each in records_of(running.bootstrap, "sqlite.extract")[29:39]]
     batch = 1 + max(int(path.name) for path in (settings.checkpoint("load") / "commits").glob("[0-9]*"))
-    dying = stages.topic_of(load, "load")
+    dying = stages.stage_topic(load, "load")
     dying.write(spark.createDataFrame(ten, "id bigint, name string").coalesce(1), batch)
     assert len(records_of(running.bootstrap, "sqlite-target")) == 39
     run_once(spark, load)

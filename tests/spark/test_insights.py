@@ -15,12 +15,12 @@ from penstock.spark.pipelines.insights.insights import (
     InsightsReport,
     InsightsSettings,
     check,
-    insights,
     parse_created_field,
+    run_insights,
 )
 from penstock.spark.pipelines.replay.plan import Bound
 from penstock.spark.records.encode import encode
-from penstock.spark.records.partitioning import partition_of
+from penstock.spark.records.key_partitioner import assign_partitions
 from penstock.testing import Broker
 from penstock.types import Offset, TopicPartition
 from tests.integration.broker_process import penstock
@@ -71,7 +71,7 @@ def settings(running: Broker, topic: str, folder: Path, **more: Any) -> Insights
 
 
 def looked_at(spark: "SparkSession", wanted: InsightsSettings) -> InsightsReport:
-    return insights(spark, wanted, check(wanted), StopRequest(), lambda line: None)
+    return run_insights(spark, wanted, check(wanted), StopRequest(), lambda line: None)
 
 
 def test_what_was_planted_is_found_and_nothing_else(
@@ -87,7 +87,7 @@ def test_what_was_planted_is_found_and_nothing_else(
     found = report.measured
     expected = [0] * PARTITIONS
     keys = pa.array([key_of(number) for number in range(ROWS)], pa.binary())
-    for partition in partition_of(keys, PARTITIONS).tolist():
+    for partition in assign_partitions(keys, PARTITIONS).tolist():
         expected[partition] += 1
     assert [each.rows for each in found.partitions] == expected
     assert found.bytes == sum(len(key_of(number)) + 90 for number in range(ROWS))
@@ -155,7 +155,7 @@ def test_a_topic_without_records_is_no_failure(
     stop.request()
     wanted = settings(running, "insights-empty", tmp_path, page=tmp_path / "none.html")
     with pytest.raises(RunInterrupted):
-        insights(spark, wanted, check(wanted), stop, lambda line: None)
+        run_insights(spark, wanted, check(wanted), stop, lambda line: None)
     assert not (tmp_path / "none.html").exists()
 
 

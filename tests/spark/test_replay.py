@@ -15,15 +15,15 @@ import pytest
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import FORMATS, open_table
-from penstock.spark.lake.table import OffsetSpan
-from penstock.spark.pipelines.audit.audit import AuditSettings, audit
+from penstock.spark.lake.lake_table import OffsetSpan
+from penstock.spark.pipelines.audit.audit import AuditSettings, run_audit
 from penstock.spark.pipelines.audit.ids import parse_ids
 from penstock.spark.pipelines.common.lake_rows import SCHEMA
 from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.pipelines.common.run_lock import run_lock
 from penstock.spark.pipelines.replay import replay as module
 from penstock.spark.pipelines.replay.plan import Bound, ReplaySlice, ReplayState, TimeRange
-from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run, replay
+from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run, run_replay
 from penstock.spark.pipelines.replay.report import ReplayReport
 from penstock.testing import Broker
 from penstock.types import TopicPartition
@@ -62,7 +62,7 @@ def original(running: Broker, tmp_path_factory: pytest.TempPathFactory) -> Origi
 
 
 def replayed(spark: "SparkSession", wanted: ReplaySettings, stop: StopRequest | None = None) -> ReplayReport:
-    return replay(spark, wanted, stop or StopRequest(), lambda line: None)
+    return run_replay(spark, wanted, stop or StopRequest(), lambda line: None)
 
 
 def records_of(spark: "SparkSession", running: Broker, topic: str) -> list[Any]:
@@ -112,7 +112,7 @@ def test_records_come_back_as_they_were_and_in_order(
     assert any("give another --name" in line for line in again.lines())
     # The audit knows copies by their headers.
     wanted = AuditSettings((original.topic,), original.access, against=(copy,), ids=parse_ids(["replay"]))
-    assert audit(spark, wanted._replace(complete=True), StopRequest(), print).is_clean
+    assert run_audit(spark, wanted._replace(complete=True), StopRequest(), print).is_clean
 
 
 def test_a_part_is_replayed_by_offset_time_and_condition(
@@ -187,7 +187,7 @@ def test_a_crash_before_a_slice_is_recorded_sends_only_it_again(
     assert len(sent) == ROWS
     assert Counter(sent.values()) == {1: 800, 2: 400}
     ids = AuditSettings((original.topic,), original.access, against=("replay-crash",))
-    found = audit(spark, ids._replace(ids=parse_ids(["replay"])), StopRequest(), print)
+    found = run_audit(spark, ids._replace(ids=parse_ids(["replay"])), StopRequest(), print)
     assert (found.total("duplicated"), found.total("lost"), found.total("order")) == (400, 0, 0)
 
 
@@ -197,7 +197,7 @@ def test_a_stop_ends_it_after_the_slice_and_the_next_run_goes_on(
     create(running, "replay-stop", 2)
     wanted = original.settings("replay-stop", rows_per_batch=400)
     stop = StopRequest()
-    report = replay(spark, wanted, stop, lambda line: stop.request())
+    report = run_replay(spark, wanted, stop, lambda line: stop.request())
     assert (report.rows, report.left) == (400, 800)
     assert replayed(spark, wanted).rows == 800
     assert set(offsets_of(records_of(spark, running, "replay-stop")).values()) == {1}
@@ -213,7 +213,7 @@ def test_a_replay_of_the_last_day_keeps_its_bounds_when_it_goes_on_later(
     first, last = times[ROWS // 4], times[-ROWS // 4]
     begun = day._replace(start=Bound("24h", timestamp_ms=first), end=Bound("1h", timestamp_ms=last))
     stop = StopRequest()
-    replay(spark, begun, stop, lambda line: stop.request())
+    run_replay(spark, begun, stop, lambda line: stop.request())
     later = times[-1] + 1  # the clock has moved on: nothing lies between the new bounds
     resumed = day._replace(start=Bound("24h", timestamp_ms=later), end=Bound("1h", timestamp_ms=later + 1))
     assert dry_run(spark, resumed, StopRequest()).rows > 0
@@ -276,7 +276,7 @@ def test_a_slice_may_be_of_thousands_of_partitions(spark: "SparkSession", origin
         files = tuple(table.files())
     spans = {TopicPartition(original.topic, number): OffsetSpan(10, 20 + number) for number in range(3_000)}
     spans[TopicPartition("another", 0)] = OffsetSpan(0, 1_000)
-    chosen = module._selected(spark, None, TimeRange(), ReplaySlice(spans, files))
+    chosen = module._select(spark, None, TimeRange(), ReplaySlice(spans, files))
     found = Counter((row.partition, row.offset) for row in chosen.select("partition", "offset").collect())
     wanted = [(0, offset) for offset in range(10, 20)] + [(1, offset) for offset in range(10, 21)]
     assert found == Counter(wanted)
@@ -312,7 +312,7 @@ def test_a_folder_with_strange_signs_and_a_missing_file(
 )
 def test_a_condition_that_asks_for_the_time_is_refused(spark: "SparkSession", where: str) -> None:
     with pytest.raises(CommandFailed, match=r"asks for the current time.*: give --start and --end"):
-        module._filtered(spark.createDataFrame([], SCHEMA), where)
+        module._filter(spark.createDataFrame([], SCHEMA), where)
 
 
 def test_what_was_refused_for_its_condition_was_not_begun(

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from penstock.cli.broker_connector import connector_of
-from penstock.cli.pipeline.app import kafka_options_of
+from penstock.cli.pipeline.app import kafka_options
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.integration.test_tls import Certificates
 from tests.spark.archive_topics import Connected
@@ -181,7 +181,7 @@ def test_the_options_of_commands_become_those_of_spark(
         tls_cert=Path("chain.pem"),
         tls_key=Path("key.pem"),
     )
-    access = kafka_options_of(broker)
+    access = kafka_options(broker)
     assert access["kafka.security.protocol"] == "SSL"
     assert access["kafka.ssl.ca.location"] == client.authority
     assert access["kafka.ssl.certificate.location"] == client.chain_path

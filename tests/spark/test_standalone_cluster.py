@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.spark.lake.description import open_table
-from penstock.spark.pipelines.audit.audit import AuditSettings, audit
+from penstock.spark.pipelines.audit.audit import AuditSettings, run_audit
 from penstock.spark.pipelines.common.query_run import StopRequest
 from tests.integration.broker_process import BrokerProcess, eventually, serving
 from tests.spark.archive_topics import Connected
@@ -159,6 +159,6 @@ def test_pipelines_run_on_a_cluster_that_loses_an_executor(
 
     access = {"kafka.bootstrap.servers": broker.bootstrap}
     wanted_of_lake = AuditSettings((TOPIC,), access, lake, complete=True, strict=True)
-    audited = audit(spark, wanted_of_lake, StopRequest(), lambda line: None).document()
+    audited = run_audit(spark, wanted_of_lake, StopRequest(), lambda line: None).document()
     assert audited["checked"] == {"records of topics": ROWS, "rows of the table": ROWS}
     assert (audited["lost"], audited["duplicated"], audited["violations"]) == (0, 0, [])

@@ -42,7 +42,9 @@ class ClientSettings(NamedTuple):
         )
 
 
-class Pool:
+class ClientPool:
+    """Idle clients of this process, by their settings."""
+
     def __init__(self) -> None:
         self._lock = Lock()
         self._idle: dict[ClientSettings, list[ClusterClient]] = {}
@@ -88,7 +90,7 @@ class Pool:
         self.close()
 
 
-_pool: Final = Pool()
+_pool: Final = ClientPool()
 borrowed_client: Final = _pool.borrowed_client
 """`with borrowed_client(settings) as client:` borrows a client from this process's pool."""
 atexit.register(_pool.close)

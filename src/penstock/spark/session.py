@@ -75,12 +75,12 @@ def start_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in {**local, **_SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, value)
-    spark = _started(builder, master, quiet=quiet)
+    spark = _create_session(builder, master, quiet=quiet)
     spark.sparkContext.setLogLevel(log_level)
     return spark
 
 
-def _started(builder: "SparkSession.Builder", master: str, *, quiet: bool) -> "SparkSession":
+def _create_session(builder: "SparkSession.Builder", master: str, *, quiet: bool) -> "SparkSession":
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 

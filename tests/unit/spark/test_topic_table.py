@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from penstock.spark.records.decode import Decoded
-from penstock.spark.table import Table
+from penstock.spark.records.decode import DecodedRecords
+from penstock.spark.topic_table import TopicTable
 from penstock.types import Offset, TopicPartition
 
 MS_END = (2**63 - 1) // 1000
@@ -17,11 +17,11 @@ def microseconds(milliseconds: list[int]) -> list[int | None]:
 
 
 def column_of(field: StructField, milliseconds: list[int]) -> list[int | None]:
-    table = Table(StructType([field]))
+    table = TopicTable(StructType([field]))
     assert table.columns.timestamp
     offsets = pa.array(range(len(milliseconds)), pa.int64())
     stamps = pa.array(milliseconds, pa.int64())
-    decoded = Decoded(offsets, stamps, None, None, None, None, Offset(len(milliseconds)))
+    decoded = DecodedRecords(offsets, stamps, None, None, None, None, Offset(len(milliseconds)))
     column = table.record_batch(PARTITION, decoded).column(0)
     found: list[int | None] = column.cast(pa.int64()).to_pylist()
     return found

@@ -46,7 +46,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(pipeline_app, name="pipeline")
 
 
-def _query_name(given: str | None) -> str | None:
+def _validate_query_name(given: str | None) -> str | None:
     """Validate the name: it also names a group and a folder."""
     if given is not None and (
         not given.strip() or "/" in given or given in (".", "..") or not is_utf8(given)
@@ -72,7 +72,9 @@ CheckpointOption = Annotated[
 ]
 PipelineNameOption = Annotated[
     str | None,
-    typer.Option(callback=_query_name, help="Name of the pipeline, and of the group that shows its lag."),
+    typer.Option(
+        callback=_validate_query_name, help="Name of the pipeline, and of the group that shows its lag."
+    ),
 ]
 OnceOption = Annotated[bool, typer.Option("--once", help="Archive what is there now, then end.")]
 SparkSettingsOption = Annotated[
@@ -124,7 +126,7 @@ def uninterrupted_session(
 ) -> Iterator[tuple[Any, Any, Any]]:
     """Start Spark for a run without partial results; yields what `session` yields.
 
-    A stop counts as an interruption. `missing` names what there is not after it, such as `no report`.
+    A stop counts as an interruption. `missing` says what the run did not produce then, such as `no report`.
     """
     from penstock.cli.output import note
     from penstock.spark.pipelines.common.query_run import SparkEnded
@@ -145,7 +147,8 @@ def uninterrupted_session(
         raise SparkEnded from problem
 
 
-def kafka_options_of(broker: "BrokerConnector") -> dict[str, str]:
+def kafka_options(broker: "BrokerConnector") -> dict[str, str]:
+    """Connection options of `format("penstock")` for the brokers that the command line names."""
     options = {
         "kafka.bootstrap.servers": ",".join(map(str, broker.addresses)),
         "kafka.client.id": "penstock-pipeline",
@@ -160,7 +163,8 @@ def kafka_options_of(broker: "BrokerConnector") -> dict[str, str]:
 
 
 @contextmanager
-def spark_is_installed() -> Iterator[None]:
+def reporting_missing_spark() -> Iterator[None]:
+    """Report a missing package of Spark with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as problem:

@@ -19,11 +19,11 @@ from penstock.cli.pipeline.app import (
     RowsPerBatchOption,
     SparkSettingsOption,
     exit_if_interrupted,
-    kafka_options_of,
+    kafka_options,
     pipeline_app,
     print_report,
+    reporting_missing_spark,
     session,
-    spark_is_installed,
 )
 
 if TYPE_CHECKING:
@@ -93,14 +93,13 @@ def archive(
     as_json: JsonOption = False,
 ) -> None:
     spark_settings = parse_settings(settings or [], "--set")
-    with spark_is_installed():
-        from penstock.spark.lake.partitioning import PartitionBy
-        from penstock.spark.pipelines.archive.archive import ArchiveSettings, check
-        from penstock.spark.pipelines.archive.archive import archive as run_archive
+    with reporting_missing_spark():
+        from penstock.spark.lake.time_partitioning import PartitionBy
+        from penstock.spark.pipelines.archive.archive import ArchiveSettings, check, run_archive
     wanted = ArchiveSettings(
         topics=tuple(dict.fromkeys(topics)),
         folder=to.absolute(),
-        access=kafka_options_of(broker),
+        access=kafka_options(broker),
         format=table_format.value,
         partition_by=PartitionBy(partition_by.value),
         compression=compression.value,

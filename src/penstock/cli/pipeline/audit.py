@@ -17,10 +17,10 @@ from penstock.cli.pipeline.app import (
     JsonOption,
     MasterOption,
     SparkSettingsOption,
-    kafka_options_of,
+    kafka_options,
     pipeline_app,
     print_report,
-    spark_is_installed,
+    reporting_missing_spark,
     uninterrupted_session,
 )
 
@@ -97,13 +97,12 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     spark_settings = parse_settings(settings or [], "--set")
-    with spark_is_installed():
-        from penstock.spark.pipelines.audit.audit import AuditSettings, check
-        from penstock.spark.pipelines.audit.audit import audit as run_audit
+    with reporting_missing_spark():
+        from penstock.spark.pipelines.audit.audit import AuditSettings, check, run_audit
         from penstock.spark.pipelines.audit.ids import parse_ids
     wanted = AuditSettings(
         topics=tuple(dict.fromkeys(topics)),
-        access=kafka_options_of(broker),
+        access=kafka_options(broker),
         lake=None if lake is None else lake.absolute(),
         against=tuple(dict.fromkeys(against or ())),
         ids=parse_ids(ids or ()),

@@ -14,11 +14,11 @@ from penstock.cli.pipeline.app import (
     PipelineNameOption,
     SparkSettingsOption,
     exit_if_interrupted,
-    kafka_options_of,
+    kafka_options,
     pipeline_app,
     print_report,
+    reporting_missing_spark,
     session,
-    spark_is_installed,
 )
 
 if TYPE_CHECKING:
@@ -75,15 +75,14 @@ def detect(
     as_json: JsonOption = False,
 ) -> None:
     spark_settings = parse_settings(settings or [], "--set")
-    with spark_is_installed():
-        from penstock.spark.pipelines.detect.detect import DetectSettings, check
-        from penstock.spark.pipelines.detect.detect import detect as run_detect
+    with reporting_missing_spark():
+        from penstock.spark.pipelines.detect.detect import DetectSettings, check, run_detect
         from penstock.spark.pipelines.detect.rules import read_rules
     wanted = DetectSettings(
         topic=topic,
         alerts=to,
         rules=read_rules(rules),
-        access=kafka_options_of(broker),
+        access=kafka_options(broker),
         checkpoint=checkpoint.absolute(),
         rejected=rejected,
         name=name,

@@ -14,11 +14,11 @@ from penstock.cli.pipeline.app import (
     RowsPerBatchOption,
     SparkSettingsOption,
     exit_if_interrupted,
-    kafka_options_of,
+    kafka_options,
     pipeline_app,
     print_report,
+    reporting_missing_spark,
     session,
-    spark_is_installed,
 )
 
 if TYPE_CHECKING:
@@ -67,9 +67,8 @@ def etl(
     as_json: JsonOption = False,
 ) -> None:
     spark_settings = {**FAIR, **parse_settings(settings or [], "--set")}
-    with spark_is_installed():
-        from penstock.spark.pipelines.etl.etl import check
-        from penstock.spark.pipelines.etl.etl import etl as run_etl
+    with reporting_missing_spark():
+        from penstock.spark.pipelines.etl.etl import check, run_etl
         from penstock.spark.pipelines.etl.spec_file import read_spec
         from penstock.spark.pipelines.etl.stages import EtlSettings
     found = read_spec(spec, None if checkpoint is None else checkpoint.absolute())
@@ -80,7 +79,7 @@ def etl(
     unknown = tuple(stage for stage in stages or () if stage not in found.stages)
     wanted = EtlSettings(
         spec=found,
-        access=kafka_options_of(broker),
+        access=kafka_options(broker),
         stages=chosen + unknown,
         once=once,
         every_s=every,

@@ -14,10 +14,10 @@ from penstock.cli.pipeline.app import (
     MasterOption,
     SparkSettingsOption,
     StartOption,
-    kafka_options_of,
+    kafka_options,
     pipeline_app,
     print_report,
-    spark_is_installed,
+    reporting_missing_spark,
     uninterrupted_session,
 )
 
@@ -69,18 +69,22 @@ def insights(
     settings: SparkSettingsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.pipeline.replay import bound
+    from penstock.cli.pipeline.replay import parse_bound
 
     spark_settings = parse_settings(settings or [], "--set")
-    with spark_is_installed():
-        from penstock.spark.pipelines.insights.insights import InsightsSettings, check, parse_created_field
-        from penstock.spark.pipelines.insights.insights import insights as run_insights
+    with reporting_missing_spark():
+        from penstock.spark.pipelines.insights.insights import (
+            InsightsSettings,
+            check,
+            parse_created_field,
+            run_insights,
+        )
     wanted = InsightsSettings(
         topic=topic,
-        access=kafka_options_of(broker),
+        access=kafka_options(broker),
         page=(to or Path(f"insights-{topic}.html")).absolute(),
-        start=bound(start, "--start", unbounded="earliest"),
-        end=bound(end, "--end", unbounded="latest"),
+        start=parse_bound(start, "--start", unbounded="earliest"),
+        end=parse_bound(end, "--end", unbounded="latest"),
         made=parse_created_field(made),
         groups=tuple(dict.fromkeys(groups or ())),
         partition_bytes_per_s=partition_rate * MIB,

@@ -15,11 +15,11 @@ from penstock.cli.pipeline.app import (
     PipelineNameOption,
     SparkSettingsOption,
     StartOption,
-    kafka_options_of,
+    kafka_options,
     pipeline_app,
     print_report,
+    reporting_missing_spark,
     session,
-    spark_is_installed,
 )
 from penstock.errors import ConfigError
 
@@ -91,17 +91,16 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     spark_settings = parse_settings(settings or [], "--set")
-    with spark_is_installed():
+    with reporting_missing_spark():
         from penstock.spark.pipelines.common.spark_action import RunInterrupted
-        from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run
-        from penstock.spark.pipelines.replay.replay import replay as run_replay
+        from penstock.spark.pipelines.replay.replay import ReplaySettings, check, dry_run, run_replay
     wanted = ReplaySettings(
         folder=lake.absolute(),
         to=to,
-        access=kafka_options_of(broker),
+        access=kafka_options(broker),
         topics=tuple(dict.fromkeys(topics or ())),
-        start=bound(start, "--start", unbounded="earliest"),
-        end=bound(end, "--end", unbounded="latest"),
+        start=parse_bound(start, "--start", unbounded="earliest"),
+        end=parse_bound(end, "--end", unbounded="latest"),
         where=where,
         rows_per_s=rate,
         rows_per_batch=max_rows_per_batch,
@@ -124,16 +123,16 @@ def replay(
             print_report(run_replay(spark, wanted, stop, tell), as_json=as_json)
 
 
-def bound(text: str, option: str, *, unbounded: str) -> "Bound":
+def parse_bound(text: str, option: str, *, unbounded: str) -> "Bound":
     from penstock.cli.positions import PositionKind, parse_position
-    from penstock.spark.options.values import partition_offsets
+    from penstock.spark.options.values import parse_partition_offsets
     from penstock.spark.pipelines.replay.plan import Bound
 
     if text.strip() == unbounded:
         return Bound()
     if text.lstrip().startswith("{"):
         try:
-            offsets = partition_offsets(option, text)
+            offsets = parse_partition_offsets(option, text)
         except ConfigError as problem:
             raise typer.BadParameter(str(problem).removeprefix("option "), param_hint=option) from problem
         if not offsets or min(offsets.values()) < 0:

@@ -1,4 +1,6 @@
-"""Compaction of a lake table: which small files are merged into a large one (pure), and the merge itself.
+"""Merging of a lake table's small files into large ones: the choice of files (pure), and the merge itself.
+
+Table formats call this compaction. It is not Kafka's log compaction: all rows stay.
 
 Rule 1: Only files of one folder are merged, in their order, so that the offsets of a partition keep rising
         within a file.
@@ -17,16 +19,16 @@ import pyarrow.parquet as pq
 from penstock.errors import CorruptData
 from penstock.limits import MIB
 from penstock.spark.lake.disk import make_folder, sync_folder
-from penstock.spark.lake.partitioning import has_no_time
-from penstock.spark.lake.schema import conformed_to
-from penstock.spark.lake.table import DataFile
+from penstock.spark.lake.lake_table import DataFile
+from penstock.spark.lake.schema import conform_rows
 from penstock.spark.lake.task_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
+from penstock.spark.lake.time_partitioning import has_no_time
 
 TARGET_BYTES: Final = 128 * MIB
 
 
 def merge_groups(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """The groups of files to merge. Files of at least half the target size are left as they are."""
+    """Groups of files to merge. Files of at least half the target size are left as they are."""
     by_folder: dict[str, list[DataFile]] = {}
     for file in files:
         if file.bytes < target_bytes // 2:
@@ -47,7 +49,7 @@ def _groups(files: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]
 
 
 class CompactionTarget(NamedTuple):
-    """Where a merged file is written."""
+    """Folder, schema and compression of a merged file."""
 
     place: Path
     """The folder in which the file is created."""
@@ -89,7 +91,7 @@ def _copy(parts: Sequence[Path], file: object, target: CompactionTarget) -> int:
         for part in parts:
             with pq.ParquetFile(part) as source:
                 for group in range(source.num_row_groups):
-                    gathered.append(conformed_to(source.read_row_group(group), target.schema))
+                    gathered.append(conform_rows(source.read_row_group(group), target.schema))
                     if _is_enough(gathered):
                         written += _flush(writer, gathered)
         written += _flush(writer, gathered)

@@ -24,17 +24,17 @@ from deltalake.transaction import AddAction
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.partitioning import PartitionBy, partition_values
-from penstock.spark.lake.schema import new_fields, widened
-from penstock.spark.lake.table import (
-    Compacted,
+from penstock.spark.lake.lake_table import (
+    CompactionResult,
     DataFile,
     EndOffsets,
     LakeBatch,
-    QueryRecord,
+    RecordedQuery,
     is_already_committed,
 )
+from penstock.spark.lake.schema import new_fields, widen_schema
 from penstock.spark.lake.task_files import check_written, is_penstock_file
+from penstock.spark.lake.time_partitioning import PartitionBy, partition_values
 from penstock.types import TopicPartition
 
 ATTEMPTS_MAX: Final = 100
@@ -46,13 +46,15 @@ HOUR_MS: Final = 3_600_000
 
 
 class DeltaLakeTable:
+    """Lake table in Delta's format."""
+
     def __init__(self, folder: Path, by: PartitionBy) -> None:
         self._folder = folder
         self._by = by
 
-    def recorded(self, app: str) -> QueryRecord:
+    def recorded_query(self, app: str) -> RecordedQuery:
         table = self._table()
-        return QueryRecord() if table is None else _recorded(table, app)
+        return RecordedQuery() if table is None else _read_recorded_query(table, app)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         table = self._table()
@@ -63,7 +65,7 @@ class DeltaLakeTable:
         for _ in range(ATTEMPTS_MAX):
             try:
                 table = self._table() or self._create(batch.schema)
-                recorded = _recorded(table, batch.app)
+                recorded = _read_recorded_query(table, batch.app)
                 if is_already_committed(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                     return False
                 if self._widen(table, batch.schema):
@@ -83,17 +85,17 @@ class DeltaLakeTable:
         table = self._table()
         return [] if table is None else sorted(uri.removeprefix("file://") for uri in table.file_uris())
 
-    def compact(self, target_bytes: int) -> Compacted:
+    def compact(self, target_bytes: int) -> CompactionResult:
         table = self._table()
         if table is None:
-            return Compacted()
+            return CompactionResult()
         read_version = table.version()
         try:
             done = table.optimize.compact(target_size=target_bytes)
         except CommitFailedError:
-            return Compacted()  # another process is compacting
+            return CompactionResult()  # another process is compacting
         self._sync_log(read_version)
-        return Compacted(done["numFilesRemoved"], done["numFilesAdded"])
+        return CompactionResult(done["numFilesRemoved"], done["numFilesAdded"])
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
         table = self._table()
@@ -126,7 +128,7 @@ class DeltaLakeTable:
 
     def _create(self, schema: pa.Schema) -> DeltaTable:
         columns = [pa.field(name, PARTITION_TYPES[name]) for name in self._by.columns]
-        wanted = pa.schema([*widened(schema, schema), *columns])
+        wanted = pa.schema([*widen_schema(schema, schema), *columns])
         # First, so that the folder's name is durable before any writer commits into it.
         disk.make_folder(self._folder / LOG)
         return DeltaTable.create(
@@ -168,7 +170,7 @@ class DeltaLakeTable:
         for folder in {path.parent for path in files if path.is_file()}:
             disk.sync_folder(folder)
 
-    def _append(self, table: DeltaTable, batch: LakeBatch, recorded: QueryRecord) -> None:
+    def _append(self, table: DeltaTable, batch: LakeBatch, recorded: RecordedQuery) -> None:
         transactions = [Transaction(batch.app, batch.version, _now_ms())]
         for partition, span in batch.spans.items():
             transactions.append(Transaction(_end_app(partition), span.end, _now_ms()))
@@ -200,20 +202,20 @@ def _compacted_names(entry: Path) -> list[str]:
     return [unquote(each["path"]) for each in added if each is not None and not each["dataChange"]]
 
 
-def _recorded(table: DeltaTable, app: str) -> QueryRecord:
-    """What the table records about the query.
+def _read_recorded_query(table: DeltaTable, app: str) -> RecordedQuery:
+    """Read what the table records about the query.
 
     Only the batch number is essential; row and byte counts come from the table's history, for as long as
     Delta keeps it.
     """
     version = table.transaction_version(app)
     if version is None:
-        return QueryRecord()
+        return RecordedQuery()
     for commit in _history(table):
         note = commit.get(KEY)
         if isinstance(note, dict) and note.get("app") == app:
-            return QueryRecord(**note["recorded"])._replace(version=version)
-    return QueryRecord(version)
+            return RecordedQuery(**note["recorded"])._replace(version=version)
+    return RecordedQuery(version)
 
 
 def _history(table: DeltaTable) -> Iterable[dict[str, Any]]:

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import METADATA_FOLDER, LakeTable, LakeTableError
+from penstock.spark.lake.lake_table import METADATA_FOLDER, LakeTable, LakeTableError
+from penstock.spark.lake.time_partitioning import PartitionBy
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
 LAYOUT: Final = 1
@@ -23,27 +23,31 @@ DATA_FOLDER: Final = {"parquet": "", "delta": "", "iceberg": "data"}
 """The subfolder of a table that holds its data files."""
 
 
-class Description(NamedTuple):
+class TableDescription(NamedTuple):
+    """Properties of a table that never change after its creation."""
+
     format: str
     partition_by: PartitionBy
     time_column: str = "timestamp"
 
 
-def read_description(folder: Path) -> Description | None:
+def read_description(folder: Path) -> TableDescription | None:
     """The description in a folder. None if the folder has no table."""
     path = folder / METADATA_FOLDER / "table.json"
     try:
         document = json.loads(path.read_bytes())
         if document["layout"] != LAYOUT:
             raise LakeTableError(f"{folder} was made by a version of Penstock that this one cannot read")
-        return Description(document["format"], PartitionBy(document["partition_by"]), document["time_column"])
+        return TableDescription(
+            document["format"], PartitionBy(document["partition_by"]), document["time_column"]
+        )
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as problem:
         raise CorruptData(f"{path} is not what was written there: {problem!r}") from problem
 
 
-def check_folder(folder: Path, expected: Description) -> bool:
+def check_folder(folder: Path, expected: TableDescription) -> bool:
     """True if the folder already has this table. Rejects a folder that cannot hold it."""
     if folder.exists() and not folder.is_dir():
         raise LakeTableError(f"{folder} is a file: name a folder")
@@ -96,7 +100,7 @@ def _check_empty(folder: Path) -> None:
         )
 
 
-def make_table(folder: Path, expected: Description) -> None:
+def make_table(folder: Path, expected: TableDescription) -> None:
     """Create the table unless it exists. Two processes may do this at the same time."""
     if check_folder(folder, expected):
         return
@@ -121,14 +125,14 @@ def open_table(folder: Path) -> Iterator[LakeTable]:
     description = read_description(folder)
     if description is None:
         raise LakeTableError(f"no table is in {folder}")
-    table = table_of(folder, description)
+    table = table_in_format(folder, description)
     try:
         yield table
     finally:
         table.close()
 
 
-def table_of(folder: Path, description: Description) -> LakeTable:
+def table_in_format(folder: Path, description: TableDescription) -> LakeTable:
     """The implementation for a format.
 
     Its library is imported here, because each is large and serves one format.

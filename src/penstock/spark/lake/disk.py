@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from penstock.spark.lake.table import LakeTableError
+from penstock.spark.lake.lake_table import LakeTableError
 
 TEMPORARY_PREFIX: Final = ".new-"
 NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -33,7 +33,7 @@ def _sync(descriptor: int) -> None:
 
 
 def modified_ms(path: Path) -> int:
-    """When the file was last written. A file that was removed meanwhile counts as newer than all others."""
+    """Time of the last write to a file. A file that is gone meanwhile counts as newer than all others."""
     try:
         return path.stat().st_mtime_ns // 1_000_000
     except FileNotFoundError:

@@ -48,18 +48,18 @@ from penstock.errors import CorruptData
 from penstock.limits import DAY_MS
 from penstock.spark.lake import disk
 from penstock.spark.lake.compaction import CompactionTarget, merge_files, merge_groups
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.schema import in_plain_types, new_fields, widened, with_utc_timestamps
-from penstock.spark.lake.table import (
+from penstock.spark.lake.lake_table import (
     METADATA_FOLDER,
-    Compacted,
+    CompactionResult,
     DataFile,
     EndOffsets,
     LakeBatch,
-    QueryRecord,
+    RecordedQuery,
     is_already_committed,
 )
+from penstock.spark.lake.schema import new_fields, widen_schema, with_plain_types, with_utc_timestamps
 from penstock.spark.lake.task_files import check_written, columns_with_statistics, is_penstock_file
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.types import TopicPartition
 
 log = logging.getLogger("penstock.spark")
@@ -178,6 +178,8 @@ class SyncingCatalog(SqlCatalog):
 
 
 class IcebergLakeTable:
+    """Lake table in Iceberg's format."""
+
     def __init__(
         self,
         folder: Path,
@@ -201,9 +203,9 @@ class IcebergLakeTable:
         self._catalog_file = folder / METADATA_FOLDER / "catalog.db"
         self._catalog: SqlCatalog | None = None
 
-    def recorded(self, app: str) -> QueryRecord:
+    def recorded_query(self, app: str) -> RecordedQuery:
         table = self._table()
-        return QueryRecord() if table is None else _recorded(table, app)
+        return RecordedQuery() if table is None else _read_recorded_query(table, app)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         table = self._table()
@@ -213,7 +215,7 @@ class IcebergLakeTable:
         check_written((self._folder / file.path, file) for file in batch.files)
         for _ in range(ATTEMPTS_MAX):
             table = self._table_for_writing() or self._create(batch.schema)
-            recorded = _recorded(table, batch.app)
+            recorded = _read_recorded_query(table, batch.app)
             if is_already_committed(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                 return False
             try:
@@ -221,7 +223,10 @@ class IcebergLakeTable:
             except CommitFailedException:
                 continue  # another writer committed: read the table again
             # Snapshots expire in groups, because every expiry is one more commit.
-            if len(_expired(table, _now_ms() - _snapshot_age_ms(table))) >= self._expired_at_once:
+            if (
+                len(_find_expired_snapshots(table, _now_ms() - _snapshot_age_ms(table)))
+                >= self._expired_at_once
+            ):
                 table = self._expire_snapshots(table, _now_ms() - _snapshot_age_ms(table))
             self._warn_of_many(table)
             return True
@@ -250,11 +255,11 @@ class IcebergLakeTable:
         table = self._table()
         return [] if table is None else [_path(each.file_path) for each in _data_files(table)]
 
-    def compact(self, target_bytes: int) -> Compacted:
+    def compact(self, target_bytes: int) -> CompactionResult:
         table = self._table()
         if table is None:
-            return Compacted()
-        files = [self._data_file_of(_path(file.file_path), file) for file in _data_files(table)]
+            return CompactionResult()
+        files = [self._describe_data_file(_path(file.file_path), file) for file in _data_files(table)]
         before = after = 0
         for group in merge_groups(files, target_bytes):
             target = CompactionTarget(self._folder / group[0].folder, group[0].folder, _arrow(table))
@@ -264,7 +269,7 @@ class IcebergLakeTable:
                 (self._folder / one.path).unlink()
                 break  # another process is compacting
             before, after = before + len(group), after + 1
-        return Compacted(before, after)
+        return CompactionResult(before, after)
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
         table = self._table()
@@ -280,7 +285,9 @@ class IcebergLakeTable:
         manifests = {
             each.manifest_path: each for one in table.snapshots() for each in one.manifests(table.io)
         }
-        named = {_path(file.file_path) for each in manifests.values() for file in _files_in(table, each)}
+        named = {
+            _path(file.file_path) for each in manifests.values() for file in _read_manifest_files(table, each)
+        }
         gone = [path for path in found if str(path) not in named]
         for path in gone:
             path.unlink(missing_ok=True)
@@ -290,10 +297,10 @@ class IcebergLakeTable:
         """Expire snapshots that are too old or too many, and remove the metadata files that only they
         name.
         """
-        old = _expired(table, before_ms)
+        old = _find_expired_snapshots(table, before_ms)
         if not old:
             return table
-        needless = {path for snapshot in old for path in _metadata_of(table, snapshot)}
+        needless = {path for snapshot in old for path in _snapshot_metadata(table, snapshot)}
         kept = _referencing_snapshots(table, {snapshot.snapshot_id for snapshot in old})
         ids = [snapshot.snapshot_id for snapshot in old]
         try:
@@ -306,7 +313,7 @@ class IcebergLakeTable:
             return table.refresh()  # another writer committed; a later commit will expire them
         table = table.refresh()
         # A snapshot that stays may share manifests with an expired one.
-        needless -= {path for snapshot in kept for path in _metadata_of(table, snapshot)}
+        needless -= {path for snapshot in kept for path in _snapshot_metadata(table, snapshot)}
         for path in needless:
             path.unlink(missing_ok=True)
         return table
@@ -364,7 +371,7 @@ class IcebergLakeTable:
         with self._catalog_lock():
             catalog.create_namespace_if_not_exists(NAMESPACE)
             if not catalog.table_exists(self._name):
-                self._create_in(catalog, widened(schema, schema))
+                self._create_in(catalog, widen_schema(schema, schema))
         return catalog.load_table(self._name)
 
     def _create_in(self, catalog: SqlCatalog, schema: pa.Schema) -> None:
@@ -388,7 +395,7 @@ class IcebergLakeTable:
             if transform is not None:
                 spec.add_field(self._time_column, transform, f"{self._time_column}_{self._by.value}")
 
-    def _append(self, table: Table, batch: LakeBatch, recorded: QueryRecord) -> None:
+    def _append(self, table: Table, batch: LakeBatch, recorded: RecordedQuery) -> None:
         properties = {_app_key(batch.app): json.dumps(recorded._asdict())}
         properties |= {_end_key(partition): str(span.end) for partition, span in batch.spans.items()}
         note = {"penstock.app": batch.app, "penstock.batch": str(batch.version)}
@@ -433,7 +440,7 @@ class IcebergLakeTable:
                     files.delete_data_file(part)
                 files.append_data_file(new)
 
-    def _data_file_of(self, path: str, file: IcebergFile) -> DataFile:
+    def _describe_data_file(self, path: str, file: IcebergFile) -> DataFile:
         folder, _, name = str(Path(path).relative_to(self._folder)).rpartition("/")
         return DataFile(folder, name, file.record_count, file.file_size_in_bytes)
 
@@ -446,7 +453,7 @@ def _data_files(table: Table) -> list[IcebergFile]:
     return [entry.data_file for entry in sorted(entries, key=lambda entry: entry.sequence_number or 0)]
 
 
-def _files_in(table: Table, manifest: ManifestFile) -> list[IcebergFile]:
+def _read_manifest_files(table: Table, manifest: ManifestFile) -> list[IcebergFile]:
     return [entry.data_file for entry in manifest.fetch_manifest_entry(table.io)]
 
 
@@ -454,7 +461,7 @@ def _snapshot_age_ms(table: Table) -> int:
     return int(table.properties.get(SNAPSHOT_AGE, SNAPSHOT_AGE_MS))
 
 
-def _expired(table: Table, before_ms: int) -> list[Snapshot]:
+def _find_expired_snapshots(table: Table, before_ms: int) -> list[Snapshot]:
     """The snapshots to expire: those that are too old, and the oldest of too many.
 
     A snapshot that a branch or tag refers to stays, the current one among them. Positions of queries are
@@ -487,7 +494,7 @@ def _referencing_snapshots(table: Table, expired: Collection[int]) -> list[Snaps
     return [*line[-1:], *beside]
 
 
-def _metadata_of(table: Table, snapshot: Snapshot) -> list[Path]:
+def _snapshot_metadata(table: Table, snapshot: Snapshot) -> list[Path]:
     """The manifest list of a snapshot, and the manifests in it."""
     try:
         manifests = snapshot.manifests(table.io)
@@ -500,12 +507,12 @@ def _own_metadata(table: Table, snapshot: Snapshot) -> list[Path]:
     """The metadata files that were written for this snapshot alone."""
     shared = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id != snapshot.snapshot_id]
     needed = {Path(_path(each.manifest_path)) for each in shared}
-    return [path for path in _metadata_of(table, snapshot) if path not in needed]
+    return [path for path in _snapshot_metadata(table, snapshot) if path not in needed]
 
 
-def _recorded(table: Table, app: str) -> QueryRecord:
+def _read_recorded_query(table: Table, app: str) -> RecordedQuery:
     text = table.properties.get(_app_key(app))
-    return QueryRecord() if text is None else QueryRecord(**json.loads(text))
+    return RecordedQuery() if text is None else RecordedQuery(**json.loads(text))
 
 
 def _ends(table: Table, partitions: Iterable[TopicPartition]) -> EndOffsets:
@@ -523,7 +530,7 @@ def _end_key(partition: TopicPartition) -> str:
 
 def _arrow(table: Table) -> pa.Schema:
     """The table's schema as files are written. Iceberg's own conversion would choose Arrow's large types."""
-    return with_utc_timestamps(in_plain_types(schema_to_pyarrow(table.schema(), include_field_ids=False)))
+    return with_utc_timestamps(with_plain_types(schema_to_pyarrow(table.schema(), include_field_ids=False)))
 
 
 def _now_ms() -> int:

@@ -1,7 +1,7 @@
 """A table of plain Parquet files, with a commit log of our own.
 
     orders/date=2026-11-15/00000007-00001-….parquet     files of the table
-    orders/_penstock/log/                               the commit log (manifest.py)
+    orders/_penstock/log/                               the commit log (commit_log.py)
     orders/_penstock/staging/                           files that tasks have written
     orders/_penstock/removed/                           files that a compaction has replaced
 
@@ -19,18 +19,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from penstock.spark.lake import disk
+from penstock.spark.lake.commit_log import SNAPSHOT_EVERY, CommitLog, TableCommit, TableState
 from penstock.spark.lake.compaction import CompactionTarget, merge_files, merge_groups
-from penstock.spark.lake.manifest import SNAPSHOT_EVERY, Manifest, TableCommit, TableState
-from penstock.spark.lake.schema import widened
-from penstock.spark.lake.table import (
+from penstock.spark.lake.lake_table import (
     METADATA_FOLDER,
-    Compacted,
+    CompactionResult,
     DataFile,
     EndOffsets,
     LakeBatch,
-    QueryRecord,
+    RecordedQuery,
     is_already_committed,
 )
+from penstock.spark.lake.schema import widen_schema
 from penstock.spark.lake.task_files import check_written, is_penstock_file
 from penstock.types import TopicPartition
 
@@ -40,34 +40,36 @@ def staging_folder(table: Path) -> Path:
 
 
 class ParquetTable:
+    """Lake table of plain Parquet files."""
+
     def __init__(self, folder: Path, snapshot_every: int = SNAPSHOT_EVERY) -> None:
         """`snapshot_every`: the number of commits after which a snapshot of the log is written."""
         self._folder = folder
         self._staging = staging_folder(folder)
         self._removed = folder / METADATA_FOLDER / "removed"
-        self._manifest = Manifest(folder, snapshot_every=snapshot_every)
+        self._commit_log = CommitLog(folder, snapshot_every=snapshot_every)
 
-    def recorded(self, app: str) -> QueryRecord:
-        return self._manifest.read().apps.get(app, QueryRecord())
+    def recorded_query(self, app: str) -> RecordedQuery:
+        return self._commit_log.read().apps.get(app, RecordedQuery())
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
-        ends = self._manifest.read().ends
+        ends = self._commit_log.read().ends
         return {partition: ends[partition] for partition in partitions if partition in ends}
 
     def commit(self, batch: LakeBatch) -> bool:
         check_written((self._find(file), file) for file in batch.files)
-        # `_appended` decides again after each race for a commit number that this process lost.
-        after = self._manifest.change(lambda state: _appended(state, batch))
+        # `_append_commit` decides again after each race for a commit number that this process lost.
+        after = self._commit_log.change(lambda state: _append_commit(state, batch))
         # Also for a repeated batch: its first commit may have died before it moved its files.
-        self._publish(after or self._manifest.read())
+        self._publish(after or self._commit_log.read())
         return after is not None
 
     def files(self) -> list[str]:
-        state = self._manifest.read()
+        state = self._commit_log.read()
         self._publish(state)  # so that every returned path exists, even while another commit is under way
         return [str(self._find(file)) for file in state.files.values()]
 
-    def compact(self, target_bytes: int) -> Compacted:
+    def compact(self, target_bytes: int) -> CompactionResult:
         state = self._finish_interrupted_moves()
         before = after = 0
         for group in merge_groups(state.files.values(), target_bytes):
@@ -78,7 +80,7 @@ class ParquetTable:
                 self._drop(one)
                 break  # another process is compacting
             before, after = before + len(group), after + 1
-        return Compacted(before, after)
+        return CompactionResult(before, after)
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
         """Remove old files.
@@ -89,9 +91,9 @@ class ParquetTable:
         # and a file created after it is not in the listing.
         self._finish_interrupted_moves()
         found = [path for path in self._candidates() if disk.modified_ms(path) < older_than_ms]
-        named = {file.name for file in self._manifest.read().files.values()}
+        named = {file.name for file in self._commit_log.read().files.values()}
         gone = [path for path in found if path.name not in named]
-        gone += [path for path in self._manifest.obsolete_files() if disk.modified_ms(path) < older_than_ms]
+        gone += [path for path in self._commit_log.obsolete_files() if disk.modified_ms(path) < older_than_ms]
         for path in gone:
             path.unlink(missing_ok=True)
         return [str(path) for path in gone]
@@ -101,7 +103,7 @@ class ParquetTable:
 
     def _drop(self, one: DataFile) -> None:
         """Remove a merged file unless the table has it: a commit that seemed to fail may have counted."""
-        if one.path not in self._manifest.read().files:
+        if one.path not in self._commit_log.read().files:
             (self._staging / one.name).unlink(missing_ok=True)
 
     def _replace_files(self, group: list[DataFile], one: DataFile) -> bool:
@@ -112,7 +114,7 @@ class ParquetTable:
                 return None
             return TableCommit("compact", _now_ms(), (one,), paths)
 
-        after = self._manifest.change(decide)
+        after = self._commit_log.change(decide)
         if after is None:
             return False
         # The merged file is in place before its parts are removed, so that no reader misses rows.
@@ -130,7 +132,7 @@ class ParquetTable:
         listed = [
             path for path in self._candidates() if METADATA_FOLDER not in path.relative_to(self._folder).parts
         ]
-        state = self._manifest.read()
+        state = self._commit_log.read()
         self._publish(state)
         live = {self._folder / file.path for file in state.files.values()}
         self._move_to_removed([path for path in listed if path not in live])
@@ -159,7 +161,7 @@ class ParquetTable:
             _move(self._staging / file.name, self._folder / file.path)
         except FileNotFoundError:
             # Otherwise a compaction has replaced the file meanwhile.
-            if file.path in self._manifest.read().files:
+            if file.path in self._commit_log.read().files:
                 raise
 
     def _find(self, file: DataFile) -> Path:
@@ -172,17 +174,17 @@ class ParquetTable:
         for parent, folders, names in os.walk(self._folder):
             if Path(parent) == self._folder / METADATA_FOLDER:
                 folders[:] = [name for name in folders if name in ("staging", "removed", "log")]
-            is_log = Path(parent) == self._manifest.folder
+            is_log = Path(parent) == self._commit_log.folder
             for name in names:
                 if is_penstock_file(name) or (is_log and name.startswith(disk.TEMPORARY_PREFIX)):
                     yield Path(parent, name)
 
 
-def _appended(state: TableState, batch: LakeBatch) -> TableCommit | None:
-    recorded = state.apps.get(batch.app, QueryRecord())
+def _append_commit(state: TableState, batch: LakeBatch) -> TableCommit | None:
+    recorded = state.apps.get(batch.app, RecordedQuery())
     if is_already_committed(recorded, batch.version, batch.spans, state.ends):
         return None
-    schema = widened(batch.schema if state.schema is None else state.schema, batch.schema)
+    schema = widen_schema(batch.schema if state.schema is None else state.schema, batch.schema)
     return TableCommit(
         "append",
         _now_ms(),

@@ -5,7 +5,7 @@ The functions are pure, apart from Arrow's types.
 
 import pyarrow as pa
 
-from penstock.spark.lake.table import LakeTableError
+from penstock.spark.lake.lake_table import LakeTableError
 
 
 def with_utc_timestamps(schema: pa.Schema) -> pa.Schema:
@@ -38,7 +38,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def in_plain_types(schema: pa.Schema) -> pa.Schema:
+def with_plain_types(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
@@ -59,12 +59,12 @@ def new_fields(table: pa.Schema, given: pa.Schema) -> list[pa.Field]:
     return added
 
 
-def widened(table: pa.Schema, given: pa.Schema) -> pa.Schema:
+def widen_schema(table: pa.Schema, given: pa.Schema) -> pa.Schema:
     fields = [field.with_nullable(True) for field in table]
     return pa.schema([*fields, *new_fields(table, given)])
 
 
-def conformed_to(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def conform_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with the columns of `schema`, null where a file is older than a column."""
     columns = [
         rows.column(field.name).cast(field.type)

@@ -19,9 +19,14 @@ import pyarrow.parquet as pq
 
 from penstock.limits import MIB
 from penstock.spark.lake.disk import make_folder, sync_folder
-from penstock.spark.lake.partitioning import PartitionBy, folder_of, has_no_time, pieces
+from penstock.spark.lake.lake_table import DataFile, LakeTableError, OffsetSpan, PlannedRange
 from penstock.spark.lake.schema import with_utc_timestamps
-from penstock.spark.lake.table import DataFile, LakeTableError, OffsetSpan, PlannedRange
+from penstock.spark.lake.time_partitioning import (
+    PartitionBy,
+    has_no_time,
+    partition_folder,
+    split_by_partition,
+)
 from penstock.types import TopicPartition
 
 ROW_GROUP_ROWS: Final = 131_072
@@ -53,14 +58,14 @@ class FileLayout(NamedTuple):
     compression: str = "snappy"
 
 
-class FileLimits(NamedTuple):
-    """How many bytes one task gathers in memory, and how many files it keeps open."""
+class TaskResourceLimits(NamedTuple):
+    """How many bytes of rows one task holds in memory, and how many files it keeps open."""
 
     gathered_bytes_max: int = GATHERED_BYTES_MAX
     open_files_max: int = OPEN_FILES_MAX
 
 
-FILE_LIMITS: Final = FileLimits()
+TASK_RESOURCE_LIMITS: Final = TaskResourceLimits()
 
 
 class TaskFiles:
@@ -76,7 +81,7 @@ class TaskFiles:
         batch: int,
         task: int,
         flat: bool,
-        limits: FileLimits = FILE_LIMITS,
+        limits: TaskResourceLimits = TASK_RESOURCE_LIMITS,
     ) -> None:
         self._folder = folder
         self._limits = limits
@@ -89,7 +94,7 @@ class TaskFiles:
         self._finished: list[DataFile] = []
         self._count = 0
         self.spans: dict[TopicPartition, OffsetSpan] = {}
-        self.pieces: list[PlannedRange] = []
+        self.planned_ranges: list[PlannedRange] = []
         self.schema: pa.Schema | None = None
         self.lost = 0
 
@@ -98,9 +103,9 @@ class TaskFiles:
         self.schema = self._columns(schema.empty_table()).schema
 
     def write(self, rows: pa.RecordBatch) -> None:
-        for unit, piece in pieces(rows, self._shape.by, self._shape.time_column):
+        for unit, unit_rows in split_by_partition(rows, self._shape.by, self._shape.time_column):
             gathered = self._gathered.setdefault(unit, _PendingRows())
-            gathered.add(piece)
+            gathered.add(unit_rows)
             if gathered.rows >= ROW_GROUP_ROWS or gathered.bytes >= ROW_GROUP_BYTES:
                 self._write_group(unit)
         # The limit is on the sum over all units: rows of many days may arrive mixed.
@@ -128,7 +133,7 @@ class TaskFiles:
     def _write_group(self, unit: int) -> None:
         rows = self._columns(pa.Table.from_batches(self._gathered.pop(unit).batches))
         self.schema = rows.schema
-        add_spans(self.spans, spans_of(rows))
+        add_spans(self.spans, offset_spans(rows))
         if unit not in self._open:
             if len(self._open) >= self._limits.open_files_max:
                 # The oldest file is finished. Later rows of its unit go to a new file.
@@ -145,7 +150,7 @@ class TaskFiles:
         return rows
 
     def _new_file(self, unit: int, schema: pa.Schema) -> "_OpenFile":
-        folder = folder_of(unit, self._shape.by)
+        folder = partition_folder(unit, self._shape.by)
         place = self._place(folder)
         make_folder(place)
         self._count += 1
@@ -227,7 +232,7 @@ def _counts_up(field: pa.Field) -> bool:
     )
 
 
-def spans_of(rows: pa.Table | pa.RecordBatch) -> dict[TopicPartition, OffsetSpan]:
+def offset_spans(rows: pa.Table | pa.RecordBatch) -> dict[TopicPartition, OffsetSpan]:
     """The offsets of the rows by partition, if they have the columns for it."""
     if not set(OFFSET_COLUMNS) <= set(rows.schema.names):
         return {}

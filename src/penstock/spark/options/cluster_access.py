@@ -9,7 +9,7 @@ from penstock.config.listeners import Address, parse_address
 from penstock.errors import ConfigError
 from penstock.host.tls import ClientTls
 from penstock.limits import INT_MAX
-from penstock.spark.options.values import SourceOptions, one_of
+from penstock.spark.options.values import SourceOptions, parse_choice
 
 CLIENT_ID: Final = "penstock-spark"
 _TIMEOUT_S: Final = 60.0
@@ -26,7 +26,7 @@ class ClusterAccess(NamedTuple):
 
 
 def parse_access(given: SourceOptions) -> ClusterAccess:
-    servers = given.first_of(("kafka.bootstrap.servers", "bootstrap"))
+    servers = given.first_given(("kafka.bootstrap.servers", "bootstrap"))
     if servers is None:
         raise ConfigError("option kafka.bootstrap.servers must say where a broker is: host:port")
     name, text = servers
@@ -49,7 +49,7 @@ def _tls(given: SourceOptions) -> ClientTls | None:
     protocol = (given.text(name) or "PLAINTEXT").strip().upper()
     if protocol.startswith("SASL"):
         raise ConfigError(f"option {name} is {protocol}; SASL is not supported yet, use SSL or PLAINTEXT")
-    if not one_of(name, protocol, {"plaintext": False, "ssl": True}):
+    if not parse_choice(name, protocol, {"plaintext": False, "ssl": True}):
         return None
     for store in ("keystore", "truststore"):
         _check_store_type(given, store)

@@ -28,12 +28,12 @@ from penstock.spark.options.values import (
     EARLIEST,
     LATEST,
     SourceOptions,
-    milliseconds,
-    one_of,
-    partition_offsets,
-    partition_times,
-    partitions,
-    whole_number,
+    parse_choice,
+    parse_duration_ms,
+    parse_partition_offsets,
+    parse_partition_times,
+    parse_partitions,
+    parse_whole_number,
 )
 from penstock.types import TopicPartition
 
@@ -118,6 +118,8 @@ class TriggerLimits(NamedTuple):
 
 
 class ReadSettings(NamedTuple):
+    """Validated settings of a read, batch or stream."""
+
     access: ClusterAccess
     subscription: TopicSubscription
     start: ReadBound
@@ -137,6 +139,8 @@ class ReadSettings(NamedTuple):
 
 
 class WriteSettings(NamedTuple):
+    """Validated settings of a write, batch or stream."""
+
     access: ClusterAccess
     topic: str | None
     codec: Codec
@@ -211,7 +215,7 @@ def _subscription(given: SourceOptions) -> TopicSubscription:
         raise ConfigError(f"one of the options {', '.join(names)} must say what to read, and {problem}")
     [(name, text)] = configured
     if name == "assign":
-        return AssignedPartitions(partitions(name, text))
+        return AssignedPartitions(parse_partitions(name, text))
     if name == "subscribePattern":
         return TopicPattern(_pattern(text.strip()))
     topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
@@ -237,9 +241,9 @@ def _bound(given: SourceOptions, which: str, default: ReadBound) -> ReadBound:
     over offsets, as in the official source.
     """
     if (text := given.text(f"{which}Timestamp")) is not None:
-        return GlobalTimestamp(whole_number(f"{which}Timestamp", text, least=0))
+        return GlobalTimestamp(parse_whole_number(f"{which}Timestamp", text, least=0))
     if (text := given.text(f"{which}OffsetsByTimestamp")) is not None:
-        return SpecificTimestamps(partition_times(f"{which}OffsetsByTimestamp", text))
+        return SpecificTimestamps(parse_partition_times(f"{which}OffsetsByTimestamp", text))
     if (text := given.text(f"{which}Offsets")) is None:
         return default
     special = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
@@ -247,7 +251,7 @@ def _bound(given: SourceOptions, which: str, default: ReadBound) -> ReadBound:
         return EarliestOrLatest(special)
     if not text.strip().startswith("{"):
         raise ConfigError(f"option {which}Offsets is {text!r}; give earliest, latest or JSON with offsets")
-    return SpecificOffsets(partition_offsets(f"{which}Offsets", text))
+    return SpecificOffsets(parse_partition_offsets(f"{which}Offsets", text))
 
 
 def _reject_special_offset(bound: ReadBound, offset: int, problem: str) -> None:
@@ -280,7 +284,7 @@ def _check_order(start: ReadBound, end: ReadBound) -> None:
 
 def _latest_if_no_match(given: SourceOptions) -> bool:
     name = "startingOffsetsByTimestampStrategy"
-    return one_of(name, given.text(name) or "error", {"error": False, "latest": True})
+    return parse_choice(name, given.text(name) or "error", {"error": False, "latest": True})
 
 
 def _limits(given: SourceOptions) -> TriggerLimits:
@@ -289,7 +293,7 @@ def _limits(given: SourceOptions) -> TriggerLimits:
         given.number("maxOffsetsPerTrigger"),
         given.number("minOffsetsPerTrigger"),
         given.number("maxBytesPerTrigger"),
-        _TRIGGER_DELAY_MS_MAX if delay is None else milliseconds("maxTriggerDelay", delay),
+        _TRIGGER_DELAY_MS_MAX if delay is None else parse_duration_ms("maxTriggerDelay", delay),
     )
     least, most = limits.offsets_min, limits.offsets_max
     if least is not None and most is not None and least > most:
@@ -303,7 +307,7 @@ def _read_committed(given: SourceOptions) -> bool:
     That is the default here, unlike in Kafka's consumers, because records of an aborted transaction were
     never meant to be read.
     """
-    return one_of(ISOLATION_OPTION, given.text(ISOLATION_OPTION) or READ_COMMITTED, ISOLATION_LEVELS)
+    return parse_choice(ISOLATION_OPTION, given.text(ISOLATION_OPTION) or READ_COMMITTED, ISOLATION_LEVELS)
 
 
 def _fetch_bytes(given: SourceOptions) -> int:
@@ -322,11 +326,11 @@ def write_settings(options: Mapping[str, str]) -> WriteSettings:
     codecs = {codec.name.lower(): codec for codec in Codec}
     # acks=0 is treated as acks=1, so that a failed write never looks like a successful one.
     levels = {"all": -1, "-1": -1, "1": 1, "0": 1}
-    acks = one_of("kafka.acks", given.text("kafka.acks") or "all", levels)
+    acks = parse_choice("kafka.acks", given.text("kafka.acks") or "all", levels)
     return WriteSettings(
         access=parse_access(given),
         topic=topic or None,
-        codec=one_of("kafka.compression.type", given.text("kafka.compression.type") or "none", codecs),
+        codec=parse_choice("kafka.compression.type", given.text("kafka.compression.type") or "none", codecs),
         acks=acks,
         is_idempotent=_is_idempotent(given, acks),
         batch_bytes_max=_or(given.number("kafka.max.request.size", most=INT_MAX), _WRITE_BYTES),

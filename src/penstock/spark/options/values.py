@@ -44,19 +44,19 @@ class SourceOptions:
 
     def number(self, name: str, *, least: int = 1, most: int = LONG_MAX) -> int | None:
         text = self.text(name)
-        return None if text is None else whole_number(name, text, least=least, most=most)
+        return None if text is None else parse_whole_number(name, text, least=least, most=most)
 
     def flag(self, name: str, *, default: bool) -> bool:
         text = self.text(name)
-        return default if text is None else yes_or_no(name, text)
+        return default if text is None else parse_flag(name, text)
 
-    def first_of(self, names: tuple[str, ...]) -> tuple[str, str] | None:
+    def first_given(self, names: tuple[str, ...]) -> tuple[str, str] | None:
         return next(((name, text) for name in names if (text := self.text(name)) is not None), None)
 
 
-def whole_number(name: str, text: str, *, least: int = 1, most: int = LONG_MAX) -> int:
+def parse_whole_number(name: str, text: str, *, least: int = 1, most: int = LONG_MAX) -> int:
     try:
-        number = _digits(text.strip())
+        number = _parse_digits(text.strip())
     except ValueError:
         number = least - 1
     if not least <= number <= most:
@@ -68,25 +68,25 @@ def _bounds(least: int, most: int) -> str:
     return f"at least {least}" if most == LONG_MAX else f"from {least} to {most}"
 
 
-def _digits(text: str) -> int:
+def _parse_digits(text: str) -> int:
     """Parse a number as Java does. Python would also accept 1_000 and digits of other scripts."""
     if not _NUMBER.fullmatch(text):
         raise ValueError("not a whole number")
     return int(text)
 
 
-def yes_or_no(name: str, text: str) -> bool:
-    return one_of(name, text, {"true": True, "false": False})
+def parse_flag(name: str, text: str) -> bool:
+    return parse_choice(name, text, {"true": True, "false": False})
 
 
-def one_of(name: str, text: str, choices: Mapping[str, Choice]) -> Choice:
+def parse_choice(name: str, text: str, choices: Mapping[str, Choice]) -> Choice:
     chosen = text.strip().lower()
     if chosen not in choices:
         raise ConfigError(f"option {name} is {text!r}; give one of {', '.join(choices)}")
     return choices[chosen]
 
 
-def milliseconds(name: str, text: str) -> int:
+def parse_duration_ms(name: str, text: str) -> int:
     """Parse a duration as Spark does: 90s, 15m, 2h. A plain number is in milliseconds."""
     found = _TIME.fullmatch(text.strip().lower())
     time_ms = int(int(found["digits"]) * _UNITS_MS[found["unit"] or "ms"]) if found else LONG_MAX + 1
@@ -95,25 +95,25 @@ def milliseconds(name: str, text: str) -> int:
     return time_ms
 
 
-def partition_offsets(name: str, text: str) -> dict[TopicPartition, int]:
-    offsets = _partition_numbers(name, text, _OFFSETS_EXAMPLE)
+def parse_partition_offsets(name: str, text: str) -> dict[TopicPartition, int]:
+    offsets = _parse_partition_numbers(name, text, _OFFSETS_EXAMPLE)
     if any(not EARLIEST <= offset <= LONG_MAX for offset in offsets.values()):
         raise ConfigError(f"option {name} is {text}; an offset is not negative, -1 is latest, -2 earliest")
     return offsets
 
 
-def partition_times(name: str, text: str) -> dict[TopicPartition, int]:
-    times = _partition_numbers(name, text, _TIMES_EXAMPLE)
+def parse_partition_times(name: str, text: str) -> dict[TopicPartition, int]:
+    times = _parse_partition_numbers(name, text, _TIMES_EXAMPLE)
     if any(not 0 <= time <= LONG_MAX for time in times.values()):
         raise ConfigError(f"option {name} is {text}; a timestamp is in milliseconds since 1970")
     return times
 
 
-def partitions(name: str, text: str) -> frozenset[TopicPartition]:
+def parse_partitions(name: str, text: str) -> frozenset[TopicPartition]:
     try:
         found = frozenset(
-            TopicPartition(topic, _partition(number))
-            for topic, numbers in _document(text).items()
+            TopicPartition(topic, _parse_partition(number))
+            for topic, numbers in _parse_document(text).items()
             for number in numbers
         )
     except (ValueError, TypeError, AttributeError):
@@ -123,32 +123,32 @@ def partitions(name: str, text: str) -> frozenset[TopicPartition]:
     return found
 
 
-def _partition_numbers(name: str, text: str, example: str) -> dict[TopicPartition, int]:
+def _parse_partition_numbers(name: str, text: str, example: str) -> dict[TopicPartition, int]:
     try:
         return {
-            TopicPartition(topic, _partition(number)): _whole(value)
-            for topic, values in _document(text).items()
+            TopicPartition(topic, _parse_partition(number)): _check_whole(value)
+            for topic, values in _parse_document(text).items()
             for number, value in values.items()
         }
     except (ValueError, TypeError, AttributeError):
         raise ConfigError(f"option {name} is {text!r}; give JSON such as {example}") from None
 
 
-def _document(text: str) -> dict[str, Any]:
+def _parse_document(text: str) -> dict[str, Any]:
     document = json.loads(text)
     if not isinstance(document, dict):
         raise TypeError("not an object")
     return document
 
 
-def _partition(value: object) -> int:
-    number = _digits(value) if isinstance(value, str) else _whole(value)
+def _parse_partition(value: object) -> int:
+    number = _parse_digits(value) if isinstance(value, str) else _check_whole(value)
     if not 0 <= number <= INT_MAX:
         raise ValueError("no number of a partition")
     return number
 
 
-def _whole(value: object) -> int:
+def _check_whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError("not a whole number")
     return value

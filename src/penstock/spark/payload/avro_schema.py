@@ -44,7 +44,7 @@ from penstock.spark.payload.shapes import (
     LeafShape,
     ListShape,
     MapShape,
-    RecordShape,
+    StructShape,
     Values,
     arrow_type,
     decimals,
@@ -65,8 +65,10 @@ _UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
 
 
 class AvroSchema(NamedTuple):
+    """Columns of an Avro schema, and how decoded values become columns."""
+
     schema: StructType
-    shape: RecordShape
+    shape: StructShape
     decoding: Any
     """The schema that fastavro decodes with, without logical types."""
 
@@ -90,8 +92,8 @@ def parse_avro_schema(file: SchemaFile) -> AvroSchema:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise file.error_at("", f"it is no Avro schema: {error!r}") from None
     reader = _AvroSchemaReader(file, names)
-    top = reader.typed(parsed, "", ())
-    if not isinstance(top.kind, StructType) or not isinstance(top.shape, RecordShape) or top.may_be_null:
+    top = reader.column_type(parsed, "", ())
+    if not isinstance(top.kind, StructType) or not isinstance(top.shape, StructShape) or top.may_be_null:
         raise file.error_at("", "values must be of type record: its fields become the columns")
     return AvroSchema(top.kind, top.shape, decoding)
 
@@ -112,28 +114,28 @@ class _AvroSchemaReader:
     def _error_at(self, path: str, problem: str) -> ConfigError:
         return self._file.error_at(f"field {path}" if path else "", problem)
 
-    def typed(self, schema: Any, path: str, inside: tuple[str, ...]) -> _AvroType:
+    def column_type(self, schema: Any, path: str, inside: tuple[str, ...]) -> _AvroType:
         """The column type of a schema. `inside` holds the names of the enclosing records."""
         if isinstance(schema, list):
             return self._union(schema, path, inside)
         if isinstance(schema, str):
-            return self.typed(self._names.get(schema, {"type": schema}), path, inside)
+            return self.column_type(self._names.get(schema, {"type": schema}), path, inside)
         name = schema["type"]
         if isinstance(name, dict | list):
-            return self.typed(name, path, inside)
+            return self.column_type(name, path, inside)
         match name:
             case "record" | "error":
                 return self._record(schema, path, inside)
             case "array":
-                element = self.typed(schema["items"], f"{path}[]", inside)
+                element = self.column_type(schema["items"], f"{path}[]", inside)
                 kind: DataType = ArrayType(element.kind)
                 return _AvroType(kind, ListShape(arrow_type(kind), element.shape))
             case "map":
-                value = self.typed(schema["values"], f"{path}[]", inside)
+                value = self.column_type(schema["values"], f"{path}[]", inside)
                 kind = MapType(StringType(), value.kind)
                 return _AvroType(kind, MapShape(arrow_type(kind), LeafShape(pa.string()), value.shape))
         if name in self._names:
-            return self.typed(self._names[name], path, inside)
+            return self.column_type(self._names[name], path, inside)
         return self._leaf(name, schema, path)
 
     def _union(self, schemas: list[Any], path: str, inside: tuple[str, ...]) -> _AvroType:
@@ -141,7 +143,7 @@ class _AvroSchemaReader:
         if len(others) != 1:
             found = ", ".join(str(each if isinstance(each, str) else each["type"]) for each in schemas)
             raise self._error_at(path, f"a column has one type: a union is null and one other, not {found}")
-        return self.typed(others[0], path, inside)._replace(may_be_null=len(others) < len(schemas))
+        return self.column_type(others[0], path, inside)._replace(may_be_null=len(others) < len(schemas))
 
     def _record(self, schema: dict[str, Any], path: str, inside: tuple[str, ...]) -> _AvroType:
         name = schema["name"]
@@ -152,12 +154,12 @@ class _AvroSchemaReader:
         fields, parts = [], []
         for field in schema["fields"]:
             below = f"{path}.{field['name']}" if path else field["name"]
-            typed = self.typed(field["type"], below, (*inside, name))
-            is_optional = typed.may_be_null or "default" in field
-            fields.append(StructField(field["name"], typed.kind, nullable=is_optional))
-            parts.append(FieldShape(itemgetter(field["name"]), typed.shape))
+            column_type = self.column_type(field["type"], below, (*inside, name))
+            is_optional = column_type.may_be_null or "default" in field
+            fields.append(StructField(field["name"], column_type.kind, nullable=is_optional))
+            parts.append(FieldShape(itemgetter(field["name"]), column_type.shape))
         kind = StructType(fields)
-        return _AvroType(kind, RecordShape(arrow_type(kind), tuple(parts)))
+        return _AvroType(kind, StructShape(arrow_type(kind), tuple(parts)))
 
     def _leaf(self, name: str, schema: dict[str, Any], path: str) -> _AvroType:
         if name not in _SIMPLE:

@@ -17,7 +17,7 @@ from fastavro.read import SchemaResolutionError
 
 from penstock.spark.payload.avro_schema import AvroSchema, parse_avro_schema
 from penstock.spark.payload.evolution import added_columns
-from penstock.spark.payload.schema_files import OPTION, Version
+from penstock.spark.payload.schema_files import OPTION, SchemaVersion
 
 FRAME_BYTES: Final = 5
 _FRAME: Final = struct.Struct(">BI")
@@ -28,6 +28,8 @@ class InvalidAvroValue(ValueError):
 
 
 class AvroReader:
+    """Reader of Avro values."""
+
     errors: tuple[type[Exception], ...] = (
         EOFError,
         IndexError,
@@ -40,7 +42,7 @@ class AvroReader:
         SchemaResolutionError,
     )
 
-    def __init__(self, versions: tuple[Version, ...], *, is_framed: bool) -> None:
+    def __init__(self, versions: tuple[SchemaVersion, ...], *, is_framed: bool) -> None:
         self._is_framed = is_framed
         parsed = {version.number: parse_avro_schema(version.file) for version in versions}
         self._check_widening(versions, parsed)
@@ -50,7 +52,9 @@ class AvroReader:
         self._writers = {number: schema.decoding for number, schema in parsed.items()}
         self._only = self._writers.get(None)
 
-    def _check_widening(self, versions: tuple[Version, ...], parsed: dict[int | None, AvroSchema]) -> None:
+    def _check_widening(
+        self, versions: tuple[SchemaVersion, ...], parsed: dict[int | None, AvroSchema]
+    ) -> None:
         for older, newer in pairwise(versions):
             before, after = parsed[older.number].schema, parsed[newer.number].schema
             added_columns(before, after, f"{newer.file.name} after {older.file.name}")

@@ -1,4 +1,4 @@
-"""Bad rows on their way to a dead-letter topic.
+"""Dead letters: bad rows as records of a dead-letter topic.
 
 Reading has no side effects: Spark may read repeatedly, for every action on a DataFrame, for speculative
 tasks, for batches after a crash. So the source writes nothing. It adds a column `deadLetter` to each bad
@@ -21,7 +21,7 @@ from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import write_settings
 from penstock.spark.payload.shapes import arrow_type
 from penstock.spark.pool import borrowed_client
-from penstock.spark.table import HEADERS_TYPE
+from penstock.spark.topic_table import HEADERS_TYPE
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _PARTITIONS: Final = 1
 
 
 class SourceRecords(NamedTuple):
-    """The source records of some values, as far as they are needed."""
+    """Records that values were taken from, with the columns that a dead letter of them needs."""
 
     partition: TopicPartition
     offsets: pa.Array
@@ -55,7 +55,7 @@ class SourceRecords(NamedTuple):
     headers: pa.Array | None = None
 
 
-def dead_letter_column(origin: SourceRecords, bad: Mapping[int, str], topic: str | None) -> pa.Array:
+def dead_letter_array(origin: SourceRecords, bad: Mapping[int, str], topic: str | None) -> pa.Array:
     """The dead letter of each row, null for good rows. `bad` maps rows to reasons."""
     count, kind = len(origin.offsets), arrow_type(DEAD_LETTER_TYPE)
     if not bad:
@@ -87,19 +87,22 @@ def _dead_letter(origin: SourceRecords, row: int, reason: str, topic: str | None
     }
 
 
-class Split(NamedTuple):
+class SplitRows(NamedTuple):
+    """Rows divided into good rows and dead letters."""
+
     good: "DataFrame"
     dead: "DataFrame"
     """Rows in the form that `format("penstock")` writes: topic, key, value, headers."""
 
 
-def split_dead_letters(rows: "DataFrame") -> Split:
+def split_dead_letters(rows: "DataFrame") -> SplitRows:
+    """Divide the rows by their column of dead letters. ConfigError if they have no such column."""
     if DEAD_LETTER_COLUMN not in rows.columns:
         raise ConfigError(
             f"the rows have no column {DEAD_LETTER_COLUMN}: read them with badRows deadletter, and keep it"
         )
     is_good = rows[DEAD_LETTER_COLUMN].isNull()
-    return Split(
+    return SplitRows(
         rows.where(is_good).drop(DEAD_LETTER_COLUMN), rows.where(~is_good).select(f"{DEAD_LETTER_COLUMN}.*")
     )
 
@@ -108,7 +111,7 @@ WriteBatch = Callable[["DataFrame", int], None]
 
 
 def with_dead_letters(write: WriteBatch, options: Mapping[str, str]) -> WriteBatch:
-    """A function for `foreachBatch` that writes dead letters and then passes the good rows to `write`.
+    """Function for `foreachBatch` that writes dead letters and then passes the good rows to `write`.
 
     `options` describe the connection, as for `format("penstock")`. Missing topics are created. A batch that
     runs again writes its dead letters again.

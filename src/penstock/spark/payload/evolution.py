@@ -23,16 +23,16 @@ def added_columns(before: StructType, after: StructType, where: str) -> list[str
 
     `where` is for messages: it names the two schemas.
     """
-    return list(_added(before, after, "", where))
+    return list(_find_added(before, after, "", where))
 
 
-def _added(before: StructType, after: StructType, path: str, where: str) -> Iterator[str]:
+def _find_added(before: StructType, after: StructType, path: str, where: str) -> Iterator[str]:
     old = {field.name: field for field in before.fields}
     new = {field.name: field for field in after.fields}
     for name, field in old.items():
         if name not in new:
             raise _missing(path + name, name, [each for each in new if each not in old], where)
-        yield from _compared(field, new[name], path + name, where)
+        yield from _compare(field, new[name], path + name, where)
     for name, field in new.items():
         if name not in old:
             if not field.nullable:
@@ -50,21 +50,21 @@ def _missing(full_name: str, name: str, others: list[str], where: str) -> Config
     return ConfigError(f"schema {where}: {problem}")
 
 
-def _compared(old: StructField, new: StructField, path: str, where: str) -> Iterator[str]:
+def _compare(old: StructField, new: StructField, path: str, where: str) -> Iterator[str]:
     if old.nullable and not new.nullable:
         problem = f"field {path} was optional and is required now; older rows may lack it"
         raise ConfigError(f"schema {where}: {problem}")
-    yield from _compared_types(old.dataType, new.dataType, path, where)
+    yield from _compare_types(old.dataType, new.dataType, path, where)
 
 
-def _compared_types(old: DataType, new: DataType, path: str, where: str) -> Iterator[str]:
+def _compare_types(old: DataType, new: DataType, path: str, where: str) -> Iterator[str]:
     match old, new:
         case StructType(), StructType():
-            yield from _added(old, new, f"{path}.", where)
+            yield from _find_added(old, new, f"{path}.", where)
         case ArrayType(), ArrayType():
-            yield from _compared_types(old.elementType, new.elementType, path, where)
+            yield from _compare_types(old.elementType, new.elementType, path, where)
         case MapType(), MapType() if old.keyType == new.keyType:
-            yield from _compared_types(old.valueType, new.valueType, path, where)
+            yield from _compare_types(old.valueType, new.valueType, path, where)
         case _:
             if old != new:
                 change = f"was {old.simpleString()} and is {new.simpleString()} now"

@@ -100,13 +100,13 @@ class _JsonSchemaReader:
         if not isinstance(schema, dict):
             raise self._error_at(place, "a schema is an object here")
         if "$ref" in schema:
-            return self._referred(schema["$ref"], place)
+            return self._resolve_reference(schema["$ref"], place)
         for word in _UNSUPPORTED:
             if word in schema:
                 raise self._error_at(place, f"{word} does not say one type for a column")
         for word in _CHOICES:
             if word in schema:
-                return self._chosen(schema[word], place / word)
+                return self._choose(schema[word], place / word)
         name = self._type_name(schema, place)
         if name == "object":
             return self._object(schema, place)
@@ -156,7 +156,7 @@ class _JsonSchemaReader:
             ]
         )
 
-    def _chosen(self, choices: object, place: _SchemaPath) -> DataType:
+    def _choose(self, choices: object, place: _SchemaPath) -> DataType:
         if not isinstance(choices, list):
             raise self._error_at(place, "a list of schemas is expected")
         left = [(number, each) for number, each in enumerate(choices) if each != {"type": "null"}]
@@ -167,7 +167,7 @@ class _JsonSchemaReader:
         [(number, schema)] = left
         return self.kind(schema, place / str(number))
 
-    def _referred(self, reference: object, place: _SchemaPath) -> DataType:
+    def _resolve_reference(self, reference: object, place: _SchemaPath) -> DataType:
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise self._error_at(place / "$ref", f"{reference!r} is not in this file, where all must be")
         if reference in place.references:

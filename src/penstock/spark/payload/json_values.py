@@ -46,7 +46,7 @@ from penstock.spark.payload.shapes import (
     LeafShape,
     ListShape,
     MapShape,
-    RecordShape,
+    StructShape,
     Values,
     arrow_type,
     decimals,
@@ -71,12 +71,14 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
 class JsonReader:
+    """Reader of JSON values."""
+
     def __init__(self, file: SchemaFile) -> None:
         is_json = file.content.lstrip().startswith((b"{", b"["))
         self.schema = parse_json_schema(file) if is_json else parse_ddl(file)
         kind = _object_type(self.schema, file)
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
-        self.shape = _record_shape(self.schema)
+        self.shape = _struct_shape(self.schema)
 
     def read(self, value: bytes) -> Any:
         return self._decode(value)
@@ -130,19 +132,19 @@ def _or_null(kind: DataType, file: SchemaFile, may_be_null: bool) -> Any:
     return python | None if may_be_null else python
 
 
-def _record_shape(struct: StructType) -> RecordShape:
+def _struct_shape(struct: StructType) -> StructShape:
     parts = [
         FieldShape(attrgetter(f"f{number}"), _shape(each.dataType))
         for number, each in enumerate(struct.fields)
     ]
-    return RecordShape(arrow_type(struct), tuple(parts))
+    return StructShape(arrow_type(struct), tuple(parts))
 
 
 def _shape(kind: DataType) -> ColumnShape:
     arrow = arrow_type(kind)
     match kind:
         case StructType():
-            return _record_shape(kind)
+            return _struct_shape(kind)
         case ArrayType():
             return ListShape(arrow, _shape(kind.elementType))
         case MapType():

@@ -21,11 +21,11 @@ from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import ConfigError
 from penstock.spark.payload import dead_letters
-from penstock.spark.payload.dead_letters import SourceRecords, dead_letter_column
+from penstock.spark.payload.dead_letters import SourceRecords, dead_letter_array
 from penstock.spark.payload.settings import BadRows, PayloadFormat, PayloadSettings, payload_settings
-from penstock.spark.payload.shapes import CONVERSION_ERRORS, RecordShape, nullable_field, record_columns
-from penstock.spark.records.decode import Decoded
-from penstock.spark.table import full_schema
+from penstock.spark.payload.shapes import CONVERSION_ERRORS, StructShape, nullable_field, struct_columns
+from penstock.spark.records.decode import DecodedRecords
+from penstock.spark.topic_table import full_schema
 from penstock.types import TopicPartition
 
 log = logging.getLogger("penstock.spark")
@@ -38,7 +38,7 @@ class ValueReader(Protocol):
     """The reader of one format. `read` raises one of `errors` if a value does not match the schema."""
 
     schema: StructType
-    shape: RecordShape
+    shape: StructShape
     errors: tuple[type[Exception], ...]
 
     def read(self, value: bytes) -> Any: ...
@@ -51,10 +51,12 @@ class BadValue(Exception):
 
 
 class ParsedValues(NamedTuple):
+    """Columns of some values, and the rows whose values cannot be read."""
+
     columns: list[pa.Array]
-    """Columns in the order of the schema, null in bad rows."""
+    """One array for each field of the schema, in its order; null in bad rows."""
     bad: dict[int, str]
-    """Bad rows and the reasons."""
+    """The reason for each bad row, by its number."""
 
 
 class Payload:
@@ -103,7 +105,7 @@ class Payload:
         return dead_letters.DEAD_LETTER_COLUMN in wanted and self._settings.bad_rows is BadRows.DEAD_LETTER
 
     def columns(
-        self, partition: TopicPartition, decoded: Decoded, wanted: Collection[str]
+        self, partition: TopicPartition, decoded: DecodedRecords, wanted: Collection[str]
     ) -> dict[str, pa.Array]:
         """The wanted columns among `names()`. BadValue if a row is bad and bad rows are not allowed."""
         origin = SourceRecords(partition, decoded.offsets, decoded.values, decoded.keys, decoded.headers)
@@ -114,13 +116,14 @@ class Payload:
         }
         if self.needs_headers(wanted):
             topic = self._settings.dead_letter_topic
-            columns[dead_letters.DEAD_LETTER_COLUMN] = dead_letter_column(origin, parsed.bad, topic)
+            columns[dead_letters.DEAD_LETTER_COLUMN] = dead_letter_array(origin, parsed.bad, topic)
         return columns
 
     def parse(self, values: pa.Array) -> ParsedValues:
+        """Parse the values; a null value gives a row of nulls."""
         pieces, bad = [], dict[int, str]()
         for start in range(0, max(len(values), 1), ROWS_AT_ONCE):
-            columns, bad_here = self._parse_piece(values[start : start + ROWS_AT_ONCE].to_pylist())
+            columns, bad_here = self._parse_rows(values[start : start + ROWS_AT_ONCE].to_pylist())
             pieces.append(columns)
             bad |= {start + row: reason for row, reason in bad_here.items()}
         if len(pieces) == 1:
@@ -161,17 +164,17 @@ class Payload:
 
     # Bad rows
 
-    def _parse_piece(self, values: list[bytes | None]) -> ParsedValues:
+    def _parse_rows(self, values: list[bytes | None]) -> ParsedValues:
         rows, bad = self._read(values)
         shape = self._reader.shape
         try:
-            return ParsedValues(record_columns(shape, rows), bad)
+            return ParsedValues(struct_columns(shape, rows), bad)
         except CONVERSION_ERRORS:
             # The conversion of all rows failed: find the bad ones by bisection.
             misfits = dict(_unconvertible_rows(shape, rows, 0))
         for row in misfits:
             rows[row] = None
-        return ParsedValues(record_columns(shape, rows), dict(sorted({**bad, **misfits}.items())))
+        return ParsedValues(struct_columns(shape, rows), dict(sorted({**bad, **misfits}.items())))
 
     def _read(self, values: list[bytes | None]) -> tuple[list[Any], dict[int, str]]:
         reader = self._reader
@@ -204,10 +207,10 @@ class Payload:
         log.warning("%s. Its columns are null", problem)
 
 
-def _unconvertible_rows(shape: RecordShape, rows: list[Any], first: int) -> Iterator[tuple[int, str]]:
+def _unconvertible_rows(shape: StructShape, rows: list[Any], first: int) -> Iterator[tuple[int, str]]:
     """The rows that Arrow cannot convert, found by bisection. `first` is the number of the first row."""
     try:
-        record_columns(shape, rows)
+        struct_columns(shape, rows)
     except CONVERSION_ERRORS as error:
         if len(rows) == 1:
             yield first, str(error)

@@ -49,7 +49,7 @@ from penstock.spark.payload.shapes import (
     LeafShape,
     ListShape,
     MapShape,
-    RecordShape,
+    StructShape,
     Values,
     arrow_type,
 )
@@ -73,8 +73,10 @@ _WRAPPERS: Final = frozenset(
 
 
 class MessageSchema(NamedTuple):
+    """Columns of a message, and how decoded messages become columns."""
+
     schema: StructType
-    shape: RecordShape
+    shape: StructShape
     message: Any
     """The message class."""
     has_required: bool
@@ -96,7 +98,7 @@ def parse_protobuf_schema(file: SchemaFile, message: str | None) -> MessageSchem
     if not described.file:
         raise file.error_at("", f"it is an empty FileDescriptorSet; make one: {_MAKE}")
     pool = _pool(file, described)
-    descriptor = pool.FindMessageTypeByName(_chosen(file, described, message))
+    descriptor = pool.FindMessageTypeByName(_choose_message(file, described, message))
     kind, shape = _MessageReader(file).record(descriptor, "", ())
     return MessageSchema(kind, shape, message_factory.GetMessageClass(descriptor), _has_required(descriptor))
 
@@ -116,7 +118,7 @@ def _pool(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet) -> desc
     return pool
 
 
-def _chosen(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet, wanted: str | None) -> str:
+def _choose_message(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet, wanted: str | None) -> str:
     names = [
         name
         for each in described.file
@@ -126,12 +128,12 @@ def _chosen(file: SchemaFile, described: descriptor_pb2.FileDescriptorSet, wante
     if wanted is None:
         if len(names) == 1:
             return names[0]
-        raise ConfigError(f"option {MESSAGE_OPTION} must say which message values are: {_listed(names)}")
+        raise ConfigError(f"option {MESSAGE_OPTION} must say which message values are: {_list_names(names)}")
     full = [name for name in names if name == wanted or name.endswith(f".{wanted}")]
     if wanted in full or len(full) == 1:
         return wanted if wanted in full else full[0]
     near = get_close_matches(wanted, names, n=1)
-    hint = f"; {near[0]} is near" if near else f"; there are {_listed(names)}"
+    hint = f"; {near[0]} is near" if near else f"; there are {_list_names(names)}"
     problem = "is not a message" if not full else "is more than one message"
     raise ConfigError(f"option {MESSAGE_OPTION} is {wanted!r}, which {problem} in {file.name}{hint}")
 
@@ -144,7 +146,7 @@ def _message_names(package: str, messages: Any) -> Iterator[str]:
             yield from _message_names(name, message.nested_type)
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     return ", ".join(names[:10]) + (" ..." if len(names) > 10 else "") or "none"
 
 
@@ -162,7 +164,7 @@ class _MessageReader:
 
     def record(
         self, message: Descriptor, path: str, inside: tuple[str, ...]
-    ) -> tuple[StructType, RecordShape]:
+    ) -> tuple[StructType, StructShape]:
         """The struct of a message. `inside` holds the names of the enclosing messages."""
         name = message.full_name
         if name in inside:
@@ -179,7 +181,7 @@ class _MessageReader:
             fields.append(StructField(field.name, typed.kind, nullable=not field.is_required))
             parts.append(FieldShape(_getter(field), typed.shape))
         kind = StructType(fields)
-        return kind, RecordShape(arrow_type(kind), tuple(parts))
+        return kind, StructShape(arrow_type(kind), tuple(parts))
 
     def _field(self, field: FieldDescriptor, path: str, inside: tuple[str, ...]) -> _ProtobufType:
         if not field.is_repeated:

@@ -12,6 +12,8 @@ _FRAMED: Final = b"\x00"
 
 
 class ProtobufReader:
+    """Reader of Protocol Buffers values."""
+
     errors: tuple[type[Exception], ...] = (DecodeError,)
 
     def __init__(self, file: SchemaFile, message: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The schema in the option valueSchema: a file, or the schema itself.
+"""Schema that the option valueSchema names: a file, or the schema itself.
 
 A file is read once, on the driver, and tasks get its content. So executors need no copy, and a changed file
 takes effect when a query is started again.
@@ -16,6 +16,8 @@ OPTION = "valueSchema"
 
 
 class SchemaFile(NamedTuple):
+    """Content of a schema, with the name that error messages use."""
+
     name: str
     """For messages: the path, or the option if the schema is given inline."""
     content: bytes
@@ -43,7 +45,9 @@ class SchemaFile(NamedTuple):
             raise self.error_at("", "it is nested too deeply") from None
 
 
-class Version(NamedTuple):
+class SchemaVersion(NamedTuple):
+    """Schema with its number in a schema registry."""
+
     number: int | None
     """The schema's number in a schema registry. None: any number."""
     file: SchemaFile

@@ -1,4 +1,4 @@
-"""The options about values, parsed and validated.
+"""Options that define how record values become columns, parsed and validated.
 
     valueFormat      raw (the default), json, avro, avro-confluent, protobuf
     valueSchema      a file, or the schema itself
@@ -15,8 +15,14 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from penstock.errors import ConfigError
-from penstock.spark.options.values import one_of
-from penstock.spark.payload.schema_files import OPTION, SchemaFile, Version, read_schema_file, schema_text
+from penstock.spark.options.values import parse_choice
+from penstock.spark.payload.schema_files import (
+    OPTION,
+    SchemaFile,
+    SchemaVersion,
+    read_schema_file,
+    schema_text,
+)
 
 MESSAGE_OPTION: Final = "valueMessage"
 FORMAT_OPTION: Final = "valueFormat"
@@ -42,7 +48,7 @@ class PayloadSettings(NamedTuple):
     """Plain values, with the content of files: Spark sends them to every executor."""
 
     format: PayloadFormat
-    versions: tuple[Version, ...]
+    versions: tuple[SchemaVersion, ...]
     message: str | None
     bad_rows: BadRows
     dead_letter_topic: str | None
@@ -60,7 +66,7 @@ def payload_settings(options: Mapping[str, str]) -> PayloadSettings | None:
         return given.get(name.lower())
 
     formats: dict[str, PayloadFormat | None] = {"raw": None, **{each.value: each for each in PayloadFormat}}
-    chosen = one_of(FORMAT_OPTION, text(FORMAT_OPTION) or "raw", formats)
+    chosen = parse_choice(FORMAT_OPTION, text(FORMAT_OPTION) or "raw", formats)
     if chosen is None:
         _reject_without_format(text)
         return None
@@ -74,7 +80,7 @@ def payload_settings(options: Mapping[str, str]) -> PayloadSettings | None:
         raise ConfigError(
             f"option {MESSAGE_OPTION} is for {FORMAT_OPTION} protobuf, and that is {chosen.value}"
         )
-    bad_rows = one_of(
+    bad_rows = parse_choice(
         BAD_ROWS_OPTION, text(BAD_ROWS_OPTION) or "fail", {each.value: each for each in BadRows}
     )
     topic = _dead_letter_topic(text(DEAD_LETTER_OPTION), bad_rows)
@@ -110,12 +116,12 @@ def _dead_letter_topic(topic: str | None, bad_rows: BadRows) -> str | None:
     return topic.strip()
 
 
-def _versions(chosen: PayloadFormat, schema_option: str) -> tuple[Version, ...]:
+def _versions(chosen: PayloadFormat, schema_option: str) -> tuple[SchemaVersion, ...]:
     match chosen:
         case PayloadFormat.JSON:
-            return (Version(None, _json_file(schema_option)),)
+            return (SchemaVersion(None, _json_file(schema_option)),)
         case PayloadFormat.PROTOBUF:
-            return (Version(None, read_schema_file(schema_option)),)
+            return (SchemaVersion(None, read_schema_file(schema_option)),)
         case _:
             return _avro_versions(schema_option, is_framed=chosen is PayloadFormat.AVRO_FRAMED)
 
@@ -126,11 +132,11 @@ def _json_file(schema_option: str) -> SchemaFile:
     return schema_text(schema_option)
 
 
-def _avro_versions(schema_option: str, *, is_framed: bool) -> tuple[Version, ...]:
+def _avro_versions(schema_option: str, *, is_framed: bool) -> tuple[SchemaVersion, ...]:
     if schema_option.lstrip().startswith("{"):
-        return (Version(None, schema_text(schema_option)),)
+        return (SchemaVersion(None, schema_text(schema_option)),)
     if not is_framed or "=" not in schema_option:
-        return (Version(None, read_schema_file(schema_option)),)
+        return (SchemaVersion(None, read_schema_file(schema_option)),)
     files: dict[int, str] = {}
     for each in schema_option.split(","):
         match = _NUMBERED.fullmatch(each)
@@ -141,4 +147,4 @@ def _avro_versions(schema_option: str, *, is_framed: bool) -> tuple[Version, ...
                 "number, oldest first: 7=v1.avsc,9=v2.avsc"
             )
         files[int(match[1])] = match[2]
-    return tuple(Version(number, read_schema_file(path)) for number, path in files.items())
+    return tuple(SchemaVersion(number, read_schema_file(path)) for number, path in files.items())

@@ -21,17 +21,23 @@ Values = Sequence[Any]
 
 
 class LeafShape(NamedTuple):
+    """Shape of values without parts: numbers, texts, times."""
+
     kind: pa.DataType
     convert: Callable[[Values], pa.Array] | None = None
     """A conversion for objects that Arrow does not understand."""
 
 
 class FieldShape(NamedTuple):
+    """One field of a struct: how it is taken from the object, and its shape."""
+
     get: Callable[[Any], Any]
     shape: "ColumnShape"
 
 
-class RecordShape(NamedTuple):
+class StructShape(NamedTuple):
+    """Shape of objects with named fields."""
+
     kind: pa.StructType
     parts: tuple[FieldShape, ...]
 
@@ -47,7 +53,7 @@ class MapShape(NamedTuple):
     value: "ColumnShape"
 
 
-ColumnShape = LeafShape | RecordShape | ListShape | MapShape
+ColumnShape = LeafShape | StructShape | ListShape | MapShape
 
 
 def nullable(kind: DataType) -> DataType:
@@ -83,29 +89,30 @@ def decimals(numbers: Values, precision: int, scale: int) -> pa.Array:
     return pa.Array.from_buffers(pa.decimal128(precision, scale), len(whole), whole.buffers())
 
 
-def build(shape: ColumnShape, values: Values) -> pa.Array:
+def build_array(shape: ColumnShape, values: Values) -> pa.Array:
+    """Convert the objects to one Arrow array of the shape's type."""
     match shape:
         case LeafShape(kind, convert):
             return pa.array(values, kind) if convert is None else convert(values)
-        case RecordShape():
-            columns = record_columns(shape, values)
+        case StructShape():
+            columns = struct_columns(shape, values)
             absent = pa.array([value is None for value in values], pa.bool_())
             return pa.StructArray.from_arrays(columns, fields=list(shape.kind), mask=absent)
         case ListShape(kind, element):
             flat = list(chain.from_iterable(value for value in values if value is not None))
-            return pa.ListArray.from_arrays(_list_offsets(values), build(element, flat), type=kind)
+            return pa.ListArray.from_arrays(_list_offsets(values), build_array(element, flat), type=kind)
         case MapShape(kind, key, value_shape):
             maps = [value for value in values if value is not None]
-            keys = build(key, list(chain.from_iterable(maps)))
-            items = build(value_shape, [item for value in maps for item in value.values()])
+            keys = build_array(key, list(chain.from_iterable(maps)))
+            items = build_array(value_shape, [item for value in maps for item in value.values()])
             return pa.MapArray.from_arrays(_list_offsets(values), keys, items, type=kind)
 
 
-def record_columns(shape: RecordShape, values: Values) -> list[pa.Array]:
-    """The columns of all records. A record that is None has null in every column."""
-    is_whole = None not in values
+def struct_columns(shape: StructShape, values: Values) -> list[pa.Array]:
+    """One array for each field of the struct. A value that is None has null in every array."""
+    has_no_null = None not in values
     return [
-        build(part.shape, list(map(part.get, values) if is_whole else _parts(part, values)))
+        build_array(part.shape, list(map(part.get, values) if has_no_null else _parts(part, values)))
         for part in shape.parts
     ]
 
@@ -115,7 +122,7 @@ def _parts(part: FieldShape, values: Values) -> Iterable[Any]:
 
 
 def _list_offsets(values: Values) -> pa.Array:
-    """Where each list begins in the concatenated lists. Null for a list that is None."""
+    """Position at which each list begins in the concatenated lists. Null for a list that is None."""
     borders: list[int | None] = []
     position = 0
     for value in values:

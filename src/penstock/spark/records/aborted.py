@@ -4,7 +4,7 @@ Each fetch reply lists the aborted transactions that overlap its records: produc
 transaction ends at the producer's next marker, which is a control batch in the log. So a batch is left out
 if its producer has an aborted transaction that began at or before the batch and has not ended.
 
-Rule 1: State carries over from one chunk to the next while chunks follow each other. A chunk that goes back
+Rule 1: State carries over from one fetch to the next while fetches follow each other. A fetch that goes back
         starts with empty state and the transactions in its own fetch reply.
 Rule 2: A transaction that has ended stays ended, even if a later fetch reply lists it again.
 """
@@ -14,17 +14,19 @@ from collections.abc import Iterable
 
 from penstock.types import Offset, ProducerId
 
-Aborted = tuple[ProducerId, Offset]
+AbortedTransaction = tuple[ProducerId, Offset]
 
 
 class AbortedTransactions:
+    """Aborted transactions of one partition, followed from one fetch to the next."""
+
     def __init__(self) -> None:
         self._open: dict[ProducerId, list[Offset]] = {}
         """First offsets of open aborted transactions, in order."""
-        self._ended: set[Aborted] = set()
+        self._ended: set[AbortedTransaction] = set()
         self._position = Offset(0)
 
-    def begin_chunk(self, aborted: Iterable[Aborted], *, start: Offset, end: Offset) -> None:
+    def begin_fetch(self, aborted: Iterable[AbortedTransaction], *, start: Offset, end: Offset) -> None:
         """Take the aborted transactions in the fetch reply for the batches from `start` to `end`."""
         if start < self._position:
             self._open.clear()

@@ -1,6 +1,6 @@
-"""The headers of all batches in a chunk, as columns.
+"""The headers of all batches of one fetch, as columns.
 
-A chunk may hold many thousand small batches. Python steps from one batch to the next and computes
+A fetch may return many thousand small batches. Python steps from one batch to the next and computes
 checksums; everything else about headers is computed for all of them at once.
 
 Rule 1: The rules of protocol/batches.py hold: an incomplete last batch ends the table without an error; an
@@ -53,6 +53,8 @@ assert _FIELDS.itemsize == HEADER_BYTES
 
 
 class BatchTable(NamedTuple):
+    """One array for each header field that decoding needs, with one element for each batch."""
+
     position: IntArray
     end: IntArray
     base_offset: IntArray
@@ -89,7 +91,7 @@ class BatchTable(NamedTuple):
 
 
 def read_table(view: memoryview, raw: ByteArray) -> BatchTable:
-    """The complete batches of a chunk, in order. Their checksums are not checked yet."""
+    """The complete batches of a fetch, in order. Their checksums are not checked yet."""
     positions = _positions(view)
     starts = np.array(positions[:-1], np.int64)
     rows = np.empty((len(starts), HEADER_BYTES), np.uint8)

@@ -10,6 +10,8 @@ from penstock.spark.records.varints import BoolArray, ByteArray, IntArray
 
 
 class BinaryColumn(NamedTuple):
+    """Strings of a column, with their positions in Arrow's buffer."""
+
     array: pa.BinaryArray
     data: ByteArray
     starts: IntArray

@@ -44,15 +44,15 @@ def extract_strings(buffer: pa.Buffer, starts: IntArray, lengths: IntArray) -> p
 
 def _extract_equal_strings(buffer: pa.Buffer, starts: IntArray, length: int) -> pa.BinaryArray:
     """The strings when all have the same length. Without borders this takes about two thirds of the time."""
-    strings = overlapping(np.frombuffer(buffer, np.uint8), length)[starts]
+    strings = overlapping_elements(np.frombuffer(buffer, np.uint8), length)[starts]
     borders = np.arange(0, length * len(starts) + 1, length, dtype=np.int32)
     return pa.Array.from_buffers(
         pa.binary(), len(starts), [None, pa.py_buffer(borders), pa.py_buffer(strings.view(np.uint8))]
     )
 
 
-def overlapping(raw: ByteArray, size: int) -> NDArray[np.void]:
-    """At every position the bytes that begin there, as one element.
+def overlapping_elements(raw: ByteArray, size: int) -> NDArray[np.void]:
+    """Array whose element at every position is the `size` bytes that begin there.
 
     Indexing this copies the bytes at full speed.
     """

@@ -1,17 +1,17 @@
 """Decoding of record batches to Arrow, many records at a time.
 
-    chunk     the data of one fetch                      Fetched
+    fetched   the batches of one fetch                   wire/range_fetcher.py
     table     the headers of its batches, as columns     batch_table.py
-    groups    payloads in one buffer, decompressed       pieces.py
+    groups    payloads in one buffer, decompressed       payload_groups.py
     framed    where each record begins and ends          record_starts.py
     rows      where each field is, all validated         rows.py, record_headers.py, varints.py
-    Decoded   the selected columns, extracted            binary_extraction.py
+    result    the selected columns, extracted            binary_extraction.py
 
 Python code runs a few times for each batch and never for a single record, unless lengths are unusual.
 
 Rule 1: The result is that of protocol/records.py, or CorruptData.
 Rule 2: Memory is bounded by a group of batches, which is limited in bytes, and by a block of its rows.
-Rule 3: The last result of `decode` contains the offset that the chunk reached, even if it has no rows:
+Rule 3: The last result of `decode` contains the offset that the fetch reached, even if it has no rows:
         gaps, markers and aborted transactions are progress too.
 """
 
@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from penstock.limits import DECOMPRESSED_BYTES_MAX, INT_MAX
 from penstock.protocol.batches import HEADER_BYTES
-from penstock.spark.records.aborted import Aborted, AbortedTransactions
+from penstock.spark.records.aborted import AbortedTransaction, AbortedTransactions
 from penstock.spark.records.batch_table import BatchTable, check_crcs, read_table
 from penstock.spark.records.binary_extraction import extract_strings
-from penstock.spark.records.pieces import pieces
+from penstock.spark.records.payload_groups import payload_groups
 from penstock.spark.records.record_headers import HEADERS_TYPE, headers_array, no_headers
 from penstock.spark.records.record_starts import (
     LANE_SIZES,
@@ -53,7 +53,9 @@ class ColumnSelection(NamedTuple):
     timestamp_type: bool = True
 
 
-class Decoded(NamedTuple):
+class DecodedRecords(NamedTuple):
+    """Records as columns. Columns that were not selected are None."""
+
     offsets: pa.Int64Array
     timestamps_ms: pa.Int64Array | None
     timestamp_types: pa.Int32Array | None
@@ -65,18 +67,18 @@ class Decoded(NamedTuple):
     """Every record below this offset has been returned or does not exist."""
 
 
-class Chunk(Protocol):
-    """The part of `wire.cluster.Fetched` that decoding needs."""
+class FetchedData(Protocol):
+    """Batches of one fetch and its aborted transactions: what decoding needs of `FetchedBatches`."""
 
     @property
     def data(self) -> memoryview: ...
 
     @property
-    def aborted(self) -> tuple[Aborted, ...]: ...
+    def aborted(self) -> tuple[AbortedTransaction, ...]: ...
 
 
 class RecordBatchDecoder:
-    """Decodes the chunks of one partition, one after the other."""
+    """Decoder of one partition, for one fetch after the other."""
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class RecordBatchDecoder:
         self._aborted = AbortedTransactions() if read_committed else None
         self._decompressed_bytes_max = decompressed_bytes_max
 
-    def decode(self, fetched: Chunk, start: Offset, end: Offset) -> Iterator[Decoded]:
+    def decode(self, fetched: FetchedData, start: Offset, end: Offset) -> Iterator[DecodedRecords]:
         """The records with start <= offset < end, without markers and aborted records.
 
         An incomplete last batch is ignored. Raises CorruptData.
@@ -107,9 +109,9 @@ class RecordBatchDecoder:
         table = table.where((table.next_offset > start) & (table.base_offset < end))
         # Only batches in the range are checked. Other tasks check the rest.
         check_crcs(view, table)
-        # One result is held back, because only the last one gets the offset that the chunk reached.
-        held: Decoded | None = None
-        for decoded in self._decoded(view, self._with_records(table, fetched.aborted), start, end):
+        # One result is held back, because only the last one gets the offset that the fetch reached.
+        held: DecodedRecords | None = None
+        for decoded in self._decode_groups(view, self._with_records(table, fetched.aborted), start, end):
             if held is not None:
                 yield held
             held = decoded
@@ -118,8 +120,12 @@ class RecordBatchDecoder:
         elif reached > start:
             yield self._empty(reached)
 
-    def _decoded(self, view: memoryview, table: BatchTable, start: Offset, end: Offset) -> Iterator[Decoded]:
-        for batches, payloads in pieces(view, table, decompressed_bytes_max=self._decompressed_bytes_max):
+    def _decode_groups(
+        self, view: memoryview, table: BatchTable, start: Offset, end: Offset
+    ) -> Iterator[DecodedRecords]:
+        for batches, payloads in payload_groups(
+            view, table, decompressed_bytes_max=self._decompressed_bytes_max
+        ):
             framed = frame_records(payloads, self._lanes)
             buffer = pa.py_buffer(payloads.view)
             rows_of = BatchRows(batches)
@@ -131,14 +137,14 @@ class RecordBatchDecoder:
                 if wanted.start < wanted.stop:
                     yield self._cut(buffer, rows, wanted)
 
-    def _with_records(self, table: BatchTable, aborted: tuple[Aborted, ...]) -> BatchTable:
+    def _with_records(self, table: BatchTable, aborted: tuple[AbortedTransaction, ...]) -> BatchTable:
         """The batches with records to return."""
         # A batch without records and without bytes was emptied by compaction.
         chosen = ~table.is_control & ((table.record_count > 0) | (table.end - table.position > HEADER_BYTES))
         if self._aborted is None or not table.size:
             return table.where(chosen)
         first, last = Offset(int(table.base_offset[0])), Offset(int(table.next_offset[-1]))
-        self._aborted.begin_chunk(aborted, start=first, end=last)
+        self._aborted.begin_fetch(aborted, start=first, end=last)
         # Only these batches are processed one by one, in log order, because a marker ends a transaction.
         for batch in (table.is_transactional | table.is_control).nonzero()[0].tolist():
             producer, offset = (
@@ -151,7 +157,7 @@ class RecordBatchDecoder:
                 chosen[batch] = False
         return table.where(chosen)
 
-    def _cut(self, buffer: pa.Buffer, rows: Rows, wanted: slice) -> Decoded:
+    def _cut(self, buffer: pa.Buffer, rows: Rows, wanted: slice) -> DecodedRecords:
         columns = self._columns
         offsets = rows.offset[wanted]
         count = len(offsets)
@@ -163,7 +169,7 @@ class RecordBatchDecoder:
         types = np.zeros(count, np.int32)
         if rows.is_append_time is not None:
             types[:] = rows.is_append_time[wanted]
-        return Decoded(
+        return DecodedRecords(
             offsets=pa.array(offsets),
             timestamps_ms=pa.array(rows.timestamp[wanted]) if columns.timestamp else None,
             timestamp_types=pa.array(types) if columns.timestamp_type else None,
@@ -177,9 +183,9 @@ class RecordBatchDecoder:
             next_offset=Offset(int(offsets[-1]) + 1),
         )
 
-    def _empty(self, next_offset: Offset) -> Decoded:
+    def _empty(self, next_offset: Offset) -> DecodedRecords:
         columns = self._columns
-        return Decoded(
+        return DecodedRecords(
             offsets=pa.array([], pa.int64()),
             timestamps_ms=pa.array([], pa.int64()) if columns.timestamp else None,
             timestamp_types=pa.array([], pa.int32()) if columns.timestamp_type else None,

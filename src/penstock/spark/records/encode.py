@@ -24,11 +24,8 @@ from penstock.limits import MIB
 from penstock.protocol.batches import CHECKSUM_FROM, HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC, NO_SEQUENCE
 from penstock.protocol.compression import Codec, compress
 from penstock.spark.records.binary_columns import BinaryColumn, binary_column
-from penstock.spark.records.partitioning import partition_of
 from penstock.spark.records.varints import BoolArray, ByteArray, IntArray, varint_columns, varint_sizes
 from penstock.types import NO_EPOCH, NO_PRODUCER
-
-__all__ = ["RecordTooLarge", "encode", "partition_of"]
 
 GROUP_BYTES = 32 * MIB
 BATCH_RECORDS_MAX = 1 << 20
@@ -141,7 +138,7 @@ def _headers(headers: pa.ListArray | pa.ChunkedArray) -> tuple[IntArray, BinaryC
     if pairs.null_count or pairs.field(0).null_count:
         raise ValueError("a header is null or has no key: every header needs a key")
     key, value = (binary_column(pairs.field(index)) for index in range(2))
-    written = _joined(
+    written = _join(
         [_byte_strings([key.lengths]), key.array, _byte_strings([value.wire_lengths]), value.array]
     )
     borders = np.zeros(len(counts) + 1, np.int64)
@@ -246,10 +243,10 @@ def _records(columns: _EncodeColumns, timestamp_deltas: IntArray, offset_deltas:
         sizes += 1
     attributes = np.zeros(len(sizes), np.int64)
     head = _byte_strings([sizes, attributes, timestamp_deltas, offset_deltas, key])
-    return _joined([head, columns.key.array, _byte_strings([value]), columns.value.array, *tail])
+    return _join([head, columns.key.array, _byte_strings([value]), columns.value.array, *tail])
 
 
-def _joined(parts: list[pa.Array | pa.Scalar]) -> pa.BinaryArray:
+def _join(parts: list[pa.Array | pa.Scalar]) -> pa.BinaryArray:
     """The parts of each row joined. Null is empty."""
     separator = pa.scalar(b"", pa.binary())
     return pc.binary_join_element_wise(*parts, separator, null_handling="replace", null_replacement="")

@@ -1,4 +1,4 @@
-"""The headers of many records at once.
+"""Reading of record headers, those of many records at once.
 
 All records with headers are read in step: the first header of each, then the second, and so on. A few
 records with very many headers would need many steps with little work each, so the last few records are read

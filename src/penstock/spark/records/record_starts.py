@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from penstock.errors import CorruptData
-from penstock.spark.records.binary_extraction import overlapping
+from penstock.spark.records.binary_extraction import overlapping_elements
 from penstock.spark.records.varints import (
     PAIR_VALUES,
     BoolArray,
@@ -46,7 +46,7 @@ would be a million records.
 
 
 class LaneSizes(NamedTuple):
-    """When lanes are worth their cost, and how long they are."""
+    """Number and length of lanes that are worth their cost."""
 
     lanes_min: int = 16
     """Fewer lanes are followed one by one: a numpy step costs about as much as ten of Python."""
@@ -84,7 +84,7 @@ def frame_records(payloads: Payloads, lanes: LaneSizes = LANE_SIZES) -> RecordSp
     starts = _starts_by_lanes(payloads, lanes)
     walked = np.zeros(len(payloads.start), np.bool_)
     while True:
-        framed, wrong = _framed(payloads, starts)
+        framed, wrong = _frame_chains(payloads, starts)
         if not wrong.any():
             return framed
         # A batch that was read record by record and still has errors is corrupt.
@@ -93,7 +93,7 @@ def frame_records(payloads: Payloads, lanes: LaneSizes = LANE_SIZES) -> RecordSp
         walked |= wrong
 
 
-def _framed(payloads: Payloads, starts: IntArray) -> tuple[RecordSpans, BoolArray]:
+def _frame_chains(payloads: Payloads, starts: IntArray) -> tuple[RecordSpans, BoolArray]:
     """The records that begin there, and the batches in which they do not form one chain."""
     firsts, lasts = _rows_of_batches(payloads, starts)
     wrong = lasts - firsts != payloads.record_count
@@ -257,8 +257,7 @@ def _guessed_starts(payloads: Payloads, lanes: LaneSizes) -> IntArray:
 
 
 def _first_records(raw: ByteArray, targets: IntArray, limits: IntArray, window: int) -> IntArray:
-    """Shortly behind each target, and before its limit, the position of the third of three records in a
-    row.
+    """Position of the third of three records in a row, shortly behind each target and before its limit.
 
     The first is not used: bytes that happen to look like a record often lead to a real one, and from there
     on the chain is real too.
@@ -266,7 +265,7 @@ def _first_records(raw: ByteArray, targets: IntArray, limits: IntArray, window: 
     inside = targets + window <= len(raw)
     targets, limits = targets[inside], limits[inside]
     # The windows are examined as one array. A false match across the end of a window is removed below.
-    windows = overlapping(raw, window)[targets].view(np.uint8)
+    windows = overlapping_elements(raw, window)[targets].view(np.uint8)
     places = _looks_like_record(windows[:-2], windows[1:-1], windows[2:]).nonzero()[0]
     rows, columns = np.divmod(places, window)
     at = targets[rows] + columns

@@ -24,12 +24,16 @@ _FAR = 1 << 62
 
 
 class FieldSpans(NamedTuple):
+    """Position of one field in each record."""
+
     start: IntArray
     length: IntArray
     """The length of the field, -1 for null."""
 
 
 class Rows(NamedTuple):
+    """Offset, timestamp and positions of the fields of each record."""
+
     offset: IntArray
     timestamp: IntArray
     is_append_time: BoolArray | None

@@ -1,4 +1,4 @@
-"""Zigzag varints, many at once.
+"""Reading and writing of zigzag varints, many at once.
 
 Records are framed by varints: a million records have seven million of them. Nearly all have one or two
 bytes; those are looked up in tables. The few longer ones are read exactly, byte by byte, but still all
@@ -30,12 +30,14 @@ _BITS = 7
 
 
 class VarintRead(NamedTuple):
+    """Values of varints, and their ends."""
+
     values: IntArray
     after: IntArray
     """Where each varint ends."""
 
 
-def _zigzag_decoded(raw: NDArray[np.uint64]) -> IntArray:
+def _decode_zigzag(raw: NDArray[np.uint64]) -> IntArray:
     return ((raw >> np.uint64(1)) ^ (np.uint64(0) - (raw & np.uint64(1)))).view(np.int64)
 
 
@@ -47,7 +49,7 @@ def _values_of_pairs() -> IntArray:
     pairs = np.arange(1 << 16, dtype=np.uint64)
     first, second = pairs & np.uint64(0xFF), pairs >> np.uint64(8)
     both = (first & np.uint64(_PAYLOAD)) | (second & np.uint64(_PAYLOAD)) << np.uint64(_BITS)
-    return _zigzag_decoded(np.where(first < _CONTINUES, first, both))
+    return _decode_zigzag(np.where(first < _CONTINUES, first, both))
 
 
 PAIR_VALUES = _values_of_pairs()
@@ -84,7 +86,7 @@ def _read_long(raw: ByteArray, at: IntArray, bytes_max: int) -> VarintRead:
         after[rows] += 1
         rows = rows[byte >= _CONTINUES]
         if not len(rows):
-            return VarintRead(_zigzag_decoded(found), after)
+            return VarintRead(_decode_zigzag(found), after)
     raise CorruptData(f"a varint is longer than {bytes_max} bytes")
 
 
@@ -108,7 +110,7 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
 
 def varint_sizes(values: IntArray) -> NDArray[np.int64]:
     """The number of bytes that each value takes."""
-    raw = _zigzag_encoded(values)
+    raw = _encode_zigzag(values)
     sizes = np.ones(len(values), np.int64)
     for more in range(1, LONG_BYTES_MAX):
         longer = raw >= np.uint64(1 << _BITS * more)
@@ -119,10 +121,10 @@ def varint_sizes(values: IntArray) -> NDArray[np.int64]:
 
 
 def varint_columns(values: IntArray) -> tuple[ByteArray, BoolArray]:
-    """Each varint as a row of bytes, as wide as the longest needs, and a mask of the used bytes."""
+    """Return each varint as a row of bytes, as wide as the longest needs, and a mask of the used bytes."""
     sizes = varint_sizes(values)
     width = int(sizes.max(initial=1))
-    raw = _zigzag_encoded(values)
+    raw = _encode_zigzag(values)
     columns = np.empty((len(values), width), np.uint8)
     for index in range(width):
         part = (raw >> np.uint64(_BITS * index)).astype(np.uint8) & np.uint8(_PAYLOAD)
@@ -130,5 +132,5 @@ def varint_columns(values: IntArray) -> tuple[ByteArray, BoolArray]:
     return columns, np.arange(width) < sizes[:, None]
 
 
-def _zigzag_encoded(values: IntArray) -> NDArray[np.uint64]:
+def _encode_zigzag(values: IntArray) -> NDArray[np.uint64]:
     return ((values << 1) ^ (values >> 63)).view(np.uint64)

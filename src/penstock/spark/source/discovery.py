@@ -35,6 +35,8 @@ class DataLost(Exception):
 
 
 class DiscoveredTopics(NamedTuple):
+    """Partitions and topic ids that a subscription matches now."""
+
     partitions: frozenset[TopicPartition]
     ids: Mapping[str, TopicId]
     missing: tuple[str, ...]
@@ -107,10 +109,10 @@ def resolve_bound(
             _check_same(f"{which}OffsetsByTimestamp", timestamps_ms, partitions)
             wanted = _at_times(client, settings, timestamps_ms, is_start=which == "starting")
     special = {partition: offset for partition, offset in wanted.items() if offset < 0}
-    return wanted | offsets_of(client, special, settings)
+    return wanted | fetch_offsets(client, special, settings)
 
 
-def offsets_of(
+def fetch_offsets(
     client: ClusterClient, wanted: Mapping[TopicPartition, int], settings: ReadSettings
 ) -> dict[TopicPartition, int]:
     """Resolve EARLIEST and LATEST to offsets."""
@@ -120,16 +122,16 @@ def offsets_of(
     return {partition: offset for partition, (offset, _) in found.items()}
 
 
-def earliest_of(
+def fetch_earliest(
     client: ClusterClient, partitions: Iterable[TopicPartition], settings: ReadSettings
 ) -> dict[TopicPartition, int]:
-    return offsets_of(client, dict.fromkeys(partitions, EARLIEST), settings)
+    return fetch_offsets(client, dict.fromkeys(partitions, EARLIEST), settings)
 
 
-def latest_of(
+def fetch_latest(
     client: ClusterClient, partitions: Iterable[TopicPartition], settings: ReadSettings
 ) -> dict[TopicPartition, int]:
-    return offsets_of(client, dict.fromkeys(partitions, LATEST), settings)
+    return fetch_offsets(client, dict.fromkeys(partitions, LATEST), settings)
 
 
 def _at_times(

@@ -35,6 +35,8 @@ class TopicsSnapshot(NamedTuple):
 
 
 class KnownTopics:
+    """Topics of one query, with what the brokers' replies said of them so far."""
+
     def __init__(self, topic_gone_after_s: float) -> None:
         self._gone_after_s = topic_gone_after_s
         self._expected: dict[str, TopicId | None] = {}

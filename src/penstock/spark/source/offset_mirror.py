@@ -1,7 +1,8 @@
-"""Mirroring of each stream's position as committed offsets of a consumer group.
+"""Commits of each stream's position as offsets of a consumer group, so that tools can show the stream's lag.
 
-`penstock group describe <query>` then returns its lag, and alerts and autoscaling cover it. Spark's
-checkpoint stays the only source of truth: no position is ever read back from the group.
+The option `mirrorOffsets` controls it. `penstock group describe <query>` then returns the lag of the query,
+and alerts and autoscaling cover it. Spark's checkpoint stays the only source of truth: no position is ever
+read back from the group.
 
 When: At every trigger Spark calls the source with the position from which the next batch starts. Everything
       before that is done. So the planner commits this position before it looks for new records: exact after
@@ -39,7 +40,7 @@ _NOTE: Final = "mirrored by Spark"
 
 
 class QueryIdentity(NamedTuple):
-    """The query's name and id, as a task has them."""
+    """Name and id of a query, as a task has them."""
 
     name: str
     id: str
@@ -52,7 +53,7 @@ class FirstTaskCommit(NamedTuple):
     position: dict[TopicPartition, int]
 
 
-def group_of(settings: ReadSettings, query: QueryIdentity) -> str:
+def group_name(settings: ReadSettings, query: QueryIdentity) -> str:
     return settings.group or query.name or f"{settings.group_prefix or 'spark'}-{query.id}"
 
 
@@ -74,7 +75,10 @@ def _client(access: ClusterAccess) -> AbstractContextManager[ClusterClient]:
 
 
 class OffsetMirror:
-    """The planner's part. It commits nothing until it has the group's name."""
+    """Commits the stream's position from the planner, as offsets of a consumer group.
+
+    It commits nothing until it has the group's name; until then, tasks commit (`commit_from_task`).
+    """
 
     def __init__(
         self,
@@ -121,7 +125,7 @@ class OffsetMirror:
     def _commit(self, group: str, position: PartitionOffsets, ends: PartitionOffsets) -> None:
         with self._client(self._access) as client:
             # Read each time: another run of the query may have committed a higher offset meanwhile.
-            committed = _committed(client, group, position.keys())
+            committed = _fetch_committed(client, group, position.keys())
             if news := offsets_to_commit(position, committed, ends):
                 client.commit(group, news, _NOTE)
 
@@ -135,12 +139,12 @@ def commit_from_task(
     first_task_commit: FirstTaskCommit, settings: ReadSettings, query: QueryIdentity
 ) -> None:
     """Commit from a task, and send the group's name to the planner."""
-    group = group_of(settings, query)
+    group = group_name(settings, query)
     try:
         if first_task_commit.address is not None:
             send_query_name(first_task_commit.address, group)
         with _client(settings.access) as client:
-            committed = _committed(client, group, first_task_commit.position.keys())
+            committed = _fetch_committed(client, group, first_task_commit.position.keys())
             client.commit(group, offsets_to_commit(first_task_commit.position, committed, {}), _NOTE)
     except (WireError, OSError) as error:
         log.warning("the position of this query is not shown as group %s: %s", group, error)
@@ -168,7 +172,7 @@ def _query_name_receiver(access: ClusterAccess) -> QueryNameReceiver | None:
         return None
 
 
-def _committed(
+def _fetch_committed(
     client: ClusterClient, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     found = client.committed(group, partitions)

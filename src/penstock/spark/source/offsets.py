@@ -48,6 +48,8 @@ class OffsetRange(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
+    """Ranges to read, and the losses that were noticed while planning."""
+
     ranges: list[OffsetRange]
     losses: list[str]
     """Sentences about records that can no longer be read."""
@@ -232,7 +234,7 @@ def available(
 def limit_offsets(
     start: PartitionOffsets, latest: PartitionOffsets, waiting: Mapping[TopicPartition, int], most: int
 ) -> dict[TopicPartition, int]:
-    """Up to `most` offsets beyond `start`, divided in proportion to what is available.
+    """The end of a batch: up to `most` offsets beyond `start`, divided in proportion to what is available.
 
     No partition is left out for ever.
     """

@@ -24,8 +24,8 @@ from penstock.spark.options.options import NamedTopics, ReadSettings, TopicPatte
 from penstock.spark.pool import borrowed_client
 from penstock.spark.source.discovery import (
     discover,
-    earliest_of,
-    latest_of,
+    fetch_earliest,
+    fetch_latest,
     report_losses,
     require_found,
     resolve_bound,
@@ -110,10 +110,10 @@ class Planner:
 
     def bound_to_available(self) -> None:
         with self._borrow() as client:
-            self._target = latest_of(client, self._topics_snapshot(client).present, self._settings)
+            self._target = fetch_latest(client, self._topics_snapshot(client).present, self._settings)
 
     def next_end(self, start: StreamPosition, *, takes_all: bool) -> StreamPosition:
-        """Where the next batch ends. `start` itself if there shall be no batch yet."""
+        """The end of the next batch. `start` itself if there shall be no batch yet."""
         self._topics.track({partition.topic for partition in start.offsets}, start.ids)
         with self._borrow() as client:
             snapshot, ends = self._ends(client, start)
@@ -130,7 +130,7 @@ class Planner:
             # read.
             begun = {each: at for each, at in start.offsets.items() if each.topic not in snapshot.recreated}
             new = [each for each in ends.keys() - begun.keys() if each in snapshot.present]
-            waiting = available(begun, ends, earliest_of(client, new, self._settings))
+            waiting = available(begun, ends, fetch_earliest(client, new, self._settings))
             within = self._within_limits(client, begun, ends, waiting)
             return start if within is None else StreamPosition(within, snapshot.ids)
 
@@ -158,7 +158,7 @@ class Planner:
             unsure = [
                 each for each in there if (each in present if each.topic in recreated else each not in begin)
             ]
-            earliest = earliest_of(client, unsure, settings)
+            earliest = fetch_earliest(client, unsure, settings)
         report_losses([f"topic {topic} has been deleted" for topic in sorted(deleted)], settings)
         known = {each: offset for each, offset in begin.items() if each.topic not in deleted}
         planned = plan_stream_batch(known, there, earliest, from_earliest=recreated)
@@ -195,16 +195,16 @@ class Planner:
         if self._target is None:
             snapshot = self._topics_snapshot(client)
             try:
-                found = latest_of(client, snapshot.present, self._settings)
+                found = fetch_latest(client, snapshot.present, self._settings)
             except TopicUnknown:
                 # The topic was deleted between the two requests, or its leader lacks it for a moment.
                 snapshot = self._topics_snapshot(client, again=True)
-                found = latest_of(client, snapshot.present, self._settings)
+                found = fetch_latest(client, snapshot.present, self._settings)
         else:
             # The run ends when the target is reached, so it waits for absent topics.
             snapshot = self._await_topics(client, {each.topic for each in start.offsets})
             late = [each for each in start.offsets if each in snapshot.present and each not in self._target]
-            found = {**self._target, **latest_of(client, late, self._settings)}
+            found = {**self._target, **fetch_latest(client, late, self._settings)}
             self._target = found
         self._report_deleted(snapshot)
         begun = {each: at for each, at in start.offsets.items() if each.topic not in snapshot.recreated}
@@ -223,13 +223,13 @@ class Planner:
     def _without_open_transactions(
         self, client: ClusterClient, back: PartitionOffsets, ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """`back` without partitions that end at an open transaction: none of their records is lost.
+        """The partitions in `back` that do not end at an open transaction. No record of the others is lost.
 
         Their last stable offset lies below a position that was reached with another isolation level. They
         keep their position.
         """
         uncommitted = self._settings._replace(read_committed=False)
-        written = latest_of(client, back, uncommitted)
+        written = fetch_latest(client, back, uncommitted)
         waiting = {each: at for each, at in back.items() if written[each] >= at}
         ends |= waiting
         return {each: at for each, at in back.items() if each not in waiting}

@@ -16,7 +16,7 @@ from penstock.spark.pool import borrowed_client
 from penstock.spark.records.decode import RecordBatchDecoder
 from penstock.spark.source.discovery import report_losses
 from penstock.spark.source.offsets import OffsetRange, PartitionOffsets
-from penstock.spark.table import Table
+from penstock.spark.topic_table import TopicTable
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import ClusterClient, OffsetOutOfRange
 from penstock.wire.errors import TopicReplaced
@@ -34,7 +34,7 @@ def _ignore_loss(offsets: int) -> None:
 
 def read_range(
     settings: ReadSettings,
-    table: Table,
+    table: TopicTable,
     offset_range: OffsetRange,
     lost: Callable[[int], None] = _ignore_loss,
 ) -> Iterator["pa.RecordBatch"]:
@@ -70,7 +70,7 @@ def read_range(
 
 
 def _batches(
-    client: ClusterClient, settings: ReadSettings, table: Table, offset_range: OffsetRange
+    client: ClusterClient, settings: ReadSettings, table: TopicTable, offset_range: OffsetRange
 ) -> Iterator[tuple["pa.RecordBatch", Offset]]:
     """The batches, each with the offset after it."""
     decoder = RecordBatchDecoder(table.columns, read_committed=settings.read_committed)

@@ -21,15 +21,15 @@ from penstock.spark.pool import borrowed_client
 from penstock.spark.runtime.workers import freeze_gc
 from penstock.spark.source.discovery import (
     discover,
-    earliest_of,
-    latest_of,
+    fetch_earliest,
+    fetch_latest,
     report_losses,
     require_found,
     resolve_bound,
 )
 from penstock.spark.source.offsets import OffsetRange, plan_batch, split_ranges, with_topic_ids
 from penstock.spark.source.reading import read_range
-from penstock.spark.table import Table, ValueColumns, full_schema
+from penstock.spark.topic_table import TopicTable, ValueColumns, full_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,16 +44,16 @@ class OffsetRangePartition(InputPartition):
         self.count = count
 
 
-def schema_of(options: Mapping[str, str]) -> StructType:
+def table_schema(options: Mapping[str, str]) -> StructType:
     """The schema of a read. Spark calls this for batches and streams alike, before it creates a reader."""
     schema = full_schema(include_headers=includes_headers(options))
-    payload = payload_of(options)
+    payload = requested_payload(options)
     if payload is None:
         return schema
     return StructType([*(field for field in schema if field.name != "value"), *payload.fields()])
 
 
-def payload_of(options: Mapping[str, str]) -> ValueColumns | None:
+def requested_payload(options: Mapping[str, str]) -> ValueColumns | None:
     """How values become columns, if options request it. Most reads do not, and do not load that code."""
     if not {name.lower() for name in PAYLOAD_OPTIONS} & {name.lower() for name in options}:
         return None
@@ -63,11 +63,13 @@ def payload_of(options: Mapping[str, str]) -> ValueColumns | None:
 
 
 class BatchReader(DataSourceReader):
-    @classmethod
-    def of(cls, options: Mapping[str, str], schema: StructType) -> "BatchReader":
-        return cls(batch_read_settings(options), Table(schema, payload_of(options)))
+    """Spark's reader of a batch query: plans on the driver, reads in tasks."""
 
-    def __init__(self, settings: ReadSettings, table: Table) -> None:
+    @classmethod
+    def from_options(cls, options: Mapping[str, str], schema: StructType) -> "BatchReader":
+        return cls(batch_read_settings(options), TopicTable(schema, requested_payload(options)))
+
+    def __init__(self, settings: ReadSettings, table: TopicTable) -> None:
         self._settings = settings
         self._table = table
 
@@ -95,10 +97,10 @@ class BatchReader(DataSourceReader):
             partitions = require_found(found, settings.subscription)
             # The order matters: records that are added or removed between these requests must not make a
             # position invalid.
-            earliest = earliest_of(client, partitions, settings)
+            earliest = fetch_earliest(client, partitions, settings)
             start = resolve_bound(client, settings, settings.start, partitions)
             end = resolve_bound(client, settings, settings.end, partitions)
-            latest = latest_of(client, partitions, settings)
+            latest = fetch_latest(client, partitions, settings)
         plan = plan_batch(start, end, earliest, latest)
         report_losses(plan.losses, settings)
         return with_topic_ids(plan.ranges, found.ids)

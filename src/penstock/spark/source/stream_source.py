@@ -28,19 +28,21 @@ from penstock.spark.source.offset_mirror import commit_from_task, current_query
 from penstock.spark.source.offsets import parse_stream_position, stream_position_document, to_document
 from penstock.spark.source.planner import CommittingPartition, Planner
 from penstock.spark.source.reading import read_range
-from penstock.spark.source.source import OffsetRangePartition, payload_of
-from penstock.spark.table import Table
+from penstock.spark.source.source import OffsetRangePartition, requested_payload
+from penstock.spark.topic_table import TopicTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    @classmethod
-    def of(cls, options: Mapping[str, str], schema: StructType) -> "StreamReader":
-        return cls(stream_read_settings(options), Table(schema, payload_of(options)))
+    """Spark's reader of a streaming query: plans on the driver, reads in tasks."""
 
-    def __init__(self, settings: ReadSettings, table: Table) -> None:
+    @classmethod
+    def from_options(cls, options: Mapping[str, str], schema: StructType) -> "StreamReader":
+        return cls(stream_read_settings(options), TopicTable(schema, requested_payload(options)))
+
+    def __init__(self, settings: ReadSettings, table: TopicTable) -> None:
         self._settings = settings
         self._table = table
         self._planner: Planner | None = None
@@ -79,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.planner.tasks(parse_stream_position(start), parse_stream_position(end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls this a batch late. The mirror gets the position from `latestOffset`."""
+        """Do nothing: Spark calls this a batch late. `OffsetMirror` gets the position from `latestOffset`."""
 
     def stop(self) -> None:
         if self._planner is not None:

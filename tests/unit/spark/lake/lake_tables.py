@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.spark.lake.description import DATA_FOLDER, Description, make_table, table_of
+from penstock.spark.lake.description import DATA_FOLDER, TableDescription, make_table, table_in_format
+from penstock.spark.lake.lake_table import LakeBatch, LakeTable
 from penstock.spark.lake.parquet_table import ParquetTable, staging_folder
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeBatch, LakeTable
 from penstock.spark.lake.task_files import FileLayout, TaskFiles
+from penstock.spark.lake.time_partitioning import PartitionBy
 
 DAY_US = 86_400_000_000
 NOON_US = 1_794_744_000_000_000  # 2026-11-15, twelve o'clock
@@ -48,12 +48,12 @@ class TestTable:
     def __init__(self, folder: Path, form: str, by: PartitionBy = PartitionBy.DAY) -> None:
         self.folder = folder
         self.form = form
-        self.description = Description(form, by)
+        self.description = TableDescription(form, by)
         self.shape = FileLayout(by)
         make_table(folder, self.description)
 
     def open(self) -> LakeTable:
-        return table_of(self.folder, self.description)
+        return table_in_format(self.folder, self.description)
 
     def write(self, version: int, *rows: pa.RecordBatch, app: str = "query") -> LakeBatch:
         """What the tasks of a batch do, up to its commit."""

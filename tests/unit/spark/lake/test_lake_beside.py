@@ -14,8 +14,8 @@ from penstock.limits import DAY_MS
 from penstock.spark.lake import disk, iceberg_table
 from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.iceberg_table import IcebergLakeTable
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import Compacted, OffsetSpan
+from penstock.spark.lake.lake_table import CompactionResult, OffsetSpan
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import TestTable, records
 
@@ -116,18 +116,18 @@ def test_a_compaction_may_replace_a_file_before_its_commit_has_moved_it(
     table.append(0, records(0, 10))
     batch = table.write(1, records(10, 20))
     (folder,) = {table.folder / file.folder for file in batch.files}
-    real, compacted = disk.make_folder, list[Compacted]()
+    real, compacted = disk.make_folder, list[CompactionResult]()
 
     def make_folder(made: Path) -> None:
         real(made)
         if made == folder and not compacted:
-            compacted.append(Compacted())
+            compacted.append(CompactionResult())
             with open_table(table.folder) as opened:
                 compacted[0] = opened.compact(1 << 20)
 
     monkeypatch.setattr(disk, "make_folder", make_folder)
     assert table.commit(batch)
-    assert compacted == [Compacted(2, 1)]
+    assert compacted == [CompactionResult(2, 1)]
     assert table.offsets() == list(range(20))
 
 
@@ -162,7 +162,7 @@ def test_a_compaction_goes_on_beside_batches_that_are_committed(
 
     monkeypatch.setattr(IcebergLakeTable, "_replace_files_in", exchange)
     with open_table(table.folder) as opened:
-        assert opened.compact(1 << 20) == Compacted(3, 1)
+        assert opened.compact(1 << 20) == CompactionResult(3, 1)
     assert next(versions, None) is None
     assert len(table.paths()) == 3
     assert table.offsets() == list(range(50))
@@ -187,7 +187,7 @@ def test_a_batch_without_rows_does_not_set_a_table_back(
     assert not table.commit(markers)  # a slow second driver with the same batch
     assert outcomes == [True]
     with open_table(table.folder) as opened:
-        assert opened.recorded("query").version == 4
+        assert opened.recorded_query("query").version == 4
         assert opened.ends([ORDERS]) == {ORDERS: 50}
 
 
@@ -246,7 +246,7 @@ def test_whoever_reads_an_iceberg_table_writes_nothing(tmp_path: Path) -> None:
     table = table_of_another_version(tmp_path / "orders")
     before = metadata_of(table)
     with open_table(table.folder) as opened:
-        assert opened.recorded("query").version == 2
+        assert opened.recorded_query("query").version == 2
         assert opened.ends([ORDERS]) == {ORDERS: 30}
         assert len(opened.files()) == 3
     assert metadata_of(table) == before

@@ -8,11 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.spark.lake.commit_log import CommitLog, TableCommit
 from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS, open_table
-from penstock.spark.lake.manifest import Manifest, TableCommit
-from penstock.spark.lake.sink import AlreadyCommitted, LakeWriter, WrittenFiles
-from penstock.spark.lake.table import LakeBatch, LakeTableError, OffsetSpan, QueryRecord, is_already_committed
+from penstock.spark.lake.lake_sink import AlreadyCommitted, LakeWriter, WrittenFiles
+from penstock.spark.lake.lake_table import (
+    LakeBatch,
+    LakeTableError,
+    OffsetSpan,
+    RecordedQuery,
+    is_already_committed,
+)
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import OftenSnapshotted, TestTable, records
 
@@ -43,12 +49,12 @@ def test_a_known_number_with_more_rows_is_refused(table: TestTable) -> None:
 
 
 def test_rows_that_are_no_records_come_again_only_with_the_newest_number() -> None:
-    assert not is_already_committed(QueryRecord(3), 4, {}, {})
-    assert is_already_committed(QueryRecord(3), 3, {}, {})
+    assert not is_already_committed(RecordedQuery(3), 4, {}, {})
+    assert is_already_committed(RecordedQuery(3), 3, {}, {})
     with pytest.raises(
         LakeTableError, match="batch 2 was to be written, and the table holds batches up to 3"
     ):
-        is_already_committed(QueryRecord(3), 2, {}, {})
+        is_already_committed(RecordedQuery(3), 2, {}, {})
 
 
 def writer_of(table: TestTable, **options: str) -> LakeWriter:
@@ -107,7 +113,7 @@ def test_a_batch_without_files_is_recorded_with_what_was_lost(table: TestTable) 
     batch = table.write(1, records(10, 11))
     assert table.commit(LakeBatch("query", 1, (), {FIRST: OffsetSpan(10, 50)}, batch.schema, lost=40))
     with open_table(table.folder) as opened:
-        recorded = opened.recorded("query")
+        recorded = opened.recorded_query("query")
         assert opened.ends([FIRST]) == {FIRST: 50}
     assert (recorded.version, recorded.rows, recorded.lost) == (1, 10, 40)
     assert table.append(2, records(50, 60))
@@ -166,9 +172,9 @@ def test_a_commit_whose_number_was_given_away_comes_after_the_others(
     table = OftenSnapshotted(tmp_path / "orders", snapshot_every=4)
     table.append(0, records(0, 1))
     slow = table.write(0, records(0, 5, partition=1), app="slow")
-    real, slept = Manifest._create, list[bool]()
+    real, slept = CommitLog._create, list[bool]()
 
-    def create(self: Manifest, number: int, entry: TableCommit) -> bool:
+    def create(self: CommitLog, number: int, entry: TableCommit) -> bool:
         if entry.app == "slow" and not slept:
             slept.append(True)
             for version in range(1, 9):
@@ -179,6 +185,6 @@ def test_a_commit_whose_number_was_given_away_comes_after_the_others(
                 opened.vacuum(older_than_ms=1_000_000)
         return real(self, number, entry)
 
-    monkeypatch.setattr(Manifest, "_create", create)
+    monkeypatch.setattr(CommitLog, "_create", create)
     assert table.commit(slow)
     assert table.offsets() == sorted([*range(9), *range(5)])

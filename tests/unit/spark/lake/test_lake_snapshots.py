@@ -18,8 +18,8 @@ from penstock.spark.lake.iceberg_table import (
     IcebergLakeTable,
     _data_files,
 )
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeTableError
+from penstock.spark.lake.lake_table import LakeTableError
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import TestTable, offsets_in, records
 
@@ -92,7 +92,7 @@ def test_positions_and_rows_outlive_the_snapshots_that_brought_them(tmp_path: Pa
             ORDERS: COMMITS * ROWS,
             TopicPartition("payments", 0): ROWS,
         }
-        assert there.recorded("query").version == COMMITS - 1
+        assert there.recorded_query("query").version == COMMITS - 1
         assert not there.commit(once), "its snapshot is long gone"
         with pytest.raises(LakeTableError, match=f"holds orders/0 up to offset {COMMITS * ROWS}"):
             there.commit(table.write(0, records(0, ROWS), app="a new checkpoint"))

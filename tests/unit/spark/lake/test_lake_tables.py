@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.spark.lake.description import FORMATS, Description, check_folder, make_table, open_table
+from penstock.spark.lake.description import FORMATS, TableDescription, check_folder, make_table, open_table
+from penstock.spark.lake.lake_table import LakeTableError, RecordedQuery
 from penstock.spark.lake.parquet_table import ParquetTable
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import LakeTableError, QueryRecord
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import TestTable, records
 
@@ -39,7 +39,7 @@ def test_what_is_committed_is_there(table: TestTable) -> None:
     assert table.append(1, records(100, 150), records(150, 160, day=1))
     assert table.offsets() == list(range(160))
     with open_table(table.folder) as opened:
-        recorded = opened.recorded("query")
+        recorded = opened.recorded_query("query")
         assert opened.ends([FIRST, TopicPartition("orders", 1)]) == {FIRST: 160}
     assert (recorded.version, recorded.rows, recorded.files) == (1, 160, 3)
     assert recorded.bytes == sum(os.path.getsize(path) for path in table.paths())
@@ -184,7 +184,7 @@ def test_rows_with_times_beyond_every_calendar_are_kept(table: TestTable) -> Non
 
 
 def test_a_folder_that_is_not_this_table_is_refused(tmp_path: Path) -> None:
-    wanted = Description("parquet", PartitionBy.DAY)
+    wanted = TableDescription("parquet", PartitionBy.DAY)
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(LakeTableError, match="is a file: name a folder"):
@@ -237,7 +237,7 @@ def test_a_plain_folder_reads_as_parquet(tmp_path: Path) -> None:
 
 def test_a_table_that_nothing_was_written_to_is_empty(table: TestTable) -> None:
     with open_table(table.folder) as opened:
-        assert opened.recorded("query") == QueryRecord()
+        assert opened.recorded_query("query") == RecordedQuery()
         assert opened.ends([FIRST]) == {}
         assert opened.files() == []
         assert opened.compact(1 << 20) == (0, 0)

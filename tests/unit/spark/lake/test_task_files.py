@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.lake.compaction import merge_groups
-from penstock.spark.lake.partitioning import PartitionBy, folder_of, partition_values, pieces
-from penstock.spark.lake.table import DataFile, OffsetSpan
-from penstock.spark.lake.task_files import FileLayout, FileLimits, TaskFiles, spans_of, write_all
+from penstock.spark.lake.lake_table import DataFile, OffsetSpan
+from penstock.spark.lake.task_files import FileLayout, TaskFiles, TaskResourceLimits, offset_spans, write_all
+from penstock.spark.lake.time_partitioning import (
+    PartitionBy,
+    partition_folder,
+    partition_values,
+    split_by_partition,
+)
 from penstock.types import TopicPartition
 from tests.unit.spark.lake.lake_tables import offsets_in, records
 
@@ -19,16 +24,16 @@ TIMES = st.lists(st.none() | st.integers(-(2**62), 2**62), max_size=50)
 
 
 @given(TIMES, st.sampled_from(PartitionBy))
-def test_pieces_are_all_rows_in_order_each_with_its_day(times: list[int | None], by: PartitionBy) -> None:
+def test_split_rows_are_all_rows_in_order_each_with_its_day(times: list[int | None], by: PartitionBy) -> None:
     rows = pa.record_batch(
         [pa.array(times, pa.timestamp("us", tz="UTC")), pa.array(range(len(times)), pa.int64())],
         names=["timestamp", "row"],
     )
-    cut = list(pieces(rows, by, "timestamp"))
-    together = [row for piece in cut for row in piece.rows["row"].to_pylist()]
+    cut = list(split_by_partition(rows, by, "timestamp"))
+    together = [row for part in cut for row in part.rows["row"].to_pylist()]
     assert sorted(together) == list(range(len(times)))
-    assert all(piece.rows["row"].to_pylist() == sorted(piece.rows["row"].to_pylist()) for piece in cut)
-    assert len({piece.unit for piece in cut}) == len(cut)
+    assert all(part.rows["row"].to_pylist() == sorted(part.rows["row"].to_pylist()) for part in cut)
+    assert len({part.unit for part in cut}) == len(cut)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +47,7 @@ def test_pieces_are_all_rows_in_order_each_with_its_day(times: list[int | None],
     ],
 )
 def test_a_day_and_an_hour_have_a_folder(unit: int, by: PartitionBy, folder: str) -> None:
-    assert folder_of(unit, by) == folder
+    assert partition_folder(unit, by) == folder
 
 
 def test_a_folder_says_its_values() -> None:
@@ -52,7 +57,7 @@ def test_a_folder_says_its_values() -> None:
 
 
 def test_rows_of_many_days_take_bounded_memory_and_few_open_files(tmp_path: Path) -> None:
-    limits = FileLimits(gathered_bytes_max=2_000, open_files_max=3)
+    limits = TaskResourceLimits(gathered_bytes_max=2_000, open_files_max=3)
     files = TaskFiles(tmp_path, FileLayout(), batch=7, task=1, flat=False, limits=limits)
     for number in range(40):
         files.write(records(number * 10, number * 10 + 10, day=number % 8))
@@ -94,7 +99,7 @@ def test_the_number_of_the_batch_becomes_a_column(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_no_records_have_no_spans() -> None:
-    assert spans_of(pa.table({"city": ["Berlin"]})) == {}
+    assert offset_spans(pa.table({"city": ["Berlin"]})) == {}
 
 
 def file(name: str, size: int, folder: str = "date=2026-11-15") -> DataFile:

@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
+from penstock.spark.lake.lake_table import LakeTableError
 from penstock.spark.lake.schema import new_fields
-from penstock.spark.lake.table import LakeTableError
 from penstock.spark.payload import BadValue, Payload
 from penstock.spark.payload.ddl import parse_ddl
 from penstock.spark.payload.evolution import added_columns, check_and_save_schema
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import arrow_type
-from penstock.spark.records.decode import Decoded
+from penstock.spark.records.decode import DecodedRecords
 from penstock.types import Offset, TopicPartition
 
 SOURCE = TopicPartition("orders", 3)
@@ -28,10 +28,10 @@ def payload(schema: str = "a bigint", **options: str) -> Payload:
     return made
 
 
-def decoded(*values: bytes | None) -> Decoded:
+def decoded(*values: bytes | None) -> DecodedRecords:
     count = len(values)
     headers: list[list[dict[str, object]] | None] = [[{"key": "trace", "value": b"\x01"}]] * count
-    return Decoded(
+    return DecodedRecords(
         offsets=pa.array(range(100, 100 + count), pa.int64()),
         timestamps_ms=None,
         timestamp_types=None,

@@ -24,7 +24,7 @@ from penstock.protocol.batches import (
 )
 from penstock.protocol.compression import Codec, compress
 from penstock.protocol.records import Record, iterate
-from penstock.spark.records.decode import ColumnSelection, Decoded, RecordBatchDecoder
+from penstock.spark.records.decode import ColumnSelection, DecodedRecords, RecordBatchDecoder
 from penstock.spark.records.record_starts import LANE_SIZES, LaneSizes
 from penstock.types import Offset, ProducerId
 
@@ -154,7 +154,7 @@ def pieces_of(
     read_committed: bool = False,
     aborted: tuple[tuple[int, int], ...] = (),
     lanes: LaneSizes = LANE_SIZES,
-) -> list[Decoded]:
+) -> list[DecodedRecords]:
     decoder = RecordBatchDecoder(
         columns, read_committed=read_committed, decompressed_bytes_max=LIMIT_BYTES, lanes=lanes
     )
@@ -167,7 +167,7 @@ def pieces_of(
     return decoded
 
 
-def rows_in(decoded: Iterable[Decoded]) -> list[Row]:
+def rows_in(decoded: Iterable[DecodedRecords]) -> list[Row]:
     rows: list[Row] = []
     for piece in decoded:
         columns = [column.to_pylist() for column in piece[:5] if column is not None]

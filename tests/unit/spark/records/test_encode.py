@@ -12,8 +12,8 @@ from penstock.protocol.batches import check_client_shape, parse_only_header
 from penstock.protocol.compression import Codec
 from penstock.protocol.records import Record, build_batch, iterate
 from penstock.spark.records.binary_columns import binary_column
-from penstock.spark.records.encode import RecordTooLarge, encode, partition_of
-from penstock.spark.records.partitioning import STICKY_ROWS_MIN, murmur2
+from penstock.spark.records.encode import RecordTooLarge, encode
+from penstock.spark.records.key_partitioner import STICKY_ROWS_MIN, assign_partitions, murmur2
 from penstock.spark.records.record_headers import HEADERS_TYPE
 from penstock.types import Offset
 from tests.unit.spark.records.decode_cases import pieces_of, rows_in, rows_of_kafka_python, texts
@@ -167,14 +167,14 @@ def test_keys_go_where_kafka_python_sends_them(keys: list[bytes], partitions: in
     from kafka.partitioner.default import murmur2 as of_kafka_python
 
     expected = [(of_kafka_python(key) & 0x7FFFFFFF) % partitions for key in keys]
-    assert partition_of(pa.array(keys, pa.binary()), partitions).tolist() == expected
+    assert assign_partitions(pa.array(keys, pa.binary()), partitions).tolist() == expected
     padded = pa.array([b"before", *keys, b"behind"], pa.binary()).slice(1, len(keys))
-    assert partition_of(padded, partitions).tolist() == expected
+    assert assign_partitions(padded, partitions).tolist() == expected
 
 
 def test_records_without_a_key_stay_together_and_reach_every_partition() -> None:
-    chosen = partition_of(pa.nulls(30_000, pa.binary()), 3, first=1)
+    chosen = assign_partitions(pa.nulls(30_000, pa.binary()), 3, first=1)
     assert chosen.tolist() == [1] * 10_000 + [2] * 10_000 + [0] * 10_000
-    assert partition_of(None, 8, rows=STICKY_ROWS_MIN, first=5).tolist() == [5] * STICKY_ROWS_MIN
-    mixed = partition_of(pa.array([b"abc", None, b"abc", None], pa.binary()), 7, first=3).tolist()
+    assert assign_partitions(None, 8, rows=STICKY_ROWS_MIN, first=5).tolist() == [5] * STICKY_ROWS_MIN
+    mixed = assign_partitions(pa.array([b"abc", None, b"abc", None], pa.binary()), 7, first=3).tolist()
     assert mixed == [479470107 % 7, 3, 479470107 % 7, 3]

@@ -11,7 +11,7 @@ from penstock.spark.options.options import stream_read_settings
 from penstock.spark.pipelines.common.query_run import reporting_data_loss
 from penstock.spark.pipelines.detect.detect import DetectSettings
 from penstock.spark.pipelines.detect.rules import DetectRules, StreamSpec
-from penstock.spark.pipelines.etl.spec import Spec
+from penstock.spark.pipelines.etl.spec import EtlSpec
 from penstock.spark.pipelines.etl.stage_topic import clamped_starts
 from penstock.spark.pipelines.etl.stages import EtlSettings
 
@@ -20,7 +20,7 @@ ACCESS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 
 @pytest.mark.parametrize("allow_loss", [False, True])
 def test_a_loss_ends_a_query_unless_it_is_allowed(allow_loss: bool) -> None:
-    spec = cast(Spec, SimpleNamespace(isolation="read_committed"))
+    spec = cast(EtlSpec, SimpleNamespace(isolation="read_committed"))
     etl = EtlSettings(spec, ACCESS, ("load",), allow_loss=allow_loss)
     rules = DetectRules(StreamSpec(), ())
     detect = DetectSettings("t", "a", rules, ACCESS, Path("checkpoint"), allow_loss=allow_loss)

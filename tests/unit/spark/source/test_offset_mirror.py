@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from penstock.config.listeners import Address
 from penstock.spark.options.options import stream_read_settings
-from penstock.spark.source.offset_mirror import OffsetMirror, QueryIdentity, group_of, offsets_to_commit
+from penstock.spark.source.offset_mirror import OffsetMirror, QueryIdentity, group_name, offsets_to_commit
 from penstock.spark.source.query_name_channel import QueryNameReceiver, send_query_name
 from penstock.types import TopicPartition
 
@@ -16,7 +16,7 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 def group(query: QueryIdentity, **options: str) -> str:
     needed = {"bootstrap": "127.0.0.1:9092", "subscribe": "a"}
-    return group_of(stream_read_settings(needed | options), query)
+    return group_name(stream_read_settings(needed | options), query)
 
 
 def test_a_group_is_named_by_option_query_or_id() -> None:

@@ -13,7 +13,7 @@ from penstock.spark.source import reading
 from penstock.spark.source.discovery import DataLost
 from penstock.spark.source.offsets import OffsetRange
 from penstock.spark.source.reading import read_range
-from penstock.spark.table import Table, full_schema
+from penstock.spark.topic_table import TopicTable, full_schema
 from penstock.types import Offset, TopicId
 from penstock.wire.cluster_client import ClusterClient
 from penstock.wire.retry_policy import GONE_AFTER_S
@@ -43,7 +43,7 @@ def read_and_lost(**options: str) -> tuple[int, list[int]]:
     """How many rows are read, and which numbers of offsets are reported as lost."""
     needed = {"bootstrap": "broker-0:9092", "subscribe": "orders"}
     lost: list[int] = []
-    table = Table(full_schema(include_headers=False))
+    table = TopicTable(full_schema(include_headers=False))
     batches = read_range(batch_read_settings(needed | options), table, WANTED, lost.append)
     return sum(batch.num_rows for batch in batches), lost
 

@@ -29,19 +29,19 @@ from penstock.errors import CommandFailed
 from penstock.limits import DAY_MS
 from penstock.spark.lake.compaction import TARGET_BYTES
 from penstock.spark.lake.description import (
-    Description,
+    TableDescription,
     check_checkpoint,
     check_folder,
     make_table,
     open_table,
 )
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import METADATA_FOLDER, Compacted, LakeTable, QueryRecord
+from penstock.spark.lake.lake_table import METADATA_FOLDER, CompactionResult, LakeTable, RecordedQuery
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines.archive import archive_tasks
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new, make_folder, recorded_starts
-from penstock.spark.pipelines.common.cluster import cluster, ids_of, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, fetch_topic_ids, open_client
 from penstock.spark.pipelines.common.progress import BatchProgress, Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -98,8 +98,8 @@ class ArchiveSettings(NamedTuple):
         return self.checkpoint or self.folder / METADATA_FOLDER / "checkpoints" / self.query_name
 
     @property
-    def description(self) -> Description:
-        return Description(self.format, self.partition_by)
+    def description(self) -> TableDescription:
+        return TableDescription(self.format, self.partition_by)
 
     @property
     def read_options(self) -> dict[str, str]:
@@ -129,7 +129,7 @@ class ArchiveReport(NamedTuple):
     """One past the last offset that the table holds, per partition."""
     lost: int
     """Offsets that retention removed before they were archived."""
-    compacted: Compacted
+    compacted: CompactionResult
     removed: int
     checkpoint: str
 
@@ -174,9 +174,9 @@ def check(settings: ArchiveSettings) -> PartitionOffsets:
 @contextmanager
 def _locked_checkpoint(settings: ArchiveSettings) -> Iterator[PartitionOffsets]:
     """Hold the lock of the checkpoint; yield where the topics began when the archive was first started."""
-    with cluster(settings.access) as client:
-        partitions = partitions_of(client, settings.topics)
-        ids = ids_of(client, settings.topics)
+    with open_client(settings.access) as client:
+        partitions = fetch_partitions(client, settings.topics)
+        ids = fetch_topic_ids(client, settings.topics)
         firsts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     check_checkpoint(settings.folder, settings.checkpoint_folder)
     folder = settings.checkpoint_folder
@@ -212,15 +212,15 @@ def _bind_checkpoint(
     bind_checkpoint(folder, wanted, ids, remedy="another --to (and another --checkpoint, if you gave one)")
 
 
-def archive(
+def run_archive(
     spark: "SparkSession", settings: ArchiveSettings, stop: StopRequest, show_line: ShowLine
 ) -> ArchiveReport:
     """Archive until all records present at the start are archived (`once`), or until a stop is requested."""
     with _locked_checkpoint(settings) as starts:
-        return _run_archive(spark, settings, starts, stop, show_line)
+        return _run_query(spark, settings, starts, stop, show_line)
 
 
-def _run_archive(
+def _run_query(
     spark: "SparkSession",
     settings: ArchiveSettings,
     starts: PartitionOffsets,
@@ -233,14 +233,14 @@ def _run_archive(
         query = _start(spark, settings, starts)
         app = query.id
     with open_table(settings.folder) as table:
-        before = table.recorded(app)
+        before = table.recorded_query(app)
         maintenance = _TableMaintenance(settings)
         progress = _Progress(settings.query_name, _starts(settings, table))
         with reporting_data_loss():
             # With `once`, compaction runs only after the query.
             run(query, progress, stop, show_line, None if settings.once else maintenance.run_if_due)
         seconds = time.monotonic() - began
-        after = table.recorded(app)
+        after = table.recorded_query(app)
     if settings.compact:
         maintenance.do()
     return _report(settings, progress, (before, after), seconds, maintenance)
@@ -292,8 +292,8 @@ class _Progress(Progress):
 
 def _starts(settings: ArchiveSettings, table: LakeTable) -> PartitionOffsets:
     """Return the offsets where the run begins, as far as known before Spark reports them."""
-    with cluster(settings.access) as client:
-        partitions = partitions_of(client, settings.topics, existed=True)
+    with open_client(settings.access) as client:
+        partitions = fetch_partitions(client, settings.topics, existed=True)
         found = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     ends = table.ends(partitions)
     return {each: max(offset, ends.get(each, 0)) for each, (offset, _) in found.items()}
@@ -305,7 +305,7 @@ class _TableMaintenance:
     def __init__(self, settings: ArchiveSettings) -> None:
         self._settings = settings
         self._due = time.monotonic() + COMPACT_EVERY_S
-        self.compacted = Compacted()
+        self.compacted = CompactionResult()
         self.removed = 0
 
     def run_if_due(self) -> None:
@@ -319,19 +319,19 @@ class _TableMaintenance:
             # Only old files: young ones may belong to a batch that is being written.
             self.removed += len(table.vacuum(older_than_ms=time.time_ns() // 1_000_000 - ORPHAN_FILE_AGE_MS))
         done = self.compacted
-        self.compacted = Compacted(done.files_before + before, done.files_after + after)
+        self.compacted = CompactionResult(done.files_before + before, done.files_after + after)
 
 
 def _report(
     settings: ArchiveSettings,
     progress: Progress,
-    recorded: tuple[QueryRecord, QueryRecord],
+    recorded: tuple[RecordedQuery, RecordedQuery],
     seconds: float,
     maintenance: _TableMaintenance,
 ) -> ArchiveReport:
     before, after = recorded
-    with cluster(settings.access) as client, open_table(settings.folder) as table:
-        partitions = partitions_of(client, settings.topics, existed=True)
+    with open_client(settings.access) as client, open_table(settings.folder) as table:
+        partitions = fetch_partitions(client, settings.topics, existed=True)
         found = client.offsets(
             dict.fromkeys(partitions, LATEST), read_committed=ISOLATION_LEVELS[settings.isolation]
         )

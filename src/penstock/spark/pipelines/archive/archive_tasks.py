@@ -27,17 +27,17 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from penstock.spark.lake.sink import LakeWriter, register_once, reject_overwrite
-from penstock.spark.lake.table import LakeBatch, LakeTable, LakeTableError, OffsetSpan, PlannedRange
+from penstock.spark.lake.lake_sink import LakeWriter, register_once, reject_overwrite
+from penstock.spark.lake.lake_table import LakeBatch, LakeTable, LakeTableError, OffsetSpan, PlannedRange
 from penstock.spark.lake.task_files import TaskFiles, add_spans
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import stream_read_settings
 from penstock.spark.pool import borrowed_client
-from penstock.spark.source.discovery import earliest_of
+from penstock.spark.source.discovery import fetch_earliest
 from penstock.spark.source.offsets import OffsetRange, from_document
 from penstock.spark.source.reading import read_range
 from penstock.spark.source.stream_source import StreamReader
-from penstock.spark.table import BEYOND, Table, full_schema
+from penstock.spark.topic_table import BEYOND, TopicTable, full_schema
 from penstock.types import Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def register(spark: "SparkSession") -> None:
 
 
 class RangeSource(DataSource):
+    """Spark source whose rows are offset ranges instead of records."""
+
     @classmethod
     def name(cls) -> str:
         return SOURCE
@@ -89,6 +91,8 @@ class RangeSource(DataSource):
 
 
 class RangeReader(StreamReader):
+    """Spark's reader of a streaming query whose tasks return one row each: the range to read."""
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task = self.started_task(partition)
         (topic, number), start, end, topic_id = task.offset_range
@@ -98,6 +102,8 @@ class RangeReader(StreamReader):
 
 
 class ArchiveSink(DataSource):
+    """Spark sink that reads the records of the ranges and writes them to the lake."""
+
     @classmethod
     def name(cls) -> str:
         return SINK
@@ -108,6 +114,8 @@ class ArchiveSink(DataSource):
 
 
 class ArchiveWriter(LakeWriter):
+    """Writer of one query: its tasks turn ranges into the records in them."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options, COLUMNS)
         self._settings = stream_read_settings(_read_options(options))
@@ -124,7 +132,7 @@ class ArchiveWriter(LakeWriter):
             span = OffsetSpan(offset_range.start, offset_range.end)
             # The whole range counts as read, even where it has no rows (rule 2).
             add_spans(files.spans, {offset_range.partition: span})
-            files.pieces.append(PlannedRange(offset_range.partition, span, count))
+            files.planned_ranges.append(PlannedRange(offset_range.partition, span, count))
             yield from read_range(self._settings, self._table, offset_range, lost)
 
     def spans(self, given: Iterator[pa.RecordBatch]) -> dict[TopicPartition, OffsetSpan]:
@@ -134,7 +142,7 @@ class ArchiveWriter(LakeWriter):
             add_spans(found, {offset_range.partition: OffsetSpan(offset_range.start, offset_range.end)})
         return found
 
-    def validated(self, batch: LakeBatch, table: LakeTable) -> LakeBatch:
+    def validate(self, batch: LakeBatch, table: LakeTable) -> LakeBatch:
         """Count gaps before the batch as lost.
 
         Ranges are contiguous, so a gap means that the table lost rows, for example because it was restored
@@ -165,7 +173,7 @@ class ArchiveWriter(LakeWriter):
         if not (unknown := [each for each in partitions if each not in noted]):
             return noted
         with borrowed_client(client_settings(self._settings.access)) as client:
-            return noted | earliest_of(client, unknown, self._settings)
+            return noted | fetch_earliest(client, unknown, self._settings)
 
 
 def _ranges(given: Iterator[pa.RecordBatch]) -> Iterator[tuple[OffsetRange, int]]:
@@ -178,8 +186,8 @@ def _range(row: Mapping[str, Any]) -> OffsetRange:
     return OffsetRange(partition, Offset(row["start"]), Offset(row["end"]), TopicId(row["topicId"]))
 
 
-def _records_table() -> Table:
-    return Table(_records_schema())
+def _records_table() -> TopicTable:
+    return TopicTable(_records_schema())
 
 
 def _records_schema() -> StructType:

@@ -24,7 +24,7 @@ from penstock.spark.pipelines.audit.ids import IdPart
 from penstock.spark.pipelines.audit.lake import LakePlan
 from penstock.spark.pipelines.audit.report import AuditReport, Finding, violation_kinds
 from penstock.spark.pipelines.audit.topics import TopicsPlan
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.query_run import StopRequest, reason
 from penstock.spark.pipelines.common.spark_action import run_spark_action
 from penstock.spark.source.offsets import OffsetRange
@@ -55,6 +55,8 @@ class AuditSettings(NamedTuple):
 
 
 class AuditPlans(NamedTuple):
+    """Comparisons that an audit makes: with the lake, and of topics."""
+
     lake: LakePlan | None
     topics: tuple[TopicsPlan, ...]
 
@@ -72,8 +74,8 @@ def check(settings: AuditSettings) -> AuditPlans:
         raise ConfigError("--where says which records must arrive in another topic: give --id and --against")
     if set(settings.topics) & set(settings.against):
         raise ConfigError("a topic cannot be audited against itself: --topic and --against name the same")
-    with cluster(settings.access) as client:
-        partitions = partitions_of(client, settings.topics)
+    with open_client(settings.access) as client:
+        partitions = fetch_partitions(client, settings.topics)
         committed = ISOLATION_LEVELS[settings.isolation]
         lake = None
         if settings.lake is not None:
@@ -81,11 +83,15 @@ def check(settings: AuditSettings) -> AuditPlans:
         # Targets are read before the sources: a record that arrives in between must not appear in a target
         # without its source record.
         of_targets = {
-            target: audit_topics.ranges_of(client, partitions_of(client, [target]), read_committed=committed)
+            target: audit_topics.fetch_offset_ranges(
+                client, fetch_partitions(client, [target]), read_committed=committed
+            )
             for target in settings.against
         }
         of_source = (
-            audit_topics.ranges_of(client, partitions, read_committed=committed) if settings.ids else []
+            audit_topics.fetch_offset_ranges(client, partitions, read_committed=committed)
+            if settings.ids
+            else []
         )
     if not settings.ids:
         return AuditPlans(lake, ())
@@ -94,7 +100,7 @@ def check(settings: AuditSettings) -> AuditPlans:
     return AuditPlans(lake, tuple(plans) or (base,))
 
 
-def audit(
+def run_audit(
     spark: "SparkSession", settings: AuditSettings, stop: StopRequest, show_line: ShowLine
 ) -> AuditReport:
     """Run the audit; raise RunInterrupted if a stop is requested."""
@@ -128,13 +134,15 @@ class _AuditRun:
 
     def check_lake(self, plan: LakePlan) -> None:
         contents = not self._settings.offsets_only
-        places = audit_lake.offset_comparison(self._spark, plan, self._access, contents=contents)
-        rows = self._collected(audit_lake.counts(places, plan))
+        offsets = audit_lake.offset_comparison(self._spark, plan, self._access, contents=contents)
+        rows = self._collect(audit_lake.partition_counts(offsets, plan))
         is_lost = (F.col("in_topic") > 0) & (F.col("in_table") == 0)
-        spans = self._collected(audit_lake.spans(places, is_lost)) if any(row.lost for row in rows) else []
-        late = self._collected(audit_lake.out_of_order_rows(self._spark, plan))
+        lost = (
+            self._collect(audit_lake.offset_ranges(offsets, is_lost)) if any(row.lost for row in rows) else []
+        )
+        late = self._collect(audit_lake.out_of_order_rows(self._spark, plan))
         self.findings += audit_lake.plan_findings(plan)
-        self.findings += audit_lake.lost_findings(rows, spans)
+        self.findings += audit_lake.lost_findings(rows, lost)
         self.findings += audit_lake.count_findings(plan, rows)
         self.findings += audit_lake.order_findings(plan, late)
         self.checked["records of topics"] = sum(row.records for row in rows)
@@ -142,19 +150,19 @@ class _AuditRun:
 
     def check_topics(self, plan: TopicsPlan) -> None:
         try:
-            rows = audit_topics.records(self._spark, plan, self._access)
+            rows = audit_topics.records_with_ids(self._spark, plan, self._access)
         except PySparkException as problem:
             raise CommandFailed(
                 f"--where {plan.where!r} is no condition on the records of a topic: {reason(problem)}"
             ) from problem
         # Several queries use these rows, and computing them is a shuffle of both topics.
-        ids = audit_topics.by_id(rows).persist(StorageLevel.DISK_ONLY)
+        ids = audit_topics.group_by_id(rows).persist(StorageLevel.DISK_ONLY)
         try:
-            comparison = audit_topics.comparison(plan, ids, self._collected)
+            comparison = audit_topics.compare(plan, ids, self._collect)
         finally:
             ids.unpersist()
         self.findings += comparison.findings
         self.checked[f"ids of {plan.name}"] = comparison.ids
 
-    def _collected(self, frame: "DataFrame") -> list[Any]:
+    def _collect(self, frame: "DataFrame") -> list[Any]:
         return run_spark_action(self._spark, frame.collect, self._stop, stops_to_interrupt=1)

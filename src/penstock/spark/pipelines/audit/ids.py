@@ -36,6 +36,8 @@ class IdKind(Enum):
 
 
 class IdPart(NamedTuple):
+    """Part of a record id: a header, the key, or a field of a JSON value."""
+
     kind: IdKind
     name: str = ""
 

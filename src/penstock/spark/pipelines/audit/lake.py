@@ -23,10 +23,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from penstock.spark.lake.table import METADATA_FOLDER, OffsetSpan
+from penstock.spark.lake.lake_table import METADATA_FOLDER, OffsetSpan
 from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, spans_text
-from penstock.spark.pipelines.common.lake_rows import TableFiles, ends_of, format_of, rows_in, table_files
-from penstock.spark.pipelines.common.topic_rows import records_in
+from penstock.spark.pipelines.common.lake_rows import (
+    TableFiles,
+    read_table_ends,
+    read_table_format,
+    read_table_rows,
+    table_files,
+)
+from penstock.spark.pipelines.common.topic_rows import read_records
 from penstock.spark.source.offsets import OffsetRange
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import EARLIEST, LATEST, ClusterClient
@@ -65,8 +71,8 @@ class LakePlan(NamedTuple):
 def plan_lake(
     folder: Path, client: ClusterClient, partitions: Sequence[TopicPartition], *, read_committed: bool
 ) -> LakePlan:
-    form = format_of(folder)
-    ends = ends_of(folder, partitions)
+    form = read_table_format(folder)
+    ends = read_table_ends(folder, partitions)
     # Files are listed before the log is read: a commit names a file in the log before the file becomes
     # visible in the folder.
     seen = _visible(folder) if form == "parquet" else set[str]()
@@ -108,7 +114,7 @@ def plan_findings(plan: LakePlan) -> list[Finding]:
     ]
     for partition, latest in sorted(plan.latest.items()):
         end, earliest = plan.ends.get(partition), plan.earliest[partition]
-        name = _name(partition)
+        name = _partition_name(partition)
         if end is None:
             findings.append(Finding("behind", name, latest - earliest, "offsets not archived, none is"))
         elif end > latest:
@@ -129,10 +135,10 @@ def offset_comparison(
 ) -> "DataFrame":
     """Return one row for each offset that the topic or the table has."""
     hashed = ("key", "value", "headers", "timestamp") if contents else ()
-    topic = records_in(spark, access, plan.ranges, (*OFFSET_COLUMNS, *hashed))
+    topic = read_records(spark, access, plan.ranges, (*OFFSET_COLUMNS, *hashed))
     topics = sorted({partition.topic for partition in plan.latest})
-    table = rows_in(spark, plan.files.present).where(F.col("topic").isin(topics))
-    both = _marked(topic, 1, hashed).unionByName(_marked(table, 0, hashed))
+    table = read_table_rows(spark, plan.files.present).where(F.col("topic").isin(topics))
+    both = _with_origin(topic, 1, hashed).unionByName(_with_origin(table, 0, hashed))
     in_topic, in_table = F.sum("of_topic"), F.sum(1 - F.col("of_topic"))
     return both.groupBy(*OFFSET_COLUMNS).agg(
         in_topic.alias("in_topic"),
@@ -141,7 +147,7 @@ def offset_comparison(
     )
 
 
-def _marked(rows: "DataFrame", of_topic: int, hashed: Sequence[str]) -> "DataFrame":
+def _with_origin(rows: "DataFrame", of_topic: int, hashed: Sequence[str]) -> "DataFrame":
     return rows.select(*OFFSET_COLUMNS, F.lit(of_topic).alias("of_topic"), _content(hashed).alias("content"))
 
 
@@ -154,8 +160,8 @@ def _content(hashed: Sequence[str]) -> "Column":
     return F.xxhash64(*(part for column in columns for part in (column, column.isNull())))
 
 
-def counts(places: "DataFrame", plan: LakePlan) -> "DataFrame":
-    """Return one row of counts for each partition."""
+def partition_counts(offsets: "DataFrame", plan: LakePlan) -> "DataFrame":
+    """Return one row for each partition: its records, its rows in the table, and how many are not right."""
     start = _partition_value({partition: int(offset) for partition, offset in plan.earliest.items()})
     # Before the topic's current start, only the table has records.
     is_before = F.col("offset") < start
@@ -164,7 +170,7 @@ def counts(places: "DataFrame", plan: LakePlan) -> "DataFrame":
     def how_many(condition: "Column") -> "Column":
         return F.coalesce(F.sum(F.when(condition, 1).otherwise(0)), F.lit(0))
 
-    return places.groupBy("topic", "partition").agg(
+    return offsets.groupBy("topic", "partition").agg(
         F.sum("in_topic").alias("records"),
         F.sum("in_table").alias("rows"),
         how_many(in_topic & ~in_table).alias("lost"),
@@ -183,11 +189,11 @@ def _partition_value(numbers: dict[TopicPartition, int]) -> "Column":
     return F.try_element_at(F.create_map(*pairs), name) if pairs else F.lit(0)
 
 
-def spans(places: "DataFrame", condition: "Column") -> "DataFrame":
+def offset_ranges(offsets: "DataFrame", condition: "Column") -> "DataFrame":
     """Return ranges of offsets that meet the condition, split at multiples of SPAN_OFFSETS."""
     piece = F.floor(F.col("offset") / SPAN_OFFSETS)
     in_order = Window.partitionBy("topic", "partition", "piece").orderBy("offset")
-    found = places.where(condition).select(*OFFSET_COLUMNS, piece.alias("piece"))
+    found = offsets.where(condition).select(*OFFSET_COLUMNS, piece.alias("piece"))
     # Offset minus row number is constant within a run of consecutive offsets.
     found = found.withColumn("run", F.col("offset") - F.row_number().over(in_order))
     return (
@@ -200,7 +206,7 @@ def spans(places: "DataFrame", condition: "Column") -> "DataFrame":
 
 def out_of_order_rows(spark: "SparkSession", plan: LakePlan) -> "DataFrame":
     """Return rows that come after a row of the same partition with a higher offset in the same file."""
-    rows = rows_in(spark, plan.files.present)
+    rows = read_table_rows(spark, plan.files.present)
     if not plan.files.present:
         return rows.groupBy("topic", "partition").agg(F.lit(0).alias("late"), F.lit("").alias("file"))
     file, row = F.col("_metadata.file_path"), F.col("_metadata.row_index")
@@ -217,7 +223,7 @@ def count_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
     findings = []
     for row in sorted(rows):
         partition = TopicPartition(row.topic, row.partition)
-        name = _name(partition)
+        name = _partition_name(partition)
         findings += [
             Finding("duplicated", name, row.duplicated, "rows are in the table more than once"),
             Finding("different", name, row.different, "rows are not what the records of the topic are"),
@@ -252,7 +258,9 @@ def lost_findings(rows: Sequence[Any], found: Sequence[Any]) -> list[Finding]:
         mine = spans_of.get(partition, [])
         is_all = sum(span.end - span.start for span in mine) == row.lost
         examples = spans_text(mine, is_all=is_all) if row.lost else ()
-        findings.append(Finding("lost", _name(partition), row.lost, "records are not in the table", examples))
+        findings.append(
+            Finding("lost", _partition_name(partition), row.lost, "records are not in the table", examples)
+        )
     return findings
 
 
@@ -271,5 +279,5 @@ def order_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
     ]
 
 
-def _name(partition: TopicPartition) -> str:
+def _partition_name(partition: TopicPartition) -> str:
     return f"{partition.topic}/{partition.partition}"

@@ -14,7 +14,7 @@ Kinds of violations:
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.spark.lake.table import OffsetSpan
+from penstock.spark.lake.lake_table import OffsetSpan
 from penstock.spark.pipelines.common import report
 
 KINDS: Final = ("lost", "duplicated", "different", "order", "files", "unknown", "behind")

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from penstock.spark.pipelines.audit.ids import IdPart, id_column, needs_headers, needs_value
 from penstock.spark.pipelines.audit.report import EXAMPLES_MAX, Finding, id_text
 from penstock.spark.pipelines.common.lake_rows import SCHEMA
-from penstock.spark.pipelines.common.topic_rows import records_in
+from penstock.spark.pipelines.common.topic_rows import read_records
 from penstock.spark.source.offsets import OffsetRange
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import EARLIEST, LATEST, ClusterClient
@@ -38,6 +38,8 @@ Collect = Callable[["DataFrame"], list[Any]]
 
 
 class TopicsPlan(NamedTuple):
+    """Inputs of the comparison of two topics, fixed before Spark starts."""
+
     source: tuple[str, ...]
     target: str | None
     """None: the source is audited by itself."""
@@ -52,17 +54,17 @@ class TopicsPlan(NamedTuple):
         return source if self.target is None else f"{source} to {self.target}"
 
 
-def ranges_of(
+def fetch_offset_ranges(
     client: ClusterClient, partitions: Sequence[TopicPartition], *, read_committed: bool
 ) -> list[OffsetRange]:
-    """Return the offset ranges of all records that the partitions have now."""
+    """Ask the brokers for the offset ranges of all records that the partitions have now."""
     starts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=read_committed)
     ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
     found = [OffsetRange(each, starts[each][0], Offset(ends[each][0])) for each in sorted(partitions)]
     return [each for each in found if each.size > 0]
 
 
-def records(spark: "SparkSession", plan: TopicsPlan, access: dict[str, str]) -> "DataFrame":
+def records_with_ids(spark: "SparkSession", plan: TopicsPlan, access: dict[str, str]) -> "DataFrame":
     """Return the records of both topics with id, key, position and source flag."""
     parts = [_records_with_ids(spark, plan, access, plan.source_ranges, is_source=True)]
     if plan.target is not None:
@@ -84,15 +86,15 @@ def _records_with_ids(
         columns = [part.split()[0] for part in SCHEMA.split(", ")]
     columns += ["headers"] if needs_headers(plan.ids) and "headers" not in columns else []
     columns += ["value"] if needs_value(plan.ids) and "value" not in columns else []
-    rows = records_in(spark, access, ranges, columns)
+    rows = read_records(spark, access, ranges, columns)
     if filtered and plan.where is not None:
         rows = rows.where(plan.where)
-    lane = F.concat_ws("/", F.col("topic"), F.col("partition").cast("string")).alias("lane")
-    place = F.struct("offset", lane, "key").alias("place")
+    partition = F.concat_ws("/", F.col("topic"), F.col("partition").cast("string")).alias("partition")
+    place = F.struct("offset", partition, "key").alias("place")
     return rows.select(id_column(plan.ids).alias("id"), place, F.lit(is_source).alias("is_source"))
 
 
-def by_id(rows: "DataFrame") -> "DataFrame":
+def group_by_id(rows: "DataFrame") -> "DataFrame":
     """Return one row per id: its count in each topic, and its first position in each.
 
     All records without an id form one row, too.
@@ -107,25 +109,30 @@ def by_id(rows: "DataFrame") -> "DataFrame":
 
 
 class ComparisonResult(NamedTuple):
+    """Number of ids that were compared, and the findings."""
+
     ids: int
     findings: list[Finding]
 
 
-def comparison(plan: TopicsPlan, everything: "DataFrame", collect: Collect) -> ComparisonResult:
-    """Compare both topics from the result of `by_id`, which the caller caches for several queries."""
-    ids = everything.where("id is not null")
-    lanes = [_PartitionCounts(*row) for row in collect(_by_lane(plan, everything))]
-    found = [_records_without_id(plan, lanes), *_duplicated(plan, ids, lanes, collect)]
+def compare(plan: TopicsPlan, by_id: "DataFrame", collect: Collect) -> ComparisonResult:
+    """Compare both topics from the result of `group_by_id`, which the caller caches for several queries."""
+    ids = by_id.where("id is not null")
+    partition_counts = [_PartitionCounts(*row) for row in collect(_counts_by_partition(plan, by_id))]
+    found = [
+        _records_without_id(plan, partition_counts),
+        *_duplicate_findings(plan, ids, partition_counts, collect),
+    ]
     if plan.target is not None:
-        found += _missing(plan, ids, lanes, collect)
-        found += _disordered(plan, ids, collect)
-    return ComparisonResult(sum(lane.ids for lane in lanes), found)
+        found += _missing_findings(plan, ids, partition_counts, collect)
+        found += _order_findings(plan, ids, collect)
+    return ComparisonResult(sum(each.ids for each in partition_counts), found)
 
 
 class _PartitionCounts(NamedTuple):
     """Sums over the ids whose first source record is in one partition; None: ids only the target has."""
 
-    lane: str | None
+    partition: str | None
     without_id: int
     ids: int
     absent: int
@@ -136,40 +143,40 @@ class _PartitionCounts(NamedTuple):
     """Source offset of the last record that arrived."""
 
 
-def _by_lane(plan: TopicsPlan, everything: "DataFrame") -> "DataFrame":
+def _counts_by_partition(plan: TopicsPlan, by_id: "DataFrame") -> "DataFrame":
     of_source, of_target = F.col("of_source"), F.col("of_target")
     has_id = F.col("id").isNotNull()
     # With a condition, ids without a source record are excluded: the condition was not applied to the target.
     counts = has_id if plan.where is None else has_id & (of_source > 0)
     # An id that occurs n times in the source may occur n times in the target.
     more = of_target - F.greatest(of_source, F.lit(1))
-    return everything.groupBy("source.lane").agg(
+    return by_id.groupBy("source.partition").agg(
         F.sum(F.when(has_id, 0).otherwise(of_source + of_target)),
-        _how_many(has_id),
-        _how_many(has_id & (of_target == 0)),
+        _count_where(has_id),
+        _count_where(has_id & (of_target == 0)),
         _total(F.when(counts, more)),
         _total(F.when(has_id, of_source - 1)),
-        _how_many(has_id & (of_source == 0)),
+        _count_where(has_id & (of_source == 0)),
         F.max(F.when(has_id & (of_target > 0), F.col("source.offset"))),
     )
 
 
-def _records_without_id(plan: TopicsPlan, lanes: Sequence[_PartitionCounts]) -> Finding:
+def _records_without_id(plan: TopicsPlan, partition_counts: Sequence[_PartitionCounts]) -> Finding:
     what = f"records have no {' and '.join(map(str, plan.ids))}"
-    return Finding("unknown", plan.name, sum(lane.without_id for lane in lanes), what)
+    return Finding("unknown", plan.name, sum(each.without_id for each in partition_counts), what)
 
 
-def _duplicated(
-    plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_PartitionCounts], collect: Collect
+def _duplicate_findings(
+    plan: TopicsPlan, ids: "DataFrame", partition_counts: Sequence[_PartitionCounts], collect: Collect
 ) -> list[Finding]:
-    repeated = sum(lane.repeated for lane in lanes)
+    repeated = sum(each.repeated for each in partition_counts)
     if plan.target is None:
         again = ids.where("of_source > 1")
         what = "records have the id of another"
         return [_with_examples("duplicated", plan, repeated, what, again, collect)]
-    doubled = sum(lane.doubled for lane in lanes)
+    doubled = sum(each.doubled for each in partition_counts)
     again = ids.where("of_target > greatest(of_source, 1)")
-    new = sum(lane.new for lane in lanes)
+    new = sum(each.new for each in partition_counts)
     return [
         _with_examples("duplicated", plan, doubled, "records arrived more than once", again, collect),
         Finding("repeated", plan.name, repeated, "records have in the first topic the id of another"),
@@ -177,36 +184,41 @@ def _duplicated(
     ]
 
 
-def _missing(
-    plan: TopicsPlan, ids: "DataFrame", lanes: Sequence[_PartitionCounts], collect: Collect
+def _missing_findings(
+    plan: TopicsPlan, ids: "DataFrame", partition_counts: Sequence[_PartitionCounts], collect: Collect
 ) -> list[Finding]:
-    if not any(lane.absent for lane in lanes):
+    if not any(each.absent for each in partition_counts):
         return []
-    pairs = [F.lit(item) for lane in lanes if lane.last is not None for item in (lane.lane, lane.last)]
-    last = F.try_element_at(F.create_map(*pairs), F.col("source.lane")) if pairs else F.lit(None)
+    pairs = [
+        F.lit(item)
+        for each in partition_counts
+        if each.last is not None
+        for item in (each.partition, each.last)
+    ]
+    last = F.try_element_at(F.create_map(*pairs), F.col("source.partition")) if pairs else F.lit(None)
     # A record before the last arrived record of its partition should have arrived, too (rule 1).
     is_lost = F.col("source.offset") < F.coalesce(last, F.lit(-1))
     absent = ids.where("of_target = 0")
-    [row] = collect(absent.agg(_how_many(is_lost).alias("lost"), _how_many(~is_lost).alias("behind")))
+    [row] = collect(absent.agg(_count_where(is_lost).alias("lost"), _count_where(~is_lost).alias("behind")))
     return [
         _with_examples("lost", plan, row.lost, "records did not arrive", absent.where(is_lost), collect),
         Finding("behind", plan.name, row.behind, "records, the last ones, did not arrive yet"),
     ]
 
 
-def _disordered(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Finding]:
+def _order_findings(plan: TopicsPlan, ids: "DataFrame", collect: Collect) -> list[Finding]:
     both = ids.where("of_source > 0 and of_target > 0 and source.key is not null")
     # Order is only defined within one key and one partition on both sides.
-    lane = Window.partitionBy("source.key", "source.lane", "target.lane").orderBy("target.offset")
-    highest = F.max("source.offset").over(lane.rowsBetween(Window.unboundedPreceding, -1))
+    window = Window.partitionBy("source.key", "source.partition", "target.partition").orderBy("target.offset")
+    highest = F.max("source.offset").over(window.rowsBetween(Window.unboundedPreceding, -1))
     followed = both.withColumn("is_late", F.coalesce(F.col("source.offset") < highest, F.lit(False)))
     keys = followed.groupBy("source.key").agg(
-        _how_many(F.col("is_late")).alias("late"),
-        F.size(F.collect_set("source.lane")).alias("before"),
-        F.size(F.collect_set("target.lane")).alias("after"),
+        _count_where(F.col("is_late")).alias("late"),
+        F.size(F.collect_set("source.partition")).alias("before"),
+        F.size(F.collect_set("target.partition")).alias("after"),
     )
     is_spread = F.col("after") > F.col("before")
-    [row] = collect(keys.agg(_total(F.col("late")).alias("late"), _how_many(is_spread).alias("spread")))
+    [row] = collect(keys.agg(_total(F.col("late")).alias("late"), _count_where(is_spread).alias("spread")))
     behind = "records arrived behind one of their key that was sent after them"
     return [
         _with_examples("order", plan, row.late, behind, followed.where("is_late"), collect),
@@ -219,7 +231,7 @@ def _total(number: "Column") -> "Column":
     return F.coalesce(F.sum(F.greatest(number, F.lit(0))), F.lit(0))
 
 
-def _how_many(condition: "Column") -> "Column":
+def _count_where(condition: "Column") -> "Column":
     return F.coalesce(F.sum(F.when(condition, 1).otherwise(0)), F.lit(0))
 
 
@@ -232,7 +244,7 @@ def _with_examples(
 
 def _example(row: Any) -> str:
     places = [
-        f"{name} {place.lane} offset {place.offset}"
+        f"{name} {place.partition} offset {place.offset}"
         for name, place in (("from", row.source), ("at", row.target))
         if place is not None
     ]

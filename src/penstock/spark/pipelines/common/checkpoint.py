@@ -160,13 +160,13 @@ def _compare(folder: Path, found: Mapping[str, Any], identity: Mapping[str, str]
                 f"the checkpoint {folder} is of an earlier version of Penstock, which did not note {name}: "
                 "finish what was begun with that version, or give a folder that is not there yet"
             )
-        if _in_any_order(name, found.get(name)) != _in_any_order(name, value):
+        if _ignore_order(name, found.get(name)) != _ignore_order(name, value):
             raise CommandFailed(
                 f"the checkpoint {folder} was made for {name} {found.get(name)}, not for {name} {value}: "
                 "give the one that belongs to it, or a folder that is not there yet"
             )
 
 
-def _in_any_order(name: str, value: str | None) -> object:
+def _ignore_order(name: str, value: str | None) -> object:
     """Normalize the value for comparison: the order of topics does not matter."""
     return sorted(value.split(",")) if name == TOPICS and value is not None else value

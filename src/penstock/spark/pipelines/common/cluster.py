@@ -13,7 +13,7 @@ from penstock.wire.errors import TopicUnknown, WireError
 
 
 @contextmanager
-def cluster(access: Mapping[str, str]) -> Iterator[ClusterClient]:
+def open_client(access: Mapping[str, str]) -> Iterator[ClusterClient]:
     """Open a client from the connection options."""
     try:
         with borrowed_client(client_settings(write_settings(access).access)) as client:
@@ -22,7 +22,7 @@ def cluster(access: Mapping[str, str]) -> Iterator[ClusterClient]:
         raise CommandFailed(str(problem)) from problem
 
 
-def partitions_of(
+def fetch_partitions(
     client: ClusterClient, topics: Sequence[str], *, existed: bool = False
 ) -> list[TopicPartition]:
     """Return all partitions of the topics; raise CommandFailed for a topic that does not exist.
@@ -42,6 +42,6 @@ def partitions_of(
     return [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]
 
 
-def ids_of(client: ClusterClient, topics: Sequence[str]) -> dict[str, TopicId]:
+def fetch_topic_ids(client: ClusterClient, topics: Sequence[str]) -> dict[str, TopicId]:
     """Return the ids of the topics that exist. A recreated topic has another id."""
     return {topic: facts.id for topic, facts in client.topics(topics).items()}

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-def headers_of(header_texts: "Mapping[str, Column]") -> "Column":
+def header_array(header_texts: "Mapping[str, Column]") -> "Column":
     """Return headers in the form that `format("penstock")` writes, in this order."""
     from pyspark.sql import functions as f
 

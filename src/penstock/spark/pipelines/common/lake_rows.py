@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import open_table, read_description
-from penstock.spark.table import BEYOND
+from penstock.spark.topic_table import BEYOND
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -32,11 +32,13 @@ FILE_URI: Final = "file://"
 
 
 class TableFiles(NamedTuple):
+    """Files that the table's log lists: those in the folder, and those that are missing."""
+
     present: tuple[str, ...]
     missing: tuple[str, ...]
 
 
-def format_of(folder: Path) -> str:
+def read_table_format(folder: Path) -> str:
     """Return the table's format; raise CommandFailed if the folder has no table."""
     description = read_description(folder)
     if description is None:
@@ -56,17 +58,17 @@ def table_files(folder: Path) -> TableFiles:
     )
 
 
-def ends_of(folder: Path, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+def read_table_ends(folder: Path, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return one past the last offset that was committed to the table, per partition."""
     with open_table(folder) as table:
         return dict(table.ends(partitions))
 
 
-def rows_in(spark: "SparkSession", files: Sequence[str]) -> "DataFrame":
+def read_table_rows(spark: "SparkSession", files: Sequence[str]) -> "DataFrame":
     """Return the rows of the files. Older files have null in columns that were added later."""
     if not files:
         return spark.createDataFrame([], SCHEMA)
-    rows = spark.read.option("mergeSchema", "true").parquet(*map(address_of, files))
+    rows = spark.read.option("mergeSchema", "true").parquet(*map(file_uri, files))
     if missing := [name for name in NEEDED if name not in rows.columns]:
         raise CommandFailed(
             f"the table has no column {missing[0]}, so its rows are no records of topics: "
@@ -77,6 +79,6 @@ def rows_in(spark: "SparkSession", files: Sequence[str]) -> "DataFrame":
     return rows
 
 
-def address_of(path: str) -> str:
+def file_uri(path: str) -> str:
     """Return the path as a URI for Spark, with glob characters escaped so that they match literally."""
     return FILE_URI + GLOB.sub(r"\\\1", path)

@@ -33,6 +33,8 @@ PYTHON_ERROR: Final = re.compile(r"^(?P<sentence>[A-Za-z_][\w.]*(?:Error|Excepti
 
 
 class SparkEnded(CommandFailed):
+    """Failure of a pipeline because Spark's JVM has ended."""
+
     def __init__(self) -> None:
         super().__init__("Spark was ended from outside; what was committed is kept, and the next run goes on")
 

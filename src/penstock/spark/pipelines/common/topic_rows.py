@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.spark.source.offsets import OffsetRange, to_document
-from penstock.spark.table import full_schema
+from penstock.spark.topic_table import full_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def records_in(
+def read_records(
     spark: "SparkSession", access: Mapping[str, str], ranges: Sequence[OffsetRange], columns: Sequence[str]
 ) -> "DataFrame":
     """Read the ranges, decoding only these columns. Records that retention removes meanwhile are skipped."""

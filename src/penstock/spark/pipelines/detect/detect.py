@@ -3,8 +3,8 @@
     payments ── columns ──▶ state of each rule and key ──▶ alerts
                                         └── late, unreadable ──▶ payments.rejected
 
-Rules come from a file (rules.py). The evaluation does not depend on Spark (memory.py, state.py). Spark groups
-the rows of a key, stores the state and moves the watermark (query.py).
+Rules come from a file (rules.py). The evaluation does not depend on Spark (bucket_state.py,
+rule_evaluation.py). Spark groups the rows of a key, stores the state and moves the watermark (query.py).
 
 Rule 1: the state is in the checkpoint together with the position. A run that crashed is restarted with the
         same arguments and continues.
@@ -26,7 +26,7 @@ from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.progress import Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -37,7 +37,7 @@ from penstock.spark.pipelines.common.query_run import (
 from penstock.spark.pipelines.common.run_lock import run_lock
 from penstock.spark.pipelines.common.truncate_oversized import BATCH_BYTES_MAX, OversizedRowTruncator
 from penstock.spark.pipelines.detect import query as detect_query
-from penstock.spark.pipelines.detect.memory import BUCKETS
+from penstock.spark.pipelines.detect.bucket_state import BUCKETS
 from penstock.spark.pipelines.detect.query import ALERT, FORGOTTEN, METRICS, REASONS
 from penstock.spark.pipelines.detect.rules import DetectRules, RuleKind
 from penstock.types import TopicId
@@ -150,9 +150,9 @@ def check(settings: DetectSettings) -> TopicId:
             f"{settings.rejected_topic}: name three topics"
         )
     check_columns(settings.rules)
-    with cluster(settings.access) as client:
+    with open_client(settings.access) as client:
         # Raises with advice if the topic is missing. A topic that was read before is retried for a while.
-        partitions_of(client, [settings.topic], existed=not is_new(settings.checkpoint))
+        fetch_partitions(client, [settings.topic], existed=not is_new(settings.checkpoint))
         topic_id = client.topic(settings.topic).id
         for topic in (settings.alerts, settings.rejected_topic):
             client.create_topic(topic, PARTITIONS)
@@ -172,7 +172,7 @@ def check(settings: DetectSettings) -> TopicId:
 def check_columns(rules: DetectRules) -> None:
     """Raise CommandFailed if a rule uses a missing column, or sums a column that is not numeric."""
     try:
-        schema = detect_query.columns_of(rules.stream)
+        schema = detect_query.stream_columns(rules.stream)
     except ConfigError as problem:
         raise CommandFailed(f"[stream] schema: {problem}") from problem
     for column, wanted_by in rules.columns().items():
@@ -190,7 +190,7 @@ def check_columns(rules: DetectRules) -> None:
             )
 
 
-def detect(
+def run_detect(
     spark: "SparkSession", settings: DetectSettings, stop: StopRequest, show_line: ShowLine
 ) -> DetectReport:
     """Run until all rows present at the start are evaluated (`once`), or until a stop is requested."""
@@ -207,10 +207,10 @@ def detect(
 
 
 def _start(spark: "SparkSession", settings: DetectSettings, topic_id: TopicId) -> "StreamingQuery":
-    rows = detect_query.rows_of(spark, settings.read_options, settings.rules.stream)
+    rows = detect_query.stream_rows(spark, settings.read_options, settings.rules.stream)
     found = detect_query.rule_findings(rows, settings.rules, settings.topic, topic_id)
     counted = detect_query.with_metrics(found, settings.rules)
-    records = detect_query.records_of(counted, settings.topic, settings.alerts, settings.rejected_topic)
+    records = detect_query.to_records(counted, settings.topic, settings.alerts, settings.rejected_topic)
     truncated = records.mapInArrow(
         OversizedRowTruncator(settings.rejected_topic, bytes_max=BATCH_BYTES_MAX), records.schema
     )
@@ -267,8 +267,8 @@ class AlertCounts:
 def _report(
     settings: DetectSettings, progress: Progress, counts: AlertCounts, seconds: float
 ) -> DetectReport:
-    with cluster(settings.access) as client:
-        partitions = partitions_of(client, [settings.topic], existed=True)
+    with open_client(settings.access) as client:
+        partitions = fetch_partitions(client, [settings.topic], existed=True)
         is_committed = ISOLATION_LEVELS[settings.isolation_level]
         found = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=is_committed)
         committed = client.committed(settings.query_name, partitions)

@@ -7,9 +7,9 @@ itself separates late rows from others.
 
 Why the column `never_late` exists: before an operator with event-time timers, Spark removes rows behind the
 watermark and reports only their number. Spark identifies the time column by a mark in its metadata. So the
-mark is put on a column whose time is far in the future: every row reaches the operator, and `state.py`
-returns the late rows. The watermark itself is computed from the real time. `tests/spark/test_detect.py` fails
-if a Spark version behaves otherwise.
+mark is put on a column whose time is far in the future: every row reaches the operator, and
+`rule_evaluation.py` returns the late rows. The watermark itself is computed from the real time.
+`tests/spark/test_detect.py` fails if a Spark version behaves otherwise.
 
 Rule: a row that a rule should have evaluated and could not is rejected with a reason: the row is late, its
 value cannot be read, its time is missing or implausible, or its number is too large to be summed. No content
@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.errors import CommandFailed
 from penstock.spark.payload import Payload
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN, ERROR_HEADER
-from penstock.spark.pipelines.common.headers import headers_of, source_headers
+from penstock.spark.pipelines.common.headers import header_array, source_headers
 from penstock.spark.pipelines.common.query_run import reason
-from penstock.spark.pipelines.detect.memory import BUCKETS, BucketMemory, MemoryKey
+from penstock.spark.pipelines.detect.bucket_state import BUCKETS, BucketState, StateKey
+from penstock.spark.pipelines.detect.rule_evaluation import Alert, time_text
 from penstock.spark.pipelines.detect.rules import NUMBER_MAX, DetectRule, DetectRules, RuleKind, StreamSpec
-from penstock.spark.pipelines.detect.state import Alert, time_text
 from penstock.spark.pipelines.detect.windows import RuleEvent
-from penstock.spark.table import full_schema
+from penstock.spark.topic_table import full_schema
 from penstock.types import TopicId
 
 if TYPE_CHECKING:
@@ -70,18 +70,18 @@ def payload_options(stream: StreamSpec) -> dict[str, str]:
     return options if stream.message is None else {**options, "valueMessage": stream.message}
 
 
-def columns_of(stream: StreamSpec) -> "StructType":
+def stream_columns(stream: StreamSpec) -> "StructType":
     """Return the columns of the record and of its parsed value; raise ConfigError for an invalid schema."""
     from pyspark.sql.types import StructType
 
     payload = Payload.from_options(payload_options(stream))
-    of_record = [field for field in full_schema(include_headers=False) if field.name != "timestampType"]
-    return StructType([*of_record, *(() if payload is None else payload.fields())])
+    record_columns = [field for field in full_schema(include_headers=False) if field.name != "timestampType"]
+    return StructType([*record_columns, *(() if payload is None else payload.fields())])
 
 
-def rows_of(spark: "SparkSession", read_options: Mapping[str, str], stream: StreamSpec) -> "DataFrame":
+def stream_rows(spark: "SparkSession", read_options: Mapping[str, str], stream: StreamSpec) -> "DataFrame":
     options = {**read_options, **payload_options(stream)}
-    return spark.readStream.format("penstock").options(**options).schema(columns_of(stream)).load()
+    return spark.readStream.format("penstock").options(**options).schema(stream_columns(stream)).load()
 
 
 def rule_findings(rows: "DataFrame", rules: DetectRules, topic: str, topic_id: TopicId) -> "DataFrame":
@@ -99,15 +99,15 @@ def rule_findings(rows: "DataFrame", rules: DetectRules, topic: str, topic_id: T
         "offset",
         f.unix_millis("happened").alias("time_ms"),
         f.lit(_NEVER_LATE_TIME).cast("timestamp").alias("never_late", metadata=_WATERMARK_MARK),
-        f.posexplode(_rows_by_rule(timed, rules.rules)).alias("place", "look"),
+        f.posexplode(_rows_by_rule(timed, rules.rules)).alias("place", "rule_row"),
     )
     is_first = each["place"] == 0  # a row that is late for several rules is rejected only once
-    looks = each.select(
-        "look.rule",
-        f.col("look.of").alias("of"),
-        "look.reason",
-        "look.number",
-        "look.text",
+    rule_rows = each.select(
+        "rule_row.rule",
+        f.col("rule_row.of").alias("of"),
+        "rule_row.reason",
+        "rule_row.number",
+        "rule_row.text",
         "partition",
         "offset",
         "time_ms",
@@ -115,9 +115,9 @@ def rule_findings(rows: "DataFrame", rules: DetectRules, topic: str, topic_id: T
         f.when(is_first, f.col("key")).alias("key"),
         f.when(is_first, f.col("value")).alias("value"),
         "never_late",
-        f.pmod(f.xxhash64("look.of"), f.lit(BUCKETS)).cast("int").alias("bucket"),
+        f.pmod(f.xxhash64("rule_row.of"), f.lit(BUCKETS)).cast("int").alias("bucket"),
     )
-    return looks.groupBy("bucket").applyInPandasWithState(
+    return rule_rows.groupBy("bucket").applyInPandasWithState(
         evaluator(rules, topic, topic_id), _FOUND, _STATE, "append", GroupStateTimeout.EventTimeTimeout
     )
 
@@ -138,13 +138,13 @@ def with_metrics(found: "DataFrame", rules: DetectRules) -> "DataFrame":
     return found.observe(METRICS, *alerts, *others, forgotten)
 
 
-def records_of(found: "DataFrame", topic: str, alerts: str, rejected: str) -> "DataFrame":
+def to_records(found: "DataFrame", topic: str, alerts: str, rejected: str) -> "DataFrame":
     """Return records in the form that `format("penstock")` writes."""
     from pyspark.sql import functions as f
 
     is_alert = f.col("kind") == ALERT
-    of_alert = headers_of({ID_HEADER: f.col("id"), RULE_HEADER: f.col("rule")})
-    of_rejected = headers_of({ERROR_HEADER: f.col("reason"), **source_headers(f.lit(topic))})
+    of_alert = header_array({ID_HEADER: f.col("id"), RULE_HEADER: f.col("rule")})
+    of_rejected = header_array({ERROR_HEADER: f.col("reason"), **source_headers(f.lit(topic))})
     return found.where(f.col("kind") != FORGOTTEN).select(
         f.when(is_alert, f.lit(alerts)).otherwise(f.lit(rejected)).alias("topic"),
         "key",
@@ -197,16 +197,16 @@ def _rows_by_rule(rows: "DataFrame", rules: Iterable[DetectRule]) -> "Column":
     """Return one entry for each matching rule, or one entry without a rule if the row has a reason."""
     from pyspark.sql import functions as f
 
-    looks = f.array(*(_rule_row(rows, rule) for rule in rules))
+    rule_rows = f.array(*(_rule_row(rows, rule) for rule in rules))
     reason = f.col("reason")
     if DEAD_LETTER_COLUMN in rows.columns:
         detail = f.expr(
             f"cast(filter({DEAD_LETTER_COLUMN}.headers, h -> h.key = '{ERROR_HEADER}')[0].value as string)"
         )
         reason = f.when(detail.isNotNull(), f.concat_ws(": ", reason, detail)).otherwise(reason)
-    nobody = f.array(_rule_row_struct(f.lit(NO_RULE), f.col("partition").cast("string"), reason))
-    chosen = f.filter(looks, lambda look: look["of"].isNotNull())
-    return f.when(f.col("reason").isNull(), chosen).otherwise(nobody)
+    without_rule = f.array(_rule_row_struct(f.lit(NO_RULE), f.col("partition").cast("string"), reason))
+    chosen = f.filter(rule_rows, lambda rule_row: rule_row["of"].isNotNull())
+    return f.when(f.col("reason").isNull(), chosen).otherwise(without_rule)
 
 
 def _rule_row(rows: "DataFrame", rule: DetectRule) -> "Column":
@@ -316,13 +316,15 @@ def evaluator(rules: DetectRules, topic: str, topic_id: TopicId) -> Evaluate:
         watermark_ms = state.getCurrentWatermarkMs()
         # On a timeout there are no rows; only the watermark has moved.
         rows = [] if state.hasTimedOut else list(_rows(frames))
-        memory = BucketMemory(state.get[0] if state.exists else None, known)
-        found = memory.look(_events(rows), watermark_ms)
-        _save_memory(state, memory, watermark_ms)
-        records = [_alert(alert.of_topic(topic, topic_id), topic) for alert in found.alerts]
-        records += _late(found.late, rows, watermark_ms)
-        records += [_rejected(row, row.reason.partition(":")[0], row.reason) for row in rows if row.reason]
-        records += [_forgotten(rule, count) for rule, count in found.forgotten.items()]
+        bucket_state = BucketState(state.get[0] if state.exists else None, known)
+        result = bucket_state.evaluate(_events(rows), watermark_ms)
+        _save_state(state, bucket_state, watermark_ms)
+        records = [_alert_row(alert.with_topic_id(topic, topic_id), topic) for alert in result.alerts]
+        records += _late_rows(result.late, rows, watermark_ms)
+        records += [
+            _rejected_row(row, row.reason.partition(":")[0], row.reason) for row in rows if row.reason
+        ]
+        records += [_forgotten_row(rule, count) for rule, count in result.forgotten.items()]
         if records:
             yield pd.DataFrame(records, columns=_COLUMNS, dtype=object)
 
@@ -355,32 +357,32 @@ def _rows(frames: Iterable["pd.DataFrame"]) -> Iterator[_Row]:
         yield from map(_Row._make, frame.to_numpy(dtype=object).tolist())
 
 
-def _events(rows: Iterable[_Row]) -> dict[MemoryKey, list[RuleEvent]]:
+def _events(rows: Iterable[_Row]) -> dict[StateKey, list[RuleEvent]]:
     """Group the rows that rules can evaluate by rule and key."""
-    found: dict[MemoryKey, list[RuleEvent]] = {}
+    found: dict[StateKey, list[RuleEvent]] = {}
     for row in rows:
         if row.rule != NO_RULE:
             event = RuleEvent(int(row.time_ms), row.partition, row.offset, row.number, row.text)
-            found.setdefault(MemoryKey(row.rule, row.of), []).append(event)
+            found.setdefault(StateKey(row.rule, row.of), []).append(event)
     return found
 
 
-def _save_memory(state: "GroupState", memory: BucketMemory, watermark_ms: int) -> None:
-    text = memory.text()
+def _save_state(state: "GroupState", bucket_state: BucketState, watermark_ms: int) -> None:
+    text = bucket_state.text()
     if text is None:
         state.remove()
         return
     state.update((text,))
     # Spark rejects a timeout that is not after the watermark.
-    state.setTimeoutTimestamp(max(memory.wake_ms, watermark_ms + 1))
+    state.setTimeoutTimestamp(max(bucket_state.wake_ms, watermark_ms + 1))
 
 
-def _alert(alert: Alert, topic: str) -> tuple[Any, ...]:
+def _alert_row(alert: Alert, topic: str) -> tuple[Any, ...]:
     value = alert.text(topic).encode()
     return (ALERT, alert.rule, alert.id, None, None, None, alert.key.encode(), value)
 
 
-def _late(
+def _late_rows(
     late: Iterable[tuple[str, RuleEvent]], rows: Iterable[_Row], watermark_ms: int
 ) -> Iterator[tuple[Any, ...]]:
     by_position = {(row.rule, row.partition, row.offset): row for row in rows} if late else {}
@@ -388,12 +390,12 @@ def _late(
         row = by_position[rule, event.partition, event.offset]
         if row.first:
             reason = f"{LATE}: {time_text(event.time_ms)} is before the watermark, {time_text(watermark_ms)}"
-            yield _rejected(row, LATE, reason)
+            yield _rejected_row(row, LATE, reason)
 
 
-def _forgotten(rule: str, count: int) -> tuple[Any, ...]:
+def _forgotten_row(rule: str, count: int) -> tuple[Any, ...]:
     return (FORGOTTEN, rule, None, None, None, count, None, None)
 
 
-def _rejected(row: _Row, kind: str, reason: str) -> tuple[Any, ...]:
+def _rejected_row(row: _Row, kind: str, reason: str) -> tuple[Any, ...]:
     return (kind, row.rule, None, reason, row.partition, row.offset, row.key, row.value)

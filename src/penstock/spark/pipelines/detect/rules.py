@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from penstock.errors import CommandFailed, ConfigError
 from penstock.limits import HOUR_MS, MINUTE_MS
 from penstock.spark.options.options import ISOLATION_LEVELS, READ_COMMITTED
-from penstock.spark.options.values import milliseconds
+from penstock.spark.options.values import parse_duration_ms
 
 Choice = TypeVar("Choice")
 
@@ -49,6 +49,8 @@ class RuleKind(Enum):
 
 
 class DetectRule(NamedTuple):
+    """One rule of the file."""
+
     name: str
     kind: RuleKind
     at_least: float
@@ -65,6 +67,8 @@ class DetectRule(NamedTuple):
 
 
 class StreamSpec(NamedTuple):
+    """Description of the topic that is read: its values, and the time of an event."""
+
     format: str | None = None
     """None: values stay bytes, and rules use keys and times of records."""
     schema: str | None = None
@@ -78,6 +82,8 @@ class StreamSpec(NamedTuple):
 
 
 class DetectRules(NamedTuple):
+    """All rules of a file, and the stream that they apply to."""
+
     stream: StreamSpec
     rules: tuple[DetectRule, ...]
 
@@ -219,7 +225,7 @@ class _RuleTable:
         if text is None:
             return default
         try:
-            return milliseconds(key, text)
+            return parse_duration_ms(key, text)
         except ConfigError:
             raise self.error_at(key, f"is {text!r}: give a time such as 90s, 10m or 2h") from None
 

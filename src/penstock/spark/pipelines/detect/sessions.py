@@ -16,6 +16,8 @@ POSITIONS_MAX: Final = 100
 
 
 class EventSession(NamedTuple):
+    """Session of one key, which may still grow."""
+
     start_ms: int
     end_ms: int
     """Time of the session's last event."""
@@ -27,7 +29,9 @@ class EventSession(NamedTuple):
         return self.events >= rule.at_least and self.end_ms - self.start_ms >= rule.lasting_ms
 
 
-def session_of(start_ms: int, end_ms: int, events: int, positions: Iterable[Iterable[int]]) -> EventSession:
+def parse_session(
+    start_ms: int, end_ms: int, events: int, positions: Iterable[Iterable[int]]
+) -> EventSession:
     """Create a session from parsed JSON, in which tuples are lists."""
     return EventSession(start_ms, end_ms, events, tuple((time, part, at) for time, part, at in positions))
 
@@ -35,7 +39,7 @@ def session_of(start_ms: int, end_ms: int, events: int, positions: Iterable[Iter
 def add_event(sessions: list[EventSession], event: RuleEvent, rule: DetectRule) -> list[EventSession]:
     new = EventSession(event.time_ms, event.time_ms, 1, (event[:3],))
     near = [each for each in sessions if _overlap(each, new, rule.span_ms)]
-    return sorted([*(each for each in sessions if each not in near), _merged([*near, new])])
+    return sorted([*(each for each in sessions if each not in near), _merge([*near, new])])
 
 
 def ended_sessions(
@@ -53,7 +57,7 @@ def _overlap(one: EventSession, other: EventSession, gap_ms: int) -> bool:
     return one.start_ms - other.end_ms < gap_ms and other.start_ms - one.end_ms < gap_ms
 
 
-def _merged(sessions: list[EventSession]) -> EventSession:
+def _merge(sessions: list[EventSession]) -> EventSession:
     return EventSession(
         min(each.start_ms for each in sessions),
         max(each.end_ms for each in sessions),

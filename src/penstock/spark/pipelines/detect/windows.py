@@ -33,6 +33,8 @@ class RuleEvent(NamedTuple):
 
 
 class Window(NamedTuple):
+    """Events of one alert, and the count or sum that reached the threshold."""
+
     events: tuple[RuleEvent, ...]
     measure: float
 
@@ -105,16 +107,16 @@ class _Sum:
         self._scaled = 0
 
     def include(self, event: RuleEvent) -> None:
-        self._scaled += _scaled(event.number)
+        self._scaled += _scale(event.number)
 
     def exclude(self, event: RuleEvent) -> None:
-        self._scaled -= _scaled(event.number)
+        self._scaled -= _scale(event.number)
 
     def measure(self) -> float:
         return self._scaled / 10**DECIMALS
 
 
-def _scaled(number: float) -> int:
+def _scale(number: float) -> int:
     """Scale to a whole number, so that adding and subtracting a number leaves no rounding error."""
     # Larger numbers are rejected in query.py, but a checkpoint of an earlier version may hold some.
     return round(max(-NUMBER_MAX, min(number, NUMBER_MAX)) * 10**DECIMALS)

@@ -32,12 +32,16 @@ DATABASE_ERRORS: Final = (psycopg.Error, sqlite3.Error)
 
 
 class TableColumn(NamedTuple):
+    """Column of a table, with its type in Spark's DDL."""
+
     name: str
     type: str
     """Type in Spark's DDL."""
 
 
 class ValueRange(NamedTuple):
+    """Range of values of the column that a table is read by."""
+
     after: str | None
     until: str
 
@@ -50,6 +54,8 @@ class NewestRows(NamedTuple):
 
 
 class Database(Protocol):
+    """Database that tables are read from."""
+
     def fields(self, table: str) -> list[TableColumn]: ...
 
     def is_unique(self, table: str, column: str) -> bool:
@@ -85,8 +91,8 @@ def connect(url: str) -> Database:
     """Open a database by its address; raise CommandFailed if that fails."""
     try:
         if url.startswith(SQLITE):
-            return Sqlite(url.removeprefix(SQLITE))
-        return Postgres(url)
+            return SqliteDatabase(url.removeprefix(SQLITE))
+        return PostgresDatabase(url)
     except DATABASE_ERRORS as problem:
         raise CommandFailed(
             f"cannot open the database {without_password(url)}: {_first_line(problem)}"
@@ -154,7 +160,9 @@ _PREPARED: Final = """
 """
 
 
-class Postgres:
+class PostgresDatabase:
+    """Tables of a PostgreSQL database."""
+
     def __init__(self, url: str) -> None:
         self._connection = connect_postgres(url, autocommit=True)
         # Values are exchanged as text, so the zone of the session must be fixed.
@@ -230,7 +238,7 @@ class Postgres:
             name=name,
             table=self._table(table),
             beyond=_beyond(name, wanted.after),
-            until=_typed(wanted.until),
+            until=_untyped_literal(wanted.until),
             limit=sql.Literal(rows_max),
         )
         return self._one(query)
@@ -248,9 +256,9 @@ class Postgres:
         query = sql.SQL("select {} from {}").format(sql.SQL(", ").join(names), self._table(table))
         if wanted is not None and column is not None:
             name = sql.Identifier(column)
-            query += sql.SQL(" where {} <= {}").format(name, _typed(wanted.until))
+            query += sql.SQL(" where {} <= {}").format(name, _untyped_literal(wanted.until))
             if wanted.after is not None:
-                query += sql.SQL(" and {} > {}").format(name, _typed(wanted.after))
+                query += sql.SQL(" and {} > {}").format(name, _untyped_literal(wanted.after))
             query += sql.SQL(" order by {}").format(name)
         # A server-side cursor, so that a large range is not held in memory.
         with self._connection.transaction(), self._connection.cursor(name="penstock_rows") as cursor:
@@ -274,10 +282,10 @@ def _newest(found: Sequence[Any] | None) -> NewestRows | None:
 
 
 def _beyond(name: sql.Identifier, after: str | None) -> sql.Composable:
-    return sql.SQL("true") if after is None else sql.SQL("{} > {}").format(name, _typed(after))
+    return sql.SQL("true") if after is None else sql.SQL("{} > {}").format(name, _untyped_literal(after))
 
 
-def _typed(value: str) -> sql.Composable:
+def _untyped_literal(value: str) -> sql.Composable:
     """Return a literal without a type: PostgreSQL infers the type from the other operand."""
     return sql.Literal(value)
 
@@ -302,7 +310,9 @@ _NUMBERS_REUSED: Final = (
 )
 
 
-class Sqlite:
+class SqliteDatabase:
+    """Tables of a SQLite file."""
+
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CONNECT_S)
         self._connection.execute("select 1 from sqlite_master limit 1")  # fails if the file is no database
@@ -337,14 +347,14 @@ class Sqlite:
         )
 
     def observed_end(self, table: str, column: str, *, below_largest: bool) -> ObservedEnd:
-        name = _quoted(column)
-        query = f"select max({name}) from {_quoted(table)}"  # noqa: S608
+        name = _quote(column)
+        query = f"select max({name}) from {_quote(table)}"  # noqa: S608
         if below_largest:
             query += f" where {name} < ({query})"
         return ObservedEnd(self._one(query, ()), OpenTransactions())
 
     def newest(self, table: str, column: str, after: str | None) -> NewestRows | None:
-        name, place = _quoted(column), _quoted(table)
+        name, place = _quote(column), _quote(table)
         beyond = "" if after is None else f" and {name} > ?"
         query = (
             f"select count(*), max({name}) from {place} "  # noqa: S608
@@ -353,11 +363,11 @@ class Sqlite:
         return _newest(self._connection.execute(query, () if after is None else (after,)).fetchone())
 
     def range_end(self, table: str, column: str, wanted: ValueRange, rows_max: int) -> str | None:
-        name = _quoted(column)
+        name = _quote(column)
         after = [] if wanted.after is None else [wanted.after]
         beyond = f" and {name} > ?" if after else ""
         query = (
-            f"select max(c) from (select {name} c from {_quoted(table)} "  # noqa: S608
+            f"select max(c) from (select {name} c from {_quote(table)} "  # noqa: S608
             f"where {name} <= ?{beyond} order by {name} limit ?)"
         )
         return self._one(query, (wanted.until, *after, rows_max))
@@ -378,15 +388,15 @@ class Sqlite:
     ) -> Iterator[list[tuple[Any, ...]]]:
         known = [field.name for field in self.fields(table)]
         _check_fields(table, [*fields, *([column] if column else [])], known)
-        query = f"select {', '.join(map(_quoted, fields))} from {_quoted(table)}"  # noqa: S608
+        query = f"select {', '.join(map(_quote, fields))} from {_quote(table)}"  # noqa: S608
         values: list[str] = []
         if wanted is not None and column is not None:
-            query += f" where {_quoted(column)} <= ?"
+            query += f" where {_quote(column)} <= ?"
             values.append(wanted.until)
             if wanted.after is not None:
-                query += f" and {_quoted(column)} > ?"
+                query += f" and {_quote(column)} > ?"
                 values.append(wanted.after)
-            query += f" order by {_quoted(column)}"
+            query += f" order by {_quote(column)}"
         with closing(self._connection.execute(query, values)) as cursor:
             while chunk := cursor.fetchmany(CHUNK_ROWS):
                 yield chunk
@@ -395,7 +405,7 @@ class Sqlite:
         self._connection.close()
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -41,7 +41,7 @@ def register(spark: "SparkSession") -> None:
 
 
 class DatabaseSource(DataSource):
-    """Spark data source. Options: those of `options_of`; rowsPerBatch, deadTopic."""
+    """Spark data source. Options: those of `database_options`; rowsPerBatch, deadTopic."""
 
     @classmethod
     def name(cls) -> str:
@@ -58,6 +58,8 @@ class ValueRangePartition(InputPartition):
 
 
 class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stream reader of one table: plans on the driver, reads in tasks."""
+
     def __init__(
         self, options: Mapping[str, str], schema: StructType, settle_s_max: float = SETTLE_S_MAX
     ) -> None:
@@ -122,7 +124,7 @@ class DatabaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for rows in database.rows(
                 self._incremental_table.table, names, self._incremental_table.column, partition.value_range
             ):
-                yield batch_of(rows, self._schema, self._dead_topic)
+                yield to_record_batch(rows, self._schema, self._dead_topic)
         finally:
             database.close()
 
@@ -143,7 +145,7 @@ class IncrementalTable(NamedTuple):
         return not (is_known_unique or self.is_unique) and self.same_value_s is None
 
 
-def options_of(url: str, growing: IncrementalTable) -> dict[str, str]:
+def database_options(url: str, growing: IncrementalTable) -> dict[str, str]:
     """Return the options as text, as Spark requires."""
     said_s = growing.same_value_s
     same_value = {} if said_s is None else {"sameValueS": str(said_s)}
@@ -200,7 +202,7 @@ class _Planner:
         return end
 
 
-def batch_of(rows: list[tuple[Any, ...]], schema: StructType, dead_topic: str) -> pa.RecordBatch:
+def to_record_batch(rows: list[tuple[Any, ...]], schema: StructType, dead_topic: str) -> pa.RecordBatch:
     """Convert rows to Arrow; rows that do not fit get a dead letter, if the schema has that column."""
     arrow = to_arrow_schema(schema, timezone="UTC")
     values = [field for field in arrow if field.name != DEAD_LETTER_COLUMN]
@@ -252,5 +254,5 @@ def _dead_letter(
     }
 
 
-def with_dead_letter_column(schema: StructType) -> StructType:
+def add_dead_letter_field(schema: StructType) -> StructType:
     return StructType([*schema.fields]).add(DEAD_LETTER_COLUMN, dead_letters.DEAD_LETTER_TYPE)

@@ -19,9 +19,9 @@ from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.query_run import reason
 from penstock.spark.pipelines.etl.address import without_password
 from penstock.spark.pipelines.etl.database import connect
-from penstock.spark.pipelines.etl.database_source import batch_of
-from penstock.spark.pipelines.etl.rows import columns_of, dead_letter_of, json_of
-from penstock.spark.pipelines.etl.spec import DELETED, EnrichSpec, Reference, Spec
+from penstock.spark.pipelines.etl.database_source import to_record_batch
+from penstock.spark.pipelines.etl.rows import dead_letter_column, parse_columns, to_json
+from penstock.spark.pipelines.etl.spec import DELETED, EnrichSpec, EtlSpec, ReferenceSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,9 +31,9 @@ _FOUND = "_found"
 
 
 class ReferenceTable:
-    """Reference table, as read at most `refresh_s` ago."""
+    """Rows of the reference, read at most `refresh_s` ago, which rows of the stream are joined with."""
 
-    def __init__(self, spark: "SparkSession", spec: Spec) -> None:
+    def __init__(self, spark: "SparkSession", spec: EtlSpec) -> None:
         assert spec.enrich is not None, "the stage is there"
         self._spark = spark
         self._spec = spec
@@ -43,7 +43,7 @@ class ReferenceTable:
         self._first = self._read(self._enrich.on)
         self.columns = self._first.columns
 
-    def enriched(self, rows: "DataFrame") -> "DataFrame":
+    def enrich(self, rows: "DataFrame") -> "DataFrame":
         """Return the rows with the columns of the reference, and `deadLetter` if rows may be bad."""
         from pyspark.sql import functions as f
 
@@ -86,9 +86,9 @@ class ReferenceTable:
         )
         value = f.when(
             f.col(_FOUND).isNull(),
-            json_of(enriched.select(*(c for c in rows.columns if c not in (DEAD_LETTER_COLUMN, "_record")))),
+            to_json(enriched.select(*(c for c in rows.columns if c not in (DEAD_LETTER_COLUMN, "_record")))),
         )
-        letter = dead_letter_of(
+        letter = dead_letter_column(
             nothing_found, "enrich", self._spec.dead_letters, f.lit(None).cast("binary"), value, {}
         )
         given = f.col(DEAD_LETTER_COLUMN) if DEAD_LETTER_COLUMN in rows.columns else f.lit(None)
@@ -150,10 +150,10 @@ class ReferenceTable:
         return f"{without_password(reference.place)}, table {reference.table}"
 
 
-def read_reference(spark: "SparkSession", reference: Reference) -> "DataFrame":
+def read_reference(spark: "SparkSession", reference: ReferenceSpec) -> "DataFrame":
     match reference.format:
         case "database":
-            return _of_database(spark, reference)
+            return _read_database_table(spark, reference)
         case "delta":
             from deltalake import DeltaTable
             from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -169,7 +169,7 @@ def read_reference(spark: "SparkSession", reference: Reference) -> "DataFrame":
             return (reader.schema(reference.schema) if reference.schema else reader).load(reference.place)
 
 
-def _of_database(spark: "SparkSession", reference: Reference) -> "DataFrame":
+def _read_database_table(spark: "SparkSession", reference: ReferenceSpec) -> "DataFrame":
     import pyarrow as pa
 
     assert reference.table is not None, "a database has tables"
@@ -177,11 +177,11 @@ def _of_database(spark: "SparkSession", reference: Reference) -> "DataFrame":
     try:
         fields = database.fields(reference.table)
         ddl = reference.schema or ", ".join(f"`{field.name}` {field.type}" for field in fields)
-        schema = columns_of(ddl)
+        schema = parse_columns(ddl)
         chunks: list[Any] = [
-            batch_of(rows, schema, "")
+            to_record_batch(rows, schema, "")
             for rows in database.rows(reference.table, schema.fieldNames(), None, None)
         ]
     finally:
         database.close()
-    return spark.createDataFrame(pa.Table.from_batches(chunks or [batch_of([], schema, "")]))
+    return spark.createDataFrame(pa.Table.from_batches(chunks or [to_record_batch([], schema, "")]))

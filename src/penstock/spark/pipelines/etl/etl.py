@@ -16,7 +16,7 @@ from penstock.errors import CommandFailed
 from penstock.spark.options.options import ISOLATION_LEVELS
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, last_offset
-from penstock.spark.pipelines.common.cluster import cluster, ids_of, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, fetch_topic_ids, open_client
 from penstock.spark.pipelines.common.progress import Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -29,11 +29,11 @@ from penstock.spark.pipelines.etl.database import DATABASE_ERRORS, NewestRows
 from penstock.spark.pipelines.etl.extract import check_source, held_back, source_notes
 from penstock.spark.pipelines.etl.load import check_target
 from penstock.spark.pipelines.etl.spec import (
+    EtlSpec,
     FromDatabase,
     FromFiles,
     FromTopic,
     PythonFunction,
-    Spec,
     ToTopic,
     endpoint_text,
 )
@@ -104,16 +104,16 @@ def check(settings: EtlSettings) -> None:
         load_function(spec.transform, spec)
     if "load" in settings.stages:
         check_target(spec, settings.checkpoint("load"))
-    with cluster(settings.access) as client:
+    with open_client(settings.access) as client:
         _make_topics(client, spec)
-        ids = {stage: ids_of(client, spec.topics_read(stage)) for stage in settings.stages}
+        ids = {stage: fetch_topic_ids(client, spec.topics_read(stage)) for stage in settings.stages}
     for stage in settings.stages:
         bind_checkpoint(settings.checkpoint(stage), spec.checkpoint_identity(stage), ids[stage])
 
 
-def _make_topics(client: ClusterClient, spec: Spec) -> None:
+def _make_topics(client: ClusterClient, spec: EtlSpec) -> None:
     if isinstance(spec.extract, FromTopic):
-        partitions_of(client, [spec.extract.topic])
+        fetch_partitions(client, [spec.extract.topic])
     ours = [*spec.topics.values(), *([spec.load.topic] if isinstance(spec.load, ToTopic) else [])]
     there = client.topics([*ours, spec.dead_letters])
     for topic in ours:
@@ -123,7 +123,9 @@ def _make_topics(client: ClusterClient, spec: Spec) -> None:
         client.create_topic(spec.dead_letters, 1)
 
 
-def etl(spark: "SparkSession", settings: EtlSettings, stop: StopRequest, show_line: ShowLine) -> EtlReport:
+def run_etl(
+    spark: "SparkSession", settings: EtlSettings, stop: StopRequest, show_line: ShowLine
+) -> EtlReport:
     """Run until all rows present at the start are loaded (`once`), or until a stop is requested."""
     _check_session(spark)
     check(settings)
@@ -173,10 +175,10 @@ def _run(
             if stop.requested:
                 stop.cut_short = True
                 break
-            run(_started(spark, settings, stage), progress[stage], stop, show_line)
+            run(_start_stage(spark, settings, stage), progress[stage], stop, show_line)
     else:
         with reporting_spark_errors():
-            queries = [_started(spark, settings, stage) for stage in settings.stages]
+            queries = [_start_stage(spark, settings, stage) for stage in settings.stages]
         _run_together(queries, list(progress.values()), stop, show_line)
 
 
@@ -212,7 +214,7 @@ def _check_session(spark: "SparkSession") -> None:
         )
 
 
-def _started(spark: "SparkSession", settings: EtlSettings, stage: str) -> "StreamingQuery":
+def _start_stage(spark: "SparkSession", settings: EtlSettings, stage: str) -> "StreamingQuery":
     with reporting_spark_errors():
         return start(spark, settings, stage)
 
@@ -253,8 +255,8 @@ def _dead_letter_count(settings: EtlSettings) -> int:
 
 
 def _ends(settings: EtlSettings, topic: str) -> dict[TopicPartition, int]:
-    with cluster(settings.access) as client:
+    with open_client(settings.access) as client:
         # Read up to where a stage may read; records beyond that are no lag of the stage.
-        wanted = dict.fromkeys(partitions_of(client, [topic], existed=True), LATEST)
+        wanted = dict.fromkeys(fetch_partitions(client, [topic], existed=True), LATEST)
         found = client.offsets(wanted, read_committed=ISOLATION_LEVELS[settings.isolation_level])
     return {partition: int(offset) for partition, (offset, _) in found.items()}

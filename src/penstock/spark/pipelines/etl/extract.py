@@ -16,9 +16,9 @@ from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.etl import database_source
 from penstock.spark.pipelines.etl.database import NewestRows, connect
 from penstock.spark.pipelines.etl.database_source import IncrementalTable
-from penstock.spark.pipelines.etl.extract_topic import rows_of_topic, topic_schema
-from penstock.spark.pipelines.etl.rows import CORRUPT, columns_of, dead_letter_of, with_corrupt
-from penstock.spark.pipelines.etl.spec import FromDatabase, FromFiles, FromTopic, Spec
+from penstock.spark.pipelines.etl.extract_topic import topic_rows, topic_schema
+from penstock.spark.pipelines.etl.rows import CORRUPT, add_corrupt_column, dead_letter_column, parse_columns
+from penstock.spark.pipelines.etl.spec import EtlSpec, FromDatabase, FromFiles, FromTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ _FILE_OPTIONS: Final = {
 }
 
 
-def check_source(spec: Spec) -> None:
+def check_source(spec: EtlSpec) -> None:
     """Run the checks that need no Spark; create the folder of files if it does not exist."""
     match spec.extract:
         case FromFiles(path):
@@ -50,13 +50,13 @@ def check_source(spec: Spec) -> None:
             pass  # the topic is checked with the cluster's metadata (etl.py)
 
 
-def source_schema(spec: Spec) -> "StructType":
+def source_schema(spec: EtlSpec) -> "StructType":
     """Return the columns of rows, without the dead letter."""
     match spec.extract:
         case FromFiles(_, _, schema):
-            return columns_of(schema)
+            return parse_columns(schema)
         case FromDatabase() as source:
-            return columns_of(_table_ddl(source))
+            return parse_columns(_table_ddl(source))
         case FromTopic() as source:
             return topic_schema(source, spec)
 
@@ -74,7 +74,7 @@ def _table_ddl(source: FromDatabase) -> str:
 
 def source_notes(source: FromDatabase) -> list[str]:
     """Return notes for users about the table: rows that wait, and rows that can be missed."""
-    growing = incremental_table_of(source)
+    growing = declared_table(source)
     with closing(connect(source.url)) as database:
         read_warnings = database.read_warnings(source.table, source.column, is_unique=source.is_unique)
         if not growing.delays_newest_rows(database):
@@ -90,45 +90,45 @@ def source_notes(source: FromDatabase) -> list[str]:
 def held_back(source: FromDatabase, after: str | None) -> NewestRows | None:
     """Return the rows that are not read since they have the largest value; `after` is the last value read."""
     with closing(connect(source.url)) as database:
-        if not incremental_table_of(source).delays_newest_rows(database):
+        if not declared_table(source).delays_newest_rows(database):
             return None
         return database.newest(source.table, source.column, after)
 
 
-def incremental_table_of(source: FromDatabase) -> IncrementalTable:
+def declared_table(source: FromDatabase) -> IncrementalTable:
     return IncrementalTable(source.table, source.column, source.is_unique, source.same_value_s)
 
 
 def extract_stream(
-    spark: "SparkSession", spec: Spec, reading: Mapping[str, str], rows_per_batch: int
+    spark: "SparkSession", spec: EtlSpec, reading: Mapping[str, str], rows_per_batch: int
 ) -> "DataFrame":
     """Open the source's stream; `reading` holds the options for reading a topic."""
     match spec.extract:
         case FromFiles() as files:
-            return _from_files(spark, files, spec.dead_letters)
+            return _file_rows(spark, files, spec.dead_letters)
         case FromDatabase() as source:
             database_source.register(spark)
             return (
                 spark.readStream.format(database_source.NAME)
-                .schema(database_source.with_dead_letter_column(source_schema(spec)))
-                .options(**database_source.options_of(source.url, incremental_table_of(source)))
+                .schema(database_source.add_dead_letter_field(source_schema(spec)))
+                .options(**database_source.database_options(source.url, declared_table(source)))
                 .option("rowsPerBatch", str(rows_per_batch))
                 .option("deadTopic", spec.dead_letters)
                 .load()
             )
         case FromTopic() as topic:
-            return rows_of_topic(spark, topic, spec, reading)
+            return topic_rows(spark, topic, spec, reading)
 
 
-def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "DataFrame":
+def _file_rows(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    schema = columns_of(files.schema)
+    schema = parse_columns(files.schema)
     names = schema.fieldNames()
     can_be_corrupt = files.format != "parquet"
     rows = (
         spark.readStream.format(files.format)
-        .schema(with_corrupt(schema) if can_be_corrupt else schema)
+        .schema(add_corrupt_column(schema) if can_be_corrupt else schema)
         .options(**{**_FILE_AGE_MAX, **_FILE_OPTIONS[files.format], **files.options})
         .option("columnNameOfCorruptRecord", CORRUPT)
         .option("maxFilesPerTrigger", str(files.files_per_batch))
@@ -137,5 +137,5 @@ def _from_files(spark: "SparkSession", files: FromFiles, dead_topic: str) -> "Da
     corrupt = f.col(CORRUPT) if can_be_corrupt else f.lit(None).cast("string")
     reason = f.when(corrupt.isNotNull(), f.lit(f"the line is not a row of {schema.simpleString()}"))
     source = {FILE_HEADER: f.col("_metadata.file_path")}
-    letter = dead_letter_of(reason, "extract", dead_topic, f.lit(None).cast("binary"), corrupt, source)
+    letter = dead_letter_column(reason, "extract", dead_topic, f.lit(None).cast("binary"), corrupt, source)
     return rows.select(*names, letter.alias(DEAD_LETTER_COLUMN))

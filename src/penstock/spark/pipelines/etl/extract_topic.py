@@ -20,9 +20,9 @@ from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.payload.payload import Payload
 from penstock.spark.pipelines.common.headers import source_headers
-from penstock.spark.pipelines.etl.rows import dead_letter_of
-from penstock.spark.pipelines.etl.spec import DELETED, FromTopic, Spec
-from penstock.spark.table import full_schema
+from penstock.spark.pipelines.etl.rows import dead_letter_column
+from penstock.spark.pipelines.etl.spec import DELETED, EtlSpec, FromTopic
+from penstock.spark.topic_table import full_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,7 +47,7 @@ def _payload_schema(source: FromTopic, dead_topic: str) -> "StructType":
     return StructType(payload.fields())
 
 
-def topic_schema(source: FromTopic, spec: Spec) -> "StructType":
+def topic_schema(source: FromTopic, spec: EtlSpec) -> "StructType":
     """Return the columns of rows: those of values, then the record columns that the spec requests."""
     from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
@@ -74,8 +74,8 @@ def topic_schema(source: FromTopic, spec: Spec) -> "StructType":
     return StructType(found)
 
 
-def rows_of_topic(
-    spark: "SparkSession", source: FromTopic, spec: Spec, reading: Mapping[str, str]
+def topic_rows(
+    spark: "SparkSession", source: FromTopic, spec: EtlSpec, reading: Mapping[str, str]
 ) -> "DataFrame":
     """Return the stream with the columns of `topic_schema`, and `deadLetter`."""
     from pyspark.sql import functions as f
@@ -117,7 +117,7 @@ def rows_of_topic(
         columns[source.timestamp_column] = f.col("timestamp")
     if source.headers_column is not None:
         columns[source.headers_column] = f.col("headers")
-    letter = dead_letter_of(
+    letter = dead_letter_column(
         reason, "extract", spec.dead_letters, f.col("key"), f.col("value"), source_headers(f.col("topic"))
     )
     return given.select(

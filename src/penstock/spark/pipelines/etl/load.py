@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import BinaryType, StructType
 
 from penstock.errors import CommandFailed
-from penstock.spark.lake import sink
-from penstock.spark.lake.description import Description, make_table, open_table
+from penstock.spark.lake import lake_sink
+from penstock.spark.lake.description import TableDescription, make_table, open_table
 from penstock.spark.lake.task_files import OFFSET_COLUMNS
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.checkpoint import is_new
 from penstock.spark.pipelines.etl import postgres, postgres_sink
 from penstock.spark.pipelines.etl.postgres import PostgresTarget
-from penstock.spark.pipelines.etl.rows import dead_letter_of, json_of, without_dead_letters
-from penstock.spark.pipelines.etl.spec import DELETED, Spec, ToLake, ToPostgres
+from penstock.spark.pipelines.etl.rows import dead_letter_column, to_json, write_and_drop_dead_letters
+from penstock.spark.pipelines.etl.spec import DELETED, EtlSpec, ToLake, ToPostgres
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-def check_target(spec: Spec, checkpoint: Path) -> None:
+def check_target(spec: EtlSpec, checkpoint: Path) -> None:
     """Run the checks that need no Spark, and create a new lake table."""
     match spec.load:
         case ToLake(form, folder, by, time_column):
-            make_table(folder, Description(form, by, time_column))
+            make_table(folder, TableDescription(form, by, time_column))
             with open_table(folder) as table:
                 # A new checkpoint reads the stage topic from its start, so all rows would come twice.
                 if table.files() and is_new(checkpoint):
@@ -52,10 +52,10 @@ def lake_writer(
             f"rows have the columns {', '.join(OFFSET_COLUMNS)}, by which a table knows records of topics: "
             "rename one in [transform]"
         )
-    sink.register(rows.sparkSession)
-    good = without_dead_letters(rows, access)
+    lake_sink.register(rows.sparkSession)
+    good = write_and_drop_dead_letters(rows, access)
     return (
-        good.writeStream.format(sink.NAME)
+        good.writeStream.format(lake_sink.NAME)
         .option("path", str(target.folder))
         .option("lakeFormat", target.format)
         .option("partitionBy", target.partition_by.value)
@@ -66,7 +66,7 @@ def lake_writer(
 
 
 def postgres_writer(
-    rows: "DataFrame", schema: "StructType", spec: Spec, access: Mapping[str, str]
+    rows: "DataFrame", schema: "StructType", spec: EtlSpec, access: Mapping[str, str]
 ) -> "DataStreamWriter":
     from pyspark.sql import functions as f
 
@@ -85,7 +85,7 @@ def postgres_writer(
             )
     postgres.prepare(target, StructType([field for field in schema if field.name != DELETED]))
     postgres_sink.register(rows.sparkSession)
-    good = without_dead_letters(_without_null_keys(rows, target, spec), access)
+    good = write_and_drop_dead_letters(_without_null_keys(rows, target, spec), access)
     # PostgreSQL expects bytes as hexadecimal digits; Spark's JSON encodes them differently.
     values = good.select(
         *(
@@ -96,15 +96,15 @@ def postgres_writer(
         ),
         "_record",
     )
-    value = json_of(values.drop("_record")).alias("value")
+    value = to_json(values.drop("_record")).alias("value")
     return (
         values.select(f.col("_record.partition"), f.col("_record.offset"), value)
         .writeStream.format(postgres_sink.NAME)
-        .options(**postgres_sink.options_of(target, access, spec.dead_letters))
+        .options(**postgres_sink.postgres_options(target, access, spec.dead_letters))
     )
 
 
-def _without_null_keys(rows: "DataFrame", target: PostgresTarget, spec: Spec) -> "DataFrame":
+def _without_null_keys(rows: "DataFrame", target: PostgresTarget, spec: EtlSpec) -> "DataFrame":
     """Make rows with a null in the key dead letters: the target identifies rows by their keys."""
     from pyspark.sql import functions as f
 
@@ -112,6 +112,6 @@ def _without_null_keys(rows: "DataFrame", target: PostgresTarget, spec: Spec) ->
         return rows
     named = f.concat_ws(", ", *(f.when(rows[name].isNull(), f.lit(name)) for name in target.key))
     reason = f.when(named != "", f.concat(f.lit("the key is null: "), named))
-    value = json_of(rows.drop("_record"))
-    letter = dead_letter_of(reason, "load", spec.dead_letters, f.lit(None).cast("binary"), value, {})
+    value = to_json(rows.drop("_record"))
+    letter = dead_letter_column(reason, "load", spec.dead_letters, f.lit(None).cast("binary"), value, {})
     return rows.withColumn(DEAD_LETTER_COLUMN, f.coalesce(DEAD_LETTER_COLUMN, letter))

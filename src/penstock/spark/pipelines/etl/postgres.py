@@ -28,16 +28,16 @@ import psycopg
 from psycopg import sql
 
 from penstock.errors import CommandFailed
-from penstock.spark.lake.table import OffsetSpan, check_no_overlap
+from penstock.spark.lake.lake_table import OffsetSpan, check_no_overlap
 from penstock.spark.pipelines.etl.address import connect_postgres, without_password
 from penstock.spark.pipelines.etl.postgres_insert import (
     PostgresTarget,
     RejectedRow,
     StagedRow,
+    attempts_filter,
+    identifiers,
     insert_rows,
-    names,
-    of_attempts,
-    taking,
+    insert_statement,
     with_detail,
 )
 from penstock.types import TopicPartition
@@ -90,6 +90,8 @@ class StagedAttempt(NamedTuple):
 
 
 class QueryBatch(NamedTuple):
+    """Number of a micro-batch of one query."""
+
     query: str
     batch: int
 
@@ -121,8 +123,8 @@ def prepare(target: PostgresTarget, schema: "StructType") -> None:
             connected.execute(_SETUP)
             connected.execute(staging)
             connected.execute(_table_ddl(target, schema))
-            if target.remembers_deleted:
-                _make_deleted(connected, target)
+            if target.records_deletions:
+                _create_deleted_keys_table(connected, target)
             found = connected.execute(sql.SQL("select * from {} limit 0").format(target.identifier))
             known = [column.name for column in found.description or []]
             if missing := [name for name in target.columns if name not in known]:
@@ -131,7 +133,7 @@ def prepare(target: PostgresTarget, schema: "StructType") -> None:
                     "or leave it out in [transform]"
                 )
             # EXPLAIN checks columns, types and privileges without inserting a row.
-            connected.execute(sql.SQL("explain {}").format(taking(target, of_attempts([]))))
+            connected.execute(sql.SQL("explain {}").format(insert_statement(target, attempts_filter([]))))
     except psycopg.Error as problem:
         raise CommandFailed(
             f"rows cannot go into the table {target.table}: {_sentence(problem)}"
@@ -144,23 +146,23 @@ def _table_ddl(target: PostgresTarget, schema: "StructType") -> sql.Composed:
         for field in schema
     ]
     if target.key:
-        columns.append(sql.SQL("primary key ({})").format(names(target.key)))
+        columns.append(sql.SQL("primary key ({})").format(identifiers(target.key)))
     return sql.SQL("create table if not exists {} ({})").format(
         target.identifier, sql.SQL(", ").join(columns)
     )
 
 
-def _make_deleted(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> None:
+def _create_deleted_keys_table(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> None:
     """Create the table of deletions with the types of the target's columns, which may be user-defined."""
     found = connected.execute("select to_regclass(%s)", (target.deleted.as_string(connected),)).fetchone()
     if found is not None and found[0] is not None:
         return
     assert target.version is not None, "else nothing is remembered"
-    columns = names((*target.key, target.version))
+    columns = identifiers((*target.key, target.version))
     copied = sql.SQL("create table {} as select {} from {} with no data")
     connected.execute(copied.format(target.deleted, columns, target.identifier))
     connected.execute(
-        sql.SQL("alter table {} add primary key ({})").format(target.deleted, names(target.key))
+        sql.SQL("alter table {} add primary key ({})").format(target.deleted, identifiers(target.key))
     )
 
 
@@ -209,7 +211,7 @@ def commit(
             # A deferred constraint would otherwise fail at the commit, for the whole batch and in every
             # retry.
             connected.execute("set constraints all immediate")
-            return _committed(connected, target, QueryBatch(query, batch), staged, write_rejected)
+            return _commit_in_transaction(connected, target, QueryBatch(query, batch), staged, write_rejected)
     except psycopg.errors.LockNotAvailable as problem:
         raise CommandFailed(
             f"another session holds a lock that a commit to {target.table} needs, for more than {lock_s_max} "
@@ -217,7 +219,7 @@ def commit(
         ) from problem
 
 
-def _committed(
+def _commit_in_transaction(
     connected: "psycopg.Connection[Any]",
     target: PostgresTarget,
     numbered: QueryBatch,
@@ -225,7 +227,7 @@ def _committed(
     write_rejected: Callable[[list[RejectedRow]], None],
 ) -> bool:
     # Locks the row of the query: a concurrent commit of the same query waits here (rule 1).
-    recorded = _recorded(connected, numbered.query)
+    recorded = _lock_last_batch(connected, numbered.query)
     spans, name = _merged_spans(staged), _full_name(connected, target)
     ends, attempts = _ends(connected, name, spans), [each.attempt for each in staged]
     if recorded >= numbered.batch:
@@ -233,7 +235,7 @@ def _committed(
         _remove(connected, target, attempts)
         return False
     check_no_overlap(spans, ends)
-    if target.remembers_deleted:
+    if target.records_deletions:
         # The lock is held until the transaction ends. It is not a lock on the deletions table, where it would
         # conflict with vacuum.
         connected.execute("select pg_advisory_xact_lock(hashtext('penstock'), hashtext(%s))", (name,))
@@ -280,7 +282,7 @@ def _check_already_committed(
             )
 
 
-def _recorded(connected: "psycopg.Connection[Any]", query: str) -> int:
+def _lock_last_batch(connected: "psycopg.Connection[Any]", query: str) -> int:
     """Return the query's last batch, with its row locked until the transaction ends."""
     connected.execute(
         "insert into penstock_batches values (%s, -1, 0, now()) on conflict do nothing", (query,)

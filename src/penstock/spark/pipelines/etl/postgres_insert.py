@@ -43,10 +43,10 @@ declare
     penstock_refused jsonb[] := '{{}}';
 begin
     for penstock_row in
-        select s.attempt, s.part, s.pos, s.row from {staging} s where {some} order by s.part, s.pos
+        select s.attempt, s.part, s.pos, s.row from {staging} s where {row_filter} order by s.part, s.pos
     loop
         begin
-            {taking};
+            {insert_statement};
         exception when data_exception or integrity_constraint_violation or program_limit_exceeded
             or raise_exception or insufficient_privilege then
             get stacked diagnostics penstock_detail = pg_exception_detail;
@@ -83,7 +83,7 @@ class PostgresTarget(NamedTuple):
         return sql.Identifier(*self.table.split("."))
 
     @property
-    def remembers_deleted(self) -> bool:
+    def records_deletions(self) -> bool:
         return self.deletes and self.version is not None
 
     @property
@@ -96,12 +96,16 @@ class PostgresTarget(NamedTuple):
 
 
 class StagedRow(NamedTuple):
+    """Row of the staging table, with the position of its record in the topic."""
+
     partition: int
     offset: int
     row: str
 
 
 class RejectedRow(NamedTuple):
+    """Row that PostgreSQL rejected."""
+
     row: StagedRow
     reason: str
 
@@ -114,31 +118,31 @@ def with_detail(message: str, detail: str | None) -> str:
     return f"{message} ({detail})" if detail else message
 
 
-def names(given: Sequence[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, given))
+def identifiers(names: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
-def taking(target: PostgresTarget, some: sql.Composable) -> sql.Composed:
-    """Return the insert statement for some rows of staging table `s`; of each key, only the newest row."""
+def insert_statement(target: PostgresTarget, row_filter: sql.Composable) -> sql.Composed:
+    """Return the statement that inserts rows of staging table `s`; of each key, only the newest row."""
     keys = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.key)
     rows = sql.SQL(
         "select {distinct} {columns}{is_gone} from {staging} s, "
-        "json_populate_record(null::{table}, s.row::json) r where {some} order by {order}"
+        "json_populate_record(null::{table}, s.row::json) r where {row_filter} order by {order}"
     ).format(
         distinct=sql.SQL("distinct on ({})").format(keys) if target.key else sql.SQL(""),
         columns=sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.columns),
         is_gone=_deletion_column() if target.deletes else sql.SQL(""),
         staging=target.staging,
         table=target.identifier,
-        some=some,
-        order=keys + _newest_first(target) if target.key else sql.SQL("s.part, s.pos"),
+        row_filter=row_filter,
+        order=keys + _newest_first_order(target) if target.key else sql.SQL("s.part, s.pos"),
     )
     if target.deletes:
-        before, rows = _deleting(target, rows)
+        before, rows = _deletion_clauses(target, rows)
     else:
         before = sql.Composed([])
     return before + sql.SQL("insert into {} as kept ({}) {} {}").format(
-        target.identifier, names(target.columns), rows, _on_conflict(target)
+        target.identifier, identifiers(target.columns), rows, _conflict_clause(target)
     )
 
 
@@ -148,20 +152,23 @@ def _deletion_column() -> sql.Composed:
     )
 
 
-def _deleting(target: PostgresTarget, rows: sql.Composed) -> tuple[sql.Composed, sql.Composed]:
-    """Return the clauses before the insert, and the rows to insert.
+def _deletion_clauses(target: PostgresTarget, rows: sql.Composed) -> tuple[sql.Composed, sql.Composed]:
+    """Return the clauses that delete rows, which precede the insert, and the rows to insert.
 
     A key is deleted or inserted, never both: only its newest row counts.
     """
-    is_newer, remembering = sql.Composed([]), sql.Composed([])
+    is_newer, deleted_keys = sql.Composed([]), sql.Composed([])
     if target.version is not None:
         version = sql.Identifier(target.version)
         is_newer = sql.SQL(" and (kept.{0} is null or newest.{0} >= kept.{0})").format(version)
-        rows, remembering = _newer_than_deleted(target, version, rows), _remembering(target, version)
+        rows, deleted_keys = (
+            _newer_than_tombstone(target, version, rows),
+            _deleted_keys_clauses(target, version),
+        )
     before = sql.SQL(
         "with newest as ({}), gone as (delete from {} kept using newest where penstock_gone and {}{}){} "
-    ).format(rows, target.identifier, _same_key(target, "kept", "newest"), is_newer, remembering)
-    left = sql.SQL("select {} from newest where not penstock_gone").format(names(target.columns))
+    ).format(rows, target.identifier, _same_key(target, "kept", "newest"), is_newer, deleted_keys)
+    left = sql.SQL("select {} from newest where not penstock_gone").format(identifiers(target.columns))
     return before, left
 
 
@@ -171,7 +178,9 @@ def _same_key(target: PostgresTarget, *tables: str) -> sql.Composed:
     return sql.SQL(" and ").join(equal)
 
 
-def _newer_than_deleted(target: PostgresTarget, version: sql.Identifier, rows: sql.Composed) -> sql.Composed:
+def _newer_than_tombstone(
+    target: PostgresTarget, version: sql.Identifier, rows: sql.Composed
+) -> sql.Composed:
     """Return the rows without a tombstone of a larger version.
 
     A tombstone of the same version was earlier, so the row counts, as it does against another row.
@@ -187,7 +196,7 @@ def _newer_than_deleted(target: PostgresTarget, version: sql.Identifier, rows: s
     )
 
 
-def _remembering(target: PostgresTarget, version: sql.Identifier) -> sql.Composed:
+def _deleted_keys_clauses(target: PostgresTarget, version: sql.Identifier) -> sql.Composed:
     """Return the clauses that update the table of deletions.
 
     A key is in that table only while the target has no row for it, so the table grows only by keys that stay
@@ -206,22 +215,22 @@ def _remembering(target: PostgresTarget, version: sql.Identifier) -> sql.Compose
         table=target.identifier,
         same_as_kept=_same_key(target, "kept", "newest"),
         same_key=_same_key(target, "deleted", "newest"),
-        key=names(target.key),
+        key=identifiers(target.key),
     )
 
 
-def _newest_first(target: PostgresTarget) -> sql.Composable:
+def _newest_first_order(target: PostgresTarget) -> sql.Composable:
     place = sql.SQL(", s.part desc, s.pos desc")
     if target.version is None:
         return place
     return sql.SQL(", r.{} desc nulls last").format(sql.Identifier(target.version)) + place
 
 
-def _on_conflict(target: PostgresTarget) -> sql.Composable:
+def _conflict_clause(target: PostgresTarget) -> sql.Composable:
     if not target.key:
         return sql.SQL("")
     others = [name for name in target.columns if name not in target.key]
-    key = names(target.key)
+    key = identifiers(target.key)
     if not others:
         return sql.SQL("on conflict ({}) do nothing").format(key)
     changes = sql.SQL(", ").join(
@@ -236,13 +245,13 @@ def _on_conflict(target: PostgresTarget) -> sql.Composable:
     )
 
 
-def of_attempts(attempts: Sequence[str]) -> sql.Composed:
+def attempts_filter(attempts: Sequence[str]) -> sql.Composed:
     return sql.SQL("s.attempt = any({}::text[])").format(sql.Literal(list(attempts)))
 
 
-def _between(attempts: Sequence[str], first: RecordPosition, last: RecordPosition) -> sql.Composed:
+def _range_filter(attempts: Sequence[str], first: RecordPosition, last: RecordPosition) -> sql.Composed:
     return sql.SQL("{} and (s.part, s.pos) >= ({}) and (s.part, s.pos) <= ({})").format(
-        of_attempts(attempts), *(sql.SQL(", ").join(map(sql.Literal, place)) for place in (first, last))
+        attempts_filter(attempts), *(sql.SQL(", ").join(map(sql.Literal, place)) for place in (first, last))
     )
 
 
@@ -253,14 +262,14 @@ def insert_rows(
     try:
         # A savepoint: after an error, the surrounding transaction of the commit continues.
         with connected.transaction():
-            connected.execute(taking(target, of_attempts(attempts)))
+            connected.execute(insert_statement(target, attempts_filter(attempts)))
         return
     except ROW_ERRORS as problem:
         if isinstance(problem, psycopg.errors.InsufficientPrivilege):
             _check_rights(connected, target)
         query = sql.SQL("select s.part, s.pos from {} s where {} order by s.part, s.pos")
         places: list[RecordPosition] = connected.execute(
-            query.format(target.staging, of_attempts(attempts))
+            query.format(target.staging, attempts_filter(attempts))
         ).fetchall()
         # Without statistics on the freshly filled table, the planner would scan all rows for every chunk.
         connected.execute(sql.SQL("analyze {}").format(target.staging))
@@ -269,7 +278,7 @@ def insert_rows(
 
 def _check_rights(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> None:
     """Raise the error if the whole statement lacks a privilege; EXPLAIN does not evaluate row policies."""
-    connected.execute(sql.SQL("explain {}").format(taking(target, of_attempts([]))))
+    connected.execute(sql.SQL("explain {}").format(insert_statement(target, attempts_filter([]))))
 
 
 def _insert_by_halves(
@@ -282,25 +291,28 @@ def _insert_by_halves(
     for half in (places[:middle], places[middle:]):
         if not half:
             continue
-        some = _between(attempts, half[0], half[-1])
+        row_filter = _range_filter(attempts, half[0], half[-1])
         try:
             with connected.transaction():
-                connected.execute(taking(target, some))
+                connected.execute(insert_statement(target, row_filter))
         except ROW_ERRORS:
             if len(half) > ROWS_SINGLY:
                 yield from _insert_by_halves(connected, target, attempts, half)
             else:
-                yield from _insert_singly(connected, target, some)
+                yield from _insert_singly(connected, target, row_filter)
 
 
 def _insert_singly(
-    connected: "psycopg.Connection[Any]", target: PostgresTarget, some: sql.Composable
+    connected: "psycopg.Connection[Any]", target: PostgresTarget, row_filter: sql.Composable
 ) -> Iterator[RejectedRow]:
     this_row = sql.SQL(
         "(s.attempt, s.part, s.pos) = (penstock_row.attempt, penstock_row.part, penstock_row.pos)"
     )
     code = sql.SQL(_ROW_BY_ROW).format(
-        staging=target.staging, some=some, taking=taking(target, this_row), result=sql.Literal(_RESULT)
+        staging=target.staging,
+        row_filter=row_filter,
+        insert_statement=insert_statement(target, this_row),
+        result=sql.Literal(_RESULT),
     )
     connected.execute(sql.SQL("do {}").format(sql.Literal(code.as_string(connected))))
     found = connected.execute("select current_setting(%s)", (_RESULT,)).fetchone()

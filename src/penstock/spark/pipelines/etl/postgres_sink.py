@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.spark.lake.sink import QUERY_ID
+from penstock.spark.lake.lake_sink import QUERY_ID
 from penstock.spark.options.options import write_settings
 from penstock.spark.payload import dead_letters
 from penstock.spark.payload.dead_letters import ERROR_HEADER, OFFSET_HEADER, PARTITION_HEADER, TOPIC_HEADER
@@ -34,7 +34,7 @@ def register(spark: "SparkSession") -> None:
     spark.dataSource.register(PostgresSink)
 
 
-def options_of(target: PostgresTarget, access: Mapping[str, str], dead_topic: str) -> dict[str, str]:
+def postgres_options(target: PostgresTarget, access: Mapping[str, str], dead_topic: str) -> dict[str, str]:
     """Return the options as text, as Spark requires."""
     return {
         "url": target.url,
@@ -62,6 +62,8 @@ class StagedRowsMessage(WriterCommitMessage):
 
 
 class PostgresWriter(DataSourceStreamArrowWriter):
+    """Writer of one query: tasks copy rows to the staging table, the driver commits."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         _, table, columns, key, *others = json.loads(options["target"])
         self._target = PostgresTarget(options["url"], table, tuple(columns), tuple(key), *others)

@@ -2,8 +2,8 @@
 
 A record's value is its row as JSON, written and parsed by Spark itself. A bad row has a non-null column
 `deadLetter` (payload/dead_letters.py), and stays among the other rows until a stage writes it. Where the
-column cannot be passed on, as through a user's function, `without_dead_letters` writes the dead letters and
-removes them.
+column cannot be passed on, as through a user's function, `write_and_drop_dead_letters` writes the dead
+letters and removes them.
 
 Rule: dead letters are written at least once. Their headers identify duplicates.
 """
@@ -19,9 +19,9 @@ from penstock.spark.payload.ddl import parse_ddl
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN, ERROR_HEADER
 from penstock.spark.payload.schema_files import SchemaFile
 from penstock.spark.payload.shapes import nullable_field
-from penstock.spark.pipelines.common.headers import headers_of, source_headers
+from penstock.spark.pipelines.common.headers import header_array, source_headers
 from penstock.spark.pipelines.common.truncate_oversized import TOPIC_BYTES_MAX, OversizedRowTruncator
-from penstock.spark.sink import write_rows
+from penstock.spark.topic_sink import write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,7 +34,7 @@ _WRITING: Final = {"timestampFormat": f"{_TIME_FORMAT}xxx", "timestampNTZFormat"
 _READING: Final = {**_WRITING, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
 
-def json_of(rows: "DataFrame", *, without: str = DEAD_LETTER_COLUMN) -> "Column":
+def to_json(rows: "DataFrame", *, without: str = DEAD_LETTER_COLUMN) -> "Column":
     """Return all columns except the dead letter, and except `without`, as one JSON value."""
     from pyspark.sql import functions as f
 
@@ -42,7 +42,7 @@ def json_of(rows: "DataFrame", *, without: str = DEAD_LETTER_COLUMN) -> "Column"
     return f.to_json(f.struct(*values), _WRITING)
 
 
-def columns_of(ddl: str) -> "StructType":
+def parse_columns(ddl: str) -> "StructType":
     """Parse the columns, all nullable; raise ConfigError for an invalid declaration."""
     from pyspark.sql.types import StructType
 
@@ -53,7 +53,7 @@ def parse_rows(records: "DataFrame", schema: "StructType", stage: str, dead_topi
     """Return the columns of `schema`, `deadLetter`, and the record's partition and offset in `_record`."""
     from pyspark.sql import functions as f
 
-    row = f.from_json(f.col("value").cast("string"), with_corrupt(schema), _READING)
+    row = f.from_json(f.col("value").cast("string"), add_corrupt_column(schema), _READING)
     read = records.withColumn("_row", row)
     reason = (
         f.when(f.col("value").isNull(), f.lit("the record has no value"))
@@ -64,20 +64,20 @@ def parse_rows(records: "DataFrame", schema: "StructType", stage: str, dead_topi
         )
     )
     source = source_headers(f.col("topic"))
-    letter = dead_letter_of(reason, stage, dead_topic, f.col("key"), f.col("value"), source)
+    letter = dead_letter_column(reason, stage, dead_topic, f.col("key"), f.col("value"), source)
     fields = [f.col(f"_row.`{name}`").alias(name) for name in schema.fieldNames()]
     place = f.struct("partition", "offset").alias("_record")
     return read.select(*fields, letter.alias(DEAD_LETTER_COLUMN), place)
 
 
-def with_corrupt(schema: "StructType") -> "StructType":
+def add_corrupt_column(schema: "StructType") -> "StructType":
     """Return the schema with a column for values that do not match the schema."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     return StructType([*schema.fields, StructField(CORRUPT, StringType())])
 
 
-def dead_letter_of(
+def dead_letter_column(
     reason: "Column",
     stage: str,
     dead_topic: str,
@@ -93,13 +93,13 @@ def dead_letter_of(
         f.lit(dead_topic).alias("topic"),
         key.cast("binary").alias("key"),
         value.cast("binary").alias("value"),
-        headers_of(header_texts).alias("headers"),
+        header_array(header_texts).alias("headers"),
     )
     return f.when(reason.isNotNull(), letter).cast(dead_letters.DEAD_LETTER_TYPE)
 
 
-def without_dead_letters(rows: "DataFrame", access: Mapping[str, str]) -> "DataFrame":
-    """Return the good rows. The task that processes a dead letter writes it."""
+def write_and_drop_dead_letters(rows: "DataFrame", access: Mapping[str, str]) -> "DataFrame":
+    """Return the good rows. The task that reads a dead letter writes it to its topic."""
     from pyspark.sql.types import StructType
 
     good = StructType([field for field in rows.schema if field.name != DEAD_LETTER_COLUMN])

@@ -30,6 +30,8 @@ class OpenTransactions(NamedTuple):
 
 
 class ObservedEnd(NamedTuple):
+    """End of a table, as one query saw it."""
+
     end: str | None
     """Largest value, or the value below it if the largest is held back. None for an empty table."""
     running: OpenTransactions
@@ -44,6 +46,8 @@ class _UnsettledEnd(NamedTuple):
 
 
 class SettledEndTracker:
+    """Tracker of the settled end, from observations of the end and of open transactions."""
+
     def __init__(self, same_value_s: float = 0.0) -> None:
         """Create the tracker; `same_value_s` is how long rows with the same value keep appearing."""
         self._delay_s = same_value_s
@@ -62,20 +66,20 @@ class SettledEndTracker:
     def observe(self, observed_end: ObservedEnd, now_s: float) -> None:
         if observed_end.end is not None and len(self._waiting) < UNSETTLED_ENDS_MAX:
             self._waiting.append(_UnsettledEnd(observed_end.end, now_s + self._delay_s, None))
-        self._waiting = deque(_after(each, observed_end.running, now_s) for each in self._waiting)
+        self._waiting = deque(_advance(each, observed_end.running, now_s) for each in self._waiting)
         while self._waiting and self._waiting[0].waits_for == frozenset():
             self.end = self._waiting.popleft().end
 
 
-def _after(waiting: _UnsettledEnd, running: OpenTransactions, now_s: float) -> _UnsettledEnd:
+def _advance(waiting: _UnsettledEnd, running: OpenTransactions, now_s: float) -> _UnsettledEnd:
     if waiting.waits_for is None:
         if now_s < waiting.settles_from_s:
             return waiting
         return waiting._replace(waits_for=running.open | running.prepared)
-    return waiting._replace(waits_for=still_open(waiting.waits_for, running))
+    return waiting._replace(waits_for=transactions_left(waiting.waits_for, running))
 
 
-def still_open(waits_for: frozenset[str], running: OpenTransactions) -> frozenset[str]:
+def transactions_left(waits_for: frozenset[str], running: OpenTransactions) -> frozenset[str]:
     left = waits_for & (running.open | running.prepared)
     # A transaction that has left its session has ended or is one of the prepared ones, whose names differ.
     # Prepared ones are added only when a transaction leaves `open`: that happens a finite number of times,

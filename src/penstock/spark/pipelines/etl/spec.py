@@ -6,7 +6,7 @@ Plain values: which stages exist, what each reads and writes, under which names.
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.options.options import READ_COMMITTED
 from penstock.spark.pipelines.etl.address import without_password
 
@@ -16,6 +16,8 @@ STAGES: Final = ("extract", "transform", "enrich", "load")
 
 
 class FromFiles(NamedTuple):
+    """Source of an etl: files that appear in a folder."""
+
     path: str
     format: str
     schema: str
@@ -24,6 +26,8 @@ class FromFiles(NamedTuple):
 
 
 class FromDatabase(NamedTuple):
+    """Source of an etl: a database table to which rows are only added."""
+
     url: str
     table: str
     column: str
@@ -36,6 +40,8 @@ class FromDatabase(NamedTuple):
 
 
 class FromTopic(NamedTuple):
+    """Source of an etl: a topic whose values a schema describes."""
+
     topic: str
     format: str
     schema: str
@@ -51,7 +57,7 @@ class FromTopic(NamedTuple):
 ExtractSpec = FromFiles | FromDatabase | FromTopic
 
 
-class Sql(NamedTuple):
+class SqlQuery(NamedTuple):
     text: str
 
 
@@ -62,11 +68,11 @@ class PythonFunction(NamedTuple):
     function: str
 
 
-TransformSpec = Sql | PythonFunction
+TransformSpec = SqlQuery | PythonFunction
 
 
-class Reference(NamedTuple):
-    """Lookup table for enrich."""
+class ReferenceSpec(NamedTuple):
+    """Lookup table of the stage `enrich`, as the spec file declares it. `ReferenceTable` reads it."""
 
     format: str
     place: str
@@ -77,7 +83,9 @@ class Reference(NamedTuple):
 
 
 class EnrichSpec(NamedTuple):
-    reference: Reference
+    """Settings of the stage `enrich`."""
+
+    reference: ReferenceSpec
     on: tuple[str, ...]
     missing: str
     """Handling of a row without a match in the reference: keep, drop, dead."""
@@ -85,6 +93,8 @@ class EnrichSpec(NamedTuple):
 
 
 class ToLake(NamedTuple):
+    """Target of an etl: a lake table."""
+
     format: str
     folder: Path
     partition_by: PartitionBy
@@ -92,6 +102,8 @@ class ToLake(NamedTuple):
 
 
 class ToPostgres(NamedTuple):
+    """Target of an etl: a PostgreSQL table."""
+
     url: str
     table: str
     key: tuple[str, ...]
@@ -101,13 +113,17 @@ class ToPostgres(NamedTuple):
 
 
 class ToTopic(NamedTuple):
+    """Target of an etl: a topic."""
+
     topic: str
 
 
 LoadSpec = ToLake | ToPostgres | ToTopic
 
 
-class Spec(NamedTuple):
+class EtlSpec(NamedTuple):
+    """Everything that a spec file defines."""
+
     file: Path
     name: str
     key: tuple[str, ...]

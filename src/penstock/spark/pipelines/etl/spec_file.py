@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import CommandFailed, ConfigError
-from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.options.options import ISOLATION_LEVELS, READ_COMMITTED
 from penstock.spark.pipelines.etl.address import (
     SCHEMES,
@@ -27,24 +27,24 @@ from penstock.spark.pipelines.etl.address import (
     postgres_settings,
     with_variables,
 )
-from penstock.spark.pipelines.etl.rows import columns_of
+from penstock.spark.pipelines.etl.rows import parse_columns
 from penstock.spark.pipelines.etl.spec import (
     EnrichSpec,
+    EtlSpec,
     ExtractSpec,
     FromDatabase,
     FromFiles,
     FromTopic,
     LoadSpec,
     PythonFunction,
-    Reference,
-    Spec,
-    Sql,
+    ReferenceSpec,
+    SqlQuery,
     ToLake,
     ToPostgres,
     ToTopic,
     TransformSpec,
 )
-from penstock.spark.pipelines.etl.toml_lines import line_of
+from penstock.spark.pipelines.etl.toml_lines import find_line
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,200}", re.ASCII)
 _KINDS: Final = {
@@ -74,7 +74,7 @@ class Section:
         self._known: list[str] = []
 
     def error_at(self, key: str | None, problem: str) -> InvalidSpec:
-        line = line_of(self._text, self._table, key)
+        line = find_line(self._text, self._table, key)
         place = f"{self.file}, line {line}" if line is not None else str(self.file)
         named = " ".join(filter(None, [self._table and f"[{self._table}]", key]))
         return InvalidSpec(f"{place}: {named}: {problem}" if named else f"{place}: {problem}")
@@ -111,7 +111,7 @@ class Section:
         found = self.optional(key, example)
         if found is not None:
             try:
-                columns_of(found)
+                parse_columns(found)
             except ConfigError as problem:
                 raise self.error_at(key, f"{problem}; for example: id bigint, name string") from problem
         return found
@@ -211,7 +211,7 @@ def _near(name: Any, names: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def read_spec(file: Path, checkpoint: Path | None = None) -> Spec:
+def read_spec(file: Path, checkpoint: Path | None = None) -> EtlSpec:
     """Read and parse the file; raises InvalidSpec, or CommandFailed if the file cannot be read."""
     file = file.absolute()
     try:
@@ -228,7 +228,7 @@ def read_spec(file: Path, checkpoint: Path | None = None) -> Spec:
     return _spec(Section(file, text, "", values), checkpoint)
 
 
-def _spec(whole: Section, checkpoint: Path | None) -> Spec:
+def _spec(whole: Section, checkpoint: Path | None) -> EtlSpec:
     name = whole.text("name", '"orders"')
     if _NAME.fullmatch(name) is None:
         raise whole.error_at(
@@ -254,7 +254,7 @@ def _spec(whole: Section, checkpoint: Path | None) -> Spec:
     if isinstance(extract, FromTopic):
         extract = _with_tombstones(whole, extract, load, key)
     _check_topics(whole, [*topics.values(), dead_letters], extract, load)
-    return Spec(
+    return EtlSpec(
         file=whole.file,
         name=name,
         key=key,
@@ -343,7 +343,7 @@ def _extract(section: Section) -> ExtractSpec:
                 files_per_batch=section.whole("files_per_batch", 100),
             )
         case "database":
-            found = _from_database(section)
+            found = _parse_database(section)
         case _:
             form = section.choice("format", ("json", "avro", "avro-confluent", "protobuf"), "json")
             found = FromTopic(
@@ -360,7 +360,7 @@ def _extract(section: Section) -> ExtractSpec:
     return found
 
 
-def _from_database(section: Section) -> FromDatabase:
+def _parse_database(section: Section) -> FromDatabase:
     found = FromDatabase(
         url=section.address("url"),
         table=section.text("table", '"orders"'),
@@ -407,7 +407,7 @@ def _transform(section: Section) -> TransformSpec:
         )
     section.check_no_unknown_keys()
     if sql is not None:
-        return Sql(sql)
+        return SqlQuery(sql)
     assert python is not None, "it is one of the two"
     module, colon, function = python.rpartition(":")
     if not colon or not module or not function.isidentifier():
@@ -425,7 +425,7 @@ def _transform(section: Section) -> TransformSpec:
 def _enrich(section: Section) -> EnrichSpec:
     form = section.choice("format", (*_FILE_FORMATS, "delta", "database"))
     is_database = form == "database"
-    reference = Reference(
+    reference = ReferenceSpec(
         format=form,
         place=section.address("url") if is_database else str(section.path("path", '"customers.csv"')),
         table=section.text("table", '"customers"') if is_database else None,

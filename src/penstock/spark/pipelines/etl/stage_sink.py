@@ -23,11 +23,11 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from penstock.spark.options.options import write_settings
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.truncate_oversized import OversizedRowTruncator
 from penstock.spark.pipelines.etl.rows import STAGE_HEADER
 from penstock.spark.records.decode import ColumnSelection, RecordBatchDecoder
-from penstock.spark.sink import BYTES_AT_ONCE, WrittenRecords, check_columns, write_rows
+from penstock.spark.topic_sink import BYTES_AT_ONCE, WrittenRecords, check_columns, write_rows
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import EARLIEST, LATEST, ClusterClient
 
@@ -40,7 +40,7 @@ _COLUMNS: Final = ColumnSelection(timestamp=False, timestamp_type=False)
 
 
 class StageWrite(NamedTuple):
-    """One write of one batch. Plain values: sent to executors."""
+    """Write of one batch. Plain values: sent to executors."""
 
     topic: str
     mark: str
@@ -63,7 +63,7 @@ def register(spark: "SparkSession") -> None:
     spark.dataSource.register(StageSink)
 
 
-def options_of(begun: StageWrite, access: Mapping[str, str], dead: DeadLetterTarget) -> dict[str, str]:
+def stage_options(begun: StageWrite, access: Mapping[str, str], dead: DeadLetterTarget) -> dict[str, str]:
     """Return the options as text, as Spark requires."""
     return {"begun": json.dumps(begun), "access": json.dumps(dict(access)), "dead": json.dumps(dead)}
 
@@ -78,6 +78,8 @@ class StageSink(DataSource):
 
 
 class StageWriter(DataSourceArrowWriter):
+    """Writer of one micro-batch to a stage's topic."""
+
     def __init__(
         self, options: Mapping[str, str], schema: StructType, bytes_at_once: int = BYTES_AT_ONCE
     ) -> None:
@@ -95,9 +97,9 @@ class StageWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None, "Spark calls this within a task"
         if context.attemptNumber() > 0:
-            with cluster(self._access) as client:
-                written = rows_written_by(client, self._begun, context.partitionId())
-            iterator = without_written(iterator, self._begun.topic, written)
+            with open_client(self._access) as client:
+                written = count_written_rows(client, self._begun, context.partitionId())
+            iterator = drop_written_rows(iterator, self._begun.topic, written)
         return write_rows(
             self._settings,
             self._truncator(iterator),
@@ -116,9 +118,9 @@ RowCounts = Counter[bytes]
 """Number of equal rows, by a digest of their key and value."""
 
 
-def rows_written_by(client: ClusterClient, begun: StageWrite, task: int) -> RowCounts:
-    """Return the rows that earlier attempts of the task have written."""
-    partitions = partitions_of(client, [begun.topic], existed=True)
+def count_written_rows(client: ClusterClient, begun: StageWrite, task: int) -> RowCounts:
+    """Read from the topic which rows earlier attempts of the task have written, and how often."""
+    partitions = fetch_partitions(client, [begun.topic], existed=True)
     # Read as uncommitted up to the end: records of the earlier attempt are in no transaction.
     first = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     ends = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=False)
@@ -146,12 +148,12 @@ def _count(
             assert piece.keys is not None, "it was asked for"
             assert piece.values is not None, "it was asked for"
             assert piece.headers is not None, "it was asked for"
-            mine = _rows_marked(piece.headers, mark)
+            mine = _find_marked_rows(piece.headers, mark)
             keys, values = piece.keys.take(mine).to_pylist(), piece.values.take(mine).to_pylist()
             found.update(map(_digest, keys, values))
 
 
-def _rows_marked(headers: pa.ListArray, mark: bytes) -> pa.Array:
+def _find_marked_rows(headers: pa.ListArray, mark: bytes) -> pa.Array:
     flat = headers.flatten()
     names, values = flat.field("key"), flat.field("value")
     is_mark = pc.and_(pc.equal(names, BATCH_HEADER), pc.equal(values, pa.scalar(mark, values.type)))
@@ -164,10 +166,10 @@ def _digest(key: bytes | None, value: bytes | None) -> bytes:
     return hashlib.blake2b(sizes + (key or b"") + (value or b""), digest_size=16).digest()
 
 
-def without_written(
+def drop_written_rows(
     batches: Iterator[pa.RecordBatch], topic: str, written: RowCounts
 ) -> Iterator[pa.RecordBatch]:
-    """Return the rows that are not written yet. Rows for other topics, which are dead letters, all pass."""
+    """Drop the rows that are written already. Rows for other topics, which are dead letters, all pass."""
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in ("topic", "key", "value"))
         yield batch.filter(pa.array([_is_new(row, topic, written) for row in zip(*columns, strict=True)]))

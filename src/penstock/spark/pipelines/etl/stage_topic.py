@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Final
 from penstock.spark.lake import disk
 from penstock.spark.options.options import ISOLATION_OPTION, READ_UNCOMMITTED
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.etl import stage_sink
-from penstock.spark.pipelines.etl.rows import json_of
+from penstock.spark.pipelines.etl.rows import to_json
 from penstock.spark.pipelines.etl.spec import DELETED
 from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, DeadLetterTarget, StageWrite
-from penstock.spark.table import HEADERS_TYPE
+from penstock.spark.topic_table import HEADERS_TYPE
 from penstock.wire.cluster_client import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _PLACE: Final = "_record"
 
 
 class StageTopic:
+    """Writer of a stage's micro-batches to its output topic."""
+
     def __init__(
         self,
         topic: str,
@@ -69,7 +71,7 @@ class StageTopic:
             records = self._without_written(records, batch, starts)
         begun = StageWrite(self._topic, f"{self._mark(batch)}{uuid.uuid4().hex[:8]}/", ends)
         stage_sink.register(rows.sparkSession)
-        options = stage_sink.options_of(begun, self._access, self._dead)
+        options = stage_sink.stage_options(begun, self._access, self._dead)
         _with_batch_header(records, begun).write.format(stage_sink.NAME).options(**options).mode(
             "append"
         ).save()
@@ -80,8 +82,8 @@ class StageTopic:
 
         record = {
             "topic": f.lit(self._topic),
-            "key": _key_of(rows, self._key),
-            "value": self._value_of(rows),
+            "key": _key_column(rows, self._key),
+            "value": self._value_column(rows),
             "headers": f.lit(None).cast(HEADERS_TYPE),
         }
         if DEAD_LETTER_COLUMN in rows.columns:
@@ -92,12 +94,12 @@ class StageTopic:
             }
         return rows.select(*(column.alias(name) for name, column in record.items()))
 
-    def _value_of(self, rows: "DataFrame") -> "Column":
+    def _value_column(self, rows: "DataFrame") -> "Column":
         from pyspark.sql import functions as f
 
         if not self._writes_tombstones or DELETED not in rows.columns:
-            return json_of(rows).cast("binary")
-        return f.when(f.col(DELETED).isNull(), json_of(rows, without=DELETED).cast("binary"))
+            return to_json(rows).cast("binary")
+        return f.when(f.col(DELETED).isNull(), to_json(rows, without=DELETED).cast("binary"))
 
     def _mark(self, batch: int) -> str:
         return f"{self._query}/{batch}/"
@@ -117,12 +119,12 @@ class StageTopic:
         return None
 
     def _offsets(self, which: int) -> dict[str, int]:
-        with cluster(self._access) as client:
-            wanted = partitions_of(client, [self._topic], existed=True)
+        with open_client(self._access) as client:
+            wanted = fetch_partitions(client, [self._topic], existed=True)
             found = client.offsets(dict.fromkeys(wanted, which), read_committed=False)
         return {str(each.partition): int(offset) for each, (offset, _) in found.items()}
 
-    def reading_of_written(self, starts: Mapping[str, int]) -> dict[str, str]:
+    def read_options_from(self, starts: Mapping[str, int]) -> dict[str, str]:
         """Return the options for reading the topic from these offsets on."""
         return {
             **self._access,
@@ -141,7 +143,7 @@ class StageTopic:
 
         written = (
             records.sparkSession.read.format("penstock")
-            .options(**self.reading_of_written(starts))
+            .options(**self.read_options_from(starts))
             .load()
             .where(
                 f.exists(
@@ -173,7 +175,7 @@ class StageTopic:
         )
 
 
-def _key_of(rows: "DataFrame", names: Sequence[str]) -> "Column":
+def _key_column(rows: "DataFrame", names: Sequence[str]) -> "Column":
     """Return one column as text, several as a JSON array of texts; null if a column is missing."""
     from pyspark.sql import functions as f
 

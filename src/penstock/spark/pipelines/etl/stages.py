@@ -13,8 +13,8 @@ from penstock.spark.options.options import ISOLATION_OPTION
 from penstock.spark.pipelines.etl.enrich import ReferenceTable
 from penstock.spark.pipelines.etl.extract import extract_stream, source_schema
 from penstock.spark.pipelines.etl.load import lake_writer, postgres_writer
-from penstock.spark.pipelines.etl.rows import parse_rows, without_dead_letters
-from penstock.spark.pipelines.etl.spec import DELETED, Spec, ToLake, ToPostgres, ToTopic
+from penstock.spark.pipelines.etl.rows import parse_rows, write_and_drop_dead_letters
+from penstock.spark.pipelines.etl.spec import DELETED, EtlSpec, ToLake, ToPostgres, ToTopic
 from penstock.spark.pipelines.etl.stage_sink import DeadLetterTarget
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.spark.pipelines.etl.transform import ERROR_COLUMN, apply_transform, with_errors_as_dead_letters
@@ -29,7 +29,7 @@ POOL: Final = "spark.scheduler.pool"
 
 
 class EtlSettings(NamedTuple):
-    spec: Spec
+    spec: EtlSpec
     access: Mapping[str, str]
     """Connection options for the brokers, as `format("penstock")` accepts them."""
     stages: tuple[str, ...]
@@ -77,7 +77,7 @@ def start(spark: "SparkSession", settings: EtlSettings, stage: str) -> "Streamin
         spark.sparkContext.setLocalProperty(POOL, None)  # type: ignore[arg-type]
 
 
-def _check_key(spark: "SparkSession", spec: Spec) -> None:
+def _check_key(spark: "SparkSession", spec: EtlSpec) -> None:
     """Check that each stage can send all versions of a row to one partition."""
     for stage in spec.stages[1:] if spec.key_in_every_stage else ():
         known = input_schema(spark, spec, stage).fieldNames()
@@ -90,7 +90,7 @@ def _check_key(spark: "SparkSession", spec: Spec) -> None:
             )
 
 
-def _check_deletes(spark: "SparkSession", spec: Spec) -> None:
+def _check_deletes(spark: "SparkSession", spec: EtlSpec) -> None:
     for stage in spec.stages[1:] if spec.deletes else ():
         if DELETED not in input_schema(spark, spec, stage).fieldNames():
             raise CommandFailed(
@@ -105,14 +105,14 @@ def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataSt
     _check_deletes(spark, spec)
     if stage == "extract":
         rows = extract_stream(spark, spec, settings.reading, settings.rows_per_batch)
-        return rows.writeStream.foreachBatch(topic_of(settings, stage).write)
+        return rows.writeStream.foreachBatch(stage_topic(settings, stage).write)
     schema = input_schema(spark, spec, stage)
     rows = parse_rows(_records(spark, settings, stage), schema, stage, spec.dead_letters)
     match stage, spec.load:
         case "transform", _:
-            good = without_dead_letters(rows.drop("_record"), access)
+            good = write_and_drop_dead_letters(rows.drop("_record"), access)
             done = with_errors_as_dead_letters(apply_transform(good, spec), spec)
-            return done.writeStream.foreachBatch(topic_of(settings, stage).write)
+            return done.writeStream.foreachBatch(stage_topic(settings, stage).write)
         case "enrich", _:
             return rows.drop("_record").writeStream.foreachBatch(_enrich_batch(spark, settings))
         case _, ToLake() as lake:
@@ -121,20 +121,20 @@ def _writer(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataSt
         case _, ToPostgres():
             return postgres_writer(rows, schema, spec, access)
         case _:
-            return rows.drop("_record").writeStream.foreachBatch(topic_of(settings, stage).write)
+            return rows.drop("_record").writeStream.foreachBatch(stage_topic(settings, stage).write)
 
 
 def _enrich_batch(spark: "SparkSession", settings: EtlSettings) -> "Callable[[DataFrame, int], None]":
-    references, topic = ReferenceTable(spark, settings.spec), topic_of(settings, "enrich")
+    references, topic = ReferenceTable(spark, settings.spec), stage_topic(settings, "enrich")
     references.check(spark.createDataFrame([], input_schema(spark, settings.spec, "enrich")))
 
     def write(rows: "DataFrame", batch: int) -> None:
-        topic.write(references.enriched(rows), batch)
+        topic.write(references.enrich(rows), batch)
 
     return write
 
 
-def topic_of(settings: EtlSettings, stage: str) -> StageTopic:
+def stage_topic(settings: EtlSettings, stage: str) -> StageTopic:
     spec = settings.spec
     topic = spec.load.topic if stage == "load" and isinstance(spec.load, ToTopic) else spec.topics[stage]
     return StageTopic(
@@ -154,18 +154,18 @@ def _records(spark: "SparkSession", settings: EtlSettings, stage: str) -> "DataF
     return spark.readStream.format("penstock").options(**settings.reading).option("subscribe", topic).load()
 
 
-def input_schema(spark: "SparkSession", spec: Spec, stage: str) -> "StructType":
+def input_schema(spark: "SparkSession", spec: EtlSpec, stage: str) -> "StructType":
     """Return the columns of the stage's input rows."""
     rows = spark.createDataFrame([], source_schema(spec))
     before = spec.stages[: spec.stages.index(stage)]
     if "transform" in before:
         rows = apply_transform(rows, spec).drop(ERROR_COLUMN)
     if "enrich" in before:
-        return _checked(ReferenceTable(spark, spec).schema_after(rows), spec)
-    return _checked(rows.schema, spec)
+        return _check_names_unique(ReferenceTable(spark, spec).schema_after(rows), spec)
+    return _check_names_unique(rows.schema, spec)
 
 
-def _checked(schema: "StructType", spec: Spec) -> "StructType":
+def _check_names_unique(schema: "StructType", spec: EtlSpec) -> "StructType":
     if twice := {name for name in schema.fieldNames() if schema.fieldNames().count(name) > 1}:
         raise CommandFailed(f"{spec.file}: two columns are named {twice.pop()}: rename one in [transform]")
     return schema

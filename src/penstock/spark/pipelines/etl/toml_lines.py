@@ -12,7 +12,7 @@ _KEY: Final = re.compile(r"\s*(?P<name>[A-Za-z0-9_-]+|\"[^\"]+\"|'[^']+')\s*[.=]
 _MARKS: Final = ('"""', "'''")
 
 
-def line_of(text: str, table: str, key: str | None = None) -> int | None:
+def find_line(text: str, table: str, key: str | None = None) -> int | None:
     """Return the line, counted from 1, or None. `table` is empty for keys above all headers."""
     current, header = "", 1 if table == "" else None
     open_mark = ""

@@ -18,8 +18,8 @@ from pyspark.errors import PySparkException
 from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.common.query_run import reason
-from penstock.spark.pipelines.etl.rows import dead_letter_of, json_of
-from penstock.spark.pipelines.etl.spec import PythonFunction, Spec, Sql
+from penstock.spark.pipelines.etl.rows import dead_letter_column, to_json
+from penstock.spark.pipelines.etl.spec import EtlSpec, PythonFunction, SqlQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,12 +28,12 @@ VIEW: Final = "rows"
 ERROR_COLUMN: Final = "_error"
 
 
-def apply_transform(rows: "DataFrame", spec: Spec) -> "DataFrame":
+def apply_transform(rows: "DataFrame", spec: EtlSpec) -> "DataFrame":
     """Return the transformed rows, with `_error` if the user's code sets it."""
     match spec.transform:
         case None:
             return rows
-        case Sql(text):
+        case SqlQuery(text):
             try:
                 rows.createOrReplaceTempView(VIEW)
                 return rows.sparkSession.sql(text)
@@ -43,7 +43,7 @@ def apply_transform(rows: "DataFrame", spec: Spec) -> "DataFrame":
             return _apply_function(load_function(place, spec), rows, spec)
 
 
-def _apply_function(function: Callable[..., Any], rows: "DataFrame", spec: Spec) -> "DataFrame":
+def _apply_function(function: Callable[..., Any], rows: "DataFrame", spec: EtlSpec) -> "DataFrame":
     from pyspark.sql import DataFrame
 
     where = f"{spec.file}: [transform] python: {function.__name__}"
@@ -56,7 +56,7 @@ def _apply_function(function: Callable[..., Any], rows: "DataFrame", spec: Spec)
     return result
 
 
-def load_function(place: PythonFunction, spec: Spec) -> Callable[..., Any]:
+def load_function(place: PythonFunction, spec: EtlSpec) -> Callable[..., Any]:
     """Import the user's function. Its own exceptions are not caught: the user needs the trace."""
     where = f"{spec.file}: [transform] python"
     try:
@@ -87,7 +87,7 @@ def _module(place: PythonFunction) -> Any:
     return module
 
 
-def with_errors_as_dead_letters(rows: "DataFrame", spec: Spec) -> "DataFrame":
+def with_errors_as_dead_letters(rows: "DataFrame", spec: EtlSpec) -> "DataFrame":
     """Convert `_error` to `deadLetter`; without that column, no row is bad."""
     from pyspark.sql import functions as f
 
@@ -95,5 +95,7 @@ def with_errors_as_dead_letters(rows: "DataFrame", spec: Spec) -> "DataFrame":
         return rows
     plain = rows.drop(ERROR_COLUMN)
     nothing = f.lit(None).cast("binary")
-    letter = dead_letter_of(rows[ERROR_COLUMN], "transform", spec.dead_letters, nothing, json_of(plain), {})
+    letter = dead_letter_column(
+        rows[ERROR_COLUMN], "transform", spec.dead_letters, nothing, to_json(plain), {}
+    )
     return rows.withColumn(DEAD_LETTER_COLUMN, letter).drop(ERROR_COLUMN)

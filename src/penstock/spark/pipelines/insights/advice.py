@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.limits import KIB, MIB, SECOND_MS
 from penstock.spark.pipelines.common.report import size_text
 from penstock.spark.pipelines.insights.numbers import KeyLoad, TopicMeasurements, skew
-from penstock.spark.records.partitioning import partition_of
+from penstock.spark.records.key_partitioner import assign_partitions
 
 HOT_RATIO: Final = 1.25
 """A key with this multiple of a partition's fair share is hot; partitions with this skew are uneven."""
@@ -40,6 +40,8 @@ SUFFIX: Final = b"#"
 
 
 class Advice(NamedTuple):
+    """One piece of advice, with its reason."""
+
     about: str
     advice: str
     because: str
@@ -101,7 +103,7 @@ def choose_suffix_count(key: KeyLoad, loads: Sequence[float]) -> tuple[int, list
 def _with_suffixes(key: KeyLoad, loads: Sequence[float], factor: int) -> list[float]:
     names = pa.array([key.key + SUFFIX + b"%d" % number for number in range(factor)], pa.binary())
     pieces = [0.0] * len(loads)
-    for partition in partition_of(names, len(loads)).tolist():
+    for partition in assign_partitions(names, len(loads)).tolist():
         pieces[partition] += key.bytes / factor
     return _spread(key, loads, pieces)
 
@@ -114,7 +116,7 @@ def _spread(key: KeyLoad, loads: Sequence[float], pieces: Sequence[float]) -> li
 
 
 def _is_java_partitioned(key: KeyLoad, count: int) -> bool:
-    return key.partitions == tuple(partition_of(pa.array([key.key], pa.binary()), count).tolist())
+    return key.partitions == tuple(assign_partitions(pa.array([key.key], pa.binary()), count).tolist())
 
 
 def _spread_basis(key: KeyLoad, count: int) -> str:

@@ -1,7 +1,7 @@
 """`insights`: reports how the load of a topic is distributed, how late its records are, and what to change.
 
     topic ── batch reads ──▶ numbers (measures.py) ──▶ advice (advice.py)
-          └─ a sample ─────▶ batches, groups (sample.py)      └──▶ a page (page.py)
+          └─ a sample ─────▶ batches, groups (sample.py)      └──▶ a page (html_report.py)
 
 Rule 1: offsets are fixed once, before Spark starts: all measures cover the same records.
 Rule 2: the page is written completely or not at all.
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.errors import CommandFailed
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, READ_COMMITTED
 from penstock.spark.pipelines.common import report
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.query_run import StopRequest
 from penstock.spark.pipelines.common.spark_action import RunInterrupted, run_spark_action
 from penstock.spark.pipelines.insights import measures
 from penstock.spark.pipelines.insights.advice import PARTITION_BYTES_PER_S, Advice, advise, key_text
+from penstock.spark.pipelines.insights.html_report import duration, html_report
 from penstock.spark.pipelines.insights.measures import CreationTimeField
 from penstock.spark.pipelines.insights.numbers import (
     BatchSample,
@@ -31,8 +32,7 @@ from penstock.spark.pipelines.insights.numbers import (
     TopicMeasurements,
     skew,
 )
-from penstock.spark.pipelines.insights.page import duration, page
-from penstock.spark.pipelines.insights.sample import batch_sample, group_backlogs
+from penstock.spark.pipelines.insights.sample import fetch_group_backlogs, sample_batches
 from penstock.spark.pipelines.replay.plan import Bound
 from penstock.spark.source.offsets import to_document
 from penstock.types import TopicPartition
@@ -62,7 +62,7 @@ class InsightsSettings(NamedTuple):
 
 
 class InsightsPlan(NamedTuple):
-    """What the cluster reports before Spark starts."""
+    """Facts that brokers report before Spark starts."""
 
     ranges: PartitionSpans
     batches: BatchSample
@@ -127,7 +127,7 @@ class InsightsReport(NamedTuple):
                 "peak": f"{report.size_text(round(measured.peak_bytes_per_s))}/s",
                 "latency": _times_text(measured.latency),
                 "behind": None if measured.append_time else _times_text(measured.behind),
-                **_waits(measured),
+                **_backlog_lines(measured),
                 "seconds": self.seconds,
                 "report": self.page,
             }
@@ -160,10 +160,10 @@ def check(settings: InsightsSettings) -> InsightsPlan:
     if not os.access(settings.page.parent, os.W_OK):
         raise CommandFailed(f"{settings.page.parent} cannot be written to")
     now_ms = time.time_ns() // 1_000_000
-    with cluster(settings.access) as client:
-        ranges = _ranges(client, settings)
-        batches = batch_sample(client, ranges)
-        groups = group_backlogs(client, settings.groups, ranges, now_ms)
+    with open_client(settings.access) as client:
+        ranges = _fetch_ranges(client, settings)
+        batches = sample_batches(client, ranges)
+        groups = fetch_group_backlogs(client, settings.groups, ranges, now_ms)
     if unknown := set(settings.groups) - {each.group for each in groups}:
         raise CommandFailed(
             f"group {min(unknown)} has committed no offset of {settings.topic}: "
@@ -172,7 +172,7 @@ def check(settings: InsightsSettings) -> InsightsPlan:
     return InsightsPlan(ranges, batches, groups, now_ms)
 
 
-def insights(
+def run_insights(
     spark: "SparkSession",
     settings: InsightsSettings,
     plan: InsightsPlan,
@@ -183,7 +183,7 @@ def insights(
     began = time.monotonic()
     measured = measure(spark, settings, plan, stop, show_line)
     advice = tuple(advise(measured, partition_bytes_per_s=settings.partition_bytes_per_s))
-    _write(settings.page, page(measured, advice))
+    _write_page(settings.page, html_report(measured, advice))
     return InsightsReport(measured, advice, str(settings.page), time.monotonic() - began)
 
 
@@ -200,13 +200,13 @@ def measure(
         return run_spark_action(spark, frame.collect, stop, stops_to_interrupt=1)
 
     rows = sum(end - start for start, end in plan.ranges.values())
-    of = measures.TopicRange(spark, _read_options(settings, plan.ranges))
+    topic_range = measures.TopicRange(spark, _read_options(settings, plan.ranges))
     show_line(f"insights: {rows:,} offsets of {settings.topic}: throughput and partitions")
-    found = measures.loads(of, (each.partition for each in plan.ranges), collect)
+    found = measures.measure_loads(topic_range, (each.partition for each in plan.ranges), collect)
     show_line("insights: keys")
-    keys = measures.keys(of, collect)
+    keys = measures.measure_keys(topic_range, collect)
     show_line("insights: delays")
-    delays = measures.delays(of, settings.made, found, collect)
+    delays = measures.measure_delays(topic_range, settings.made, found, collect)
     return TopicMeasurements(
         topic=settings.topic,
         read_at_ms=plan.read_at_ms,
@@ -234,14 +234,14 @@ def _read_options(settings: InsightsSettings, ranges: PartitionSpans) -> dict[st
     }
 
 
-def _ranges(client: ClusterClient, settings: InsightsSettings) -> PartitionSpans:
+def _fetch_ranges(client: ClusterClient, settings: InsightsSettings) -> PartitionSpans:
     """Return the requested range of each partition, clamped to the offsets that the topic has."""
-    partitions = partitions_of(client, [settings.topic])
+    partitions = fetch_partitions(client, [settings.topic])
     firsts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     is_committed = ISOLATION_LEVELS[settings.isolation]
     lasts = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=is_committed)
-    starts = _places(client, partitions, settings.start)
-    ends = _places(client, partitions, settings.end)
+    starts = _fetch_bound_offsets(client, partitions, settings.start)
+    ends = _fetch_bound_offsets(client, partitions, settings.end)
     ranges = {}
     for partition in partitions:
         first, last = firsts[partition][0], lasts[partition][0]
@@ -251,7 +251,7 @@ def _ranges(client: ClusterClient, settings: InsightsSettings) -> PartitionSpans
     return ranges
 
 
-def _places(
+def _fetch_bound_offsets(
     client: ClusterClient, partitions: list[TopicPartition], bound: Bound
 ) -> dict[TopicPartition, int]:
     """Return the offset of a bound for each partition; partitions without a bound are omitted."""
@@ -264,7 +264,7 @@ def _places(
     return dict(bound.offsets)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_page(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     # Written beside the page and renamed, so that a reader never finds half a page.
     try:
@@ -290,7 +290,7 @@ def _times_text(times: DurationStats | None) -> str | None:
     return f"p50 {duration(times.p50_ms)}, p99 {duration(times.p99_ms)}, at most {duration(times.max_ms)}"
 
 
-def _waits(measured: TopicMeasurements) -> dict[str, report.ReportValue]:
+def _backlog_lines(measured: TopicMeasurements) -> dict[str, report.ReportValue]:
     found: dict[str, report.ReportValue] = {}
     for group in dict.fromkeys(each.group for each in measured.groups):
         mine = [each for each in measured.groups if each.group == group]

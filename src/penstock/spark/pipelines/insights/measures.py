@@ -5,8 +5,8 @@
     keys       rows and bytes of each key; only the largest keys return to the driver
     delays     how far rows are behind, and their latency, in bins
 
-Each measure is one pass that reads only the columns it needs. `delays` processes the rows of a partition in
-order, with one task for each partition.
+Each measure is one pass that reads only the columns it needs. `measure_delays` processes the rows of a
+partition in order, with one task for each partition.
 """
 
 from collections import defaultdict
@@ -23,9 +23,9 @@ from penstock.spark.pipelines.insights.numbers import (
     KeyLoad,
     PartitionLoad,
     TimeSlice,
+    duration_stats,
     every_slice,
     slice_width,
-    times_of,
 )
 
 if TYPE_CHECKING:
@@ -48,18 +48,24 @@ class CreationTimeField(NamedTuple):
 
 
 class LoadTotals(NamedTuple):
+    """Rows and bytes by partition, and by slice of time."""
+
     partitions: tuple[PartitionLoad, ...]
     slice_ms: int
     slices: dict[int, TimeSlice]
 
 
 class KeyTotals(NamedTuple):
+    """Largest keys, and the numbers of all keys."""
+
     largest: tuple[KeyLoad, ...]
     distinct: int
     scattered: int
 
 
 class Delays(NamedTuple):
+    """Delays of the rows, in all and in each slice of time. `TopicMeasurements` explains the fields."""
+
     slices: tuple[TimeSlice, ...]
     behind: DurationStats | None
     late_rows: dict[int, int]
@@ -85,18 +91,18 @@ Collect = Callable[["DataFrame"], list[Any]]
 """Runs a query and returns its rows."""
 
 
-def loads(of: TopicRange, partitions: Iterable[int], collect: Collect) -> LoadTotals:
+def measure_loads(topic_range: TopicRange, partitions: Iterable[int], collect: Collect) -> LoadTotals:
     first_ms, last_ms = collect(
-        of.rows("timestamp timestamp").agg(
+        topic_range.rows("timestamp timestamp").agg(
             F.unix_millis(F.min("timestamp")), F.unix_millis(F.max("timestamp"))
         )
     )[0]
     slice_ms = SECOND_MS if first_ms is None else slice_width(first_ms, last_ms)
-    rows = of.rows("key binary, value binary, partition int, timestamp timestamp")
+    rows = topic_range.rows("key binary, value binary, partition int, timestamp timestamp")
     found = collect(
         rows.groupBy(_slice(slice_ms), "partition").agg(
             F.count("*").alias("rows"),
-            F.sum(_size()).alias("bytes"),
+            F.sum(_record_size()).alias("bytes"),
             F.count_if(F.col("key").isNull()).alias("keyless"),
             F.unix_millis(F.min("timestamp")).alias("oldest"),
             F.unix_millis(F.max("timestamp")).alias("newest"),
@@ -131,15 +137,15 @@ def _slices(found: Iterable[Any]) -> dict[int, TimeSlice]:
     return slices
 
 
-def keys(of: TopicRange, collect: Collect) -> KeyTotals:
+def measure_keys(topic_range: TopicRange, collect: Collect) -> KeyTotals:
     """Measure keys in two passes: one for the largest keys, one for their number."""
     each = (
-        of.rows("key binary, value binary, partition int")
+        topic_range.rows("key binary, value binary, partition int")
         .where(F.col("key").isNotNull())
         .groupBy("key")
         .agg(
             F.count("*").alias("rows"),
-            F.sum(_size()).alias("bytes"),
+            F.sum(_record_size()).alias("bytes"),
             F.sort_array(F.collect_set("partition")).alias("partitions"),
         )
     )
@@ -154,21 +160,25 @@ def keys(of: TopicRange, collect: Collect) -> KeyTotals:
     )
 
 
-def delays(of: TopicRange, made: CreationTimeField | None, measured: LoadTotals, collect: Collect) -> Delays:
+def measure_delays(
+    topic_range: TopicRange, made: CreationTimeField | None, measured: LoadTotals, collect: Collect
+) -> Delays:
     columns = "partition int, offset bigint, timestamp timestamp, timestampType int"
     if made is not None:
         columns += f", {_HEADERS}" if made.kind == "header" else ", value binary"
     before = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
     time_ms = F.unix_millis("timestamp")
     behind = F.max(time_ms).over(before) - time_ms
-    latency = F.lit(None).cast("bigint") if made is None else F.try_subtract(time_ms, _made_ms(made))
+    latency = F.lit(None).cast("bigint") if made is None else F.try_subtract(time_ms, _creation_ms(made))
     each = (
-        of.rows(columns)
+        topic_range.rows(columns)
         .select(_slice(measured.slice_ms), "timestampType", behind.alias(BEHIND), latency.alias(LATENCY))
-        .select("slice", "timestampType", F.explode(F.array(_delay(BEHIND), _delay(LATENCY))).alias("delay"))
+        .select(
+            "slice", "timestampType", F.explode(F.array(_delay_ms(BEHIND), _delay_ms(LATENCY))).alias("delay")
+        )
     )
     found = collect(
-        each.groupBy("slice", "delay.kind", _bin(F.col("delay.ms")).alias("bin")).agg(
+        each.groupBy("slice", "delay.kind", _bin_column(F.col("delay.ms")).alias("bin")).agg(
             F.count("*").alias("rows"),
             F.max("delay.ms").alias("max"),
             F.max("timestampType").alias("type"),
@@ -184,26 +194,26 @@ def _delays(found: list[Any], measured: LoadTotals, *, has_made: bool) -> Delays
     slices = {}
     for start, each in measured.slices.items():
         mine = {kind: [row for row in rows if row.slice == start] for kind, rows in by_kind.items()}
-        slices[start] = each._replace(behind=_times(mine[BEHIND]), latency=_times(mine[LATENCY]))
+        slices[start] = each._replace(behind=_bin_stats(mine[BEHIND]), latency=_bin_stats(mine[LATENCY]))
     of_latency = [row for row in found if row.kind == LATENCY] if has_made else []
     return Delays(
         every_slice(slices, measured.slice_ms),
-        _times(by_kind[BEHIND]),
+        _bin_stats(by_kind[BEHIND]),
         {late: sum(row[f"late_{late}"] for row in by_kind[BEHIND]) for late in LATE_MS},
-        _times(by_kind[LATENCY]),
+        _bin_stats(by_kind[LATENCY]),
         sum(row.rows for row in of_latency if row.bin is not None and row.bin < 0),
         sum(row.rows for row in of_latency if row.bin is None),
         bool(found) and all(row.type == _APPEND_TIME for row in found),
     )
 
 
-def _times(rows: Iterable[Any]) -> DurationStats | None:
+def _bin_stats(rows: Iterable[Any]) -> DurationStats | None:
     bins: dict[int, int] = defaultdict(int)
     max_ms = 0
     for row in rows:
         bins[row.bin] += row.rows
         max_ms = max(max_ms, row.max)
-    return times_of(bins, max_ms)
+    return duration_stats(bins, max_ms)
 
 
 # Expressions
@@ -214,24 +224,24 @@ def _slice(slice_ms: int) -> "Column":
     return (milliseconds - F.pmod(milliseconds, F.lit(slice_ms))).alias("slice")
 
 
-def _size() -> "Column":
+def _record_size() -> "Column":
     def length(name: str) -> "Column":
         return F.coalesce(F.octet_length(name), F.lit(0))
 
     return (length("key") + length("value")).cast("bigint")
 
 
-def _delay(kind: str) -> "Column":
+def _delay_ms(kind: str) -> "Column":
     return F.struct(F.lit(kind).alias("kind"), F.col(kind).alias("ms"))
 
 
-def _bin(milliseconds: "Column") -> "Column":
-    """Return the bin as `numbers.bin_of` does; -1 for negative times, null for unknown times."""
+def _bin_column(milliseconds: "Column") -> "Column":
+    """Return the bin as `numbers.duration_bin` does; -1 for negative times, null for unknown times."""
     number = F.floor(F.log(milliseconds.cast("double")) / F.log(F.lit(BIN_GROWTH))) + 1
     return F.when(milliseconds < 0, -1).when(milliseconds < 1, 0).otherwise(number).cast("int")
 
 
-def _made_ms(made: CreationTimeField) -> "Column":
+def _creation_ms(made: CreationTimeField) -> "Column":
     if made.kind == "header":
         named = F.filter("headers", lambda header: header["key"] == made.name)
         text = F.try_element_at(named, F.lit(1))["value"].cast("string")

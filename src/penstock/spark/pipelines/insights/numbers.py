@@ -21,6 +21,8 @@ _STEPS_MS: Final = (
 
 
 class PartitionLoad(NamedTuple):
+    """Rows and bytes of one partition."""
+
     partition: int
     rows: int = 0
     bytes: int = 0
@@ -31,6 +33,8 @@ class PartitionLoad(NamedTuple):
 
 
 class KeyLoad(NamedTuple):
+    """Rows and bytes of one key."""
+
     key: bytes
     rows: int
     bytes: int
@@ -71,6 +75,8 @@ class BatchSample(NamedTuple):
 
 
 class GroupBacklog(NamedTuple):
+    """Records of one partition that a group has not committed."""
+
     group: str
     partition: int
     waiting: int
@@ -79,6 +85,8 @@ class GroupBacklog(NamedTuple):
 
 
 class TopicMeasurements(NamedTuple):
+    """Everything that `insights` measured of one topic."""
+
     topic: str
     read_at_ms: int
     ranges: Mapping[int, tuple[int, int]]
@@ -145,7 +153,7 @@ def every_slice(found: Mapping[int, TimeSlice], slice_ms: int) -> tuple[TimeSlic
     )
 
 
-def bin_of(milliseconds: int) -> int:
+def duration_bin(milliseconds: int) -> int:
     """Return the bin of a duration, as the SQL in measures.py does."""
     return 0 if milliseconds < 1 else math.floor(math.log(milliseconds) / math.log(BIN_GROWTH)) + 1
 
@@ -155,7 +163,7 @@ def bin_end(number: int) -> float:
     return 0.0 if number == 0 else BIN_GROWTH**number
 
 
-def times_of(bins: Mapping[int, int], max_ms: int) -> DurationStats | None:
+def duration_stats(bins: Mapping[int, int], max_ms: int) -> DurationStats | None:
     rows = sum(bins.values())
     if not rows:
         return None

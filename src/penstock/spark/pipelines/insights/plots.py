@@ -75,7 +75,7 @@ def bar_plot(title: str, bars: Sequence[Bar], form: NumberFormat, *, mean: float
         width = max(bar.value / top * room, 0.5)
         kind = "bar marked" if bar.is_marked else "bar"
         body.append(
-            f'<text class="name" x="{NAME_WIDTH - 8}" y="{y + 13}">{escape(shortened(bar.name))}</text>'
+            f'<text class="name" x="{NAME_WIDTH - 8}" y="{y + 13}">{escape(shorten(bar.name))}</text>'
             f'<rect class="{kind}" x="{NAME_WIDTH}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT - 5}">'
             f"<title>{escape(f'{bar.name}: {bar.note}')}</title></rect>"
             f'<text class="value" x="{NAME_WIDTH + width + 6:.1f}" y="{y + 13}">'
@@ -99,7 +99,7 @@ def nice_ceiling(value: float) -> float:
     return next((step * power for step in (1, 2, 2.5, 5, 10) if value <= step * power), 10 * power)
 
 
-def shortened(text: str, characters: int = 28) -> str:
+def shorten(text: str, characters: int = 28) -> str:
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 

@@ -24,26 +24,27 @@ PARTITIONS_MAX: Final = 16
 SampledRanges = Mapping[TopicPartition, tuple[int, int]]
 
 
-def batch_sample(client: ClusterClient, ranges: SampledRanges) -> BatchSample:
+def sample_batches(client: ClusterClient, ranges: SampledRanges) -> BatchSample:
+    """Fetch the middle of each partition's range, and measure the batches in it."""
     total = BatchSample()
     filled = [(partition, span) for partition, span in ranges.items() if span[0] < span[1]]
     for partition, (start, end) in filled[:PARTITIONS_MAX]:
-        total = _added(total, _of_one(client, partition, Offset((start + end) // 2)))
+        total = _add(total, _sample_partition(client, partition, Offset((start + end) // 2)))
     return total
 
 
-def _of_one(client: ClusterClient, partition: TopicPartition, middle: Offset) -> BatchSample:
-    chunks = client.fetch(
+def _sample_partition(client: ClusterClient, partition: TopicPartition, middle: Offset) -> BatchSample:
+    fetches = client.fetch(
         partition, middle, Offset(middle + 1), read_committed=False, bytes_at_once=SAMPLE_BYTES
     )
     try:
-        chunk = next(chunks, None)
+        fetched = next(fetches, None)
     except OffsetOutOfRange:
         return BatchSample()
-    return BatchSample() if chunk is None else sample_of(chunk.data)
+    return BatchSample() if fetched is None else _sample_fetch(fetched.data)
 
 
-def sample_of(data: memoryview) -> BatchSample:
+def _sample_fetch(data: memoryview) -> BatchSample:
     table = read_table(data, np.frombuffer(data, np.uint8))
     # Transaction markers were not sent by producers.
     table = table.where(~table.is_control)
@@ -66,7 +67,7 @@ def _uncompressed_payloads(data: memoryview, table: BatchTable) -> list[memoryvi
     return [data[start + HEADER_BYTES : end] for start, end in spans]
 
 
-def _added(one: BatchSample, other: BatchSample) -> BatchSample:
+def _add(one: BatchSample, other: BatchSample) -> BatchSample:
     return BatchSample(
         one.batches + other.batches,
         one.records + other.records,
@@ -77,10 +78,10 @@ def _added(one: BatchSample, other: BatchSample) -> BatchSample:
     )
 
 
-def group_backlogs(
+def fetch_group_backlogs(
     client: ClusterClient, groups: Iterable[str], ranges: SampledRanges, now_ms: int
 ) -> tuple[GroupBacklog, ...]:
-    """Return each group's uncommitted records, for partitions in which the group has committed an offset."""
+    """Ask for each group's uncommitted records, for partitions in which the group has committed an offset."""
     waits = []
     for group in groups:
         for partition, committed in client.committed(group, ranges).items():
@@ -95,12 +96,12 @@ def group_backlogs(
 def _time_at(client: ClusterClient, partition: TopicPartition, offset: Offset) -> int | None:
     """Return the time of the first record from this offset on."""
     decoder = RecordBatchDecoder(ColumnSelection(key=False, value=False, headers=False), read_committed=False)
-    chunks = client.fetch(
+    fetches = client.fetch(
         partition, offset, Offset(offset + 1), read_committed=False, bytes_at_once=SAMPLE_BYTES
     )
     try:
-        for chunk in chunks:
-            for decoded in decoder.decode(chunk, offset, Offset(offset + 1)):
+        for fetched in fetches:
+            for decoded in decoder.decode(fetched, offset, Offset(offset + 1)):
                 if decoded.timestamps_ms is not None and len(decoded.timestamps_ms):
                     return int(decoded.timestamps_ms[0].as_py())
     except (OffsetOutOfRange, CorruptData):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import CommandFailed, CorruptData
-from penstock.spark.lake.table import OffsetSpan
+from penstock.spark.lake.lake_table import OffsetSpan
 from penstock.spark.source.offsets import from_document, limit_offsets, to_document
 from penstock.types import TopicPartition
 
@@ -25,7 +25,7 @@ LAYOUT: Final = 2
 
 
 class Bound(NamedTuple):
-    """One end of a replay's range; without values, unbounded."""
+    """Start or end of a range of offsets or times; without values, unbounded."""
 
     text: str = ""
     """Text as the user gave it."""
@@ -34,7 +34,8 @@ class Bound(NamedTuple):
     offsets: Mapping[TopicPartition, int] = {}
     timestamp_ms: int | None = None
 
-    def of(self, partition: TopicPartition, default: int) -> int:
+    def offset_in(self, partition: TopicPartition, default: int) -> int:
+        """Return the bound's offset in the partition, or the default if the bound has none there."""
         if partition in self.offsets:
             return self.offsets[partition]
         return default if self.offset is None else self.offset
@@ -51,6 +52,8 @@ class FileOffsets(NamedTuple):
 
 
 class ReplaySlice(NamedTuple):
+    """Offsets that are sent in one step, and the files that hold them."""
+
     spans: dict[TopicPartition, OffsetSpan]
     files: tuple[str, ...]
 
@@ -141,8 +144,8 @@ def initial_state(file_offsets: Iterable[FileOffsets], start: Bound, end: Bound)
         known = spans.get(each.partition, OffsetSpan(each.first, each.last + 1))
         spans[each.partition] = OffsetSpan(min(known.start, each.first), max(known.end, each.last + 1))
     # A bound outside of the table is clamped to the rows that the table has.
-    first = {partition: max(span.start, start.of(partition, 0)) for partition, span in spans.items()}
-    last = {partition: min(span.end, end.of(partition, span.end)) for partition, span in spans.items()}
+    first = {partition: max(span.start, start.offset_in(partition, 0)) for partition, span in spans.items()}
+    last = {partition: min(span.end, end.offset_in(partition, span.end)) for partition, span in spans.items()}
     wanted = [partition for partition in sorted(spans) if first[partition] < last[partition]]
     return ReplayState(
         {partition: first[partition] for partition in wanted},
@@ -185,7 +188,7 @@ def next_slice(
 
 
 class ReplayThrottle:
-    """Throttle: sets the number of offsets in a slice, and the pause after it."""
+    """Throttle of a replay: sets the number of offsets in a slice, and the pause after it."""
 
     def __init__(self, rows_per_s: float | None, rows_max: int) -> None:
         self._rows_per_s = rows_per_s
@@ -194,8 +197,8 @@ class ReplayThrottle:
         self._earned_s = 0.0
         self.offsets_max = self._rows
 
-    def sent(self, *, offsets: int, rows: int, elapsed_s: float) -> float:
-        """Return the seconds to pause. `elapsed_s` is counted from the start of the run."""
+    def after_slice(self, *, offsets: int, rows: int, elapsed_s: float) -> float:
+        """Count a slice that was sent, and return the seconds to pause. The run began `elapsed_s` ago."""
         # If few rows pass the filter, or many offsets have no row, a slice gets more offsets. The number
         # grows step by step, since all rows of the next offsets may pass.
         needed = offsets * self._rows // rows if rows else self._rows_max

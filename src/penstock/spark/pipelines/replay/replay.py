@@ -26,12 +26,12 @@ from pyspark.sql import functions as F
 
 from penstock.errors import CommandFailed, CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.table import METADATA_FOLDER
+from penstock.spark.lake.lake_table import METADATA_FOLDER
 from penstock.spark.options.options import write_settings
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint
-from penstock.spark.pipelines.common.cluster import cluster, partitions_of
-from penstock.spark.pipelines.common.headers import headers_of
-from penstock.spark.pipelines.common.lake_rows import format_of, rows_in, table_files
+from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
+from penstock.spark.pipelines.common.headers import header_array
+from penstock.spark.pipelines.common.lake_rows import read_table_format, read_table_rows, table_files
 from penstock.spark.pipelines.common.progress import BatchProgress, Progress
 from penstock.spark.pipelines.common.query_run import POLL_INTERVAL_S, StopRequest, reason
 from penstock.spark.pipelines.common.run_lock import run_lock
@@ -55,7 +55,7 @@ from penstock.spark.pipelines.replay.report import (
     ReplayReport,
 )
 from penstock.spark.source.offsets import to_document
-from penstock.spark.table import BEYOND
+from penstock.spark.topic_table import BEYOND
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -123,14 +123,14 @@ class ReplaySettings(NamedTuple):
 
 def check(settings: ReplaySettings) -> None:
     """Run all checks that need no Spark."""
-    format_of(settings.folder)
+    read_table_format(settings.folder)
     if missing := table_files(settings.folder).missing:
         raise CommandFailed(
             f"{missing[0]} belongs to the table and is missing ({len(missing):,} files in all): the replay "
             "would leave its rows out. `penstock pipeline audit --lake` says which; bring the files back"
         )
-    with cluster(settings.access) as client:
-        partitions_of(client, [settings.to])
+    with open_client(settings.access) as client:
+        fetch_partitions(client, [settings.to])
     write_settings(settings.write_options)
     if "/" in settings.replay_name:
         raise CommandFailed(f"{settings.replay_name!r} cannot be the name of a replay: it names a folder too")
@@ -143,7 +143,9 @@ def _check_condition(spark: "SparkSession", settings: ReplaySettings, stop: Stop
         return
     files = table_files(settings.folder).present
     with suppress(RunInterrupted):  # the run's next step raises it again
-        run_spark_action(spark, lambda: _filtered(rows_in(spark, files), where), stop, stops_to_interrupt=1)
+        run_spark_action(
+            spark, lambda: _filter(read_table_rows(spark, files), where), stop, stops_to_interrupt=1
+        )
 
 
 def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: StopRequest) -> DryReport:
@@ -152,7 +154,7 @@ def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: StopRequest) 
     file_offsets = run_spark_action(spark, index.file_offsets, stop, stops_to_interrupt=1)
     state = _load_state(settings) or initial_state(file_offsets, settings.start, settings.end)
     everything = next_slice(state, file_offsets, state.left)
-    rows = [] if everything is None else _counted(spark, settings, state.times, everything, stop)
+    rows = [] if everything is None else _count_rows(spark, settings, state.times, everything, stop)
     partitions = {TopicPartition(row.topic, row.partition): row.rows for row in rows}
     total = sum(partitions.values())
     return DryReport(
@@ -167,14 +169,14 @@ def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: StopRequest) 
     )
 
 
-def _counted(
+def _count_rows(
     spark: "SparkSession",
     settings: ReplaySettings,
     times: TimeRange,
     everything: ReplaySlice,
     stop: StopRequest,
 ) -> list[Any]:
-    rows = _selected(spark, settings.where, times, everything)
+    rows = _select(spark, settings.where, times, everything)
     size = sum((F.coalesce(F.length(column), F.lit(0)) for column in ("key", "value")), start=F.lit(0))
     counted = rows.groupBy("topic", "partition").agg(
         F.count(F.lit(1)).alias("rows"),
@@ -185,7 +187,7 @@ def _counted(
     return run_spark_action(spark, counted.collect, stop, stops_to_interrupt=1)
 
 
-def replay(
+def run_replay(
     spark: "SparkSession", settings: ReplaySettings, stop: StopRequest, show_line: ShowLine
 ) -> ReplayReport:
     """Send all rows of the range, or until a stop is requested."""
@@ -251,7 +253,7 @@ class _ReplayRun:
                 self._save_state(self.state.finished())
                 return
             elapsed = time.monotonic() - began
-            self._pause(throttle.sent(offsets=sent.offsets, rows=sent.rows, elapsed_s=elapsed))
+            self._pause(throttle.after_slice(offsets=sent.offsets, rows=sent.rows, elapsed_s=elapsed))
 
     def _send_next(self, offsets_max: int) -> "_Sent | None":
         began = time.monotonic()
@@ -284,7 +286,7 @@ class _ReplayRun:
         self.state = state
 
     def _send(self, chosen: ReplaySlice) -> tuple[int, int]:
-        rows = _selected(self._spark, self._settings.where, self.state.times, chosen)
+        rows = _select(self._spark, self._settings.where, self.state.times, chosen)
         records = _records(rows, self._settings)
         task_counts = records.mapInArrow(
             _Sender(self._settings.write_options, self._settings.row_bytes_max),
@@ -317,12 +319,12 @@ class _FileIndex:
     def file_offsets(self) -> list[FileOffsets]:
         files = table_files(self._settings.folder).present
         if new := [path for path in files if path not in self._known]:
-            found = self._look(new)
+            found = self._read_offsets(new)
             self._known |= {path: found.get(path, []) for path in new}
         file_offsets = [each for path in files for each in self._known[path]]
-        return self._of_wanted_topics(file_offsets)
+        return self._select_topics(file_offsets)
 
-    def _of_wanted_topics(self, file_offsets: list[FileOffsets]) -> list[FileOffsets]:
+    def _select_topics(self, file_offsets: list[FileOffsets]) -> list[FileOffsets]:
         present = {each.partition.topic for each in file_offsets}
         if missing := [topic for topic in self._settings.topics if topic not in present]:
             raise CommandFailed(
@@ -332,8 +334,8 @@ class _FileIndex:
         wanted = set(self._settings.topics) or present
         return [each for each in file_offsets if each.partition.topic in wanted]
 
-    def _look(self, files: list[str]) -> dict[str, list[FileOffsets]]:
-        rows = rows_in(self._spark, files)
+    def _read_offsets(self, files: list[str]) -> dict[str, list[FileOffsets]]:
+        rows = read_table_rows(self._spark, files)
         counted = rows.groupBy(F.col("_metadata.file_path").alias("path"), "topic", "partition").agg(
             F.min("offset").alias("first"), F.max("offset").alias("last"), F.count(F.lit(1)).alias("rows")
         )
@@ -345,14 +347,14 @@ class _FileIndex:
         return found
 
 
-def _selected(spark: "SparkSession", where: str | None, times: TimeRange, chosen: ReplaySlice) -> "DataFrame":
+def _select(spark: "SparkSession", where: str | None, times: TimeRange, chosen: ReplaySlice) -> "DataFrame":
     """Return the rows of a slice that pass the filters."""
 
     spans = [(*partition, *span) for partition, span in chosen.spans.items()]
     first = min(span.start for span in chosen.spans.values())
     last = max(span.end for span in chosen.spans.values()) - 1
     # This filter lets Spark skip files and row groups outside of all spans.
-    rows = rows_in(spark, chosen.files).where(F.col("offset").between(first, last))
+    rows = read_table_rows(spark, chosen.files).where(F.col("offset").between(first, last))
     # A join instead of a condition: conditions for a thousand partitions would be too deep a tree for Spark.
     columns = "topic string, partition int, start bigint, end bigint"
     wanted = F.broadcast(spark.createDataFrame(spans, columns))
@@ -370,17 +372,17 @@ def _selected(spark: "SparkSession", where: str | None, times: TimeRange, chosen
     if times.end_ms is not None:
         is_before = F.col("timestamp") < F.timestamp_millis(F.lit(times.end_ms))
         rows = rows.where(F.coalesce(is_before, F.col(BEYOND) < times.end_ms))
-    return rows if where is None else _filtered(rows, where)
+    return rows if where is None else _filter(rows, where)
 
 
-def _filtered(rows: "DataFrame", where: str) -> "DataFrame":
+def _filter(rows: "DataFrame", where: str) -> "DataFrame":
     try:
         found = rows.where(where)
     except PySparkException as problem:
         raise CommandFailed(
             f"--where {where!r} is no condition on the rows of the table: {reason(problem)}"
         ) from problem
-    if _asks_for_now(found):
+    if _uses_current_time(found):
         raise CommandFailed(
             f"--where {where!r} asks for the current time, or for who or where the session is. A replay that "
             "goes on later would be given another answer, and select other rows: give --start and --end, "
@@ -390,8 +392,11 @@ def _filtered(rows: "DataFrame", where: str) -> "DataFrame":
     return found
 
 
-def _asks_for_now(rows: "DataFrame") -> bool:
-    """Detect it in Spark's analyzed plan, which covers every such function at any place in the condition."""
+def _uses_current_time(rows: "DataFrame") -> bool:
+    """Whether the condition uses the current time.
+
+    Spark's analyzed plan covers every such function, at any place in the condition.
+    """
     spark: Any = rows.sparkSession
     current = spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     plan: Any = rows
@@ -400,7 +405,7 @@ def _asks_for_now(rows: "DataFrame") -> bool:
 
 def _records(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
     """Return the records to write, in order."""
-    added = headers_of({f"{SOURCE_HEADER_PREFIX}{name}": F.col(name) for name in SOURCE_COLUMNS})
+    added = header_array({f"{SOURCE_HEADER_PREFIX}{name}": F.col(name) for name in SOURCE_COLUMNS})
     # Headers of an earlier replay would identify another source record.
     kept = F.filter("headers", lambda header: ~F.startswith(header["key"], F.lit(SOURCE_HEADER_PREFIX)))
     headers = F.concat(F.coalesce(kept, F.array().cast(rows.schema["headers"].dataType)), added)
@@ -424,7 +429,7 @@ class _Sender:
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
 
-        from penstock.spark.sink import RowTooLarge, write_rows
+        from penstock.spark.topic_sink import RowTooLarge, write_rows
 
         try:
             written = write_rows(write_settings(self._options), batches, row_bytes_max=self._row_bytes_max)

@@ -41,7 +41,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     def cluster(access: object) -> Iterator[Client]:
         yield one
 
-    monkeypatch.setattr(archiving, "cluster", cluster)
+    monkeypatch.setattr(archiving, "open_client", cluster)
     return one
 
 

@@ -16,11 +16,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
 from penstock.spark.lake.description import open_table
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.sink import WrittenFiles
-from penstock.spark.lake.table import LakeTableError, OffsetSpan, PlannedRange
+from penstock.spark.lake.lake_sink import WrittenFiles
+from penstock.spark.lake.lake_table import LakeTableError, OffsetSpan, PlannedRange
 from penstock.spark.lake.task_files import FileLayout, TaskFiles, write_all
-from penstock.spark.pipelines.archive.archive import ArchiveSettings, archive, check
+from penstock.spark.lake.time_partitioning import PartitionBy
+from penstock.spark.pipelines.archive.archive import ArchiveSettings, check, run_archive
 from penstock.spark.pipelines.archive.archive_tasks import (
     COLUMNS,
     RANGE_SCHEMA,
@@ -92,7 +92,7 @@ def task(
     """What Spark's task does, without Spark."""
     files = TaskFiles(folder, FileLayout(PartitionBy.NONE), batch=batch, task=0, flat=True)
     done = write_all(writer.rows(ranges(topic, *spans), files), files)
-    return WrittenFiles("query", done, files.spans, files.schema, files.lost, files.pieces)
+    return WrittenFiles("query", done, files.spans, files.schema, files.lost, files.planned_ranges)
 
 
 def test_records_that_are_gone_are_counted_and_the_archive_goes_on(running: Broker, tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_records_that_are_gone_are_counted_and_the_archive_goes_on(running: Brok
     assert done.lost == 20
     lenient.commit([done], 1)
     with open_table(lake) as table:
-        assert table.recorded("query")[:2] == (1, 20)
-        assert table.recorded("query").lost == 20
+        assert table.recorded_query("query")[:2] == (1, 20)
+        assert table.recorded_query("query").lost == 20
         assert table.ends([PARTITION]) == {PARTITION: 40}
 
 
@@ -165,7 +165,7 @@ def test_offsets_of_which_none_is_left_are_a_batch_too(running: Broker, tmp_path
     lenient.commit([task(lenient, lake, 0, (0, 50), topic="emptied")], 0)
     with open_table(lake) as table:
         assert table.files() == []
-        assert table.recorded("query").lost == 50
+        assert table.recorded_query("query").lost == 50
 
 
 def test_what_was_not_read_again_is_told_by_its_range(running: Broker, tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_a_batch_with_a_hole_is_not_committed(
 ) -> None:
     writer = writer_for(running, tmp_path / "lake", "gone")
     schema = pa.schema([("offset", pa.int64())])
-    pieces = [PlannedRange(PARTITION, OffsetSpan(*span), 2) for span in spans]
+    planned_ranges = [PlannedRange(PARTITION, OffsetSpan(*span), 2) for span in spans]
     whole = {PARTITION: OffsetSpan(0, 30)}
-    messages = [WrittenFiles("query", (), whole, schema, pieces=[each]) for each in pieces]
+    messages = [WrittenFiles("query", (), whole, schema, planned_ranges=[each]) for each in planned_ranges]
     with pytest.raises(LakeTableError, match=problem):
         writer.commit([*messages], 0)
     with pytest.raises(LakeTableError, match="1 of 2 tasks of batch 0 do not say what they wrote"):
@@ -206,7 +206,7 @@ def test_a_table_that_is_older_than_its_checkpoint_is_refused(running: Broker, t
     lenient = writer_for(running, tmp_path / "lake", "gone", failOnDataLoss="false")
     lenient.commit(told({PARTITION: OffsetSpan(25, 30)}), 2)
     with open_table(tmp_path / "lake") as table:
-        assert table.recorded("query").lost == 5
+        assert table.recorded_query("query").lost == 5
 
 
 def told(spans: dict[TopicPartition, OffsetSpan]) -> list[WriterCommitMessage | None]:
@@ -231,7 +231,7 @@ def test_a_table_from_before_a_partition_was_archived_is_refused(running: Broker
     lenient = writer_for(running, lake, "restored", failOnDataLoss="false")
     lenient.commit(told({second: OffsetSpan(50, 60)}), 2)
     with open_table(lake) as table:
-        assert table.recorded("query").lost == 50
+        assert table.recorded_query("query").lost == 50
         assert table.ends([first, second]) == {first: 100, second: 60}
 
 
@@ -255,7 +255,7 @@ def test_an_archive_begins_where_the_topic_begins(running: Broker, tmp_path: Pat
     strict = writer_for(running, tmp_path / "lake", "later")
     strict.commit(told({TopicPartition("later", 0): OffsetSpan(30, 50)}), 0)
     with open_table(tmp_path / "lake") as table:
-        assert table.recorded("query").lost == 0
+        assert table.recorded_query("query").lost == 0
 
 
 def test_what_retention_removed_before_the_first_batch_is_counted(running: Broker, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_what_retention_removed_before_the_first_batch_is_counted(running: Broke
     lenient = ArchiveWriter({**starts, **access, "read.failOnDataLoss": "false"})
     lenient.commit(told({partition: OffsetSpan(30, 50)}), 0)
     with open_table(settings.folder) as table:
-        assert table.recorded("query").lost == 30
+        assert table.recorded_query("query").lost == 30
 
 
 def test_a_second_run_of_an_archive_is_refused(running: Broker, tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_second_run_of_an_archive_is_refused(running: Broker, tmp_path: Path) 
         run_lock(settings.checkpoint_folder, "archive", ""),
         pytest.raises(CommandFailed, match="another run of this archive is under way"),
     ):
-        archive(spark, settings, StopRequest(), print)
+        run_archive(spark, settings, StopRequest(), print)
 
 
 def test_an_archive_is_only_appended_to(tmp_path: Path) -> None:

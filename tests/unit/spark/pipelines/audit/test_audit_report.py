@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.spark.lake.table import OffsetSpan
+from penstock.spark.lake.lake_table import OffsetSpan
 from penstock.spark.pipelines.audit.ids import IdKind, IdPart, parse_ids
 from penstock.spark.pipelines.audit.report import AuditReport, Finding, id_text, spans_text, violation_kinds
 

@@ -10,12 +10,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.errors import CommandFailed
 from penstock.protocol.compression import Codec
-from penstock.spark import sink
+from penstock.spark import topic_sink
 from penstock.spark.payload import dead_letters
 from penstock.spark.pipelines.common.truncate_oversized import OversizedRowTruncator
 from penstock.spark.pipelines.replay.replay import _Sender
 from penstock.spark.records.encode import RecordTooLarge, encode
-from penstock.spark.sink import RowTooLarge
+from penstock.spark.topic_sink import RowTooLarge
 from penstock.types import TopicPartition
 
 SCHEMA = to_arrow_schema(dead_letters.DEAD_LETTER_TYPE, timezone="UTC")
@@ -77,7 +77,7 @@ def test_a_replay_says_which_of_its_options_is_too_low(monkeypatch: pytest.Monke
         error = RecordTooLarge(row=0, record_bytes=2_000_000, batch_bytes_max=row_bytes_max)
         raise RowTooLarge(TopicPartition("orders", 0), error)
 
-    monkeypatch.setattr(sink, "write_rows", refuses)
+    monkeypatch.setattr(topic_sink, "write_rows", refuses)
     send = _Sender({"kafka.bootstrap.servers": "127.0.0.1:1"}, 1_048_588)
     with pytest.raises(
         CommandFailed,

@@ -46,7 +46,7 @@ def settings_in(folder: Path, forgets: set[int], monkeypatch: pytest.MonkeyPatch
     def cluster(access: object) -> Iterator[ForgetfulClient]:
         yield ForgetfulClient(forgets)
 
-    monkeypatch.setattr(detect, "cluster", cluster)
+    monkeypatch.setattr(detect, "open_client", cluster)
     return DetectSettings("payments", "alerts", RULES, {}, folder / "checkpoint")
 
 

@@ -23,11 +23,11 @@ from penstock.spark.pipelines.etl.database_source import (
     SETTLE_S_MAX,
     DatabaseReader,
     IncrementalTable,
-    options_of,
-    with_dead_letter_column,
+    add_dead_letter_field,
+    database_options,
 )
 from penstock.spark.pipelines.etl.extract import held_back, source_notes
-from penstock.spark.pipelines.etl.rows import columns_of
+from penstock.spark.pipelines.etl.rows import parse_columns
 from penstock.spark.pipelines.etl.spec import FromDatabase
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import eventually
@@ -92,11 +92,11 @@ class Stream:
     def __init__(
         self, url: str, growing: IncrementalTable, rows_max: int, clock: Clock, settle_s_max: float
     ) -> None:
-        options = options_of(url, growing) | {"rowsPerBatch": str(rows_max), "deadTopic": "dead"}
+        options = database_options(url, growing) | {"rowsPerBatch": str(rows_max), "deadTopic": "dead"}
         self.url = url
         self._clock = clock
         self.reader = DatabaseReader(
-            options, with_dead_letter_column(columns_of("name string")), settle_s_max
+            options, add_dead_letter_field(parse_columns("name string")), settle_s_max
         )
         self.position: dict[str, Any] = self.reader.initialOffset()
         self.names: list[str] = []

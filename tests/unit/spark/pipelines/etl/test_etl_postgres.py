@@ -15,11 +15,11 @@ from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl import postgres
 from penstock.spark.pipelines.etl.database import ValueRange, connect
 from penstock.spark.pipelines.etl.postgres import PostgresTarget, RejectedRow, StagedRow
-from penstock.spark.pipelines.etl.rows import columns_of
+from penstock.spark.pipelines.etl.rows import parse_columns
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import eventually
 
-SCHEMA = columns_of(
+SCHEMA = parse_columns(
     "id bigint, name string, bytes binary, at timestamp, price decimal(10,2), tags array<string>"
 )
 
@@ -225,7 +225,7 @@ def test_a_table_is_the_same_with_and_without_its_schema(url: str) -> None:
 
 
 def test_columns_may_be_named_as_those_of_the_staging_table(url: str) -> None:
-    schema = columns_of("id bigint, attempt string, part int, pos bigint, row string, staged_at timestamp")
+    schema = parse_columns("id bigint, attempt string, part int, pos bigint, row string, staged_at timestamp")
     target = target_in(url, "namesakes", "id", schema=schema)
     refused: list[RejectedRow] = []
     some = [
@@ -253,7 +253,7 @@ def test_nothing_is_left_of_a_commit_that_fails(url: str) -> None:
 def test_rows_that_are_refused_are_found_and_the_others_taken(url: str) -> None:
     with psycopg.connect(url) as database:
         database.execute("create table strict (id bigint unique check (id < 100), name text not null)")
-    target = target_in(url, "strict", schema=columns_of("id bigint, name string"))
+    target = target_in(url, "strict", schema=parse_columns("id bigint, name string"))
     bad = [StagedRow(0, 3, '{"id": 3}'), StagedRow(0, 4, '{"id": "four", "name": "x"}'), *rows(200)]
     refused: list[RejectedRow] = []
     told = staged(target, [*rows(0, 1, 2), *bad, *rows(5, 6)])
@@ -266,7 +266,7 @@ def test_rows_that_are_refused_are_found_and_the_others_taken(url: str) -> None:
 
 
 LONG_TEXT = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=12_000))
-ID_AND_NAME = columns_of("id bigint, name string")
+ID_AND_NAME = parse_columns("id bigint, name string")
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_many_rows_that_are_refused_are_found_among_many(
     url: str, key: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pieces of rows are taken one by one, so the work does not grow with the square of the rows."""
-    target = target_in(url, f"many{len(key)}", *key, schema=columns_of("id bigint, name string"))
+    target = target_in(url, f"many{len(key)}", *key, schema=parse_columns("id bigint, name string"))
     bad = {*range(0, 5_000, 7), *range(2_000, 3_200)}
     given = [
         StagedRow(number % 2, number, f'{{"id": "no {number}"}}' if number in bad else f'{{"id": {number}}}')
@@ -372,7 +372,7 @@ def test_many_rows_that_are_refused_are_found_among_many(
 
 
 def test_with_a_key_the_last_row_of_each_counts(url: str) -> None:
-    target = target_in(url, "keyed", "id", schema=columns_of("id bigint, name string"))
+    target = target_in(url, "keyed", "id", schema=parse_columns("id bigint, name string"))
     first = [StagedRow(0, offset, f'{{"id": 1, "name": "{offset}"}}') for offset in range(3)]
     assert committed(target, 0, [*first, StagedRow(0, 3, '{"id": 2, "name": "other"}')])
     assert committed(target, 1, [StagedRow(0, 4, '{"id": 2, "name": "changed"}')])
@@ -389,7 +389,7 @@ def test_with_a_version_the_newest_row_stays_wherever_it_comes_from(url: str) ->
     def row(partition: int, offset: int, key: int, version: str) -> StagedRow:
         return StagedRow(partition, offset, f'{{"id": {key}, "version": {version}, "name": "{partition}"}}')
 
-    schema = columns_of("id bigint, version int, name string")
+    schema = parse_columns("id bigint, version int, name string")
     target = PostgresTarget(url, "versioned", tuple(schema.fieldNames()), ("id",), "stage", "version")
     postgres.prepare(target, schema)
     assert committed(target, 0, [row(0, 0, 1, "10"), row(1, 0, 1, "9"), row(0, 1, 2, "10")])
@@ -411,7 +411,7 @@ def test_rows_that_say_so_are_deleted_in_their_order(url: str) -> None:
     def gone(offset: int, key: int) -> StagedRow:
         return StagedRow(0, offset, f'{{"id": {key}, "_deleted": true}}')
 
-    schema = columns_of("id bigint, name string")
+    schema = parse_columns("id bigint, name string")
     target = PostgresTarget(url, "deleting", tuple(schema.fieldNames()), ("id",), "stage", deletes=True)
     postgres.prepare(target, schema)
     # 1 stays; 2 is deleted in the batch that brings it; 3 is there, deleted, and there again; 9 never was.
@@ -437,7 +437,7 @@ def test_with_a_time_as_version_an_older_tombstone_deletes_nothing(url: str) -> 
     def row(offset: int, key: int, version: int, rest: str = "") -> StagedRow:
         return StagedRow(0, offset, f'{{"id": {key}, "version": {version}{rest}}}')
 
-    schema = columns_of("id bigint, version int")
+    schema = parse_columns("id bigint, version int")
     target = PostgresTarget(url, "old_tombstones", ("id", "version"), ("id",), "stage", "version", True)
     postgres.prepare(target, schema)
     gone = ', "_deleted": true'
@@ -471,7 +471,7 @@ def test_a_table_that_rows_do_not_fit_is_refused_at_the_start(url: str) -> None:
     with pytest.raises(CommandFailed, match="the table narrow has no column name, which rows have"):
         target_in(url, "narrow")
     with pytest.raises(CommandFailed, match="no unique or exclusion constraint matching"):
-        target_in(url, "narrow", "id", schema=columns_of("id bigint"))
+        target_in(url, "narrow", "id", schema=parse_columns("id bigint"))
     with pytest.raises(CommandFailed, match=r"cannot reach PostgreSQL at postgresql://me@127.0.0.1:1/x: "):
         target_in("postgresql://me:secret@127.0.0.1:1/x", "any")
 

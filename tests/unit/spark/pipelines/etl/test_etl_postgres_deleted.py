@@ -12,11 +12,11 @@ import pytest
 from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl import postgres
 from penstock.spark.pipelines.etl.postgres import PostgresTarget, RejectedRow, StagedRow
-from penstock.spark.pipelines.etl.rows import columns_of
+from penstock.spark.pipelines.etl.rows import parse_columns
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import eventually
 
-SCHEMA = columns_of("id bigint, version int")
+SCHEMA = parse_columns("id bigint, version int")
 
 
 class Change(NamedTuple):

@@ -6,21 +6,21 @@ from textwrap import dedent
 import pytest
 
 from penstock.errors import CommandFailed
-from penstock.spark.lake.partitioning import PartitionBy
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.pipelines.etl.spec import (
+    EtlSpec,
     FromDatabase,
     FromFiles,
     FromTopic,
     PythonFunction,
-    Spec,
-    Sql,
+    SqlQuery,
     ToLake,
     ToPostgres,
     ToTopic,
     endpoint_text,
 )
 from penstock.spark.pipelines.etl.spec_file import InvalidSpec, read_spec
-from penstock.spark.pipelines.etl.toml_lines import line_of
+from penstock.spark.pipelines.etl.toml_lines import find_line
 
 FILES = """\
 name = "shop"
@@ -48,7 +48,7 @@ topic = "clean"
 """
 
 
-def spec_of(folder: Path, text: str) -> Spec:
+def spec_of(folder: Path, text: str) -> EtlSpec:
     file = folder / "etl.toml"
     file.write_text(text)
     return read_spec(file)
@@ -64,7 +64,7 @@ def test_a_small_file_says_all_that_is_needed(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, FILES + SQL + TO_TOPIC)
     assert spec.stages == ("extract", "transform", "load")
     assert spec.extract == FromFiles(str(tmp_path / "incoming"), "csv", "id bigint, name string", {}, 100)
-    assert spec.transform == Sql("select * from rows")
+    assert spec.transform == SqlQuery("select * from rows")
     assert spec.load == ToTopic("clean")
     assert spec.topics == {"extract": "shop.extract", "transform": "shop.transform"}
     assert (spec.input_topic("extract"), spec.input_topic("load")) == (None, "shop.transform")
@@ -277,7 +277,7 @@ schema = "id bigint, name string"
 """
 
 
-def tombstones_of(spec: Spec) -> str:
+def tombstones_of(spec: EtlSpec) -> str:
     assert isinstance(spec.extract, FromTopic)
     return spec.extract.tombstones
 
@@ -338,10 +338,10 @@ def test_enrich_without_a_column_to_join_by_is_refused(tmp_path: Path) -> None:
 
 def test_lines_are_found_past_texts_of_many_lines() -> None:
     text = "a = '''\n[load]\nto = 1\n'''\n[load]\n'to' = 2\n"
-    assert line_of(text, "load") == 5
-    assert line_of(text, "load", "to") == 6
-    assert line_of(text, "load", "nothing") == 5
-    assert line_of(text, "nowhere") is None
+    assert find_line(text, "load") == 5
+    assert find_line(text, "load", "to") == 6
+    assert find_line(text, "load", "nothing") == 5
+    assert find_line(text, "nowhere") is None
 
 
 def test_a_password_of_the_environment_is_unquoted_and_in_no_message(

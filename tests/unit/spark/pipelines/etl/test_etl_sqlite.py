@@ -9,8 +9,8 @@ import pytest
 from penstock.errors import CommandFailed
 from penstock.spark.payload.dead_letters import DEAD_LETTER_COLUMN
 from penstock.spark.pipelines.etl.database import ValueRange, connect
-from penstock.spark.pipelines.etl.database_source import batch_of, with_dead_letter_column
-from penstock.spark.pipelines.etl.rows import columns_of
+from penstock.spark.pipelines.etl.database_source import add_dead_letter_field, to_record_batch
+from penstock.spark.pipelines.etl.rows import parse_columns
 
 
 @pytest.fixture
@@ -63,8 +63,10 @@ def test_what_is_not_there_is_named(url: str, tmp_path: Path) -> None:
 
 
 def test_rows_that_do_not_fit_have_a_dead_letter() -> None:
-    schema = columns_of("id bigint, name string")
-    batch = batch_of([(1, "a"), ("many", "b"), (None, None)], with_dead_letter_column(schema), "shop.dead")
+    schema = parse_columns("id bigint, name string")
+    batch = to_record_batch(
+        [(1, "a"), ("many", "b"), (None, None)], add_dead_letter_field(schema), "shop.dead"
+    )
     assert batch.column("id").to_pylist() == [1, None, None]
     first, second, third = batch.column(DEAD_LETTER_COLUMN).to_pylist()
     assert (first, third) == (None, None)
@@ -72,4 +74,4 @@ def test_rows_that_do_not_fit_have_a_dead_letter() -> None:
     headers = {each["key"]: each["value"].decode() for each in second["headers"]}
     assert headers["penstock-error"].startswith("column id is no int64: ")
     with pytest.raises(CommandFailed, match="a row does not fit struct<id:bigint,name:string>"):
-        batch_of([("many", "b")], schema, "")
+        to_record_batch([("many", "b")], schema, "")

@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.spark.pipelines.etl import stage_sink
 from penstock.spark.pipelines.etl.stage_sink import BATCH_HEADER, DeadLetterTarget, StageWrite, StageWriter
-from penstock.spark.table import HEADERS_TYPE
+from penstock.spark.topic_table import HEADERS_TYPE
 from penstock.testing import Broker, broker
 from penstock.types import TopicPartition
 from penstock.wire.cluster_client import LATEST
@@ -71,7 +71,7 @@ class Stage:
         """Each value is a piece of its own, and sent by itself. Dies before it has given the next."""
         begun = StageWrite(self.topic, mark, ends or {})
         access = {"kafka.bootstrap.servers": self._running.bootstrap}
-        options = stage_sink.options_of(begun, access, DeadLetterTarget(f"{self.topic}.dead", "transform"))
+        options = stage_sink.stage_options(begun, access, DeadLetterTarget(f"{self.topic}.dead", "transform"))
         # So that a task has sent something before it has seen all of its rows.
         writer = StageWriter(options, SCHEMA, bytes_at_once=1)
         context = SimpleNamespace(attemptNumber=lambda: number, partitionId=lambda: task)

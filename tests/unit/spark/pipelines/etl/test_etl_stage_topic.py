@@ -11,7 +11,7 @@ from penstock.spark.pipelines.etl.stage_sink import DeadLetterTarget
 from penstock.spark.pipelines.etl.stage_topic import StageTopic
 from penstock.spark.pool import ClientSettings
 from penstock.spark.source import source
-from penstock.spark.source.source import BatchReader, OffsetRangePartition, schema_of
+from penstock.spark.source.source import BatchReader, OffsetRangePartition, table_schema
 from penstock.wire.cluster_client import EARLIEST, ClusterClient
 from tests.unit.wire.fake_cluster import ORDERS, OTHER, FakeCluster, client_of, offsets_answer
 
@@ -44,8 +44,8 @@ def test_what_is_behind_an_open_transaction_is_written_all_the_same(
         checkpoint=tmp_path,
         dead=DeadLetterTarget("dead", "load"),
     )
-    options = stage.reading_of_written({"0": START, "1": START})
-    tasks = BatchReader.of(options, schema_of(options)).partitions()
+    options = stage.read_options_from({"0": START, "1": START})
+    tasks = BatchReader.from_options(options, table_schema(options)).partitions()
     ranges = [task.offset_range for task in tasks if isinstance(task, OffsetRangePartition)]
     assert [(each.partition, each.start, each.end) for each in ranges] == [
         (ORDERS, START, END),

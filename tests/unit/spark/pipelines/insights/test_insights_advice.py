@@ -28,7 +28,7 @@ from penstock.spark.pipelines.insights.numbers import (
     TopicMeasurements,
     skew,
 )
-from penstock.spark.records.partitioning import partition_of
+from penstock.spark.records.key_partitioner import assign_partitions
 
 
 def measured(loads: Sequence[int], keys: Sequence[KeyLoad] = (), **more: object) -> TopicMeasurements:
@@ -55,7 +55,7 @@ def measured(loads: Sequence[int], keys: Sequence[KeyLoad] = (), **more: object)
 
 
 def key(name: bytes, size: int, partitions: int, *, elsewhere: bool = False) -> KeyLoad:
-    place = int(partition_of(pa.array([name], pa.binary()), partitions)[0])
+    place = int(assign_partitions(pa.array([name], pa.binary()), partitions)[0])
     return KeyLoad(name, size, size, ((place + elsewhere) % partitions,))
 
 
@@ -91,7 +91,7 @@ def test_the_factor_is_the_smallest_that_is_as_good_as_any() -> None:
     assert skew(after) < 1.3 < skew(loads)
     pieces = pa.array([b"whale#%d" % number for number in range(factor)], pa.binary())
     expected = [500.0] * 8
-    for partition in partition_of(pieces, 8).tolist():
+    for partition in assign_partitions(pieces, 8).tolist():
         expected[partition] += 6_000 / factor
     assert after == pytest.approx(expected)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CommandFailed, CorruptData
-from penstock.spark.lake.table import OffsetSpan
+from penstock.spark.lake.lake_table import OffsetSpan
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint
 from penstock.spark.pipelines.replay.plan import (
     LAYOUT,
@@ -139,30 +139,30 @@ def test_rests_keep_the_rate() -> None:
     for _ in range(20):
         now += 0.3  # what a slice takes
         rows += throttle.offsets_max
-        now += throttle.sent(offsets=throttle.offsets_max, rows=throttle.offsets_max, elapsed_s=now)
+        now += throttle.after_slice(offsets=throttle.offsets_max, rows=throttle.offsets_max, elapsed_s=now)
         assert rows / now <= 100.0
     assert rows / now == pytest.approx(100.0)
 
 
 def test_what_was_not_sent_while_spark_was_slow_does_not_come_in_a_burst() -> None:
     throttle = ReplayThrottle(100.0, 1_000_000)
-    assert throttle.sent(offsets=200, rows=200, elapsed_s=60.0) == 0.0
-    assert throttle.sent(offsets=200, rows=200, elapsed_s=60.1) == pytest.approx(1.9)
+    assert throttle.after_slice(offsets=200, rows=200, elapsed_s=60.0) == 0.0
+    assert throttle.after_slice(offsets=200, rows=200, elapsed_s=60.1) == pytest.approx(1.9)
 
 
 def test_a_slice_grows_where_few_rows_pass_and_shrinks_where_all_do() -> None:
     throttle = ReplayThrottle(100.0, 50_000)
-    assert throttle.sent(offsets=200, rows=0, elapsed_s=1.0) == 0.0
+    assert throttle.after_slice(offsets=200, rows=0, elapsed_s=1.0) == 0.0
     assert throttle.offsets_max == 2_000
-    throttle.sent(offsets=2_000, rows=2, elapsed_s=2.0)
+    throttle.after_slice(offsets=2_000, rows=2, elapsed_s=2.0)
     assert throttle.offsets_max == 20_000
-    throttle.sent(offsets=20_000, rows=0, elapsed_s=2.0)
+    throttle.after_slice(offsets=20_000, rows=0, elapsed_s=2.0)
     assert throttle.offsets_max == 50_000
-    throttle.sent(offsets=50_000, rows=50_000, elapsed_s=3.0)
+    throttle.after_slice(offsets=50_000, rows=50_000, elapsed_s=3.0)
     assert throttle.offsets_max == 200
 
 
 def test_without_a_rate_there_is_no_rest() -> None:
     throttle = ReplayThrottle(None, 1_000)
-    assert throttle.sent(offsets=1_000, rows=3, elapsed_s=0.1) == 0.0
+    assert throttle.after_slice(offsets=1_000, rows=3, elapsed_s=0.1) == 0.0
     assert throttle.offsets_max == 1_000

@@ -9,6 +9,7 @@ from hypothesis import strategies as some
 
 from penstock.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from penstock.spark.pipelines.insights.advice import Advice
+from penstock.spark.pipelines.insights.html_report import axis_labels, duration, html_report
 from penstock.spark.pipelines.insights.numbers import (
     SLICES_MAX,
     BatchSample,
@@ -19,13 +20,12 @@ from penstock.spark.pipelines.insights.numbers import (
     TimeSlice,
     TopicMeasurements,
     bin_end,
-    bin_of,
+    duration_bin,
+    duration_stats,
     every_slice,
     percentiles,
     slice_width,
-    times_of,
 )
-from penstock.spark.pipelines.insights.page import axis_labels, duration, page
 from penstock.spark.pipelines.insights.plots import (
     AxisLabel,
     Bar,
@@ -104,7 +104,7 @@ def plots_of(text: str) -> list[ET.Element]:
 
 
 def test_the_page_is_whole_and_needs_nothing_else() -> None:
-    text = page(MEASURED, [Advice("hot key", "spread <it>", "it is & was hot")])
+    text = html_report(MEASURED, [Advice("hot key", "spread <it>", "it is & was hot")])
     parsed = Balanced(text)
     assert "script" not in parsed.tags
     assert "link" not in parsed.tags
@@ -123,14 +123,14 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
 
 
 def test_a_topic_without_records_has_a_page_too() -> None:
-    text = page(EMPTY, [])
+    text = html_report(EMPTY, [])
     Balanced(text)
     assert "nothing stands out" in text
     assert plots_of(text) == []
 
 
 def test_what_is_full_is_marked() -> None:
-    partitions, keys = plots_of(page(MEASURED, []))[2:4]
+    partitions, keys = plots_of(html_report(MEASURED, []))[2:4]
     name = "{http://www.w3.org/2000/svg}rect"
     assert [bar.attrib["class"] for bar in partitions.iter(name)] == ["bar marked", "bar"]
     assert [bar.attrib["class"] for bar in keys.iter(name)] == ["bar", "bar"]
@@ -180,13 +180,13 @@ def test_an_axis_ends_a_little_above_the_largest_value(value: float) -> None:
 def test_percentiles_of_bins_are_right_to_five_per_cent(values: list[int]) -> None:
     bins: dict[int, int] = {}
     for value in values:
-        bins[bin_of(value)] = bins.get(bin_of(value), 0) + 1
+        bins[duration_bin(value)] = bins.get(duration_bin(value), 0) + 1
     exact = sorted(values)[-(-len(values) * 95 // 100) - 1]
     (found,) = percentiles(bins, [0.95])
     assert exact <= found * (1 + 1e-9)
     assert found <= exact * 1.05 * (1 + 1e-9)
-    assert times_of(bins, max(values)) is not None
-    assert times_of({}, 0) is None
+    assert duration_stats(bins, max(values)) is not None
+    assert duration_stats({}, 0) is None
     assert bin_end(0) == 0
 
 

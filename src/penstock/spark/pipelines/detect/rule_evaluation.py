@@ -1,7 +1,7 @@
 """Evaluation of one rule for one key: separates late rows, makes alerts, updates the state. Pure.
 
 `apply_events` is called for each rule and key with the rows of a micro-batch, or without rows when the
-watermark has passed the state's wake time (memory.py).
+watermark has passed the state's wake time (bucket_state.py).
 
 Rule 1: rows are evaluated one by one in topic order. So the result does not depend on how the stream was
         split into batches, provided that the rows of a key are in one partition and none is late.
@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.spark.pipelines.detect import sessions, windows
 from penstock.spark.pipelines.detect.rules import DetectRule, RuleKind
-from penstock.spark.pipelines.detect.sessions import EventSession, session_of
+from penstock.spark.pipelines.detect.sessions import EventSession, parse_session
 from penstock.spark.pipelines.detect.windows import RuleEvent
 from penstock.types import TopicId
 
@@ -29,8 +29,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Alert(NamedTuple):
+    """Alert of one rule for one key, with the events that are its evidence."""
+
     id: str
-    """Id within the topic, until `of_topic` makes it unique among the alerts of all topics."""
+    """Id within the topic, until `with_topic_id` makes it unique among the alerts of all topics."""
     rule: str
     kind: str
     key: str
@@ -60,34 +62,39 @@ class Alert(NamedTuple):
         }
         return json.dumps(document, ensure_ascii=False)
 
-    def of_topic(self, topic: str, topic_id: TopicId) -> "Alert":
+    def with_topic_id(self, topic: str, topic_id: TopicId) -> "Alert":
         """Return the alert with an id that includes the topic id: offsets are unique only within one."""
         return self._replace(id=_digest([topic, topic_id.hex(), self.id]))
 
 
-RuleMemory = Sequence[Sequence[Any]]
+RuleState = Sequence[Sequence[Any]]
 """Events or sessions; lists instead of tuples after a round trip through JSON."""
 
 
 class RuleResult(NamedTuple):
-    held: RuleMemory
+    """Result of one rule for one key in one micro-batch."""
+
+    held: RuleState
     """New state; may be empty."""
     wake_ms: int
     """Watermark at which the state must be evaluated again."""
     alerts: list[Alert]
     late: list[RuleEvent]
+    """Events behind the watermark, which the rule did not evaluate."""
     forgotten: int
+    """Number of events that were removed before they expired, because the key had more than EVENTS_MAX."""
 
 
 def apply_events(
-    rule: DetectRule, key: str, held: RuleMemory, events: Iterable[RuleEvent], watermark_ms: int
+    rule: DetectRule, key: str, held: RuleState, events: Iterable[RuleEvent], watermark_ms: int
 ) -> RuleResult:
+    """Evaluate new events of one key, and end what the watermark has passed. `held` is the key's state."""
     # Topic order, in whatever order the shuffle delivered the rows (rule 1).
     in_order = sorted(events, key=lambda event: (event.partition, event.offset))
     late = [event for event in in_order if event.time_ms < watermark_ms]
     new = [event for event in in_order if event.time_ms >= watermark_ms]
     if rule.kind is RuleKind.SESSION:
-        outcome = _sessions(rule, key, [session_of(*each) for each in held], new, watermark_ms)
+        outcome = _sessions(rule, key, [parse_session(*each) for each in held], new, watermark_ms)
     else:
         outcome = _windows(rule, key, [RuleEvent(*each) for each in held], new, watermark_ms)
     return outcome._replace(late=late)

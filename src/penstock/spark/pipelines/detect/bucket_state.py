@@ -12,15 +12,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from penstock.spark.pipelines.detect.rule_evaluation import Alert, RuleState, apply_events
 from penstock.spark.pipelines.detect.rules import DetectRule
-from penstock.spark.pipelines.detect.state import Alert, RuleMemory, apply_events
 from penstock.spark.pipelines.detect.windows import RuleEvent
 
 BUCKETS: Final = 256
 """Number of buckets. Part of every checkpoint: with another number, keys would be in other buckets."""
 
 
-class MemoryKey(NamedTuple):
+class StateKey(NamedTuple):
     """Rule and key that a state belongs to."""
 
     rule: str
@@ -28,35 +28,40 @@ class MemoryKey(NamedTuple):
 
 
 class EvaluationResult(NamedTuple):
+    """Results of all rules for the keys of one bucket in one micro-batch."""
+
     alerts: list[Alert]
     late: list[tuple[str, RuleEvent]]
     """Late events, each with the rule that could not evaluate it."""
     forgotten: dict[str, int]
+    """Events per rule that were removed before they expired, because a key had more than EVENTS_MAX."""
 
 
-class BucketMemory:
+class BucketState:
+    """States of all rules for the keys of one bucket."""
+
     def __init__(self, text: str | None, rules: Mapping[str, DetectRule]) -> None:
         self._rules = rules
-        self._held: dict[MemoryKey, tuple[int, RuleMemory]] = {}
+        self._held: dict[StateKey, tuple[int, RuleState]] = {}
         for name, kind, keys in [] if text is None else json.loads(text):
             # Removed rules, and rules of another kind than before, lose their state (rule 2).
             if name in rules and rules[name].kind.value == kind:
-                self._held |= {MemoryKey(name, key): (wake_ms, held) for key, (wake_ms, held) in keys.items()}
+                self._held |= {StateKey(name, key): (wake_ms, held) for key, (wake_ms, held) in keys.items()}
 
-    def look(self, events: Mapping[MemoryKey, Sequence[RuleEvent]], watermark_ms: int) -> EvaluationResult:
+    def evaluate(self, events: Mapping[StateKey, Sequence[RuleEvent]], watermark_ms: int) -> EvaluationResult:
         """Evaluate new events, and keys whose wake time the watermark has passed."""
         found = EvaluationResult([], [], {})
-        due = [look for look, (wake_ms, _) in self._held.items() if wake_ms <= watermark_ms]
+        due = [key for key, (wake_ms, _) in self._held.items() if wake_ms <= watermark_ms]
         # Sorted, so that a batch that is run again produces its alerts in the same order.
-        for look in sorted({*events, *due}):
-            held = self._held.pop(look, (0, ()))[1]
-            outcome = apply_events(self._rules[look.rule], look.key, held, events.get(look, ()), watermark_ms)
+        for key in sorted({*events, *due}):
+            held = self._held.pop(key, (0, ()))[1]
+            outcome = apply_events(self._rules[key.rule], key.key, held, events.get(key, ()), watermark_ms)
             if outcome.held:
-                self._held[look] = (outcome.wake_ms, outcome.held)
+                self._held[key] = (outcome.wake_ms, outcome.held)
             found.alerts.extend(outcome.alerts)
-            found.late.extend((look.rule, event) for event in outcome.late)
+            found.late.extend((key.rule, event) for event in outcome.late)
             if outcome.forgotten:
-                found.forgotten[look.rule] = found.forgotten.get(look.rule, 0) + outcome.forgotten
+                found.forgotten[key.rule] = found.forgotten.get(key.rule, 0) + outcome.forgotten
         return found
 
     @property
@@ -68,8 +73,8 @@ class BucketMemory:
         """Serialize the state; None if there is none."""
         if not self._held:
             return None
-        keys: dict[str, dict[str, Any]] = {}
-        for look, held in sorted(self._held.items(), key=lambda each: each[0]):
-            keys.setdefault(look.rule, {})[look.key] = held
-        document = [(name, self._rules[name].kind.value, mine) for name, mine in keys.items()]
+        by_rule: dict[str, dict[str, Any]] = {}
+        for key, held in sorted(self._held.items(), key=lambda each: each[0]):
+            by_rule.setdefault(key.rule, {})[key.key] = held
+        document = [(name, self._rules[name].kind.value, mine) for name, mine in by_rule.items()]
         return json.dumps(document, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Writes: rows become records, at least once.
+"""Writes of rows as records of topics, at least once.
 
 The columns are those of Spark's own Kafka sink: value, and optionally key, headers, topic and partition. A
 row goes to the partition in its column, else to the one that Kafka's clients choose for its key, so that a
@@ -40,10 +40,11 @@ from penstock.errors import ConfigError
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import WriteSettings, write_settings
 from penstock.spark.pool import borrowed_client
-from penstock.spark.records.encode import RecordTooLarge, encode, partition_of
+from penstock.spark.records.encode import RecordTooLarge, encode
+from penstock.spark.records.key_partitioner import assign_partitions
 from penstock.spark.runtime.workers import freeze_gc
 from penstock.spark.source.discovery import shortened_list
-from penstock.spark.table import BEYOND, HEADERS_TYPE
+from penstock.spark.topic_table import BEYOND, HEADERS_TYPE
 from penstock.types import TopicPartition
 from penstock.wire.cluster_client import ClusterClient
 from penstock.wire.errors import TopicUnknown
@@ -82,8 +83,12 @@ class WrittenRecords(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
+    """Spark's writer of a batch query."""
+
     @classmethod
-    def of(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "BatchWriter":
+    def from_options(
+        cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool
+    ) -> "BatchWriter":
         if overwrite:
             raise ConfigError("a topic cannot be overwritten; write with mode append")
         return cls(write_settings(options), schema)
@@ -103,8 +108,10 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
+    """Spark's writer of a streaming query."""
+
     @classmethod
-    def of(cls, options: Mapping[str, str], schema: StructType) -> "StreamWriter":
+    def from_options(cls, options: Mapping[str, str], schema: StructType) -> "StreamWriter":
         return cls(write_settings(options), schema)
 
     def __init__(self, settings: WriteSettings, schema: StructType) -> None:
@@ -153,13 +160,13 @@ def write_rows(
     records = bytes_sent = 0
     with borrowed_client(client_settings(settings.access)) as client:
         writer = _TaskProducer(client, settings, row_bytes_max)
-        for rows in _request_sized(batches, bytes_at_once):
+        for rows in _merge_to_request_size(batches, bytes_at_once):
             bytes_sent += writer.send(_columns(rows, settings))
             records += rows.num_rows
     return WrittenRecords(records, bytes_sent)
 
 
-def _request_sized(batches: Iterator[pa.RecordBatch], bytes_at_once: int) -> Iterator[pa.Table]:
+def _merge_to_request_size(batches: Iterator[pa.RecordBatch], bytes_at_once: int) -> Iterator[pa.Table]:
     """The same rows in tables of about `bytes_at_once`, for fewer and larger requests."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
@@ -239,14 +246,14 @@ class _TaskProducer:
         outgoing: dict[TopicPartition, list[bytes]] = {}
         for topic, mine in self._by_topic(rows):
             for partition, records in self._by_partition(topic, mine):
-                outgoing[partition] = self._encoded(partition, records)
+                outgoing[partition] = self._encode(partition, records)
         # This returns after the acknowledgements, so no task ends with records in flight.
         self._client.produce_many(
             outgoing, acks=self._settings.acks, is_idempotent=self._settings.is_idempotent
         )
         return sum(len(batch) for batches in outgoing.values() for batch in batches)
 
-    def _encoded(self, partition: TopicPartition, rows: _RecordColumns) -> list[bytes]:
+    def _encode(self, partition: TopicPartition, rows: _RecordColumns) -> list[bytes]:
         settings = self._settings
         try:
             return encode(
@@ -298,7 +305,7 @@ class _TaskProducer:
 
 def _partitions(topic: str, rows: _RecordColumns, count: int, next_partition: int) -> NDArray[np.int32]:
     """The partition of each row."""
-    by_key = partition_of(rows.keys, count, rows=len(rows.values), first=next_partition % count)
+    by_key = assign_partitions(rows.keys, count, rows=len(rows.values), first=next_partition % count)
     if rows.partitions is None:
         return by_key
     named = rows.partitions.fill_null(0).to_numpy()
@@ -312,7 +319,7 @@ def _partitions(topic: str, rows: _RecordColumns, count: int, next_partition: in
 
 
 def _groups(numbers: NDArray[np.int32]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Each number with the rows that have it, in their order."""
+    """Return each number with the rows that have it, in their order."""
     order = np.argsort(numbers, kind="stable")
     found, starts = np.unique(numbers[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)

@@ -1,4 +1,4 @@
-"""Report page: one self-contained HTML file. Pure."""
+"""HTML report of `insights`: one self-contained file. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -42,7 +42,7 @@ th:first-child, td:first-child { text-align: left; } .scroll { overflow-x: auto;
 """
 
 
-def page(measured: TopicMeasurements, advice: Sequence[Advice]) -> str:
+def html_report(measured: TopicMeasurements, advice: Sequence[Advice]) -> str:
     title = f"Insights: {measured.topic}"
     parts = [
         f"<h1>{escape(title)}</h1>",

@@ -37,6 +37,8 @@ class LakeTableError(CommandFailed):
 
 
 class DataFile(NamedTuple):
+    """Parquet file of a table."""
+
     folder: str
     """The folder relative to the table: date=2026-11-15/hour=14, or empty."""
     name: str
@@ -49,6 +51,8 @@ class DataFile(NamedTuple):
 
 
 class OffsetSpan(NamedTuple):
+    """Offsets from `start` to `end`, which is exclusive."""
+
     start: int
     end: int
 
@@ -84,8 +88,8 @@ class LakeBatch(NamedTuple):
         return sum(file.bytes for file in self.files)
 
 
-class QueryRecord(NamedTuple):
-    """What a table records about a query that writes to it."""
+class RecordedQuery(NamedTuple):
+    """Facts that a table records about a query that writes to it."""
 
     version: int = NOTHING_RECORDED
     rows: int = 0
@@ -93,8 +97,8 @@ class QueryRecord(NamedTuple):
     files: int = 0
     lost: int = 0
 
-    def after(self, batch: LakeBatch) -> "QueryRecord":
-        return QueryRecord(
+    def after(self, batch: LakeBatch) -> "RecordedQuery":
+        return RecordedQuery(
             batch.version,
             self.rows + batch.rows,
             self.bytes + batch.bytes,
@@ -103,13 +107,17 @@ class QueryRecord(NamedTuple):
         )
 
 
-class Compacted(NamedTuple):
+class CompactionResult(NamedTuple):
+    """Number of small files that a compaction merged, and of the files that replaced them."""
+
     files_before: int = 0
     files_after: int = 0
 
 
 class LakeTable(Protocol):
-    def recorded(self, app: str) -> QueryRecord: ...
+    """Table of one format. The driver opens, commits and closes it."""
+
+    def recorded_query(self, app: str) -> RecordedQuery: ...
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
         """The end offsets of those partitions of which the table holds rows."""
@@ -120,7 +128,7 @@ class LakeTable(Protocol):
     def files(self) -> list[str]:
         """The paths of the table's files, oldest first."""
 
-    def compact(self, target_bytes: int) -> Compacted: ...
+    def compact(self, target_bytes: int) -> CompactionResult: ...
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
         """Remove files that no commit names and that were last written before `older_than_ms`.
@@ -135,14 +143,14 @@ class LakeTable(Protocol):
     def close(self) -> None: ...
 
 
-def check_planned_ranges(version: int, pieces: Sequence[PlannedRange]) -> None:
+def check_planned_ranges(version: int, planned_ranges: Sequence[PlannedRange]) -> None:
     """LakeTableError unless the ranges are the whole batch: all planned ranges, each adjacent to the next."""
-    if any(each.of != len(pieces) for each in pieces):
+    if any(each.of != len(planned_ranges) for each in planned_ranges):
         raise LakeTableError(
-            f"batch {version} was planned as {pieces[0].of} ranges of offsets and tasks report "
-            f"{len(pieces)}: records would be left out. Start the query again"
+            f"batch {version} was planned as {planned_ranges[0].of} ranges of offsets and tasks report "
+            f"{len(planned_ranges)}: records would be left out. Start the query again"
         )
-    ordered = sorted(pieces)
+    ordered = sorted(planned_ranges)
     for one, following in pairwise(ordered):
         if one.partition == following.partition and one.span.end != following.span.start:
             raise LakeTableError(
@@ -153,7 +161,7 @@ def check_planned_ranges(version: int, pieces: Sequence[PlannedRange]) -> None:
 
 
 def is_already_committed(
-    recorded: QueryRecord, version: int, spans: Mapping[TopicPartition, OffsetSpan], ends: EndOffsets
+    recorded: RecordedQuery, version: int, spans: Mapping[TopicPartition, OffsetSpan], ends: EndOffsets
 ) -> bool:
     """Whether the table holds the batch.
 

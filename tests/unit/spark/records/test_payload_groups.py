@@ -9,7 +9,7 @@ import pytest
 from penstock.protocol.compression import Codec
 from penstock.spark.records.batch_table import read_table
 from penstock.spark.records.encode import encode
-from penstock.spark.records.pieces import pieces
+from penstock.spark.records.payload_groups import payload_groups
 
 RECORD_BYTES = 1_000
 RECORDS_PER_BATCH = 10
@@ -23,7 +23,7 @@ def test_no_piece_is_larger_than_its_limit_and_one_batch(codec: Codec) -> None:
     log = b"".join(struct.pack(">q", RECORDS_PER_BATCH * number) + batch[8:] for number in range(20))
     view = memoryview(log)
     table = read_table(view, np.frombuffer(view, np.uint8))
-    found = list(pieces(view, table, decompressed_bytes_max=1 << 20, piece_bytes=25_000))
+    found = list(payload_groups(view, table, decompressed_bytes_max=1 << 20, group_bytes=25_000))
     assert sum(held.size for held, _ in found) == 20
     largest = RECORDS_PER_BATCH * (RECORD_BYTES + 100)
     assert all(len(payloads.view) < 25_000 + largest for _, payloads in found)

@@ -29,7 +29,7 @@ _MASK = 0xFFFF_FFFF
 _ROWS_IN_STEP_MIN = 8
 
 
-def partition_of(
+def assign_partitions(
     keys: pa.Array | None, partitions: int, *, rows: int = 0, first: int = 0
 ) -> NDArray[np.int32]:
     """The partition of each record. `first` is the first partition for records without a key.
@@ -53,13 +53,13 @@ def murmur2(column: BinaryColumn) -> Hashes:
     hashes = (np.uint32(_SEED) ^ lengths.astype(np.uint32)).astype(np.uint32)
     rows, done = words.nonzero()[0], 0
     while len(rows) >= _ROWS_IN_STEP_MIN:
-        mixed = _mixed(_words_at(column.data, column.starts[rows] + _WORD_BYTES * done))
+        mixed = _mix(_words_at(column.data, column.starts[rows] + _WORD_BYTES * done))
         hashes[rows] = hashes[rows] * np.uint32(_FACTOR) ^ mixed
         done += 1
         rows = rows[words[rows] > done]
     for row in rows.tolist():
         hashes[row] = _hash_words(column, row, done, int(hashes[row]))
-    return _finished(_with_tails(column, words, hashes))
+    return _finish(_with_tails(column, words, hashes))
 
 
 def _spread(count: int, partitions: int, first: int) -> NDArray[np.int32]:
@@ -74,7 +74,7 @@ def _words_at(data: ByteArray, at: IntArray) -> Hashes:
     return word
 
 
-def _mixed(word: Hashes) -> Hashes:
+def _mix(word: Hashes) -> Hashes:
     word = word * np.uint32(_FACTOR)
     word ^= word >> np.uint32(_SHIFT)
     return word * np.uint32(_FACTOR)
@@ -83,7 +83,7 @@ def _mixed(word: Hashes) -> Hashes:
 def _hash_words(column: BinaryColumn, row: int, done: int, value: int) -> int:
     start = int(column.starts[row])
     end = start + int(column.lengths[row]) // _WORD_BYTES * _WORD_BYTES
-    for mixed in _mixed(column.data[start + _WORD_BYTES * done : end].copy().view("<u4")).tolist():
+    for mixed in _mix(column.data[start + _WORD_BYTES * done : end].copy().view("<u4")).tolist():
         value = value * _FACTOR & _MASK ^ mixed
     return value
 
@@ -100,7 +100,7 @@ def _with_tails(column: BinaryColumn, words: IntArray, hashes: Hashes) -> Hashes
     return hashes
 
 
-def _finished(hashes: Hashes) -> Hashes:
+def _finish(hashes: Hashes) -> Hashes:
     hashes = hashes ^ hashes >> np.uint32(13)
     hashes *= np.uint32(_FACTOR)
     return hashes ^ hashes >> np.uint32(15)

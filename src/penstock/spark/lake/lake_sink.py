@@ -29,13 +29,11 @@ from pyspark.sql.types import StructType
 from penstock.spark.lake.description import (
     DATA_FOLDER,
     FORMATS,
-    Description,
+    TableDescription,
     make_table,
-    table_of,
+    table_in_format,
 )
-from penstock.spark.lake.parquet_table import staging_folder
-from penstock.spark.lake.partitioning import PartitionBy
-from penstock.spark.lake.table import (
+from penstock.spark.lake.lake_table import (
     DataFile,
     LakeBatch,
     LakeTable,
@@ -45,15 +43,17 @@ from penstock.spark.lake.table import (
     check_planned_ranges,
     is_already_committed,
 )
+from penstock.spark.lake.parquet_table import staging_folder
 from penstock.spark.lake.task_files import (
     COMPRESSIONS,
     OFFSET_COLUMNS,
     FileLayout,
     TaskFiles,
     add_spans,
-    spans_of,
+    offset_spans,
     write_all,
 )
+from penstock.spark.lake.time_partitioning import PartitionBy
 from penstock.spark.runtime.workers import freeze_gc
 from penstock.types import TopicPartition
 
@@ -90,6 +90,8 @@ def register_once(spark: "SparkSession", source: type[DataSource]) -> None:
 
 
 class LakeSink(DataSource):
+    """Spark's entry to the sink: creates the writer of a query."""
+
     @classmethod
     def name(cls) -> str:
         return NAME
@@ -105,7 +107,7 @@ def reject_overwrite(overwrite: bool) -> None:
 
 
 class WrittenFiles(WriterCommitMessage):
-    """A task's message to the driver: the files it wrote."""
+    """Message of a task to the driver: the files it wrote."""
 
     def __init__(
         self,
@@ -114,19 +116,19 @@ class WrittenFiles(WriterCommitMessage):
         spans: Mapping[TopicPartition, OffsetSpan] | None = None,
         schema: "pa.Schema | None" = None,
         lost: int = 0,
-        pieces: Sequence[PlannedRange] = (),
+        planned_ranges: Sequence[PlannedRange] = (),
     ) -> None:
         self.app = app
         self.files = tuple(files)
         self.spans = dict(spans or {})
         self.schema = schema
         self.lost = lost
-        self.pieces = tuple(pieces)
+        self.planned_ranges = tuple(planned_ranges)
         """The offset ranges that the task was to read, where the plan of the batch is known."""
 
 
 class AlreadyCommitted(WriterCommitMessage):
-    """A task's message to the driver that the table already holds its batch number."""
+    """Message of a task to the driver that the table already holds its batch number."""
 
     def __init__(self, app: str, spans: Mapping[TopicPartition, OffsetSpan]) -> None:
         self.app = app
@@ -134,6 +136,11 @@ class AlreadyCommitted(WriterCommitMessage):
 
 
 class LakeWriter(DataSourceStreamArrowWriter):
+    """Writer of one query. The driver creates it and pickles it for the tasks.
+
+    `write` runs in tasks; `__init__`, `commit` and `abort` run on the driver.
+    """
+
     def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
         self._folder = Path(_required_option(options, "path")).absolute()
         self._app = options.get("txnAppId")
@@ -143,7 +150,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
             options.get("batchColumn"),
             _choice_option(options, "compression", COMPRESSIONS, "snappy"),
         )
-        self._description = Description(
+        self._description = TableDescription(
             _choice_option(options, "lakeFormat", FORMATS, "parquet"), self._shape.by, self._shape.time_column
         )
         self._place = _record_column(options)
@@ -171,7 +178,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
         files = TaskFiles(place, self._shape, batch=version, task=context.partitionId(), flat=is_flat)
         done = write_all(self.rows(iterator, files), files)
         named = [file._replace(folder=f"{self._data_folder}/{file.folder}".strip("/")) for file in done]
-        return WrittenFiles(app, named, files.spans, files.schema, files.lost, files.pieces)
+        return WrittenFiles(app, named, files.spans, files.schema, files.lost, files.planned_ranges)
 
     def rows(self, given: "Iterator[pa.RecordBatch]", files: TaskFiles) -> "Iterator[pa.RecordBatch]":
         """The rows to write. Offsets that are not in columns of the rows are added to `files`."""
@@ -186,7 +193,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
         """The offsets of the rows that Spark passed, for a task that writes nothing."""
         found: dict[TopicPartition, OffsetSpan] = {}
         for batch in given:
-            add_spans(found, spans_of(batch) if self._place is None else self._place.spans(batch))
+            add_spans(found, offset_spans(batch) if self._place is None else self._place.spans(batch))
         return found
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -202,14 +209,15 @@ class LakeWriter(DataSourceStreamArrowWriter):
             self._check_already_committed(messages, held[0].app, batchId)
             self._remove(() if batch is None else batch.files)
             return
-        pieces = [piece for each in messages if isinstance(each, WrittenFiles) for piece in each.pieces]
-        check_planned_ranges(batchId, pieces)
+        written = [each for each in messages if isinstance(each, WrittenFiles)]
+        planned_ranges = [planned_range for each in written for planned_range in each.planned_ranges]
+        check_planned_ranges(batchId, planned_ranges)
         if batch is not None and not self._with_table(
-            lambda table: table.commit(self.validated(batch, table))
+            lambda table: table.commit(self.validate(batch, table))
         ):
             self._remove(batch.files)  # the files of a task that checked before the batch was committed
 
-    def validated(self, batch: LakeBatch, table: LakeTable) -> LakeBatch:
+    def validate(self, batch: LakeBatch, table: LakeTable) -> LakeBatch:
         """The batch as it is to be committed. LakeTableError if it must not be committed."""
         return batch
 
@@ -218,7 +226,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
     ) -> None:
         spans = _spans(messages)
         if not self._with_table(
-            lambda table: is_already_committed(table.recorded(app), version, spans, table.ends(spans))
+            lambda table: is_already_committed(table.recorded_query(app), version, spans, table.ends(spans))
         ):
             raise LakeTableError(
                 f"the table in {self._folder} held batch {version} and no longer does: it was changed while "
@@ -231,7 +239,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
             return
         # Only files of an uncommitted batch are removed: Spark also calls abort after a commit whose reply
         # was lost.
-        if self._with_table(lambda table: table.recorded(batch.app)).version < batchId:
+        if self._with_table(lambda table: table.recorded_query(batch.app)).version < batchId:
             self._remove(batch.files)
 
     @property
@@ -239,7 +247,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
         return DATA_FOLDER[self._description.format]
 
     def _with_table(self, act: Any) -> Any:
-        table = table_of(self._folder, self._description)
+        table = table_in_format(self._folder, self._description)
         try:
             return act(table)
         finally:
@@ -250,7 +258,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
         # Only the first batch of a run can be in the table already.
         if key in _checked_runs:
             return False
-        recorded = self._with_table(lambda table: table.recorded(app))
+        recorded = self._with_table(lambda table: table.recorded_query(app))
         if recorded.version < version:
             _checked_runs.add(key)
         return bool(recorded.version >= version)
@@ -293,7 +301,7 @@ class _RecordColumn(NamedTuple):
         place = rows.column(self.column)
         partitions, offsets = place.field("partition"), place.field("offset")
         topics = pa.repeat(self.topic, rows.num_rows)
-        return spans_of(pa.table([topics, partitions, offsets], names=list(OFFSET_COLUMNS)))
+        return offset_spans(pa.table([topics, partitions, offsets], names=list(OFFSET_COLUMNS)))
 
 
 def _record_column(options: Mapping[str, str]) -> _RecordColumn | None:

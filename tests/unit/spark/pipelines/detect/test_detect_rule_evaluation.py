@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as some
 
+from penstock.spark.pipelines.detect.rule_evaluation import Alert, RuleResult, RuleState, apply_events
 from penstock.spark.pipelines.detect.rules import EVENTS_MAX, NUMBER_MAX, DetectRule, RuleKind
 from penstock.spark.pipelines.detect.sessions import EventSession
-from penstock.spark.pipelines.detect.state import Alert, RuleMemory, RuleResult, apply_events
 from penstock.spark.pipelines.detect.windows import RuleEvent
 from penstock.types import TopicId
 
@@ -155,8 +155,8 @@ def test_ids_of_another_topic_or_of_one_made_anew_are_different() -> None:
     """A consumer that remembers ids must not take a true alert for one that it has seen."""
     (alert,) = found(COUNT, events([0, 1, 2])).alerts
     old, new = TopicId(b"a" * 16), TopicId(b"b" * 16)
-    assert alert.of_topic("payments", old) == alert.of_topic("payments", old)
-    ids = [alert.of_topic(topic, each).id for topic in ("payments", "refunds") for each in (old, new)]
+    assert alert.with_topic_id("payments", old) == alert.with_topic_id("payments", old)
+    ids = [alert.with_topic_id(topic, each).id for topic in ("payments", "refunds") for each in (old, new)]
     assert len(set(ids)) == 4
     (at_other_times,) = found(COUNT, events([0, 1, 3])).alerts
     assert at_other_times.id != alert.id
@@ -183,7 +183,7 @@ def test_an_alert_as_json_says_what_and_where() -> None:
 def test_how_the_stream_was_cut_does_not_matter(times: list[int], cuts: list[int], rule: DetectRule) -> None:
     rows = events(times, 10.0)
     whole = apply_events(rule, "card", (), rows, 0)
-    held: RuleMemory = ()
+    held: RuleState = ()
     alerts: list[Alert] = []
     places = [0, *sorted(cuts), len(rows)]
     for first, last in pairwise(places):

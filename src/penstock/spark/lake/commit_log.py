@@ -11,8 +11,8 @@ replaces, once they are a minute old. So the log is about as large as the list o
 many commits there were.
 
 Rule 1: Commit numbers have no gaps. If one is missing, the log is damaged, and no reader works around it.
-Rule 2: `replay` is the only interpretation of a commit, for every reader. It copies the table's file list
-        once, however many commits it applies.
+Rule 2: `apply_commits` is the only interpretation of a commit, for every reader. It copies the table's file
+        list once, however many commits it applies.
 """
 
 import base64
@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.errors import CorruptData
 from penstock.limits import MINUTE_MS
 from penstock.spark.lake import disk
-from penstock.spark.lake.table import METADATA_FOLDER, DataFile, QueryRecord
+from penstock.spark.lake.lake_table import METADATA_FOLDER, DataFile, RecordedQuery
 from penstock.types import TopicPartition
 
 SNAPSHOT_EVERY: Final = 64
@@ -39,13 +39,15 @@ Parsed = TypeVar("Parsed")
 
 
 class TableCommit(NamedTuple):
+    """One entry of the commit log."""
+
     kind: str
     """append or compact"""
     at_ms: int
     add: tuple[DataFile, ...]
     remove: tuple[str, ...] = ()
     app: str | None = None
-    recorded: QueryRecord | None = None
+    recorded: RecordedQuery | None = None
     ends: dict[TopicPartition, int] = {}  # noqa: RUF012 (never changed)
     schema: pa.Schema | None = None
     """The new schema, if this commit adds columns."""
@@ -56,7 +58,7 @@ class TableState(NamedTuple):
 
     number: int
     files: dict[str, DataFile]
-    apps: dict[str, QueryRecord]
+    apps: dict[str, RecordedQuery]
     ends: dict[TopicPartition, int]
     schema: pa.Schema | None
 
@@ -64,7 +66,7 @@ class TableState(NamedTuple):
 EMPTY: Final = TableState(0, {}, {}, {}, None)
 
 
-def replay(state: TableState, entries: Iterable[TableCommit]) -> TableState:
+def apply_commits(state: TableState, entries: Iterable[TableCommit]) -> TableState:
     """The table after these commits. Its files are in the order in which they were added."""
     number, schema = state.number, state.schema
     files, apps, ends = dict(state.files), dict(state.apps), dict(state.ends)
@@ -79,7 +81,9 @@ def replay(state: TableState, entries: Iterable[TableCommit]) -> TableState:
     return TableState(number, files, apps, ends, schema)
 
 
-class Manifest:
+class CommitLog:
+    """Commit log of one table."""
+
     def __init__(
         self, table: Path, *, keep_ms: int = MINUTE_MS, snapshot_every: int = SNAPSHOT_EVERY
     ) -> None:
@@ -112,7 +116,7 @@ class Manifest:
             if entry is None:
                 return None
             if self._create(state.number + 1, entry) and not self._is_past(state.number + 1):
-                after = replay(state, [entry])
+                after = apply_commits(state, [entry])
                 if after.number % self._snapshot_every == 0:
                     # The snapshot is durable before the commits that it replaces are removed.
                     disk.replace(self._path(after.number, SNAPSHOT_SUFFIX), _dump(_snapshot_document(after)))
@@ -166,8 +170,9 @@ class Manifest:
     def _read(self, names: set[tuple[int, bool]]) -> TableState:
         start = _newest_snapshot(names)
         state = _load(self._path(start, SNAPSHOT_SUFFIX), _parse_table_state) if start else EMPTY
-        return replay(
-            state, [_load(self._path(number, COMMIT_SUFFIX), _parse_commit) for number in _to_read(names)]
+        return apply_commits(
+            state,
+            [_load(self._path(number, COMMIT_SUFFIX), _parse_commit) for number in _commits_to_read(names)],
         )
 
 
@@ -175,13 +180,13 @@ def _newest_snapshot(names: set[tuple[int, bool]]) -> int:
     return max((number for number, is_snapshot in names if is_snapshot), default=0)
 
 
-def _to_read(names: set[tuple[int, bool]]) -> range:
+def _commits_to_read(names: set[tuple[int, bool]]) -> range:
     """The commits after the newest snapshot."""
     return range(_newest_snapshot(names) + 1, max((number for number, _ in names), default=0) + 1)
 
 
 def _first_missing(names: set[tuple[int, bool]]) -> int | None:
-    return next((number for number in _to_read(names) if (number, False) not in names), None)
+    return next((number for number in _commits_to_read(names) if (number, False) not in names), None)
 
 
 def _dump(document: dict[str, Any]) -> bytes:
@@ -216,7 +221,7 @@ def _parse_commit(document: dict[str, Any]) -> TableCommit:
         _files(document["add"]),
         tuple(document.get("remove", ())),
         document.get("app"),
-        None if recorded is None else QueryRecord(**recorded),
+        None if recorded is None else RecordedQuery(**recorded),
         _ends(document.get("ends", {})),
         _schema(document.get("schema")),
     )
@@ -236,7 +241,7 @@ def _parse_table_state(document: dict[str, Any]) -> TableState:
     return TableState(
         document["number"],
         {file.path: file for file in _files(document["files"])},
-        {app: QueryRecord(**recorded) for app, recorded in document["apps"].items()},
+        {app: RecordedQuery(**recorded) for app, recorded in document["apps"].items()},
         _ends(document["ends"]),
         _schema(document["schema"]),
     )

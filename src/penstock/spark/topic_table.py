@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError
-from penstock.spark.records.decode import ColumnSelection, Decoded
+from penstock.spark.records.decode import ColumnSelection, DecodedRecords
 from penstock.types import TopicPartition
 
 HEADERS_TYPE: Final = ArrayType(
@@ -59,18 +59,18 @@ def full_schema(*, include_headers: bool, include_beyond: bool = False) -> Struc
 
 
 class ValueColumns(Protocol):
-    """Values that become columns: payload.Payload."""
+    """Parser of record values into columns, which `payload.Payload` implements."""
 
     def fields(self) -> list[StructField]: ...
 
     def needs_headers(self, wanted: Collection[str]) -> bool: ...
 
     def columns(
-        self, partition: TopicPartition, decoded: Decoded, wanted: Collection[str]
+        self, partition: TopicPartition, decoded: DecodedRecords, wanted: Collection[str]
     ) -> dict[str, pa.Array]: ...
 
 
-class Table:
+class TopicTable:
     """The columns that a query requests, made from decoded records."""
 
     def __init__(self, schema: StructType, payload: ValueColumns | None = None) -> None:
@@ -96,7 +96,7 @@ class Table:
     def arrow_schema(self) -> pa.Schema:
         return to_arrow_schema(self._schema, timezone="UTC")
 
-    def record_batch(self, partition: TopicPartition, decoded: Decoded) -> pa.RecordBatch:
+    def record_batch(self, partition: TopicPartition, decoded: DecodedRecords) -> pa.RecordBatch:
         of_payload: dict[str, pa.Array] = {}
         if self._payload is not None and self._of_payload:
             of_payload = self._payload.columns(partition, decoded, self._of_payload)
@@ -109,7 +109,7 @@ class Table:
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
 
-def _column(name: str, partition: TopicPartition, decoded: Decoded) -> pa.Array:
+def _column(name: str, partition: TopicPartition, decoded: DecodedRecords) -> pa.Array:
     count = len(decoded.offsets)
     match name:
         case "key":

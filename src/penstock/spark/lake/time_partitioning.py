@@ -34,12 +34,14 @@ class PartitionBy(Enum):
 
 
 class PartitionedRows(NamedTuple):
+    """Rows of one day or hour, counted from 1970."""
+
     unit: int
     """The day or hour, counted from 1970."""
     rows: pa.RecordBatch
 
 
-def pieces(rows: pa.RecordBatch, by: PartitionBy, time_column: str) -> Iterator[PartitionedRows]:
+def split_by_partition(rows: pa.RecordBatch, by: PartitionBy, time_column: str) -> Iterator[PartitionedRows]:
     if by is PartitionBy.NONE or rows.num_rows == 0:
         yield PartitionedRows(0, rows)
         return
@@ -62,7 +64,7 @@ def _units(times: pa.Array, unit_us: int) -> np.ndarray:
     return np.where(numbers == UNKNOWN, UNKNOWN, np.floor_divide(numbers, unit_us))
 
 
-def folder_of(unit: int, by: PartitionBy) -> str:
+def partition_folder(unit: int, by: PartitionBy) -> str:
     if by is PartitionBy.NONE:
         return ""
     moment = _moment(unit, DAY_US if by is PartitionBy.DAY else HOUR_US)
