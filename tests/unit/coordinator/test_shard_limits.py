@@ -65,7 +65,7 @@ def keys_in(partition: Partition) -> list[bytes]:
 # Size
 
 
-def test_what_no_batch_holds_is_refused_to_its_client_and_changes_nothing_for_others() -> None:
+def test_a_command_too_large_for_a_batch_is_rejected_and_others_go_on() -> None:
     partition = small_partition()
     shard, host = active(partition)
     before, greedy, after, parked = Client(), Client(), Client(), Client()
@@ -148,7 +148,7 @@ def compacted() -> Partition:
     return partition
 
 
-def test_more_records_than_the_log_takes_in_a_batch_are_refused_to_their_client_alone() -> None:
+def test_a_command_of_too_many_records_is_rejected_to_its_client_alone() -> None:
     partition = compacted()
     shard, host = active(partition)
     greedy, other = Client(), Client()

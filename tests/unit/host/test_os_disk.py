@@ -167,7 +167,7 @@ def test_removing_what_is_not_there_is_fine(folder: str) -> None:
     assert disk.list_folder(folder) == []
 
 
-def test_each_thread_syncs_the_file_system_through_a_descriptor_of_its_own_held_from_the_start(
+def test_each_thread_syncs_the_file_system_by_its_own_descriptor_from_the_start(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel tells each descriptor once of a failed writeback, and only of those since it was opened."""

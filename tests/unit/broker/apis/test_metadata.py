@@ -137,7 +137,7 @@ async def test_a_topic_is_described_with_all_its_partitions(harness: HandlerHarn
     ]
 
 
-async def test_all_topics_are_asked_for_by_null_and_in_the_first_version_by_an_empty_list(
+async def test_null_requests_all_topics_and_in_version_0_an_empty_list_does(
     harness: HandlerHarness,
 ) -> None:
     await harness.topic("a")

@@ -66,7 +66,7 @@ def test_decisions_that_collide_are_made_again_until_each_has_happened() -> None
     play(scene)
 
 
-def test_a_decision_about_what_was_deleted_meanwhile_is_made_again_without_reading_everything() -> None:
+def test_a_decision_about_a_deleted_topic_is_repeated_without_a_full_read() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1) as (node,):
             await node.cluster.change(lambda image: group(image, "g"))
@@ -158,7 +158,7 @@ def test_a_lost_answer_is_no_lost_change() -> None:
     play(scene)
 
 
-def test_while_the_store_is_away_it_is_said_at_once_and_when_it_is_back_all_goes_on() -> None:
+def test_an_unavailable_store_is_reported_at_once_and_changes_resume_after_it() -> None:
     async def scene(store: SimStore) -> None:
         loop = asyncio.get_running_loop()
         async with nodes(store, 1) as (node,):
@@ -184,7 +184,7 @@ def test_while_the_store_is_away_it_is_said_at_once_and_when_it_is_back_all_goes
     play(scene)
 
 
-def test_a_broker_that_was_cut_off_reads_again_what_it_missed_when_history_is_gone() -> None:
+def test_a_broker_that_missed_compacted_history_reads_everything_again() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 2) as (cut, other):
             cut.client.is_disconnected = True
@@ -283,7 +283,7 @@ def test_a_store_that_was_put_back_and_has_come_as_far_again_is_noticed() -> Non
     play(scene)
 
 
-def test_nothing_of_a_store_that_was_put_back_is_shown_when_everything_is_read_again() -> None:
+def test_a_full_read_publishes_nothing_of_a_store_that_was_restored() -> None:
     """A partition that it does not know would be deleted."""
 
     async def scene(store: SimStore) -> None:
@@ -457,7 +457,7 @@ def test_a_proposal_is_tried_once_beside_the_changes_that_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_the_store_does_images_agree_and_no_block_of_ids_is_given_twice(seed: int) -> None:
+def test_under_store_failures_images_agree_and_each_block_of_ids_is_given_once(seed: int) -> None:
     faults = StoreFaults(
         delay_seconds=(0.0, 0.2),
         stalls=0.02,

@@ -246,7 +246,7 @@ async def test_whatever_takes_long_is_done_elsewhere(
         assert partition.high_watermark == MANY
 
 
-async def test_a_refusal_found_elsewhere_names_the_records_and_the_next_batch_is_taken(
+async def test_a_rejection_by_the_thread_names_records_and_the_next_batch_is_taken(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as wiring:

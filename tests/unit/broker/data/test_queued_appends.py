@@ -66,7 +66,7 @@ def charged_bytes(wiring: Wiring) -> int:
 # Leaving
 
 
-async def test_who_leaves_takes_its_waiting_batches_along_and_the_others_keep_their_order(
+async def test_queued_batches_of_a_client_that_left_are_dropped_and_others_keep_order(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as wiring:
@@ -305,7 +305,7 @@ async def test_the_refusals_of_a_request_name_a_bounded_number_of_records(tmp_pa
         assert all(answer.error_message for answer in answers)
 
 
-async def test_a_request_of_very_many_batches_closes_the_connection_and_stores_nothing(
+async def test_a_request_of_too_many_batches_closes_the_connection_and_stores_nothing(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, limits=BrokerLimits(produce=ProduceLimits(batches_max=20))) as wiring:

@@ -144,7 +144,7 @@ async def running(
 # Loading
 
 
-async def test_where_nothing_can_be_read_the_log_is_damaged_and_nobody_is_told_half_of_it() -> None:
+async def test_an_unreadable_log_is_damaged_and_no_reply_has_half_of_its_state() -> None:
     async with running() as it:
 
         def read(offset: Offset, bytes_max: int, *, at_least_one: bool) -> BatchesRead | ColdRead:
@@ -282,7 +282,7 @@ async def test_a_full_disk_is_noticed_once_and_so_is_the_room_that_comes_back() 
         assert it.shard.phase is Phase.ACTIVE
 
 
-async def test_space_that_is_no_room_costs_the_state_no_more_often_than_it_is_looked_at() -> None:
+async def test_too_little_free_space_reloads_the_state_at_most_once_per_check() -> None:
     """As with a quota, or where no more files can be opened."""
     async with running(limits=CoordinatorLimits(space_check_ms=20, reload_ms=1)) as it:
         gauge = it.partition.log = Gauge(it.partition.inner.log)

@@ -184,7 +184,7 @@ def begun(cleaner: InlineCleaner, topic: str) -> int:
     "failure",
     [ChildDied("killed"), StorageFull("no space"), ConfigError("too small"), CleanerFailed("KeyError: 1")],
 )
-async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and_ever_more_rarely(
+async def test_a_failed_cleaning_is_retried_after_others_and_with_longer_pauses(
     tmp_path: Path, failure: Exception
 ) -> None:
     clock, said = HandClock(), StringIO()
@@ -213,7 +213,7 @@ async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and
         assert broker.compaction.uncleanable == {}
 
 
-async def test_logs_that_are_cleaned_later_and_logs_that_are_never_cleaned_are_counted_apart(
+async def test_logs_cleaned_later_and_logs_never_cleaned_are_counted_separately(
     tmp_path: Path,
 ) -> None:
     clock = HandClock()
@@ -278,7 +278,7 @@ async def test_each_log_is_looked_at_a_few_times_however_many_are_cleaned(tmp_pa
         assert looks < 3 * count + 10  # the logs of the broker itself are looked at as well
 
 
-async def test_a_log_that_becomes_overdue_while_others_are_cleaned_does_not_wait_for_all_of_them(
+async def test_a_log_that_becomes_overdue_does_not_wait_for_all_other_cleanings(
     tmp_path: Path,
 ) -> None:
     clock = HandClock()
@@ -511,7 +511,7 @@ async def test_retention_that_removes_what_was_found_dirty_leaves_nothing_to_ask
         assert broker.compaction.failures == 0
 
 
-async def test_a_record_that_waited_too_long_is_cleaned_out_of_the_segment_being_written(
+async def test_a_record_that_waited_too_long_is_cleaned_from_the_active_segment(
     tmp_path: Path,
 ) -> None:
     clock = AdjustableClock()
