@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 CONSTANT = re.compile(r"_*[A-Z][A-Z0-9_]*")
 BY_NAME = {"setattr", "delattr", "object"}
-"""Of pytest's monkeypatch, of unittest's patch, and Python's own: an owner, and a name as text."""
+"""Functions of pytest's monkeypatch and unittest's patch, and Python's own, that take an owner and a name."""
 BY_PATH = {*BY_NAME, "patch"}
 BY_ITEM = {"setitem", "delitem"}
 REMEDY = (

@@ -42,7 +42,7 @@ OTHER_DISK: dict[str, object] = {"directory_id": "another disk"}
 FIRST_START = "the first start"
 COPY_FROM_BEFORE: dict[str, object] = {"start_ids": ("a start before the first", "second")}
 FOLDER_GONE: dict[str, object] = {"lost": {topic_id_text(TopicId((2).to_bytes(16, "big"))): (0,)}}
-"""Of the first topic that was made."""
+"""The folder of the first topic that was made."""
 OLDER_COPY: dict[str, object] = {"clean_epoch": 1}
 """It stopped cleanly once, and was admitted since."""
 

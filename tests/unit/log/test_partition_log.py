@@ -227,9 +227,9 @@ def test_dropped_segments_take_their_offsets_with_them() -> None:
     log = new_log(disk, segment_bytes=200)
     for _ in range(5):
         append(log, [bytes(100)])
-    doomed = log.drop_segments(2)
+    dropped = log.drop_segments(2)
     assert log.log_start_offset == log.segments[0].base_offset == 2
-    assert len(doomed) == 6
+    assert len(dropped) == 6
     with pytest.raises(AssertionError, match="active"):
         log.drop_segments(len(log.segments))
 

@@ -22,10 +22,10 @@ from penstock.limits import (
 from penstock.metadata.etcd.messages import (
     AUTHENTICATE,
     RANGE,
+    AuthenticateResponse,
     EtcdError,
     FailureKind,
     MalformedAnswer,
-    Token,
     decode,
     decode_failure,
     encode,
@@ -187,7 +187,7 @@ def _parse_failure(answer: HttpReply) -> EtcdError:
 
 def _token(body: bytes) -> str:
     try:
-        return decode(Token, body).token
+        return decode(AuthenticateResponse, body).token
     except MalformedAnswer as problem:
         raise StoreUnavailable(str(problem)) from problem
 

@@ -130,7 +130,7 @@ class LeaseRenewal(msgspec.Struct, frozen=True):
     result: Lease
 
 
-class Token(msgspec.Struct, frozen=True):
+class AuthenticateResponse(msgspec.Struct, frozen=True):
     token: str
 
 

@@ -13,7 +13,7 @@ from penstock.sim.store import SimStore
 from tests.unit.broker.cluster.test_membership import Node, Warnings, nodes, play
 
 Connect = Callable[[int, int], None]
-"""Of whom, and to whom. What it raises is what the connection meets; else it breaks after a while."""
+"""Connect a broker to another. What it raises ends the attempt; a connection breaks after a while."""
 LASTS_SECONDS = 1.0
 BOTH = frozenset({1, 2})
 
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 def seen_after(seconds: float, connect: Connect, brokers: int = 2) -> Seen:
-    """Of brokers of which the first is the controller."""
+    """What brokers have seen after a while. The first broker is the controller."""
     seen: list[Seen] = []
 
     async def scene(store: SimStore) -> None:

@@ -26,7 +26,7 @@ from penstock.types import TopicId
 from tests.unit.broker.cluster.cluster_support import KEYS, Node, group, more_ids, nodes, play
 
 WAIT_SECONDS_MAX = 60
-"""Of simulated time: a test that waits in vain fails at once."""
+"""Simulated time: a test that waits in vain fails at once."""
 
 
 def test_a_change_is_answered_when_every_subscriber_has_followed_it() -> None:

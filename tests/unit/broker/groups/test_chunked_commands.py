@@ -53,7 +53,7 @@ class Shards:
         self.fails_at: int | None = None
         self.refuses_at: int | None = None
         self.records: list[int] = []
-        """Of each command."""
+        """Number of records of each command."""
 
     def __len__(self) -> int:
         return 1
