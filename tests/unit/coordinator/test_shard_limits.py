@@ -70,7 +70,7 @@ def test_a_command_too_large_for_a_batch_is_rejected_and_others_go_on() -> None:
     shard, host = active(partition)
     before, greedy, after, parked = Client(), Client(), Client(), Client()
     put(shard, b"a", b"1", before)
-    shard._state.parked_clients.append(parked.pending)
+    shard.state.parked_clients.append(parked.pending)
     give(shard, CommandOutcome(many(1_000)), greedy)
     put(shard, b"b", b"2", after)
     sync(partition)
@@ -236,13 +236,13 @@ def test_who_only_reads_is_answered_on_a_full_disk(full: Setup) -> None:
 
 
 def test_time_stands_still_while_the_disk_is_full_and_goes_on_afterwards(full: Setup) -> None:
-    full.shard._state.alarm = 1.0
+    full.shard.state.alarm = 1.0
     full.shard.tick()
-    assert full.shard._state.alarm == 1.0
+    assert full.shard.state.alarm == 1.0
     full.disk.is_full = False
     full.shard.resume_writes()
     sync(full.partition)
-    assert full.shard._state.alarm is None
+    assert full.shard.state.alarm is None
     assert keys_in(full.partition) == [b"a", b"expired"]
 
 
@@ -342,9 +342,9 @@ def test_while_too_few_replicas_are_in_sync_writers_are_refused_at_once() -> Non
     look(shard, reader)
     assert writer.replies == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     assert reader.replies == [{b"a": b"1"}]
-    shard._state.alarm = 1.0
+    shard.state.alarm = 1.0
     shard.tick()
-    assert shard._state.alarm == 1.0, "time stands still"
+    assert shard.state.alarm == 1.0, "time stands still"
     assert host.dues[-1] == host.now().monotonic + 1, "it looks again"
     partition.min_isr_error = None
     shard.tick()

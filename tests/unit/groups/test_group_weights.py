@@ -121,12 +121,12 @@ class Shard:
         )
 
     def consumer(self, group_id: str) -> ConsumerGroup:
-        group = self.groups._store.groups[group_id]
+        group = self.groups.store.groups[group_id]
         assert isinstance(group, ConsumerGroup)
         return group
 
     def classic(self, group_id: str) -> ClassicGroup:
-        group = self.groups._store.groups[group_id]
+        group = self.groups.store.groups[group_id]
         assert isinstance(group, ClassicGroup)
         return group
 

@@ -21,7 +21,7 @@ from penstock.host.metadata_store import ABSENT, CommittedTransaction, Compare, 
 from penstock.limits import PRODUCER_IDS_PER_BLOCK
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.image_builder import image_of
-from penstock.sim.store import SimStore, StoreFaults
+from penstock.sim.store import SimStore, StoreBackup, StoreFaults
 from penstock.types import TopicId
 from tests.unit.broker.cluster.cluster_support import KEYS, Node, group, more_ids, nodes, play
 
@@ -227,9 +227,8 @@ def test_a_store_that_has_gone_back_ends_everything() -> None:
             await node.cluster.change(more_ids)
             store.become_unavailable()
             await asyncio.sleep(20)
-            store.revision, store.entries = 1, {}
-            store._history.clear()
-            store._compacted_to = 1_000
+            store.restore(StoreBackup(1, {}, []))
+            store.compact(1_000)
             store.become_available()
             with pytest.raises(CorruptData, match="put back from an older copy"):
                 await node.running
@@ -245,13 +244,13 @@ def test_a_store_put_back_from_an_older_copy_ends_everybody_who_has_seen_more() 
     async def scene(store: SimStore) -> None:
         async with nodes(store, 3) as started:
             await started[0].cluster.change(more_ids)
-            copy, history, revision = dict(store.entries), list(store._history), store.revision
+            backup = store.backup()
             for _ in range(20):
                 await started[0].cluster.change(more_ids)
             await asyncio.sleep(1)
             store.become_unavailable()
             await asyncio.sleep(20)
-            store.entries, store._history, store.revision = copy, history, revision
+            store.restore(backup)
             store.become_available()
             await asyncio.wait([node.running for node in started], timeout=20)
             assert all(node.running.done() for node in started)
@@ -266,12 +265,12 @@ def test_a_store_that_was_put_back_and_has_come_as_far_again_is_noticed() -> Non
     async def scene(store: SimStore) -> None:
         async with nodes(store, 2) as (one, two):
             await one.cluster.change(more_ids)
-            copy, history, revision = dict(store.entries), list(store._history), store.revision
+            backup = store.backup()
             await one.cluster.change(lambda image: group(image, "lost"))
             two.client.is_disconnected = True
             store.become_unavailable()
             await asyncio.sleep(20)
-            store.entries, store._history, store.revision = copy, history, revision
+            store.restore(backup)
             store.transact([], group(image_of(store.read(KEYS.prefix), "c"), "another").changes)
             store.transact([], group(image_of(store.read(KEYS.prefix), "c"), "and more").changes)
             store.become_available()
@@ -288,9 +287,9 @@ def test_a_full_read_publishes_nothing_of_a_store_that_was_restored() -> None:
 
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1) as (node,):
-            copy, history, revision = dict(store.entries), list(store._history), store.revision
+            backup = store.backup()
             await node.cluster.change(lambda image: group(image, "lost"))
-            store.entries, store._history, store.revision = copy, history, revision
+            store.restore(backup)
             store.faults = StoreFaults(delay_seconds=(60.0, 60.0))
             for name in ("another", "and more"):
                 store.transact([], group(image_of(store.read(KEYS.prefix), "c"), name).changes)

@@ -276,7 +276,7 @@ async def test_a_topic_that_is_deleted_meanwhile_is_unknown(tmp_path: Path) -> N
 async def test_more_than_fits_is_refused_so_that_clients_try_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
-        wiring.broker.storage.deep_validations._bytes_max = 30_000
+        wiring.broker.storage.deep_validations.bytes_max = 30_000
         client = await wiring.client()
         wiring.hold_validations()
         for _ in range(20):

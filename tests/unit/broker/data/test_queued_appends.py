@@ -60,7 +60,7 @@ class Heard:
 
 def charged_bytes(wiring: Wiring) -> int:
     """What is counted for requests that wait for their answer."""
-    return DECODED_BYTES_MAX - wiring.broker.server._shared.decoded.free_bytes
+    return DECODED_BYTES_MAX - wiring.broker.server.shared.decoded.free_bytes
 
 
 # Leaving
@@ -154,7 +154,7 @@ async def test_batches_that_wait_stop_nobody_else_however_many_requests_they_fil
         partition = await wiring.topic("compacted", COMPACTED)
         await wiring.topic("plain", {})
         greedy, other = await wiring.client(), await wiring.client()
-        decoded = wiring.broker.server._shared.decoded
+        decoded = wiring.broker.server.shared.decoded
         wiring.hold_validations()
         for _ in range(20):
             greedy.send("compacted", batch_of(MANY), acks=1)
@@ -172,7 +172,7 @@ async def test_who_keeps_batches_waiting_is_ended_for_a_large_request_of_another
         partition = await wiring.topic("compacted", COMPACTED)
         await wiring.topic("plain", {})
         greedy, other = await wiring.client(), await wiring.client()
-        decoded = wiring.broker.server._shared.decoded
+        decoded = wiring.broker.server.shared.decoded
         wiring.hold_validations()
         for _ in range(20):
             greedy.send("compacted", batch_of(MANY))
@@ -275,7 +275,7 @@ async def test_small_batches_that_wait_are_counted_as_what_they_cost(tmp_path: P
     async with serving(tmp_path) as wiring:
         await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
-        wiring.broker.storage.deep_validations._bytes_max = 4 * 10 * VALIDATION_OVERHEAD_BYTES + 4 * len(
+        wiring.broker.storage.deep_validations.bytes_max = 4 * 10 * VALIDATION_OVERHEAD_BYTES + 4 * len(
             batch_of(MANY)
         )
         wiring.hold_validations()

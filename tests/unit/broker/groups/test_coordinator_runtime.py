@@ -12,8 +12,8 @@ from penstock.broker.groups.coordinator_runtime import (
     COORDINATOR_LIMITS,
     CoordinatorDependencies,
     CoordinatorLimits,
-    _ErrorCounts,
-    _ShardRunner,
+    ErrorCounts,
+    ShardRunner,
 )
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.coordinator.outcome import CommandOutcome, StateRecord
@@ -69,9 +69,15 @@ class Wrapped:
 
 class Running:
     def __init__(
-        self, lines: Lines, partition: Wrapped, runner: _ShardRunner[Counters], damaged: list[Exception]
+        self,
+        lines: Lines,
+        partition: Wrapped,
+        runner: ShardRunner[Counters],
+        counts: ErrorCounts,
+        damaged: list[Exception],
     ) -> None:
         self.lines = lines
+        self.counts = counts
         self.damaged = damaged
         self.partition = partition
         self.runner = runner
@@ -131,9 +137,10 @@ async def running(
         load_lock=asyncio.Lock(),
         limits=limits,
     )
-    runner = _ShardRunner(cast(Partition, partition), new_state, dependencies, _ErrorCounts())
+    counts = ErrorCounts()
+    runner = ShardRunner(cast(Partition, partition), new_state, dependencies, counts)
     try:
-        yield Running(lines, partition, runner, damaged)
+        yield Running(lines, partition, runner, counts, damaged)
     finally:
         runner.shard.end()
         await tasks.stop()
@@ -344,6 +351,6 @@ async def test_troubles_are_counted() -> None:
     async with running() as it:
         it.runner.too_large(10, 1, 5)
         it.runner.unanswered(RuntimeError("this cannot be encoded"))
-        assert (it.runner._counts.too_large, it.runner._counts.unanswered) == (1, 1)
+        assert (it.counts.too_large, it.counts.unanswered) == (1, 1)
         assert it.lines.named("coordinator.too_large")[0]["limit_bytes"] == 5
         assert "RuntimeError: this cannot be encoded" in str(it.lines.named("task.failed")[0]["traceback"])
