@@ -139,12 +139,15 @@ def test_retired_names_in_a_page_are_found() -> None:
 VAGUE = re.compile(r"\b(whoever|somebody|nobody|anybody|everybody|the one who|those who)\b", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_prose_names_its_subject(path: Path) -> None:
+def test_prose_names_its_subject() -> None:
     """Comments and strings name the leader, the client or the store."""
-    for line, text in prose_of(path.read_text()):
-        vague = VAGUE.search(text)
-        assert vague is None, f"line {line}: name who is meant by {vague[0]!r}"
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {vague[0]}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line, text in prose_of(path.read_text())
+        if (vague := VAGUE.search(text)) is not None
+    ]
+    assert found == [], "name who is meant"
 
 
 def test_no_docstring_begins_with_of() -> None:
