@@ -85,8 +85,11 @@ NAMES_OF_SEVERAL_WORDS = tuple(name for name in INSTEAD if re.search("[a-z](_|[A
 
 
 def test_retired_names_do_not_come_back() -> None:
-    found = {str(path.relative_to(ROOT)): retired_names(path.read_text()) for path in CODE}
-    assert {path: names for path, names in found.items() if names} == {}
+    found = {path: retired_names(path.read_text()) for path in CODE}
+    for path, names in found.items():
+        if not path.is_relative_to(SOURCE):
+            names.pop("World", None)  # a test may call the surroundings that it makes up a world
+    assert {str(path.relative_to(ROOT)): names for path, names in found.items() if names} == {}
 
 
 def retired_names(source: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ NEW_ID = TopicId(b"another topic...")
 SUBSCRIPTIONS = [{"subscribe": "orders"}, {"subscribePattern": "ord.*"}]
 
 
-class Scene:
+class World:
     """A cluster of two brokers whose topic `orders` has partitions that begin at 0 and end at `ends`."""
 
     def __init__(self, count: int = 2) -> None:
@@ -113,29 +113,29 @@ def lenient(more: dict[str, str]) -> dict[str, str]:
 def test_a_topic_that_brokers_forget_for_a_moment_keeps_its_position(
     subscription: dict[str, str], loss: str
 ) -> None:
-    scene = Scene()
-    planner = scene.planner(**subscription, failOnDataLoss=loss)
+    world = World()
+    planner = world.planner(**subscription, failOnDataLoss=loss)
     start = planner.next_end(at({ORDERS: 50, OTHER: 60}), takes_all=True)
     assert start == at({ORDERS: 100, OTHER: 200})
-    scene.forget()
-    scene.ends = {ORDERS: 110, OTHER: 210}
+    world.forget()
+    world.ends = {ORDERS: 110, OTHER: 210}
     assert planner.next_end(start, takes_all=True) == start
-    scene.cluster.sleep(1.0)
-    scene.check_and_save_schema()
+    world.cluster.sleep(1.0)
+    world.check_and_save_schema()
     end = planner.next_end(start, takes_all=True)
     assert ranges(planner, start, end) == [(ORDERS, 100, 110), (OTHER, 200, 210)]
 
 
 @pytest.mark.parametrize("subscription", SUBSCRIPTIONS)
 def test_a_topic_that_one_broker_does_not_know_is_there(subscription: dict[str, str]) -> None:
-    scene = Scene()
-    planner = scene.planner(**subscription)
+    world = World()
+    planner = world.planner(**subscription)
     start = planner.next_end(at({ORDERS: 50, OTHER: 60}), takes_all=True)
-    scene.cluster.mislead(0, existing=set())
-    scene.ends = {ORDERS: 101, OTHER: 201}
+    world.cluster.mislead(0, existing=set())
+    world.ends = {ORDERS: 101, OTHER: 201}
     assert planner.next_end(start, takes_all=True) == at({ORDERS: 101, OTHER: 201})
-    scene.cluster.sleep(GONE_AFTER_S)
-    scene.ends = {ORDERS: 102, OTHER: 202}
+    world.cluster.sleep(GONE_AFTER_S)
+    world.ends = {ORDERS: 102, OTHER: 202}
     assert planner.next_end(start, takes_all=True) == at({ORDERS: 102, OTHER: 202})
 
 
@@ -144,27 +144,27 @@ def test_a_topic_that_one_broker_does_not_know_is_there(subscription: dict[str, 
 def test_a_topic_that_one_broker_has_under_another_id_is_there(
     subscription: dict[str, str], loss: str
 ) -> None:
-    scene = Scene()
-    planner = scene.planner(**subscription, failOnDataLoss=loss)
+    world = World()
+    planner = world.planner(**subscription, failOnDataLoss=loss)
     start = planner.next_end(at({ORDERS: 50, OTHER: 60}), takes_all=True)
-    scene.cluster.mislead(0, topic_id=NEW_ID)
+    world.cluster.mislead(0, topic_id=NEW_ID)
     for _ in range(3):
-        scene.ends = {partition: end + 1 for partition, end in scene.ends.items()}
-        assert planner.next_end(start, takes_all=True) == at(scene.ends)
-        scene.cluster.sleep(GONE_AFTER_S)
-    assert ranges(planner, start, at(scene.ends)) == [(ORDERS, 100, 103), (OTHER, 200, 203)]
+        world.ends = {partition: end + 1 for partition, end in world.ends.items()}
+        assert planner.next_end(start, takes_all=True) == at(world.ends)
+        world.cluster.sleep(GONE_AFTER_S)
+    assert ranges(planner, start, at(world.ends)) == [(ORDERS, 100, 103), (OTHER, 200, 203)]
 
 
 @pytest.mark.parametrize("subscription", SUBSCRIPTIONS)
 def test_a_topic_is_deleted_when_no_broker_has_known_it_for_long(subscription: dict[str, str]) -> None:
-    scene = Scene()
-    strict, allowing = scene.planner(**subscription), scene.planner(**lenient(subscription))
+    world = World()
+    strict, allowing = world.planner(**subscription), world.planner(**lenient(subscription))
     start = at({ORDERS: 100, OTHER: 200})
-    scene.forget()
+    world.forget()
     assert strict.next_end(start, takes_all=True) == allowing.next_end(start, takes_all=True) == start
-    scene.cluster.sleep(GONE_AFTER_S - 0.1)
+    world.cluster.sleep(GONE_AFTER_S - 0.1)
     assert strict.next_end(start, takes_all=True) == start
-    scene.cluster.sleep(0.2)
+    world.cluster.sleep(0.2)
     with pytest.raises(DataLost, match="topic orders has been deleted"):
         strict.next_end(start, takes_all=True)
     assert allowing.next_end(start, takes_all=True) == start
@@ -172,14 +172,14 @@ def test_a_topic_is_deleted_when_no_broker_has_known_it_for_long(subscription: d
 
 
 def test_one_answer_does_not_delete_a_topic_however_long_ago_it_was() -> None:
-    scene = Scene()
-    planner = scene.planner(subscribe="orders", **{"partition.metadata.cache.ttl.ms": "3600000"})
+    world = World()
+    planner = world.planner(subscribe="orders", **{"partition.metadata.cache.ttl.ms": "3600000"})
     start = at({ORDERS: 100, OTHER: 200})
-    scene.forget()
+    world.forget()
     assert planner.next_end(start, takes_all=True) == start
-    scene.check_and_save_schema()
-    scene.ends = {ORDERS: 101, OTHER: 201}
-    scene.cluster.sleep(2 * GONE_AFTER_S)
+    world.check_and_save_schema()
+    world.ends = {ORDERS: 101, OTHER: 201}
+    world.cluster.sleep(2 * GONE_AFTER_S)
     assert planner.next_end(start, takes_all=True) == at({ORDERS: 101, OTHER: 201})
 
 
@@ -187,20 +187,20 @@ def test_one_answer_does_not_delete_a_topic_however_long_ago_it_was() -> None:
 def test_a_topic_made_anew_is_read_from_its_beginning_also_after_a_restart(
     subscription: dict[str, str],
 ) -> None:
-    scene = Scene()
+    world = World()
     start = at({ORDERS: 100, OTHER: 200})
-    scene.cluster.topic_id = NEW_ID
-    scene.ends = {ORDERS: 150, OTHER: 20}
-    strict, allowing = scene.planner(**subscription), scene.planner(**lenient(subscription))
+    world.cluster.topic_id = NEW_ID
+    world.ends = {ORDERS: 150, OTHER: 20}
+    strict, allowing = world.planner(**subscription), world.planner(**lenient(subscription))
     for planner in (strict, allowing):
         assert planner.next_end(start, takes_all=True) == start
-    scene.cluster.sleep(GONE_AFTER_S)
+    world.cluster.sleep(GONE_AFTER_S)
     with pytest.raises(DataLost, match="topic orders has been deleted and made anew"):
         strict.next_end(start, takes_all=True)
     end = allowing.next_end(start, takes_all=True)
     assert end == at({ORDERS: 150, OTHER: 20}, NEW_ID)
     # Whoever runs the batch again after a crash knows what the checkpoint has, and no more.
-    for planner in (allowing, scene.planner(**lenient(subscription))):
+    for planner in (allowing, world.planner(**lenient(subscription))):
         assert ranges(planner, start, parse_stream_position(stream_position_document(end))) == [
             (ORDERS, 0, 150),
             (OTHER, 0, 20),
@@ -210,104 +210,104 @@ def test_a_topic_made_anew_is_read_from_its_beginning_also_after_a_restart(
 
 def test_a_stream_goes_on_when_topics_get_ids() -> None:
     """The brokers were upgraded, or one of them answers that does not know ids."""
-    scene = Scene()
-    planner = scene.planner(subscribe="orders")
-    scene.cluster.topic_id = NO_TOPIC_ID
+    world = World()
+    planner = world.planner(subscribe="orders")
+    world.cluster.topic_id = NO_TOPIC_ID
     end = planner.next_end(StreamPosition({ORDERS: 1, OTHER: 1}), takes_all=True)
     assert end == StreamPosition({ORDERS: 100, OTHER: 200}, {})
     for known in (TOPIC_ID, NO_TOPIC_ID, TOPIC_ID):
-        scene.cluster.topic_id = known
+        world.cluster.topic_id = known
         end = planner.next_end(end, takes_all=True)
         assert end == at({ORDERS: 100, OTHER: 200})
-        scene.cluster.sleep(GONE_AFTER_S)
+        world.cluster.sleep(GONE_AFTER_S)
 
 
 def test_an_answer_with_the_id_of_a_deleted_topic_changes_nothing() -> None:
-    scene = Scene()
-    planner = scene.planner(subscribe="orders", failOnDataLoss="false")
+    world = World()
+    planner = world.planner(subscribe="orders", failOnDataLoss="false")
     start = planner.next_end(at({ORDERS: 0, OTHER: 0}), takes_all=True)
-    scene.cluster.topic_id = NEW_ID
+    world.cluster.topic_id = NEW_ID
     assert planner.next_end(start, takes_all=True) == start
-    scene.cluster.topic_id = TOPIC_ID
-    scene.cluster.sleep(GONE_AFTER_S)
+    world.cluster.topic_id = TOPIC_ID
+    world.cluster.sleep(GONE_AFTER_S)
     assert planner.next_end(start, takes_all=True) == start
 
 
 def test_the_query_goes_on_at_an_end_that_went_back_under_one_id() -> None:
-    scene = Scene()
+    world = World()
     start = at({ORDERS: 100, OTHER: 200})
-    scene.ends = {ORDERS: 70, OTHER: 205}
+    world.ends = {ORDERS: 70, OTHER: 205}
     with pytest.raises(DataLost, match="read up to offset 100 and now ends at 70"):
-        scene.planner(subscribe="orders").next_end(start, takes_all=True)
-    planner = scene.planner(subscribe="orders", failOnDataLoss="false")
+        world.planner(subscribe="orders").next_end(start, takes_all=True)
+    planner = world.planner(subscribe="orders", failOnDataLoss="false")
     end = planner.next_end(start, takes_all=True)
     assert end == at({ORDERS: 70, OTHER: 205})
     assert ranges(planner, start, end) == [(OTHER, 200, 205)]
-    scene.ends = {ORDERS: 80, OTHER: 205}
+    world.ends = {ORDERS: 80, OTHER: 205}
     assert ranges(planner, end, planner.next_end(end, takes_all=True)) == [(ORDERS, 70, 80)]
 
 
 def test_an_open_transaction_below_the_position_is_waited_for() -> None:
-    scene = Scene()
+    world = World()
     options = {"subscribe": "orders", "kafka.isolation.level": "read_committed"}
-    planner = scene.planner(**options)
+    planner = world.planner(**options)
     start = at({ORDERS: 100, OTHER: 200})
-    scene.stable = {ORDERS: 40}
-    scene.ends = {ORDERS: 120, OTHER: 200}
+    world.stable = {ORDERS: 40}
+    world.ends = {ORDERS: 120, OTHER: 200}
     assert planner.next_end(start, takes_all=True) == start
-    scene.stable = {}
+    world.stable = {}
     assert planner.next_end(start, takes_all=True) == at({ORDERS: 120, OTHER: 200})
 
 
 def test_a_batch_waits_for_a_topic_that_is_absent_when_it_is_planned() -> None:
-    scene = Scene()
-    planner = scene.planner(subscribe="orders")
+    world = World()
+    planner = world.planner(subscribe="orders")
     start, end = at({ORDERS: 100, OTHER: 200}), at({ORDERS: 110, OTHER: 200})
-    scene.forget()
-    scene.cluster.on_sleep = after(5, scene.check_and_save_schema)
+    world.forget()
+    world.cluster.on_sleep = after(5, world.check_and_save_schema)
     assert ranges(planner, start, end) == [(ORDERS, 100, 110)]
-    scene.forget()
-    scene.cluster.on_sleep = lambda: None
+    world.forget()
+    world.cluster.on_sleep = lambda: None
     with pytest.raises(DataLost, match="topic orders has been deleted"):
         planner.tasks(start, end)
-    assert ranges(scene.planner(subscribe="orders", failOnDataLoss="false"), start, end) == []
+    assert ranges(world.planner(subscribe="orders", failOnDataLoss="false"), start, end) == []
 
 
 def test_a_partition_that_an_answer_lacks_is_not_left_out_of_a_batch() -> None:
     """It came to the topic just before the batch was planned, and a broker is behind."""
-    scene = Scene()
-    planner = scene.planner(subscribe="orders", failOnDataLoss="false")
+    world = World()
+    planner = world.planner(subscribe="orders", failOnDataLoss="false")
     start, end = at({ORDERS: 100}), at({ORDERS: 100, OTHER: 200})
-    del scene.cluster.leaders[1]
+    del world.cluster.leaders[1]
     assert planner.next_end(end, takes_all=True) == end
     with pytest.raises(TopicUnknown, match="orders-1"):
         planner.tasks(start, end)
-    scene.cluster.leaders[1] = 0
+    world.cluster.leaders[1] = 0
     assert ranges(planner, start, end) == [(OTHER, 0, 200)]
 
 
 def test_a_run_to_the_end_waits_for_a_topic_that_is_absent() -> None:
-    scene = Scene()
-    planner = scene.planner(subscribe="orders")
-    scene.forget()
+    world = World()
+    planner = world.planner(subscribe="orders")
+    world.forget()
     planner.bound_to_available()
-    scene.cluster.on_sleep = after(3, scene.check_and_save_schema)
+    world.cluster.on_sleep = after(3, world.check_and_save_schema)
     start = at({ORDERS: 100, OTHER: 150})
     end = planner.next_end(start, takes_all=True)
     assert end == at({ORDERS: 100, OTHER: 200})
-    scene.ends = {ORDERS: 500, OTHER: 500}
+    world.ends = {ORDERS: 500, OTHER: 500}
     assert planner.next_end(end, takes_all=True) == end
 
 
 def test_limits_count_a_topic_made_anew_from_its_beginning() -> None:
-    scene = Scene()
-    planner = scene.planner(subscribe="orders", failOnDataLoss="false", maxOffsetsPerTrigger="10")
+    world = World()
+    planner = world.planner(subscribe="orders", failOnDataLoss="false", maxOffsetsPerTrigger="10")
     start = at({ORDERS: 100, OTHER: 200})
     planner.next_end(start, takes_all=False)
-    scene.cluster.topic_id = NEW_ID
-    scene.ends = {ORDERS: 50, OTHER: 250}
+    world.cluster.topic_id = NEW_ID
+    world.ends = {ORDERS: 50, OTHER: 250}
     planner.next_end(start, takes_all=False)
-    scene.cluster.sleep(GONE_AFTER_S)
+    world.cluster.sleep(GONE_AFTER_S)
     end = planner.next_end(start, takes_all=False)
     found = ranges(planner, start, end)
     assert [start for _, start, _ in found] == [0, 0]
