@@ -49,7 +49,7 @@ INSTEAD = {
     "Place": "ClusterMember, or a position",
     "Repeats": "ProduceRequestCache",
     "Settled": "GroupTransition",
-    "Sightings": "RevisionWaiters",
+    "Sightings": "RevisionWaiter",
     "StoreAway": "StoreUnavailable",
     "Surroundings": "GroupContext",
     "Told": "a name for the message",
