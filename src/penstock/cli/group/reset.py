@@ -241,6 +241,6 @@ def _print_moves(
     if dry_run:
         note("nothing was changed (--dry-run)")
     if members and dry_run:
-        note(f"the group has {counted(len(members), 'member')}: this would be refused without --force")
+        note(f"the group has {counted(len(members), 'member')}: without --force this would be rejected")
     elif members:
         note(f"removed {counted(len(members), 'member')}: those that still run rejoin and go on from there")
