@@ -91,7 +91,7 @@ class ReplicaFetchers:
         self.link = link
         self._tasks = tasks
         self._followed: dict[Replica, _Leader] = {}
-        self._fetchers: dict[FetcherKey, LeaderFetcher] = {}
+        self.by_leader: dict[FetcherKey, LeaderFetcher] = {}
         self._idle: set[Replica] = set()
         """Replicas that the second session of their leader fetches."""
         self.node_id = cluster.config.node.node_id
@@ -111,7 +111,7 @@ class ReplicaFetchers:
             assert state is not None
             self.update_leader(Replica(topic.id, state.index))
         if before.brokers is not after.brokers:
-            for fetcher in self._fetchers.values():
+            for fetcher in self.by_leader.values():
                 fetcher.wake()  # a leader may have a new address, or be available again
 
     def update_leader(self, replica: Replica) -> None:
@@ -122,7 +122,7 @@ class ReplicaFetchers:
             return
         if known is not None:
             del self._followed[replica]
-            self._fetchers[FetcherKey(known.id, replica in self._idle)].unfollow(replica)
+            self.by_leader[FetcherKey(known.id, replica in self._idle)].unfollow(replica)
             self._idle.discard(replica)
         if leader is not None:
             self._followed[replica] = leader
@@ -161,9 +161,9 @@ class ReplicaFetchers:
         return None if leader_id in (NO_NODE, self.node_id) else _Leader(leader_id, epoch)
 
     def _fetcher(self, key: "FetcherKey") -> "LeaderFetcher":
-        fetcher = self._fetchers.get(key)
+        fetcher = self.by_leader.get(key)
         if fetcher is None:
-            fetcher = self._fetchers[key] = LeaderFetcher(key, self)
+            fetcher = self.by_leader[key] = LeaderFetcher(key, self)
             self._tasks.start(fetcher.run(), f"fetch from broker {key.leader_id}")
         return fetcher
 
@@ -304,7 +304,7 @@ class LeaderFetcher:
         truncations: list[tuple[Replica, Partition, Truncation]] = []
         for replica, asked, data in self.session.handle_response(response):
             partition = asked.partition
-            step = self._append_answer(replica, asked, data)
+            step = self.append_response(replica, asked, data)
             if isinstance(step, Applied):
                 if partition.log.is_start_unstored:
                     self._storage.starts.request(partition.log)
@@ -329,7 +329,7 @@ class LeaderFetcher:
             except StorageFailed as failure:
                 self._storage.fail(failure)
 
-    def _append_answer(self, replica: Replica, asked: SessionPartition, data: PartitionData) -> object:
+    def append_response(self, replica: Replica, asked: SessionPartition, data: PartitionData) -> object:
         partition = asked.partition
         try:
             return partition.handle_fetch_response(asked.fetch_position, data)
