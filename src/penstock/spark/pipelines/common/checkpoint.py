@@ -79,6 +79,12 @@ def bind_checkpoint(
             disk.replace(note, _document(identity, noted | known))
 
 
+def check_binding(folder: Path, identity: Mapping[str, str]) -> None:
+    """Reject a checkpoint that was made for other settings; leave one that does not exist yet as it is."""
+    if (note := folder / NOTE_FILE).exists():
+        _compare(folder, _read(note), identity)
+
+
 def recorded_starts(folder: Path, now: PartitionOffsets) -> PartitionOffsets:
     """Return where the topics began when a query was first started from this checkpoint.
 
