@@ -27,6 +27,7 @@ from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new
 from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
+from penstock.spark.pipelines.common.first_batch import check_first_batch
 from penstock.spark.pipelines.common.progress import Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -199,6 +200,9 @@ def run_detect(
     progress, counts = Progress(settings.query_name), AlertCounts(settings.rules)
     remedy = "Wait for it, or give another --checkpoint for one of its own"
     with run_lock(settings.checkpoint, "detection", remedy), reporting_data_loss():
+        check_first_batch(
+            settings.checkpoint, settings.access, [settings.topic], allow_loss=settings.allow_loss
+        )
         with reporting_spark_errors():
             query = _start(spark, settings, topic_id)
         run(query, progress, stop, show_line, lambda: counts.read(query, show_line))

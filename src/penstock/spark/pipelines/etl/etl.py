@@ -17,6 +17,7 @@ from penstock.spark.options.options import ISOLATION_LEVELS
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, last_offset
 from penstock.spark.pipelines.common.cluster import fetch_partitions, fetch_topic_ids, open_client
+from penstock.spark.pipelines.common.first_batch import check_first_batch
 from penstock.spark.pipelines.common.progress import Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -134,6 +135,13 @@ def run_etl(
     began = time.monotonic()
     progress = {stage: Progress(settings.spec.query_name(stage)) for stage in settings.stages}
     with _run_locks(settings), reporting_data_loss():
+        for stage in settings.stages:
+            check_first_batch(
+                settings.checkpoint(stage),
+                settings.access,
+                settings.spec.topics_read(stage),
+                allow_loss=settings.allow_loss,
+            )
         dead_letters_before = _dead_letter_count(settings)
         _run(spark, settings, progress, stop, show_line)
     return EtlReport(
