@@ -94,9 +94,13 @@ class ClusterClient:
         deadline.requested |= ids or {}
         return self._session.retry(deadline, lambda: self._topics(requested, deadline))
 
-    def topic(self, name: str) -> TopicMetadata:
-        """Metadata of an existing topic. An unknown topic is retried for some seconds, then TopicUnknown."""
+    def topic(self, name: str, topic_id: TopicId = NO_TOPIC_ID) -> TopicMetadata:
+        """Metadata of an existing topic. An unknown topic is retried for some seconds, then TopicUnknown.
+
+        The topic is returned with another id than `topic_id` only if no broker that replied has it with that.
+        """
         deadline = self._session.deadline(f"asking for topic {name}")
+        deadline.expect(name, topic_id)
         return self._session.retry(deadline, lambda: self._topic(name, deadline))
 
     def _topic(self, name: str, deadline: CallDeadline) -> TopicMetadata:

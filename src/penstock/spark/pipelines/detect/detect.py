@@ -25,7 +25,7 @@ from pyspark.sql.types import NumericType
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION
 from penstock.spark.pipelines.common import report
-from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new
+from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new, noted_topic_ids
 from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.first_batch import check_first_batch
 from penstock.spark.pipelines.common.progress import Progress, lag
@@ -41,7 +41,7 @@ from penstock.spark.pipelines.detect import query as detect_query
 from penstock.spark.pipelines.detect.bucket_state import BUCKETS
 from penstock.spark.pipelines.detect.query import ALERT, FORGOTTEN, METRICS, REASONS
 from penstock.spark.pipelines.detect.rules import DetectRules, RuleKind
-from penstock.types import TopicId
+from penstock.types import NO_TOPIC_ID, TopicId
 from penstock.wire.cluster_client import LATEST
 
 if TYPE_CHECKING:
@@ -154,7 +154,9 @@ def check(settings: DetectSettings) -> TopicId:
     with open_client(settings.access) as client:
         # Raises with advice if the topic is missing. A topic that was read before is retried for a while.
         fetch_partitions(client, [settings.topic], existed=not is_new(settings.checkpoint))
-        topic_id = client.topic(settings.topic).id
+        # One broker may still describe a topic of this name that was deleted.
+        noted = noted_topic_ids(settings.checkpoint).get(settings.topic, NO_TOPIC_ID)
+        topic_id = client.topic(settings.topic, noted).id
         for topic in (settings.alerts, settings.rejected_topic):
             client.create_topic(topic, PARTITIONS)
     bind_checkpoint(
