@@ -253,6 +253,33 @@ async def test_when_there_are_too_many_the_furthest_behind_are_shown(alive: Livi
     assert survey.left_out == 17
 
 
+async def test_of_the_groups_of_the_cluster_the_furthest_behind_are_shown(alive: Living) -> None:
+    await alive.topic("orders", 2)
+    await alive.produce("orders", 100)
+    for number in range(20):
+        await alive.commit(f"g{number:02d}", {ORDERS: 19 - number, TopicPartition("orders", 1): 0})
+    survey = await alive.reports.survey(7)
+    assert [report.status.group_id for report in survey.groups] == ["g17", "g18", "g19"]
+    assert (survey.left_out, survey.unavailable) == (17, ())
+    everything = await alive.reports.survey(40)
+    assert (len(everything.groups), everything.left_out) == (20, 0)
+    behind = [(report.status.group_id, report.totals.behind) for report in everything.groups]
+    assert behind == [(f"g{number:02d}", 81 + number) for number in range(20)]
+
+
+async def test_a_coordinator_chooses_the_groups_that_are_furthest_behind_for_another(alive: Living) -> None:
+    await alive.topic("orders")
+    await alive.produce("orders", 100)
+    for number in range(5):
+        await alive.commit(f"g{number}", {ORDERS: 50 - number})
+    handler = GroupReportsHandler(alive.broker.own_groups)
+    anybody = context_of(AllowEverything())
+    answer = await handler(GroupReportsRequest(partitions_max=2), anybody)
+    assert (answer.error_code, answer.names, answer.left_out) == (ErrorCode.NONE, ["g3", "g4"], 3)
+    too_many = await handler(GroupReportsRequest(partitions_max=5_001), anybody)
+    assert too_many.error_code == ErrorCode.POLICY_VIOLATION
+
+
 async def test_offsets_of_a_topic_that_is_gone_are_not_shown_for_one_of_its_name(alive: Living) -> None:
     await alive.topic("orders")
     await alive.topic("other")
