@@ -14,7 +14,7 @@ from penstock.broker.broker import Environment, RunningBroker, running_broker
 from penstock.broker.cluster.peer_requests import PeerUnavailable
 from penstock.broker.cluster.topic_creation import RequestedTopic, TopicCreation
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.cluster_groups import decoded
+from penstock.broker.groups.cluster_groups import decoded, with_most_lag
 from penstock.broker.groups.group_lag import GroupReport, PartitionReport
 from penstock.config.sources import load
 from penstock.controller.topics import TopicRequest, delete_topic
@@ -265,6 +265,24 @@ async def test_of_the_groups_of_the_cluster_the_furthest_behind_are_shown(alive:
     assert (len(everything.groups), everything.left_out) == (20, 0)
     behind = [(report.status.group_id, report.totals.behind) for report in everything.groups]
     assert behind == [(f"g{number:02d}", 81 + number) for number in range(20)]
+
+
+async def test_what_several_coordinators_report_is_cut_to_the_furthest_behind(alive: Living) -> None:
+    await alive.topic("orders")
+    await alive.produce("orders", 10)
+    await alive.commit("g", {ORDERS: 4})
+    report = await alive.one("g")
+
+    def behind(name: str, records: int, partitions: int = 1) -> GroupReport:
+        return report._replace(
+            status=report.status._replace(group_id=name),
+            totals=report.totals._replace(behind=records),
+            partitions=[*report.partitions] * partitions,
+        )
+
+    # c has more partitions than are left after a; b and d fit.
+    reports = [behind("d", 7), behind("b", 8), behind("a", 10, 2), behind("c", 9, 3), behind("e", 1)]
+    assert [each.status.group_id for each in with_most_lag(reports, 4)] == ["a", "b", "d"]
 
 
 async def test_a_coordinator_chooses_the_groups_that_are_furthest_behind_for_another(alive: Living) -> None:
