@@ -236,3 +236,22 @@ def test_what_compaction_removed_is_not_the_newest(opened: list[int]) -> None:
     assert look_up(lookup_in(log), NOW_MS + 12) == (13, NOW_MS + 12)
     assert look_up(lookup_in(log), LATER) is None
     assert opened == [30, 13]
+
+
+def test_a_lookup_does_not_go_on_in_a_segment_that_compaction_replaced() -> None:
+    """Batches of one size, and two gaps of half of it: the next step would begin with a batch much later."""
+    log = new_log(new_disk(), index_interval_bytes=1_000_000)
+    for number in range(60):
+        key = b"other" if number < 20 and number != 10 else b"key%02d" % number
+        put(log, [Put(key, b"x" * 49, LATER if number in (33, 50) else NOW_MS)])
+    put(log, [Put(b"other", b"", NOW_MS)])
+    checkpoint(log)
+    log.roll()
+    put(log, [Put(b"last", b"", NOW_MS)])
+    checkpoint(log)
+    lookup = search(log, LATER, LookupLimits(headers_per_step=22))
+    assert not lookup.run().is_done
+    compact(log, job_of(log))
+    with pytest.raises(CorruptData, match="offset 40 where 22 belongs"):
+        searched(lookup)
+    assert look_up(lookup_in(log), LATER) == (33, LATER)
