@@ -231,6 +231,20 @@ MUTANTS: Sequence[Mutant] = (
         "            if False:\n",
     ),
     Mutant(
+        "copy_damaged_in_a_truncation_keeps_its_epoch",
+        MANAGER,
+        "        if found.log in self._waiting:\n            # The leader epoch",
+        "        if False:\n            # The leader epoch",
+        "tests/unit/replication/test_replica_manager_roles.py",
+    ),
+    Mutant(
+        "damage_is_taken_for_what_a_producer_sent",
+        "log/reading/first_record_time.py",
+        '        validate_stored_batch(batch, header, 0, f"{self.segment.log_path} at {position}")\n',
+        "",
+        "tests/unit/log/reading/test_first_record_time.py",
+    ),
+    Mutant(
         "damaged_copy_leaves_under_the_same_epoch",
         ELECTIONS,
         "*compare_sessions(image, (broker_id,)), bumps_leader_epoch=True\n",
@@ -330,6 +344,7 @@ MUTANTS: Sequence[Mutant] = (
         "damage_found_by_the_cleaner_is_kept",
         "broker/storage/compaction.py",
         """        if isinstance(failure, CorruptData):
+            self.postponed_cleanings.pop(partition.log, None)
             self._storage.damage(partition, failure)
             return
 """,
@@ -535,6 +550,13 @@ MUTANTS: Sequence[Mutant] = (
         "log/reading/time_lookup.py",
         "        if header.record_count > self._records_left:\n",
         "        if False:\n",
+        "tests/unit/log/reading/test_time_lookup.py",
+    ),
+    Mutant(
+        "lookup_by_time_goes_on_in_another_file",
+        "log/reading/time_lookup.py",
+        "if expected is not None and header.base_offset != expected:",
+        "if False:",
         "tests/unit/log/reading/test_time_lookup.py",
     ),
 )
