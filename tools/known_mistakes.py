@@ -231,6 +231,13 @@ MUTANTS: Sequence[Mutant] = (
         "            if False:\n",
     ),
     Mutant(
+        "lookups_by_time_keep_damage_to_themselves",
+        "broker/broker.py",
+        "ColdReads(self._lookup_pool, storage.read_failed)",
+        "ColdReads(self._lookup_pool, lambda partition, damage: partition.mark_damaged(str(damage)))",
+        "tests/unit/broker/storage/test_cold_reads.py",
+    ),
+    Mutant(
         "copy_damaged_in_a_truncation_keeps_its_epoch",
         MANAGER,
         "        if found.log in self._waiting:\n            # The leader epoch",
