@@ -560,6 +560,13 @@ MUTANTS: Sequence[Mutant] = (
         "tests/unit/log/reading/test_time_lookup.py",
     ),
     Mutant(
+        "newest_record_is_searched_without_the_index",
+        "log/reading/time_lookup.py",
+        "            if position >= first.position:\n",
+        "            if False:\n",
+        "tests/unit/log/reading/test_time_lookup.py",
+    ),
+    Mutant(
         "lookup_by_time_goes_on_in_another_file",
         "log/reading/time_lookup.py",
         "if expected is not None and header.base_offset != expected:",

@@ -273,6 +273,7 @@ class TimeSearch:
             if claim is None:
                 break
             best, place = claim, claim.next_place
+            yield from self._count_header()
         return best
 
     def _newest_of(self, view: SegmentView, claim: _Claim) -> TimedOffset | None:
