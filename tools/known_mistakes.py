@@ -223,6 +223,13 @@ MUTANTS: Sequence[Mutant] = (
         "return leading if epoch == leader_epoch else None",
         "return None",
     ),
+    Mutant(
+        "rejection_is_lost_while_the_leader_is_deposed",
+        "broker/replication/isr_updates.py",
+        "            queued.leading.rejected(queued.proposal)\n",
+        "            pass\n",
+        "tests/unit/broker/replication/test_deposed_leader.py",
+    ),
     # Damaged copies
     Mutant(
         "damaged_copy_stays_in_sync",
@@ -565,6 +572,20 @@ MUTANTS: Sequence[Mutant] = (
         "            if position >= first.position:\n",
         "            if False:\n",
         "tests/unit/log/reading/test_time_lookup.py",
+    ),
+    Mutant(
+        "lookups_by_time_use_the_threads_of_fetches",
+        "broker/broker.py",
+        "self._lookup_reads = ColdReads(self._lookup_pool, storage.read_failed)",
+        "self._lookup_reads = self._cold_reads",
+        "tests/unit/broker/storage/test_cold_reads.py",
+    ),
+    Mutant(
+        "lookup_by_time_does_not_start_over",
+        "broker/data/timestamp_lookups.py",
+        "                continue  # rule 2: planned again from the segments that the log has now\n",
+        "                return None\n",
+        "tests/unit/broker/data/test_timestamp_lookups.py",
     ),
     Mutant(
         "lookup_by_time_goes_on_in_another_file",

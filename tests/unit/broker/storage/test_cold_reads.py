@@ -1,7 +1,9 @@
 """A read that fails in a worker thread: whether it met damage, or a log that changed meanwhile."""
 
 import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from io import StringIO
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +25,7 @@ from penstock.host.clock import SystemClock
 from penstock.host.os_disk import OsDisk, OsFile
 from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
-from penstock.limits import MIB, READ_FAILURES_APART_MS
+from penstock.limits import COLD_READ_THREADS, MIB, READ_FAILURES_APART_MS
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.recovery import open_log
@@ -291,6 +293,52 @@ async def test_a_request_of_a_client_that_meets_damage_hands_over(
         assert answered.partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert told == [partition]
         assert partition.is_damaged
+
+
+class HangingDisk(OsDisk):
+    """Does not open the files of one topic until it is let."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__()
+        self._folder = f"/{topic}-0/"
+        self.may_open = threading.Event()
+        self.waiting = 0
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        if self._folder in path and path.endswith(".log"):
+            self.waiting += 1
+            assert self.may_open.wait(SECONDS_MAX)
+        return super().open(path, create=create)
+
+
+async def test_lookups_by_time_that_hang_hold_up_no_fetch(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        for name in ("t", "hangs"):
+            await fill(broker, await make(broker, name), 1, time_ms=77)
+    disk = HangingDisk("hangs")
+    disk.may_open.set()
+    async with broker_with(tmp_path, Environment(disk=disk)) as broker, AsyncExitStack() as stack:
+        (listener,) = broker.listeners
+        address = Address(listener.host, listener.port)
+        fetching, *asking = [
+            await stack.enter_async_context(connected(address, "tests")) for _ in range(1 + COLD_READ_THREADS)
+        ]
+        disk.may_open.clear()
+        disk.waiting = 0
+        asked = ListOffsetsRequest(topics=[ListOffsetsTopic("hangs", [ListOffsetsPartition(0, timestamp=5)])])
+        lookups = [asyncio.create_task(client.ask(LIST_OFFSETS, asked, 2 * SECONDS_MAX)) for client in asking]
+
+        def are_begun() -> bool:
+            names = [task.get_name() for task in asyncio.all_tasks()]
+            return disk.waiting > 0 and names.count("lookup by time") == len(asking)
+
+        await until(are_begun, seconds_max=SECONDS_MAX)
+        reply = await fetching.ask(FETCH, FETCH_ALL, SECONDS_MAX / 2)
+        assert reply.responses[0].partitions[0].records
+        assert not any(lookup.done() for lookup in lookups)
+        disk.may_open.set()
+        for lookup in asyncio.as_completed(lookups):
+            assert (await lookup).topics[0].partitions[0].offset == 0
 
 
 class BadSector(OsFile):
