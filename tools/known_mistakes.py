@@ -190,6 +190,13 @@ MUTANTS: Sequence[Mutant] = (
         "",
         "tests/unit/log/test_producer_state.py",
     ),
+    Mutant(
+        "producers_evicted_early_are_not_logged",
+        "broker/storage/partition_storage.py",
+        "            self._log_evictions(now)\n",
+        "            pass\n",
+        "tests/unit/broker/storage/test_partition_storage.py",
+    ),
     # Groups
     Mutant(
         "commits_without_epoch",
@@ -405,6 +412,13 @@ MUTANTS: Sequence[Mutant] = (
         "        if False:\n",
     ),
     Mutant(
+        "full_truncation_keeps_the_stored_start",
+        LOG,
+        "        self.stored_start = truncated.stored_start\n",
+        "",
+        "tests/unit/log/test_truncation.py",
+    ),
+    Mutant(
         "retention_passes_the_high_watermark",
         "log/retention.py",
         "        if segment.end_offset > policy.high_watermark or not (\n",
@@ -484,6 +498,13 @@ MUTANTS: Sequence[Mutant] = (
         "    disk.sync((), [taken.folder])\n",
         "",
         "tests/unit/log/compaction/test_compaction_crash.py",
+    ),
+    Mutant(
+        "cleaned_segment_outlives_a_truncation",
+        "broker/storage/compaction.py",
+        "                if is_truncated() or not await self._swap(partition, step):\n",
+        "                if not await self._swap(partition, step):\n",
+        "tests/unit/broker/storage/test_broker_compaction.py",
     ),
     Mutant(
         "clean_offset_outlives_its_log",

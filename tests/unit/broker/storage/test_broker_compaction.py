@@ -414,6 +414,28 @@ async def test_a_log_truncated_while_its_cleaning_ends_is_not_called_clean(tmp_p
         assert not (tmp_path / LOGS / "t-0" / CHECKPOINT).exists()
 
 
+async def test_what_was_cleaned_before_a_truncation_replaces_nothing_after_it(tmp_path: Path) -> None:
+    """Other records are at the same offsets by then."""
+    async with broker_with(tmp_path) as broker:
+        partition = await make(broker, "t")
+        await fill(broker, partition, 3)
+
+        class TruncatedMeanwhile(InlineCleaner):
+            async def begin(self, job: CleaningJob) -> CleaningStep:
+                step = await super().begin(job)
+                truncate_to(partition.log, Offset(0))
+                await fill(broker, partition, 3, time_ms=77)
+                return step
+
+        cleaner = TruncatedMeanwhile(broker)
+        broker.compaction.cleaner = cleaner
+        await broker.compaction.clean_dirtiest()
+        assert len(cleaner.jobs) == 1
+        records = read_all(partition)
+        assert [record.offset for record in records] == list(range(600))
+        assert {record.timestamp for record in records} == {77}
+
+
 async def test_a_log_that_lost_its_records_is_dirty(tmp_path: Path) -> None:
     async with broker_with(tmp_path) as broker:
         partition = await make(broker, "t")
