@@ -305,9 +305,9 @@ METADATA_UNAVAILABLE_PAUSE_MS_MAX = 2 * SECOND_MS
 METADATA_REVISION_WAIT_MS = 200
 # The time limit of one etcd member for a reply, the time limit for trying the members in turn, and the pause
 # after all of them have failed. A transaction gets longer: giving up leaves its outcome unknown.
-ETCD_QUESTION_MS_MAX = 2 * SECOND_MS
+ETCD_REQUEST_MS_MAX = 2 * SECOND_MS
 ETCD_TRANSACTION_MS_MAX = 4 * SECOND_MS
-ETCD_PATIENCE_MS_MAX = 5 * SECOND_MS
+ETCD_CALL_MS_MAX = 5 * SECOND_MS
 ETCD_PAUSE_MS = 100
 # Entries in one etcd reply when the whole store is read.
 ETCD_PAGE_ENTRIES = 2_000

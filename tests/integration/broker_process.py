@@ -96,7 +96,7 @@ class BrokerProcess:
 
     @property
     def stderr(self) -> str:
-        """Of every start of this broker."""
+        """Standard error of every start of this broker."""
         return self._stderr_path.read_text()
 
     def start(self) -> "BrokerProcess":

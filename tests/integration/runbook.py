@@ -66,7 +66,7 @@ class Reader:
         self.type("export PENSTOCK_BOOTSTRAP=127.0.0.1:9092")
         self.type("export PENSTOCK_URL=http://127.0.0.1:8080")
         self.output = ""
-        """Of the last command that ended."""
+        """Output of the last command that ended."""
 
     def type_section(self, page: Path, heading: str) -> None:
         commands = commands_of(page, heading)

@@ -23,7 +23,7 @@ DAMAGED = 12
 EVERYBODY = [1, 2, 3]
 GROUPS = "__consumer_offsets"
 TIME_MS = 1_700_000_000_000
-"""Of the first record; each is a millisecond later than the one before."""
+"""Timestamp of the first record; each is a millisecond later than the one before."""
 CLUSTER_SETTINGS = {**SEGMENTS, "auto.balance": "false", "offsets.topic.num.partitions": 1}
 
 

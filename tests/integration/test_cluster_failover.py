@@ -14,7 +14,7 @@ from tests.integration.cluster_processes import ClusterProcesses
 
 EVERYBODY = [1, 2, 3]
 RESUMED_SECONDS_MAX = 5.0
-"""Of which up to two are librdkafka's: it looks once a second for the leaders of partitions without one."""
+"""Up to two of them are librdkafka's, which looks once a second for leaders of partitions without one."""
 ELECTED_SECONDS_MAX = 3.0
 IMPATIENT = {"request.timeout.ms": 1_000, "socket.timeout.ms": 1_500}
 """A broker that is paused says nothing: how soon a client looks for another is the client's to say."""

@@ -15,7 +15,7 @@ EVERYBODY = [1, 2, 3]
 
 
 class Reader:
-    """Of one partition, and of whom it reads it."""
+    """Consumer of one partition that notes which broker it reads from."""
 
     def __init__(self, cluster: ClusterProcesses, topic: str, rack: str) -> None:
         self.topic = topic

@@ -237,7 +237,7 @@ async def test_a_transaction_at_a_member_that_stalls_is_unknown(tmp_path: Path) 
 async def test_without_a_majority_nothing_is_answered_and_the_watch_ends(tmp_path: Path) -> None:
     with running_etcd(tmp_path, size=3) as etcd:
         async with Stores(etcd.url) as stores:
-            store = stores.connect(patience_ms_max=LITTLE_PATIENCE_MS)
+            store = stores.connect(call_ms_max=LITTLE_PATIENCE_MS)
             start = await put(store, "/k")
             waiting = asyncio.ensure_future(anext(store.watch("/", start)))
             await asyncio.sleep(0.1)
@@ -258,7 +258,7 @@ async def test_without_a_majority_nothing_is_answered_and_the_watch_ends(tmp_pat
 
 async def test_an_etcd_that_is_not_there_is_away_within_seconds() -> None:
     async with Stores("etcd://127.0.0.1:1") as stores:
-        store = stores.connect(patience_ms_max=LITTLE_PATIENCE_MS)
+        store = stores.connect(call_ms_max=LITTLE_PATIENCE_MS)
         async with asyncio.timeout(8):
             with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
                 await store.read("/")
@@ -380,7 +380,7 @@ async def test_without_trust_on_both_sides_etcd_is_away(secured: Secured) -> Non
     for options in (f"ca={secured.options['ca']}", "tls=true", "tls=false"):
         async with Stores(f"{secured.etcd.url}?{options}") as stores:
             with pytest.raises(StoreUnavailable):
-                await stores.connect(patience_ms_max=LITTLE_PATIENCE_MS).read("/")
+                await stores.connect(call_ms_max=LITTLE_PATIENCE_MS).read("/")
 
 
 async def test_a_certificate_that_cannot_be_read_is_named() -> None:

@@ -21,7 +21,7 @@ SETTINGS = {
 }
 
 
-class Told(NamedTuple):
+class AdvertisedAddresses(NamedTuple):
     """host:port of the only broker, as each API names it."""
 
     metadata: str
@@ -35,12 +35,12 @@ def two_doors() -> Iterator[Broker]:
         yield running
 
 
-def ask(client: RawClient) -> Told:
+def ask(client: RawClient) -> AdvertisedAddresses:
     (node,) = client.ask(METADATA, 12, MetadataRequest(topics=None)).brokers
     (described,) = client.ask(DESCRIBE_CLUSTER, 1, DescribeClusterRequest()).brokers
     found = client.ask(FIND_COORDINATOR, 2, FindCoordinatorRequest(key="some-group"))
     coordinator = f"{found.host}:{found.port}" if found.error_code == 0 else ""
-    return Told(f"{node.host}:{node.port}", f"{described.host}:{described.port}", coordinator)
+    return AdvertisedAddresses(f"{node.host}:{node.port}", f"{described.host}:{described.port}", coordinator)
 
 
 def test_each_listener_names_its_own_address(two_doors: Broker) -> None:

@@ -72,7 +72,7 @@ def client_of(
     /,
     **settings: str | int,
 ) -> Iterator[RawClient]:
-    """Of a broker in this process, which runs as long as the client does."""
+    """A client of a broker in this process, which runs as long as the client does."""
     with (
         broker_with(data_dir, settings, limits=limits, disk=disk) as running,
         connected(running.bootstrap) as client,

@@ -39,7 +39,7 @@ NOBODY = -1
 
 
 class State(NamedTuple):
-    """Of the partition, as the metadata store has it."""
+    """State of the partition in the metadata store."""
 
     leader: int
     leader_epoch: int
@@ -132,7 +132,7 @@ class Message(NamedTuple):
     to: int
     """NOBODY: the oracle."""
     incarnation: int
-    """Of the receiver, where the message is an answer: another one has other connections. -1: any."""
+    """Incarnation of the receiver of a reply, since another one has other connections. -1: any."""
     deliver: Callable[[], None]
 
 
@@ -147,7 +147,7 @@ class Node:
         """How much of the oracle's history."""
         self.is_up = True
         self.durable_end = Offset(0)
-        """Of one that is down."""
+        """Durable end of a replica that is down."""
         self.deleting = Offset(0)
         """Where a client asked this leader to begin."""
         self.log = self._open_log()

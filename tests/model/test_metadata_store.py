@@ -33,8 +33,10 @@ PREFIXES = ("/a/", "/b")
 
 
 def _can_be_one_transaction(changes: list[StoreChange]) -> bool:
-    doomed = tuple(change.prefix for change in changes if isinstance(change, DeleteAll))
-    return not any(name(change).startswith(doomed) for change in changes if not isinstance(change, DeleteAll))
+    deleted = tuple(change.prefix for change in changes if isinstance(change, DeleteAll))
+    return not any(
+        name(change).startswith(deleted) for change in changes if not isinstance(change, DeleteAll)
+    )
 
 
 def name(change: StoreChange) -> str:
@@ -65,12 +67,12 @@ class Model:
         model = Model()
         model.revision, model.entries, model.tied = self.revision, dict(self.entries), set(self.tied)
         puts = [change for change in changes if isinstance(change, Put)]
-        doomed = {key for change in changes for key in self.entries if _deletes(change, key)}
-        if puts or doomed:
+        deleted = {key for change in changes for key in self.entries if _deletes(change, key)}
+        if puts or deleted:
             model.revision += 1
-        for key in doomed:
+        for key in deleted:
             del model.entries[key]
-        model.tied -= doomed
+        model.tied -= deleted
         for put in puts:
             model.entries[put.key] = StoreEntry(put.value, model.revision)
             model.tied.discard(put.key)

@@ -56,7 +56,7 @@ def test_what_failed_once_does_not_fail_again(arguments: str) -> None:
 
 @pytest.mark.parametrize("seed", [9_100, 9_101])
 def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:
-    """Of a single broker, and of a cluster."""
+    """Runs of a single broker, and of a cluster."""
     plan = f"draw_plan({seed}, seconds=12.0)"
     imports = "from penstock.sim.cluster.plan import draw_plan; from penstock.sim.run import run_cluster"
     other = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"

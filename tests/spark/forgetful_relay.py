@@ -70,11 +70,11 @@ async def frame(source: asyncio.StreamReader) -> bytes:
     return size + await source.readexactly(unpack(">i", size)[0])
 
 
-Asked = deque[tuple[int, int]]
+Requests = deque[tuple[int, int]]
 """API key and version of each request that has no answer yet."""
 
 
-async def requests(source: asyncio.StreamReader, sink: asyncio.StreamWriter, asked: Asked) -> None:
+async def requests(source: asyncio.StreamReader, sink: asyncio.StreamWriter, asked: Requests) -> None:
     while True:
         request = await frame(source)
         asked.append(unpack_from(">hh", request, PREFIX_BYTES))
@@ -83,7 +83,7 @@ async def requests(source: asyncio.StreamReader, sink: asyncio.StreamWriter, ask
 
 
 async def answers(
-    source: asyncio.StreamReader, sink: asyncio.StreamWriter, asked: Asked, memory: Memory
+    source: asyncio.StreamReader, sink: asyncio.StreamWriter, asked: Requests, memory: Memory
 ) -> None:
     while True:
         answer = await frame(source)
@@ -104,7 +104,7 @@ async def relayed(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, memory: Memory
 ) -> None:
     source, sink = await asyncio.open_connection("127.0.0.1", port)
-    asked: Asked = deque()
+    asked: Requests = deque()
     ways = [
         asyncio.ensure_future(each)
         for each in (requests(reader, sink, asked), answers(source, writer, asked, memory))

@@ -86,7 +86,7 @@ def wait_for(driver: Driver, folder: Path, moment: str, count: int) -> None:
         time.sleep(0.002)
 
 
-class Trouble:
+class Killer:
     """What can be killed, and what is done about it."""
 
     def __init__(self, broker: BrokerProcess) -> None:
@@ -150,7 +150,7 @@ def kill_and_compare(tmp_path: Path, broker: BrokerProcess, kills: int, formats:
     chance = random.Random(SEED)
     topic = Producing(broker.bootstrap, "killed")
     folder, log = tmp_path / "lake", tmp_path / "driver.log"
-    trouble = Trouble(broker)
+    killer = Killer(broker)
     start: Callable[[], Driver] = lambda: Driver(broker.bootstrap, topic.topic, folder, log, formats)  # noqa: E731
     with ExitStack() as stack:
         for number in range(kills):
@@ -161,10 +161,10 @@ def kill_and_compare(tmp_path: Path, broker: BrokerProcess, kills: int, formats:
             for victim in (*survivable, DEADLY[number % len(DEADLY)]):
                 wait_for(driver, folder, chance.choice(list(MOMENTS)), chance.randint(1, 3))
                 time.sleep(chance.uniform(0, 0.05))
-                trouble.strike(driver, victim)
+                killer.strike(driver, victim)
             # Nobody waits for what is left of it to end: the next one may meet it.
         run_through(start, stack, log)
         ends = topic.ends()
         outcome = {form: audited(folder / form, ends) for form in formats}
-    assert outcome == dict.fromkeys(formats, Audit(kills * ROWS, 0, 0)), trouble.seen
-    print(f"killed: {trouble.seen}")
+    assert outcome == dict.fromkeys(formats, Audit(kills * ROWS, 0, 0)), killer.seen
+    print(f"killed: {killer.seen}")

@@ -61,7 +61,7 @@ def numbers(report: AuditReport) -> dict[str, int]:
 
 
 def file_of(table: TestTable, offset: int) -> str:
-    """Of the first partition."""
+    """The archived file that has this offset of the first partition."""
     import pyarrow.parquet as pq
 
     for path in table.paths():

@@ -131,7 +131,7 @@ def test_an_even_topic_has_no_hot_key_and_a_range_is_a_range(
 
 
 def test_times_that_cannot_be_are_no_failure(spark: "SparkSession", running: Broker, tmp_path: Path) -> None:
-    """Of records, beyond what Spark can hold; and of what records claim, so that no difference fits."""
+    """Timestamps beyond what Spark can hold, and creation times whose difference to them fits no integer."""
     create(running, "insights-strange")
     values = pa.array([b'{"made": %d}' % made for made in (START_MS, -(2**63), START_MS)], pa.binary())
     times = pa.array([START_MS, START_MS, -(10**16)], pa.int64())

@@ -215,9 +215,9 @@ def test_records_that_go_while_they_are_read_are_noticed(
 
 
 def delete_before(running: Broker, topic: str, offset: int) -> None:
-    from confluent_kafka import TopicPartition as Place
+    from confluent_kafka import TopicPartition as KafkaPartition
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": running.bootstrap})
-    for future in admin.delete_records([Place(topic, 0, offset)]).values():
+    for future in admin.delete_records([KafkaPartition(topic, 0, offset)]).values():
         future.result()

@@ -23,7 +23,7 @@ from penstock.errors import ConfigError
 from tools.documents import ROOT, Block, anchors, blocks, links, pages, slug, without_blocks
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""Of the click that typer brings; typer itself exports only kinds of it."""
+"""The exception of the click that typer brings; typer itself exports only kinds of it."""
 every_page = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 SHELL_LANGUAGES = {"", "console", "sh", "text"}
 CODE_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

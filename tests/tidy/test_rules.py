@@ -130,6 +130,17 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
     return caught in ("Exception", "BaseException") and not isinstance(handler.body[-1], ast.Raise)
 
 
+def test_no_two_classes_share_a_name() -> None:
+    """Structs of messages are named as in Kafka's schema, where each API has names of its own."""
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        if not path.is_relative_to(SOURCE / "protocol" / "messages"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(relative(path))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
 def test_nothing_is_left_to_do() -> None:
     words = ("TODO", "FIXME", "XXX", "NotImplementedError")
     texts = {relative(path): path.read_text() for path in SOURCES}

@@ -9,6 +9,7 @@ API_FILE_LINES_MAX = 180  # the card and the declaration included
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 8
 FOLDER_FILES_MAX = 20
+TEST_SENTENCE_CHARACTERS_MAX = 70  # after `test_`
 ONE_FILE_PER_API = {"broker/apis", "protocol/messages"}
 
 SOURCE = ROOT / "src" / "penstock"
@@ -74,3 +75,16 @@ def test_folders_stay_small() -> None:
     }
     large = {folder: count for folder, count in counts.items() if count > FOLDER_FILES_MAX}
     assert large == {}, "give each of their subjects a folder"
+
+
+def test_names_of_tests_stay_short() -> None:
+    """A longer sentence names two behaviours, or describes instead of naming."""
+    sentences = {
+        f"{relative(path)}:{function.name}": len(function.name.removeprefix("test_"))
+        for path in FILES
+        if "tests" in path.parts
+        for function in functions(path)
+        if function.name.startswith("test_")
+    }
+    long = {name: count for name, count in sentences.items() if count > TEST_SENTENCE_CHARACTERS_MAX}
+    assert long == {}

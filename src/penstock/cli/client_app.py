@@ -52,8 +52,8 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as refusal:
-            refusal.message = in_plain_words(refusal.message)
+        except typer.BadParameter as rejection:
+            rejection.message = in_plain_words(rejection.message)
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -61,9 +61,9 @@ class _Commands(TyperGroup):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
-def in_plain_words(refusal: str) -> str:
+def in_plain_words(rejection: str) -> str:
     """Translate an error message of the option parser into plain words for users."""
-    words, _, _ = refusal.removeprefix("Value error, ").partition(", unable to parse")
+    words, _, _ = rejection.removeprefix("Value error, ").partition(", unable to parse")
     words = words.replace("Input should be", "it must be").replace("valid integer", "whole number")
     return words.replace("a valid number", "a number").rstrip(".")
 

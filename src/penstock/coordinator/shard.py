@@ -307,7 +307,7 @@ class Shard(Generic[State]):
 
     def _report_undelivered(self, pending: WaitingRequest) -> None:
         try:
-            pending.reject(ErrorCode.UNKNOWN_SERVER_ERROR, "there is an answer that cannot be told")
+            pending.reject(ErrorCode.UNKNOWN_SERVER_ERROR, "the reply cannot be encoded")
         except Exception as failure:
             self._host.unanswered(failure)
             pending.cancel()

@@ -18,30 +18,31 @@ _STALE_ENTRIES_MIN = 1_000
 
 class Timers(Generic[TimerKeyType]):
     def __init__(self) -> None:
-        self._deadlines: dict[TimerKeyType, float] = {}
+        self.deadlines: dict[TimerKeyType, float] = {}
+        """Changed only by the methods of this class."""
         self._heap: list[tuple[float, int, TimerKeyType]] = []
         self._number = 0
         """Tie breaker, so that the heap never compares keys."""
 
     def __len__(self) -> int:
-        return len(self._deadlines)
+        return len(self.deadlines)
 
     def set(self, key: TimerKeyType, deadline: float) -> None:
-        known = self._deadlines.get(key)
-        self._deadlines[key] = deadline
+        known = self.deadlines.get(key)
+        self.deadlines[key] = deadline
         if known is None or deadline < known:
             self._push(key, deadline)
 
     def cancel(self, key: TimerKeyType) -> None:
-        self._deadlines.pop(key, None)
+        self.deadlines.pop(key, None)
         self._bound_heap()
 
     def deadline(self, key: TimerKeyType) -> float | None:
-        return self._deadlines.get(key)
+        return self.deadlines.get(key)
 
     def next_deadline(self) -> float | None:
         """Time of the next check; None without timers. It may be too early, and is never too late."""
-        heap, deadlines = self._heap, self._deadlines
+        heap, deadlines = self._heap, self.deadlines
         while heap and heap[0][2] not in deadlines:
             heappop(heap)
         return heap[0][0] if heap else None
@@ -52,7 +53,7 @@ class Timers(Generic[TimerKeyType]):
         At most `scan_max` heap entries are checked. The rest stay due.
         """
         expired = []
-        deadlines = self._deadlines
+        deadlines = self.deadlines
         looks = 0
         while looks < scan_max and self._heap and self._heap[0][0] <= now:
             looks += 1
@@ -75,9 +76,9 @@ class Timers(Generic[TimerKeyType]):
 
     def _bound_heap(self) -> None:
         """Rebuild the heap when entries of cancelled or moved timers outnumber the live ones."""
-        if len(self._heap) <= max(_STALE_ENTRIES_MIN, 4 * len(self._deadlines)):
+        if len(self._heap) <= max(_STALE_ENTRIES_MIN, 4 * len(self.deadlines)):
             return
         self._heap = [
-            (deadline, number, key) for number, (key, deadline) in enumerate(self._deadlines.items())
+            (deadline, number, key) for number, (key, deadline) in enumerate(self.deadlines.items())
         ]
         heapify(self._heap)

@@ -93,26 +93,26 @@ class GroupStateMachine:
         self._context = context
         self._total_memory_bytes = total_memory_bytes
         self._is_read_only = False
-        self._store = GroupStore()
-        self._expiry_scan = ExpiryScan(context, self._store)
+        self.store = GroupStore()
+        self._expiry_scan = ExpiryScan(context, self.store)
         self._recorded_time_ms = UNKNOWN_TIME_MS
         """Trusted time in the newest time record of the log."""
 
     @property
     def offsets(self) -> CommittedOffsets:
-        return self._store.offsets
+        return self.store.offsets
 
     @property
     def memory_bytes(self) -> int:
         """Estimated memory of the groups and offsets of this shard."""
-        return self._store.memory_bytes + self._store.offsets.memory_bytes
+        return self.store.memory_bytes + self.store.offsets.memory_bytes
 
     def unreadable(self) -> Sequence[str]:
-        return tuple(self._store.unreadable)
+        return tuple(self.store.unreadable)
 
     def unreadable_offsets(self, group_id: str) -> Collection[TopicPartition]:
         """Partitions whose committed offset cannot be read."""
-        return self._store.unreadable.offsets_of(group_id)
+        return self.store.unreadable.offsets_of(group_id)
 
     def read_only_view(self) -> Self:
         """A view that serves reads and heartbeats while the log is not writable; writes are rejected."""
@@ -130,14 +130,14 @@ class GroupStateMachine:
         if record.key == TIME_RECORD_KEY:
             self._recorded_time_ms = parse_time_record(record.value)
         else:
-            self._store.replay(record, timestamp_ms)
+            self.store.replay(record, timestamp_ms)
 
     def on_loaded(self, now: Now) -> Iterable[CommandOutcome]:
-        self._store.is_active = True
-        if self._store.groups:
+        self.store.is_active = True
+        if self.store.groups:
             self._context.trusted_clock.restore(self._recorded_time_ms, now)
         outcomes = [self._expiry_scan.schedule_soon(now)]
-        for group in self._store.groups.values():
+        for group in self.store.groups.values():
             if isinstance(group, ConsumerGroup):
                 consumer_timers.on_loaded(self._context, group, now)
             else:
@@ -177,7 +177,7 @@ class GroupStateMachine:
                 yield from self._expiry_scan.run_chunk(now)
 
     def _expire_group(self, group_id: str, keys: Sequence[TimerKey], now: Now) -> CommandOutcome:
-        group = self._store.groups.get(group_id)
+        group = self.store.groups.get(group_id)
         if group is None:
             return EMPTY_OUTCOME
         if isinstance(group, ConsumerGroup):
@@ -186,12 +186,12 @@ class GroupStateMachine:
         outcome = EMPTY_OUTCOME
         for key in keys:
             outcome += classic_timers.expire(self._context, group, key, now)
-        self._store.remove_if_unused(group)
+        self.store.remove_if_unused(group)
         return outcome
 
     def topics_changed(self, now: Now) -> CommandOutcome:
         """Mark all groups: each checks its topics again at the next heartbeat of a member."""
-        for group in self._store.groups.values():
+        for group in self.store.groups.values():
             if isinstance(group, ConsumerGroup):
                 consumer_timers.topics_changed(group)
         return EMPTY_OUTCOME
@@ -200,14 +200,14 @@ class GroupStateMachine:
         return self._expiry_scan.schedule_soon(now)
 
     def parked(self) -> Iterable[WaitingRequest]:
-        for group in self._store.groups.values():
+        for group in self.store.groups.values():
             yield from group.parked()
 
     # Members
 
     def join(self, request: JoinGroupRequest, caller: ClassicCaller, now: Now) -> CommandOutcome:
         self._require_writable()
-        group = self._store.groups.get(request.group_id)
+        group = self.store.groups.get(request.group_id)
         if join_needs_memory(group, request):
             self._check_memory(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if isinstance(group, ConsumerGroup):
@@ -223,7 +223,7 @@ class GroupStateMachine:
 
     def sync(self, request: SyncGroupRequest, caller: ClassicCaller, now: Now) -> CommandOutcome:
         self._require_writable()
-        group = self._store.groups.get(request.group_id)
+        group = self.store.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._apply_transition(
                 classic_requests.sync(self._context, group, request, caller, now), now
@@ -233,7 +233,7 @@ class GroupStateMachine:
         return classic_sync.sync(self._context, group, request, caller.pending, now)
 
     def heartbeat(self, request: HeartbeatRequest, caller: ClassicCaller, now: Now) -> CommandOutcome:
-        group = self._store.groups.get(request.group_id)
+        group = self.store.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._apply_transition(
                 classic_requests.heartbeat(self._context, group, request, caller, now), now
@@ -242,20 +242,20 @@ class GroupStateMachine:
 
     def leave(self, request: LeaveGroupRequest, caller: ClassicCaller, now: Now) -> CommandOutcome:
         self._require_writable()
-        group = self._store.groups.get(request.group_id)
+        group = self.store.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._apply_transition(
                 classic_requests.leave(self._context, group, request, caller, now), now
             )
         outcome = classic_leave.leave(self._context, group, request, caller, now)
         if group is not None:
-            self._store.remove_if_unused(group)
+            self.store.remove_if_unused(group)
         return outcome
 
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, caller: ConsumerCaller, now: Now
     ) -> CommandOutcome:
-        group = self._store.groups.get(request.group_id)
+        group = self.store.groups.get(request.group_id)
         if self._is_read_only:
             return read_only_heartbeat(self._context, group, request, caller, now)
         if heartbeat_needs_memory(group, request):
@@ -267,7 +267,7 @@ class GroupStateMachine:
     def _apply_transition(self, transition: GroupTransition, now: Now) -> CommandOutcome:
         """Store the group of a transition. The caller replays the records afterwards, into this group."""
         self._schedule_time_record(now)
-        self._store.settle(transition.group)
+        self.store.settle(transition.group)
         return transition.outcome
 
     def _schedule_time_record(self, now: Now) -> None:
@@ -281,7 +281,7 @@ class GroupStateMachine:
         self._require_writable()
         if request.group_id:  # old clients may commit without a group
             classic_join.validate_group_id(request.group_id)
-        group = self._store.groups.get(request.group_id)
+        group = self.store.groups.get(request.group_id)
         if group is None and request.generation >= 0:
             # The client claims membership of a group that does not exist any more.
             is_new = request.version >= _MEMBER_EPOCHS_SINCE
@@ -318,13 +318,13 @@ class GroupStateMachine:
 
     def validate_offset_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
         """Raise ApiError if a member of the consumer protocol sends a wrong member id or epoch."""
-        group = self._store.groups.get(group_id)
+        group = self.store.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             request_validation.validate_fetch(group, member_id, member_epoch)
 
     def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> OffsetDeletion:
         self._require_writable()
-        group = self._store.find(group_id)
+        group = self.store.find(group_id)
         subscribed = frozenset[str]() if group.is_empty else subscribed_topics(group)
         if subscribed is None:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"{group_id} has members")
@@ -333,7 +333,7 @@ class GroupStateMachine:
             for partition in partitions
             if partition.topic in subscribed
         }
-        unreadable = self._store.unreadable.offsets_of(group_id)
+        unreadable = self.store.unreadable.offsets_of(group_id)
         known = [
             partition
             for partition in partitions
@@ -348,12 +348,12 @@ class GroupStateMachine:
         """Delete the offsets first, in chunks. Between chunks the group still exists and can be deleted
         again."""
         self._require_writable()
-        group = self._store.find(group_id)
+        group = self.store.find(group_id)
         if not group.is_empty:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"{group_id} has members")
         # One more than a chunk, to detect whether this chunk is the last.
         partitions_with_offsets = list(
-            islice(self._store.partitions_with_offsets(group_id), TOMBSTONES_AT_ONCE + 1)
+            islice(self.store.partitions_with_offsets(group_id), TOMBSTONES_AT_ONCE + 1)
         )
         gone = offset_tombstones(group_id, partitions_with_offsets[:TOMBSTONES_AT_ONCE])
         if len(partitions_with_offsets) > TOMBSTONES_AT_ONCE:
@@ -368,24 +368,24 @@ class GroupStateMachine:
 
     def _visible_groups(self) -> Iterator[Group]:
         """Groups to list. A group that has only pending member ids is not listed."""
-        for group in self._store.groups.values():
+        for group in self.store.groups.values():
             is_begun = isinstance(group, ConsumerGroup) or group.members or group.generation
-            if is_begun or self._store.has_offsets(group.group_id):
+            if is_begun or self.store.has_offsets(group.group_id):
                 yield group
 
     def describe_classic(self, group_id: str) -> DescribedGroup | None:
-        group = self._store.groups.get(group_id)
+        group = self.store.groups.get(group_id)
         return group.describe() if isinstance(group, ClassicGroup) else None
 
     def describe_consumer(self, group_id: str) -> DescribedConsumerGroup | None:
-        group = self._store.groups.get(group_id)
+        group = self.store.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return None
         return describe(group, self._context.topics(), self._context.config().consumer.assignors)
 
     def status(self, group_id: str, now: Now) -> GroupStatus | None:
         """Status of a group for the operator, without the log end offsets."""
-        group = self._store.groups.get(group_id)
+        group = self.store.groups.get(group_id)
         if group is None:
             return None
         rebalances = rebalance_status(group.rebalances, now)

@@ -66,7 +66,7 @@ class KeyedJobQueue:
         jobs_per_key_max: int = VALIDATIONS_PER_PARTITION_MAX,
     ) -> None:
         self._start_worker = start_worker
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._jobs_per_key_max = jobs_per_key_max
         self._bytes = 0
         self._worker: Worker | None = None
@@ -80,12 +80,12 @@ class KeyedJobQueue:
 
     def has_room(self, key: object, size_bytes: int) -> bool:
         """Whether a job of this size can be added. A job is always accepted if no other one waits."""
-        if self._is_stopped or (self._bytes and self._bytes + size_bytes > self._bytes_max):
+        if self._is_stopped or (self._bytes and self._bytes + size_bytes > self.bytes_max):
             return False
         queue = self._waiting.get(key)
         return queue is None or (
             len(queue.jobs) < self._jobs_per_key_max
-            and queue.size_bytes + size_bytes <= self._bytes_max // KEY_SHARE_DIVISOR
+            and queue.size_bytes + size_bytes <= self.bytes_max // KEY_SHARE_DIVISOR
         )
 
     def add(

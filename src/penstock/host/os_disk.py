@@ -244,8 +244,12 @@ class OsDisk:
             with translate_os_errors("open", path):
                 self._free.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
 
+    @property
+    def sync_descriptors(self) -> list[int]:
+        return [*self._free, *self._held.values()]
+
     def close_sync_descriptors(self) -> None:
-        descriptors = [*self._free, *self._held.values()]
+        descriptors = self.sync_descriptors
         self._free, self._held = [], {}
         for descriptor in descriptors:
             os.close(descriptor)

@@ -35,10 +35,10 @@ def json_reply(content: object, status: int = 200) -> web.Response:
 async def errors_as_json(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except HttpError as refusal:
-        return _error_reply(refusal.status, refusal.code, str(refusal))
-    except ApiError as refusal:
-        if refusal.code not in _RETRIABLE:
+    except HttpError as rejection:
+        return _error_reply(rejection.status, rejection.code, str(rejection))
+    except ApiError as rejection:
+        if rejection.code not in _RETRIABLE:
             raise
         sentence = "The groups are being loaded from the log. Try again in a moment."
         return _error_reply(503, "loading", sentence)
@@ -46,8 +46,8 @@ async def errors_as_json(request: web.Request, handler: HttpHandler) -> web.Stre
         return _error_reply(503, "coordinator_unavailable", str(problem))
     except web.HTTPNotFound:
         return _error_reply(404, "not_found", f"There is nothing at {request.path}. See docs/http.md.")
-    except web.HTTPMethodNotAllowed as refusal:
-        allowed = ", ".join(sorted(refusal.allowed_methods))
+    except web.HTTPMethodNotAllowed as rejection:
+        allowed = ", ".join(sorted(rejection.allowed_methods))
         sentence = f"{request.path} takes {allowed}, not {request.method}."
         reply = _error_reply(405, "method_not_allowed", sentence)
         reply.headers["Allow"] = allowed

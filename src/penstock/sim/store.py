@@ -98,6 +98,14 @@ class _CommittedEvent(NamedTuple):
     event: Event
 
 
+class StoreBackup(NamedTuple):
+    """A copy of the store, as it was at a revision."""
+
+    revision: int
+    entries: dict[str, StoreEntry]
+    history: list[_CommittedEvent]
+
+
 class SimStore:
     def __init__(
         self,
@@ -130,6 +138,13 @@ class SimStore:
         return SimStoreClient(self, self._loop)
 
     # Faults
+
+    def backup(self) -> StoreBackup:
+        return StoreBackup(self.revision, dict(self.entries), list(self._history))
+
+    def restore(self, backup: StoreBackup) -> None:
+        """Put back an older copy, as an operator might: everything committed since is lost."""
+        self.revision, self.entries, self._history = backup.revision, backup.entries, backup.history
 
     def become_unavailable(self) -> None:
         """Stop replying and ending sessions, until `become_available`."""

@@ -70,7 +70,9 @@ class ClientProtocol:
             self._broker_versions = offered
             return True
         if answer.error_code != ErrorCode.UNSUPPORTED_VERSION or self._greeting_version == _OLDEST_GREETING:
-            raise ProtocolError(f"the broker refused to name its versions (error {answer.error_code})")
+            raise ProtocolError(
+                f"the broker rejected the request for its versions (error {answer.error_code})"
+            )
         _, newest = offered.get(API_VERSIONS.key, (_OLDEST_GREETING, _OLDEST_GREETING))
         # Always older than the rejected version, or both sides could repeat this for ever.
         self._greeting_version = max(min(newest, self._greeting_version - 1), _OLDEST_GREETING)

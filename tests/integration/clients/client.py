@@ -127,7 +127,7 @@ class Client(ABC):
         """Begin and end of partition 0."""
 
     def offsets_at(self, topic: str, partitions: int, timestamp_ms: int) -> list[int | None]:
-        """Of each partition the first offset with this time or a later one. None: there is none."""
+        """The first offset of each partition with this timestamp or a later one. None: there is none."""
         raise NotImplementedError
 
     def administration(self) -> AbstractContextManager["Administration"]:
@@ -158,7 +158,7 @@ class Administration(ABC):
 
     @abstractmethod
     def delete_records(self, topic: str, before: int) -> None:
-        """Of partition 0."""
+        """Delete the records of partition 0 before this offset."""
 
 
 @contextmanager

@@ -24,9 +24,7 @@ INTERVAL_S = 0.1
 # Frames
 
 
-def test_one_shard_is_responsible_for_every_group_of_the_first_measure_and_each_for_one_of_the_second() -> (
-    None
-):
+def test_one_shard_has_all_groups_of_the_first_measure_and_one_of_the_second() -> None:
     assert {shard_of(group, SHARDS) for groups in groups_in_one_shard() for group in groups} == {0}
     spread = [shard_of(group, SHARDS) for groups in groups_in_all_shards() for group in groups]
     assert sorted(spread) == list(range(SHARDS))

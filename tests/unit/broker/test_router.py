@@ -138,7 +138,7 @@ def test_what_is_advertised_is_what_is_registered() -> None:
         desk.router.add(Route(Produce.api, desk.handle))
 
 
-def test_a_later_reply_is_told_once_whether_it_comes_before_or_after_it_is_waited_for() -> None:
+def test_a_deferred_reply_is_delivered_once_before_or_after_it_is_awaited() -> None:
     told: list[object] = []
     early, late = DeferredReply(), DeferredReply()
     early.finish(REPLY)

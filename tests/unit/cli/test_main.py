@@ -95,7 +95,7 @@ def test_the_help_of_a_client_command_does_not_load_the_client() -> None:
     assert not {"confluent_kafka", "rich", "penstock.cli.broker_connector"} & modules
 
 
-def test_a_command_of_the_broker_behind_something_else_is_refused_with_what_to_type() -> None:
+def test_serve_after_another_word_is_rejected_with_what_to_type() -> None:
     result = CliRunner().invoke(app, ["--", "serve"])
 
     assert result.exit_code == 2

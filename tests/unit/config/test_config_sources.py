@@ -252,7 +252,7 @@ def test_a_protection_that_is_not_there_stops_the_start(setting: str, reason: st
     assert load(sets=[f"{name}="]).warnings, "an empty one protects nothing"
 
 
-def test_brokers_do_not_replicate_by_another_listener_than_the_one_that_is_named() -> None:
+def test_brokers_replicate_only_by_the_listener_that_is_named() -> None:
     listeners = "listeners=OUT://127.0.0.1:9092,IN://127.0.0.1:9093"
     protocols = "listener.security.protocol.map=OUT:PLAINTEXT,IN:PLAINTEXT"
     (said,) = problems(sets=(listeners, protocols, "inter.broker.listener.name=IN"))

@@ -53,7 +53,7 @@ class Process:
     damaged: dict[Name, int] = field(default_factory=dict)
     """Logs that it found damaged, and the last leader epoch under which each was fetched."""
     copy: "Process | None" = None
-    """Of its disk, as it was after some stop."""
+    """Copy of its disk, as the disk was after some stop."""
 
     def log(self, name: Name) -> Log:
         return self.logs.get(name, ())

@@ -20,7 +20,7 @@ def upkeep(cluster: StoredCluster) -> list[Task]:
 
 
 def proposal(image: ClusterImage, *isr: int, topic: str = "t", index: int = 0) -> AlterPartition:
-    """Of the leader, as the image has it, with everybody in their present epochs."""
+    """Proposal of the leader in the image, with each member in its present epoch."""
     state = image.topics[topic].partitions[index]
     members = tuple(IsrMember(node, image.brokers[node].broker_epoch) for node in isr)
     leader = IsrMember(state.leader, image.brokers[state.leader].broker_epoch)

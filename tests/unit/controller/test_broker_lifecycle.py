@@ -42,7 +42,7 @@ OTHER_DISK: dict[str, object] = {"directory_id": "another disk"}
 FIRST_START = "the first start"
 COPY_FROM_BEFORE: dict[str, object] = {"start_ids": ("a start before the first", "second")}
 FOLDER_GONE: dict[str, object] = {"lost": {topic_id_text(TopicId((2).to_bytes(16, "big"))): (0,)}}
-"""Of the first topic that was made."""
+"""The folder of the first topic that was made."""
 OLDER_COPY: dict[str, object] = {"clean_epoch": 1}
 """It stopped cleanly once, and was admitted since."""
 
@@ -296,7 +296,7 @@ def test_the_last_in_sync_that_lost_records_makes_way_for_who_has_them() -> None
     assert members(cluster.state()) == ((second,), (), second)
 
 
-def test_a_broker_that_was_away_too_short_to_be_missed_leaves_the_in_sync_replicas() -> None:
+def test_a_broker_whose_restart_went_unnoticed_leaves_the_in_sync_replicas() -> None:
     cluster = cluster_of(1, 2, 3)
     cluster.create("t")
     follower = cluster.state().isr[2]

@@ -121,7 +121,7 @@ class AnythingHappens(RuleBasedStateMachine):
 
     @rule(node=nodes, name=names, late=st.booleans())
     def mend(self, node: int, name: tuple[str, int], late: bool) -> None:
-        """Of a damaged copy, as far as it can be now."""
+        """Replace a damaged copy, as far as that is possible now."""
         process = self.process(node)
         pending = self.cluster.withdraw(process, name)
         if pending is not None:

@@ -445,7 +445,7 @@ def test_who_is_gone_may_be_assigned_by_hand_and_is_not_in_sync() -> None:
     assert refusal(lambda: create(cluster.image, request, 8)).code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_creating_rests_on_the_term_and_on_those_who_are_in_sync_from_the_beginning() -> None:
+def test_creating_depends_on_the_term_and_on_the_first_in_sync_replicas() -> None:
     for session in (1000, 2):
         cluster = real_cluster_of(1, 2)
         decision = in_cluster(cluster.image)

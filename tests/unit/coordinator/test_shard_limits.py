@@ -65,12 +65,12 @@ def keys_in(partition: Partition) -> list[bytes]:
 # Size
 
 
-def test_what_no_batch_holds_is_refused_to_its_client_and_changes_nothing_for_others() -> None:
+def test_a_command_too_large_for_a_batch_is_rejected_and_others_go_on() -> None:
     partition = small_partition()
     shard, host = active(partition)
     before, greedy, after, parked = Client(), Client(), Client(), Client()
     put(shard, b"a", b"1", before)
-    shard._state.parked_clients.append(parked.pending)
+    shard.state.parked_clients.append(parked.pending)
     give(shard, CommandOutcome(many(1_000)), greedy)
     put(shard, b"b", b"2", after)
     sync(partition)
@@ -148,7 +148,7 @@ def compacted() -> Partition:
     return partition
 
 
-def test_more_records_than_the_log_takes_in_a_batch_are_refused_to_their_client_alone() -> None:
+def test_a_command_of_too_many_records_is_rejected_to_its_client_alone() -> None:
     partition = compacted()
     shard, host = active(partition)
     greedy, other = Client(), Client()
@@ -236,13 +236,13 @@ def test_who_only_reads_is_answered_on_a_full_disk(full: Setup) -> None:
 
 
 def test_time_stands_still_while_the_disk_is_full_and_goes_on_afterwards(full: Setup) -> None:
-    full.shard._state.alarm = 1.0
+    full.shard.state.alarm = 1.0
     full.shard.tick()
-    assert full.shard._state.alarm == 1.0
+    assert full.shard.state.alarm == 1.0
     full.disk.is_full = False
     full.shard.resume_writes()
     sync(full.partition)
-    assert full.shard._state.alarm is None
+    assert full.shard.state.alarm is None
     assert keys_in(full.partition) == [b"a", b"expired"]
 
 
@@ -342,9 +342,9 @@ def test_while_too_few_replicas_are_in_sync_writers_are_refused_at_once() -> Non
     look(shard, reader)
     assert writer.replies == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     assert reader.replies == [{b"a": b"1"}]
-    shard._state.alarm = 1.0
+    shard.state.alarm = 1.0
     shard.tick()
-    assert shard._state.alarm == 1.0, "time stands still"
+    assert shard.state.alarm == 1.0, "time stands still"
     assert host.dues[-1] == host.now().monotonic + 1, "it looks again"
     partition.min_isr_error = None
     shard.tick()

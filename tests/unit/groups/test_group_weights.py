@@ -121,12 +121,12 @@ class Shard:
         )
 
     def consumer(self, group_id: str) -> ConsumerGroup:
-        group = self.groups._store.groups[group_id]
+        group = self.groups.store.groups[group_id]
         assert isinstance(group, ConsumerGroup)
         return group
 
     def classic(self, group_id: str) -> ClassicGroup:
-        group = self.groups._store.groups[group_id]
+        group = self.groups.store.groups[group_id]
         assert isinstance(group, ClassicGroup)
         return group
 
@@ -214,7 +214,7 @@ def memory_taken(fill: Callable[[Shard], None], topics: TopicsImage) -> tuple[Sh
         classic_groups,
     ],
 )
-def test_the_estimate_is_at_least_the_memory_of_groups_and_at_most_three_times_it(
+def test_the_estimate_is_between_the_memory_of_groups_and_three_times_it(
     fill: Callable[[Shard], None],
 ) -> None:
     is_by_expression = fill.__name__.startswith("expressions")
@@ -264,7 +264,7 @@ def rejection(ask: Callable[[], object]) -> ErrorCode:
     return refused.value.code
 
 
-def test_joins_that_would_be_given_very_many_partitions_are_refused_at_the_bound() -> None:
+def test_joins_that_would_get_too_many_partitions_are_rejected_at_the_bound() -> None:
     shard = Shard(topics_of(topic("a", 10_000), topic("b", 10_000), topic("few", 1)))
     shard.context.limits = GroupStateLimits(state_bytes_max=4 * MIB)
     joined = 0
@@ -349,7 +349,7 @@ def test_a_group_uses_so_many_different_expressions_and_no_more() -> None:
     assert "a|1" not in shard.consumer("g").regexes
 
 
-def test_what_a_step_asks_about_topics_does_not_cost_as_much_as_all_subscriptions_together() -> None:
+def test_a_step_looks_up_topics_for_less_than_all_subscriptions_together() -> None:
     costs = []
     for count in (2, 60):
         shard = Shard(logs(400))

@@ -100,7 +100,7 @@ def code_of(problem: pytest.ExceptionInfo[ApiError]) -> ErrorCode:
 # Commits
 
 
-def test_a_commit_that_takes_more_than_its_share_is_refused_before_anything_is_made_of_it() -> None:
+def test_a_commit_over_its_share_of_memory_is_rejected_before_it_is_built() -> None:
     harness = GroupsHarness()
     note = "n" * 4_000
     fitting = COMMIT_BYTES_MAX // (len("g") + 100 + len("orders") + len(note))
@@ -142,7 +142,7 @@ def test_the_longest_name_of_a_group_is_taken_and_a_longer_one_is_not(name: str)
 # All groups together
 
 
-def test_when_all_groups_take_too_much_newcomers_are_refused_and_the_others_go_on() -> None:
+def test_when_groups_take_too_much_memory_only_new_members_are_rejected() -> None:
     harness = GroupsHarness()
     harness.commit("old", places(2, "a note"))
     harness.total_memory_bytes = GROUP_STATE_BYTES_MAX + 1
@@ -211,7 +211,7 @@ def test_the_offsets_of_many_groups_are_never_one_piece() -> None:
     assert list(harness.groups.names()) == []
 
 
-def test_a_turn_of_forgetting_is_measured_in_offsets_however_few_groups_there_are() -> None:
+def test_a_chunk_of_expiry_is_bounded_in_offsets_however_few_groups_there_are() -> None:
     harness = GroupsHarness()
     for number in range(3):
         harness.replay_commits(f"g-{number}", places(OFFSETS_LOOKED_PER_TURN))
@@ -360,7 +360,7 @@ def test_restarts_every_day_keep_nothing_for_ever() -> None:
     assert lived_ms <= 8 * DAY_MS
 
 
-def test_what_was_committed_while_the_clock_was_in_1970_is_kept_as_long_as_everything_else() -> None:
+def test_commits_made_while_the_clock_was_in_1970_are_kept_like_all_others() -> None:
     harness = used_once(settled(7 * DAY_MS), "old")
     harness.load(Now(5_000, 5.0))
     harness.commit("new", places(1, at_ms=6_000), Now(6_000, 6.0))

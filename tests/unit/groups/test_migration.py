@@ -165,7 +165,7 @@ def test_what_a_cooperative_member_has_not_yet_given_up_is_given_to_nobody() -> 
     assert not newcomer.partitions() | third.partitions()
 
 
-def test_a_static_member_that_changes_its_protocol_before_anything_was_divided_gets_its_share() -> None:
+def test_a_static_member_that_changes_protocol_before_assignment_gets_its_share() -> None:
     harness = ConsumerGroupHarness(topic("a", 4))
     assert not Classic(harness, "c", "i1").join().pending.is_completed
     moved = Member(harness, "m", "i1")
@@ -238,7 +238,7 @@ def test_partitions_that_do_not_exist_are_not_carried_over() -> None:
     assert harness.group.holders[topic_id("a")].keys() == {0, 1, 2}
 
 
-def test_a_heartbeat_with_an_epoch_to_a_classic_group_makes_its_member_join_again() -> None:
+def test_a_heartbeat_with_an_epoch_to_a_classic_group_makes_it_join_again() -> None:
     harness = ConsumerGroupHarness(topic("a", 4))
     classic_pair(harness)
     zombie = Member(harness, "z")
@@ -437,7 +437,7 @@ def test_when_the_last_of_the_new_protocol_leaves_the_group_is_classic_again() -
     assert first.generation == second.generation == epoch + 1
 
 
-def test_silent_members_of_a_group_that_is_classic_again_are_gone_when_their_sessions_end() -> None:
+def test_silent_members_of_a_downgraded_group_leave_when_their_sessions_end() -> None:
     harness, _, _, newcomer = mixed()
     newcomer.leave()
     harness.advance(CLASSIC_SESSION_MS / 1000 + 1)
@@ -529,7 +529,7 @@ def test_what_members_read_is_theirs_when_the_group_goes_back_and_forth() -> Non
     assert not newcomer.partitions()
 
 
-def test_a_group_that_went_back_gathers_even_if_the_broker_restarts_before_it_could() -> None:
+def test_a_downgraded_group_rebalances_also_if_the_broker_restarts_first() -> None:
     harness = ConsumerGroupHarness(topic("a", 4))
     other = Member(harness, "m")
     other.beat()
@@ -554,7 +554,7 @@ def test_an_empty_consumer_group_becomes_a_classic_group_freely() -> None:
     assert harness.classic.state is ClassicState.COMPLETING
 
 
-def test_an_emptied_group_that_nobody_joins_stays_empty_since_its_last_member_left() -> None:
+def test_an_emptied_group_counts_as_empty_from_when_its_last_member_left() -> None:
     harness = ConsumerGroupHarness(topic("a", 4))
     member = Member(harness, "m")
     member.beat()

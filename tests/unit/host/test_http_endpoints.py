@@ -115,7 +115,7 @@ async def test_a_server_without_tls_is_asked_with_it(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_wants_a_certificate_and_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of TLS 1.3: it says so when the client believes the connection made. On its way that may be lost."""
+    """With TLS 1.3 the alert comes when the client believes the connection made, and it may be lost."""
 
     def refused(*_: object, **__: object) -> None:
         raise aiohttp.ClientOSError(1, "alert") from ssl.SSLError(1, "[SSL: TLSV13_ALERT] (_ssl.c:2580)")

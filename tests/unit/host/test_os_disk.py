@@ -167,14 +167,14 @@ def test_removing_what_is_not_there_is_fine(folder: str) -> None:
     assert disk.list_folder(folder) == []
 
 
-def test_each_thread_syncs_the_file_system_through_a_descriptor_of_its_own_held_from_the_start(
+def test_each_thread_syncs_the_file_system_by_its_own_descriptor_from_the_start(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel tells each descriptor once of a failed writeback, and only of those since it was opened."""
     used: dict[str, list[int]] = {"a": [], "b": []}
     disk = OsDisk()
     disk.open_sync_descriptors(folder, 2)
-    held = set(disk._free)
+    held = set(disk.sync_descriptors)
     files = [disk.open(f"{folder}/{number}", create=True) for number in range(9)]
 
     def syncfs(descriptor: int) -> int:
@@ -219,7 +219,7 @@ def test_a_sync_of_new_folders_needs_no_descriptor_that_is_not_held(
     monkeypatch.setattr(os, "open", failing(errno.EMFILE))
     disk.sync((), [folder])
     disk.sync((), [f"{folder}/{number}" for number in range(9)])
-    assert called == list(disk._held.values()) * 2
+    assert called == disk.sync_descriptors * 2
     disk.close_sync_descriptors()
 
 

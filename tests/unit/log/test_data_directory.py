@@ -105,7 +105,7 @@ def test_logs_of_another_data_directory_are_refused() -> None:
         opened(disk)
 
 
-def test_a_start_that_was_stopped_by_a_power_failure_leaves_a_directory_that_opens() -> None:
+def test_a_start_ended_by_a_power_failure_leaves_a_directory_that_opens() -> None:
     """Whether or not the mark of the logs got there: the identity is written after it."""
     disk = new_disk()
     disk.make_folder(f"{PATH}/logs")
@@ -232,7 +232,7 @@ def test_a_directory_in_use_is_locked_until_it_is_released(tmp_path: Path) -> No
     FolderLock(str(tmp_path)).release()
 
 
-def test_a_lock_has_the_name_of_the_one_before_it_and_that_of_a_copy_has_another(tmp_path: Path) -> None:
+def test_a_lock_has_the_mark_of_the_previous_one_and_a_copy_has_another(tmp_path: Path) -> None:
     folder, copy = tmp_path / "data", tmp_path / "copy"
     folder.mkdir()
     first = FolderLock(str(folder))

@@ -33,7 +33,7 @@ def writable(logs: list[PartitionLog]) -> list[int]:
     return taken
 
 
-def test_the_longest_open_file_is_closed_for_the_next_and_opened_again_when_needed() -> None:
+def test_the_longest_open_file_is_closed_for_the_next_and_reopened_later() -> None:
     files, logs = logs_with(3, 10, new_disk())
     for turn in range(3):
         for log in logs:
@@ -86,7 +86,7 @@ def test_the_files_that_say_whose_a_folder_is_count_until_they_are_synced() -> N
     assert (len(files), disk.open_files) == (0, 0)
 
 
-def test_files_that_are_on_disk_are_closed_when_the_process_has_no_descriptor_left() -> None:
+def test_synced_files_are_closed_when_the_process_has_no_descriptor_left() -> None:
     disk = new_disk()
     files, logs = logs_with(100, 40, disk)
     for log in logs[:30]:

@@ -75,7 +75,7 @@ def test_a_full_disk_leaves_nothing_of_a_batch_and_writing_goes_on_with_room(roo
     assert len(batches(reopened(disk).log)) == 2
 
 
-def test_what_a_full_disk_left_of_a_batch_does_not_come_back_behind_the_end_of_a_segment() -> None:
+def test_the_rest_of_a_batch_on_a_full_disk_does_not_return_after_a_segment() -> None:
     """It was cut off again, and nobody synced that: nothing else was written to that segment."""
     for seed in range(20):
         disk = new_disk(seed)
@@ -95,7 +95,7 @@ def test_what_a_full_disk_left_of_a_batch_does_not_come_back_behind_the_end_of_a
         assert len(batches(reopened(disk.disk.mount()).log)) == 2
 
 
-def test_a_disk_that_is_full_before_the_first_batch_is_no_reason_to_lose_the_folder() -> None:
+def test_a_disk_that_is_full_before_the_first_batch_keeps_the_folder() -> None:
     disk = new_disk()
     log = new_log(disk)
     log.partition_folder.metadata_file = SmallFile(f"{FOLDER}/partition.metadata", b"whose")
@@ -144,7 +144,7 @@ def test_a_checkpoint_keeps_two_snapshots_and_says_which_are_needless() -> None:
     assert not log.needs_checkpoint
 
 
-def test_a_segment_that_ended_after_the_last_checkpoint_has_indexes_to_be_stored() -> None:
+def test_a_segment_that_ended_after_the_last_checkpoint_has_indexes_to_store() -> None:
     """Nothing may be written after it for long, and it cannot be compacted before."""
     disk = new_disk()
     log = new_log(disk)
@@ -227,9 +227,9 @@ def test_dropped_segments_take_their_offsets_with_them() -> None:
     log = new_log(disk, segment_bytes=200)
     for _ in range(5):
         append(log, [bytes(100)])
-    doomed = log.drop_segments(2)
+    dropped = log.drop_segments(2)
     assert log.log_start_offset == log.segments[0].base_offset == 2
-    assert len(doomed) == 6
+    assert len(dropped) == 6
     with pytest.raises(AssertionError, match="active"):
         log.drop_segments(len(log.segments))
 

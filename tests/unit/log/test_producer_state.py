@@ -156,7 +156,7 @@ def test_a_producer_that_writes_old_records_is_not_forgotten_for_their_age() -> 
     assert len(producers) == 1
 
 
-def test_beyond_the_most_there_may_be_the_longest_idle_of_all_partitions_is_forgotten() -> None:
+def test_beyond_the_limit_the_longest_idle_producer_of_all_logs_is_forgotten() -> None:
     registry = ProducerRegistry(ProducerLimits(total_max=3))
     first, second = Producers(), Producers()
     first.share(registry)
@@ -174,7 +174,7 @@ def test_beyond_the_most_there_may_be_the_longest_idle_of_all_partitions_is_forg
     assert (len(first), registry.evicted) == (0, 1), "those whose time is up are not forgotten early"
 
 
-def test_producers_found_at_a_start_are_counted_and_those_of_a_closed_log_are_not() -> None:
+def test_producers_found_at_a_start_count_and_those_of_a_closed_log_do_not() -> None:
     registry = ProducerRegistry(ProducerLimits(total_max=4))
     content = Producers()
     for producer in range(3):

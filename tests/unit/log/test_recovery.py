@@ -156,7 +156,7 @@ def test_entries_of_cut_records_do_not_stay_behind_in_an_index_file() -> None:
     assert [parse_header(batch).base_offset for batch in batches(log)] == list(range(65))
 
 
-def test_producers_are_replayed_from_an_older_snapshot_when_the_newest_is_damaged() -> None:
+def test_a_damaged_newest_snapshot_makes_producers_replay_from_an_older_one() -> None:
     disk = new_disk()
     log = new_log(disk)
     for sequence in range(12):
@@ -199,7 +199,7 @@ def test_what_a_failed_sync_left_in_memory_is_written_again() -> None:
     assert reopened(disk.disk.mount()).log.log_end_offset == 2
 
 
-def test_a_folder_made_by_a_process_that_was_killed_becomes_durable_with_the_next() -> None:
+def test_a_folder_made_by_a_killed_process_becomes_durable_with_the_next() -> None:
     disk = new_disk()
     append(new_log(disk), [b"first"])
     log = reopened(disk).log
@@ -256,7 +256,7 @@ def test_opening_twice_gives_the_same_log() -> None:
     assert first.log.producers.to_bytes() == log.producers.to_bytes()
 
 
-def test_the_newest_timestamp_counts_records_on_both_sides_of_the_last_index_entry() -> None:
+def test_the_newest_timestamp_covers_both_sides_of_the_last_index_entry() -> None:
     disk = new_disk()
     log = new_log(disk)
     for number, time in enumerate((5, 9, 1, 2, 3, 4, 7, 1, 1, 1)):
@@ -267,7 +267,7 @@ def test_the_newest_timestamp_counts_records_on_both_sides_of_the_last_index_ent
     assert reopened(disk).log.active.newest_timestamp == NOW_MS + 9
 
 
-def test_the_newest_timestamp_of_a_segment_that_ended_after_the_last_checkpoint_is_known() -> None:
+def test_the_newest_timestamp_of_a_segment_ended_after_a_checkpoint_is_known() -> None:
     """Its time index on disk lacks the last entry, which is made when the next segment begins."""
     disk = new_disk()
     log = new_log(disk)
@@ -295,9 +295,7 @@ def test_the_folder_name_is_durable_with_the_first_flush() -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "garbage behind it", "torn"])
 @pytest.mark.parametrize("lost", [INDEX, TIME_INDEX])
-def test_an_index_of_a_sealed_segment_that_was_made_anew_is_on_disk_after_the_next_checkpoint(
-    lost: str, damage: str
-) -> None:
+def test_a_rebuilt_index_of_a_sealed_segment_is_on_disk_after_a_checkpoint(lost: str, damage: str) -> None:
     disk = new_disk()
     log = new_log(disk)
     for number in range(12):
@@ -326,7 +324,7 @@ def test_an_index_of_a_sealed_segment_that_was_made_anew_is_on_disk_after_the_ne
     assert batches(log) == batches(reopened(disk).log)
 
 
-def test_an_index_of_the_active_segment_that_was_made_anew_is_on_disk_after_the_start() -> None:
+def test_a_rebuilt_index_of_the_active_segment_is_on_disk_after_the_start() -> None:
     disk = new_disk()
     log = new_log(disk)
     for _ in range(12):

@@ -264,7 +264,7 @@ def begin_then_write(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("change", [cut_then_write, begin_then_write])
 @pytest.mark.parametrize("checkpoints", [(4, 9, 14), (12, 18)])
-def test_a_crash_during_any_disk_operation_never_mixes_what_was_cut_with_what_came_after(
+def test_a_crash_at_any_disk_operation_never_mixes_truncated_and_newer_records(
     change: Callable[[PartitionLog], None], checkpoints: tuple[int, ...]
 ) -> None:
     """The log is as it was, a beginning of that, or one of what was written in its place."""

@@ -79,7 +79,7 @@ def test_null_is_refused_before_the_version_that_allows_it() -> None:
         decode(Everything, 1, CLASSIC, null_at_version_1)
 
 
-def test_tagged_fields_travel_only_in_flexible_versions_and_only_when_they_say_something() -> None:
+def test_tagged_fields_are_sent_only_in_flexible_versions_and_not_as_defaults() -> None:
     told = Everything(note="n", place=Point(7))
     assert decode(Everything, 3, FLEXIBLE, wire(3, FLEXIBLE, told))[0] == told
     assert wire(3, FLEXIBLE, Everything(place=Point(0))) == wire(3, FLEXIBLE, Everything())
@@ -144,7 +144,7 @@ def test_lengths_of_every_varint_size_come_back(length: int) -> None:
     assert decode(Numbered, 0, FLEXIBLE, encoded) == (message, len(encoded))
 
 
-def test_a_length_that_the_message_cannot_hold_is_refused_before_anything_is_made() -> None:
+def test_a_length_beyond_the_message_is_rejected_before_anything_is_built() -> None:
     class Words(Struct):
         words: list[String] = []  # noqa: RUF012
         numbers: list[Int32] = []  # noqa: RUF012

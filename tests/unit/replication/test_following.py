@@ -227,7 +227,7 @@ def test_an_answer_to_an_earlier_ask_is_passed_over() -> None:
     assert later.handle_fetch_response(fetch_position._replace(offset=Offset(2)), answer) is Ignored.STALE
 
 
-def test_an_answer_from_before_a_cut_is_passed_over_though_the_log_has_grown_to_the_same_end() -> None:
+def test_a_reply_from_before_a_truncation_is_ignored_although_the_end_matches() -> None:
     leader, follower = leader_on(log_of(1, 3), epoch=4), follower_on(log_of(1, 2), epoch=4)
     fetch_position = follower.fetch_position()
     assert fetch_position is not None

@@ -245,7 +245,7 @@ def test_a_replica_that_is_taken_away_is_forgotten_and_a_new_one_begins_behind()
     assert fetch(leader, 4, 10) == IsrProposal((1, 2, 4), {4: 54}, version=8)
 
 
-def test_how_far_the_slowest_replica_is_behind_is_known_also_of_one_that_is_not_in_sync() -> None:
+def test_the_lag_of_the_slowest_replica_counts_replicas_out_of_sync_too() -> None:
     leader = leading((1, 2))
     assert leader.is_under_replicated
     assert leader.records_behind(Offset(10)) == 10, "nobody has fetched yet"

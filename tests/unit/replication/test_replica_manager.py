@@ -306,7 +306,7 @@ def test_an_io_error_at_the_start_demotes_no_copy(reason: str) -> None:
     assert (made.lost, partition.offline, partition.log.log_end_offset) == ({}, None, 1)
 
 
-def test_an_io_error_of_a_copy_that_is_known_to_be_damaged_keeps_no_broker_from_starting() -> None:
+def test_an_io_error_of_a_copy_known_to_be_damaged_does_not_stop_a_start() -> None:
     disk = Refusing(written_by_the_first_topic().disk)
     damaged_by_reading(disk)
     disk.reason = "Input/output error"
@@ -349,7 +349,7 @@ def test_a_name_that_cannot_be_looked_at_at_the_start_demotes_no_copy(unseen: st
     assert (made.lost, partition.offline, partition.log.log_end_offset) == ({}, None, 1)
 
 
-def test_a_folder_that_cannot_be_looked_at_is_neither_noted_nor_moved_in_silence() -> None:
+def test_a_folder_that_cannot_be_examined_is_neither_recorded_nor_moved() -> None:
     disk = written_by_the_first_topic()
     directory = directory_on(disk)
     disk.disk.unreadable_paths.add("data/logs/orders-0")

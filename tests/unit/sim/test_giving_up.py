@@ -24,9 +24,9 @@ def test_a_broker_whose_task_has_ended_ends_its_session(task: str) -> None:
         told: list[str | None] = []
         broken.on_membership_ended = lambda: told.append(broken.failure)
         if task == "controller":
-            cluster_member._controller_loop._step = fail  # type: ignore[method-assign]
+            cluster_member.controller_loop.step = fail  # type: ignore[method-assign]
         elif task == "membership":
-            cluster_member.membership._is_over = fail  # type: ignore[method-assign]
+            cluster_member.membership.is_over = fail  # type: ignore[method-assign]
         elif task == "followers":
             cluster_member.followers._partitions = None  # type: ignore[assignment]
         else:
@@ -47,7 +47,7 @@ def test_a_broker_whose_task_has_ended_ends_its_session(task: str) -> None:
 def test_a_broker_that_has_given_up_stops_at_once_and_can_come_back() -> None:
     async def play(scene: Scene) -> None:
         scene.breaks_brokers = True
-        scene.cluster_member(2).membership._is_over = fail  # type: ignore[method-assign]
+        scene.cluster_member(2).membership.is_over = fail  # type: ignore[method-assign]
         await scene.until(lambda image: image.admitted == {1, 3}, 5)
         began = scene.loop.now
         await scene.nodes[2].stop(30)
@@ -81,15 +81,15 @@ def test_a_mistake_with_one_answer_does_not_end_following() -> None:
         scene.breaks_brokers = True
         leader = scene.truth.image.topics[TOPIC].partitions[0].leader
         follower = next(node_id for node_id in scene.nodes if node_id != leader)
-        for fetcher in scene.cluster_member(follower)._fetchers._fetchers.values():
-            answered, mistakes = fetcher._append_answer, iter([ZeroDivisionError("a mistake of ours")])
+        for fetcher in scene.cluster_member(follower).fetchers.by_leader.values():
+            answered, mistakes = fetcher.append_response, iter([ZeroDivisionError("a mistake of ours")])
 
             def mistaken(*args: Any, answered: Any = answered, mistakes: Any = mistakes) -> object:
                 for mistake in mistakes:
                     raise mistake
                 return answered(*args)
 
-            fetcher._append_answer = mistaken  # type: ignore[method-assign, assignment]
+            fetcher.append_response = mistaken  # type: ignore[method-assign, assignment]
         for _ in range(6):
             await scene.write()
         await scene.read_everything()

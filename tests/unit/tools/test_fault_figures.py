@@ -17,7 +17,7 @@ def given(reader: str, partition: int, *times: float) -> list[Read]:
     return [Read(reader, partition, number, f"{partition}:{number}", at) for number, at in enumerate(times)]
 
 
-def test_the_longest_gap_counts_from_the_fault_to_the_end_of_a_silence_that_it_began() -> None:
+def test_the_longest_gap_lasts_from_a_fault_to_the_end_of_the_silence_it_began() -> None:
     timeline = Timeline([0.0, 0.1, 0.2, 2.7, 2.8, 9.0])
     assert round(timeline.longest_gap_s(0.15, 2.0), 3) == 2.5
     assert round(timeline.longest_gap_s(1.2, 2.0), 3) == 1.5, "what was silent before does not count"

@@ -195,7 +195,7 @@ def test_time_without_an_answer_does_not_make_a_topic_gone(
     assert cluster.now > GONE_AFTER_S + 2
 
 
-def test_a_call_that_ends_before_brokers_agreed_for_long_does_not_say_that_the_topic_is_gone(
+def test_a_call_that_ends_before_brokers_agree_does_not_say_the_topic_is_gone(
     client: ClusterClient, cluster: FakeCluster
 ) -> None:
     cluster.topic_id = OTHER_ID
@@ -331,7 +331,7 @@ def test_time_in_which_one_partition_was_unknown_does_not_count_for_another(
     assert cluster.now > 40
 
 
-def test_a_broker_that_still_has_the_deleted_topic_keeps_its_range_from_being_lost(
+def test_a_broker_that_still_has_a_deleted_topic_saves_its_range(
     client: ClusterClient, cluster: FakeCluster
 ) -> None:
     """The topic was made anew, and one broker does not know that: the brokers do not agree."""

@@ -68,8 +68,8 @@ class DescribeTopicPartitions:
         page = _Page(image, context, limit)
         page.fill(allowed, cursor)
         denied = sorted(set(names).difference(allowed)) if asked else []
-        refused = [_rejected(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in denied]
-        return DescribeTopicPartitionsResponse(topics=page.topics + refused, next_cursor=page.next_cursor)
+        rejected = [_rejected(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in denied]
+        return DescribeTopicPartitionsResponse(topics=page.topics + rejected, next_cursor=page.next_cursor)
 
 
 class _Page:

@@ -39,8 +39,8 @@ class JoinGroup:
     ) -> JoinGroupResponse | DeferredReply:
         version, member_id = context.version, request.member_id
 
-        def refused(code: ErrorCode, detail: str = "") -> JoinGroupResponse:
+        def rejected(code: ErrorCode, detail: str = "") -> JoinGroupResponse:
             name = None if version >= NO_PROTOCOL_SINCE else ""
             return JoinGroupResponse(error_code=code, protocol_name=name, member_id=member_id)
 
-        return self._groups.execute_classic(request, context, GroupStateMachine.join, refused)
+        return self._groups.execute_classic(request, context, GroupStateMachine.join, rejected)

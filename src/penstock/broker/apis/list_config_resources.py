@@ -23,9 +23,9 @@ from penstock.errors import ErrorCode
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.messages.list_config_resources import (
     LIST_CONFIG_RESOURCES,
-    ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
+    ListedConfigResource,
 )
 from penstock.security.access import Operation
 
@@ -54,12 +54,16 @@ class ListConfigResources:
         return ListConfigResourcesResponse(config_resources=_resources(self._cluster.image, types))
 
 
-def _resources(image: ClusterImage, types: Collection[int]) -> list[ConfigResource]:
-    found: list[ConfigResource] = []
+def _resources(image: ClusterImage, types: Collection[int]) -> list[ListedConfigResource]:
+    found: list[ListedConfigResource] = []
     if ConfigResourceType.BROKER in types:
-        found += [ConfigResource(str(number), ConfigResourceType.BROKER) for number in sorted(image.brokers)]
+        found += [
+            ListedConfigResource(str(number), ConfigResourceType.BROKER) for number in sorted(image.brokers)
+        ]
     if ConfigResourceType.GROUP in types:
-        found += [ConfigResource(name, ConfigResourceType.GROUP) for name in sorted(image.group_overrides)]
+        found += [
+            ListedConfigResource(name, ConfigResourceType.GROUP) for name in sorted(image.group_overrides)
+        ]
     if ConfigResourceType.TOPIC in types:
-        found += [ConfigResource(name, ConfigResourceType.TOPIC) for name in sorted(image.topics)]
+        found += [ListedConfigResource(name, ConfigResourceType.TOPIC) for name in sorted(image.topics)]
     return found

@@ -55,7 +55,7 @@ class Metadata:
     def __init__(self, cluster: MetadataService, creation: TopicCreation) -> None:
         self._cluster = cluster
         self._creation = creation
-        self._topics = MetadataTopicCache()
+        self.topics = MetadataTopicCache()
 
     def __call__(
         self, request: MetadataRequest, context: RequestContext
@@ -79,7 +79,7 @@ class Metadata:
         client_view: Iterable[Topic] = image.topics.values()
         if not context.may_everything:
             client_view = [topic for topic in client_view if may_describe(context, topic.name)]
-        return self._topics.entries(client_view, image)
+        return self.topics.entries(client_view, image)
 
     def _by_id(
         self, asked: Sequence[MetadataRequestTopic], context: RequestContext
@@ -95,7 +95,7 @@ class Metadata:
                 others.append(MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, topic_id))
             else:
                 found.append(topic)
-        return self._topics.entries(found, image) + others
+        return self.topics.entries(found, image) + others
 
     def _by_name(self, names: Iterable[str], rejections: Rejections) -> list[MetadataResponseTopic]:
         image = self._cluster.client_view
@@ -106,7 +106,7 @@ class Metadata:
                 found.append(topic)
             else:
                 others.append(absent_topic(name, rejections.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
-        return self._topics.entries(found, image) + others
+        return self.topics.entries(found, image) + others
 
     def _rejected_and_missing(
         self, names: Iterable[str], request: MetadataRequest, context: RequestContext
@@ -150,7 +150,7 @@ class Metadata:
         if request.include_topic_authorized_operations:
             topics = [with_operations(topic, context) for topic in topics]
         else:
-            topics = self._topics.with_encoded_entries(topics, context.version)
+            topics = self.topics.with_encoded_entries(topics, context.version)
         is_store_unavailable = self._cluster.store_unavailable_since is not None
         return MetadataResponse(
             brokers=brokers_at(image, context.listener),

@@ -100,7 +100,7 @@ class ClusterMember:
         self.membership = ClusterMembership(shared.store, cluster, shared.admission, self._new_id, log)
         node_id, link = config.node.node_id, inter_broker_link(config)
         self._peers = FailureDetector(cluster, node_id, link.listener, self._tasks, log)
-        self._controller_loop = ControllerLoop(
+        self.controller_loop = ControllerLoop(
             cluster,
             node_id,
             lambda: self.membership.session,
@@ -112,10 +112,10 @@ class ClusterMember:
         def own_epoch() -> int:
             return self.membership.epoch
 
-        self._fetchers = ReplicaFetchers(
+        self.fetchers = ReplicaFetchers(
             cluster, broker.storage, own_epoch, link, self._tasks, environment.clock, log
         )
-        self._damaged = DamagedReplicas(cluster, broker.storage, own_epoch, self._fetchers.update_leader, log)
+        self._damaged = DamagedReplicas(cluster, broker.storage, own_epoch, self.fetchers.update_leader, log)
         self._peer_lease_check = PeerLeaseCheck(
             cluster, self.membership, shared.admission, broker.storage.partitions, link, log
         )
@@ -149,7 +149,7 @@ class ClusterMember:
         """Start the tasks. `tasks` ends the broker if one of them fails: without it the broker would run but
         not work."""
         tasks.start(self.membership.run(), "membership")
-        tasks.start(self._controller_loop.run(), "controller")
+        tasks.start(self.controller_loop.run(), "controller")
         tasks.start(self.followers.run(), "followers")
         tasks.start(self._peer_lease_check.run(self._config.node.node_id), "witnesses")
         tasks.start(self._leave_if_the_disk_fails(), "disk")
@@ -159,7 +159,7 @@ class ClusterMember:
         tasks.start(self._damaged.run(), "damaged replicas")
         tasks.start(self._damaged.replace(), "replacements of damaged replicas")
         # After the damaged replicas, whose `open` relies on no fetch of this process having been sent.
-        self._fetchers.open()
+        self.fetchers.open()
 
     async def _leave_if_the_disk_fails(self) -> None:
         """End the session when the disk fails, so that in-sync followers are elected as leaders."""

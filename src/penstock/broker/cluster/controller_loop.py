@@ -77,7 +77,7 @@ class ControllerLoop:
         pauses = Backoff(METADATA_UNAVAILABLE_PAUSE_MS, METADATA_UNAVAILABLE_PAUSE_MS_MAX)
         while True:
             try:
-                while await self._step():
+                while await self.step():
                     pauses.reset()
             except (StoreUnavailable, StoreRejected, ApiError) as problem:
                 # The outcome may be unknown, so nothing is assumed about it: check all partitions again on
@@ -100,7 +100,7 @@ class ControllerLoop:
             self._suspects.update({(topic.id, state.index): None for topic, state in found})
         self._wakeup.set()
 
-    async def _step(self) -> bool:
+    async def step(self) -> bool:
         """Carry out the most urgent work. True: there may be more."""
         image = self._cluster.image
         if self._cluster.store_unavailable_since is not None:

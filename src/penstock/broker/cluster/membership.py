@@ -181,7 +181,7 @@ class ClusterMembership:
             await self._cluster.change(decide)
         except BaseException:
             # Nothing refers to this session, and a live key that did commit must not outlast this attempt.
-            await self._end(session)
+            await self.end_session(session)
             raise
         # Only now: with a session the controller loop acts, and until here the image may have shown the
         # registration of the previous session.
@@ -200,7 +200,7 @@ class ClusterMembership:
             return own
         return replace(own, clean_epoch=known.admitted_epoch, lost={}, has_lost_all=False)
 
-    async def _end(self, session: SessionId) -> None:
+    async def end_session(self, session: SessionId) -> None:
         try:
             await self._store.end_session(session)
         except (StoreUnavailable, StoreRejected) as problem:  # then the session expires in the store
@@ -212,7 +212,7 @@ class ClusterMembership:
         """The task that renews the session, and registers again when the session is over."""
         pauses = Backoff(BROKER_JOIN_PAUSE_MS, BROKER_JOIN_PAUSE_MS_MAX)
         while not self._has_left:
-            if not await self._is_over():
+            if not await self.is_over():
                 continue
             if self.session is not None:
                 session, self.session = self.session, None
@@ -221,7 +221,7 @@ class ClusterMembership:
                     epoch=self.epoch,
                     help="it was silent for too long, or no process listened at its advertised address",
                 )
-                await self._end(session)
+                await self.end_session(session)
             try:
                 await self._register()
             except (ApiError, StoreUnavailable, StoreRejected) as problem:
@@ -230,7 +230,7 @@ class ClusterMembership:
             else:
                 pauses.reset()
 
-    async def _is_over(self) -> bool:
+    async def is_over(self) -> bool:
         """Wait for the next renewal, or less if the image shows the end. True: register again."""
         await wait_for_event(self._lost, 0 if self.session is None else BROKER_KEEP_MS / 1000)
         if self._has_left:
@@ -275,7 +275,7 @@ class ClusterMembership:
         self._has_left = True
         if self.session is not None:
             session, self.session = self.session, None
-            await self._end(session)
+            await self.end_session(session)
 
 
 def registration(

@@ -110,35 +110,35 @@ def offline_replicas(state: PartitionState, brokers: BrokersById) -> list[int]:
 class MetadataTopicCache:
     def __init__(self) -> None:
         self._brokers: BrokersById = {}
-        self._entries: dict[TopicId, tuple[Topic, MetadataResponseTopic]] = {}
-        self._encoded_entries: dict[int, dict[TopicId, ReadyMetadataTopic]] = {}
+        self.cached: dict[TopicId, tuple[Topic, MetadataResponseTopic]] = {}
+        self.encoded_entries: dict[int, dict[TopicId, ReadyMetadataTopic]] = {}
         """Encoded entries by version and topic id, the most recently added version last. Each is made from
-        the entry in `_entries` with the same topic id."""
+        the entry in `cached` with the same topic id."""
 
     def entries(self, topics: Iterable[Topic], image: ClusterImage) -> list[MetadataResponseTopic]:
         """Entries for topics of this image, without authorized operations."""
         # Entries hold the availability of leaders and replicas, which any change of the brokers may change.
         if image.brokers is not self._brokers:
-            self._entries.clear()
-            self._encoded_entries.clear()
+            self.cached.clear()
+            self.encoded_entries.clear()
             self._brokers = image.brokers
         answer = [self._entry(topic) for topic in topics]
-        if len(self._entries) > 2 * len(image.topics):
-            self._entries = {
-                topic_id: known for topic_id, known in self._entries.items() if topic_id in image.topics_by_id
+        if len(self.cached) > 2 * len(image.topics):
+            self.cached = {
+                topic_id: known for topic_id, known in self.cached.items() if topic_id in image.topics_by_id
             }
-            self._encoded_entries.clear()
+            self.encoded_entries.clear()
         return answer
 
     def with_encoded_entries(
         self, entries: list[MetadataResponseTopic], version: int
     ) -> list[MetadataResponseTopic]:
         """The given entries, where cached topic entries are replaced by ones with bytes of this version."""
-        ready = self._encoded_entries.get(version)
+        ready = self.encoded_entries.get(version)
         if ready is None:
-            ready = self._encoded_entries[version] = {}
-            if len(self._encoded_entries) > VERSIONS_READY_MAX:
-                del self._encoded_entries[next(iter(self._encoded_entries))]
+            ready = self.encoded_entries[version] = {}
+            if len(self.encoded_entries) > VERSIONS_READY_MAX:
+                del self.encoded_entries[next(iter(self.encoded_entries))]
         answer: list[MetadataResponseTopic] = []
         for entry in entries:
             known = ready.get(entry.topic_id)
@@ -152,7 +152,7 @@ class MetadataTopicCache:
     def _with_encoded_entry(
         self, entry: MetadataResponseTopic, ready: dict[TopicId, ReadyMetadataTopic], version: int
     ) -> MetadataResponseTopic:
-        known = self._entries.get(entry.topic_id)
+        known = self.cached.get(entry.topic_id)
         if known is None or known[1] is not entry:
             return entry  # an error entry, or a copy for one client: not cached (Rule 2)
         (encoded,) = encode(MetadataResponseTopic, version, METADATA.is_flexible(version), entry)
@@ -161,7 +161,7 @@ class MetadataTopicCache:
         return made
 
     def _entry(self, topic: Topic) -> MetadataResponseTopic:
-        known = self._entries.get(topic.id)
+        known = self.cached.get(topic.id)
         if known is not None and known[0] is topic:
             return known[1]
         entry = MetadataResponseTopic(
@@ -170,7 +170,7 @@ class MetadataTopicCache:
             is_internal=topic.internal,
             partitions=self._partitions(topic),
         )
-        self._entries[topic.id] = topic, entry
+        self.cached[topic.id] = topic, entry
         return entry
 
     def _partitions(self, topic: Topic) -> list[MetadataResponsePartition]:

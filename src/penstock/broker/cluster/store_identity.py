@@ -16,7 +16,7 @@ from contextlib import aclosing
 
 from penstock.errors import ConfigError
 from penstock.host.metadata_store import Event, HistoryCompacted, MetadataStore, Put, StoreUnavailable
-from penstock.limits import ETCD_PATIENCE_MS_MAX
+from penstock.limits import ETCD_CALL_MS_MAX
 from penstock.log.data_directory import REVISION_FILE, DataDirectory, StoreProgress
 
 
@@ -58,7 +58,7 @@ async def shows_same_change(store: MetadataStore, prefix: str, seen: StoreProgre
         return True
     try:
         async with (
-            asyncio.timeout(ETCD_PATIENCE_MS_MAX / 1000),
+            asyncio.timeout(ETCD_CALL_MS_MAX / 1000),
             aclosing(store.watch(prefix, seen.revision - 1)) as events,
         ):
             async for event in events:

@@ -95,7 +95,7 @@ class CoordinatorErrors(NamedTuple):
     """Decisions that were rejected because their records exceed a batch, since the broker started."""
 
 
-class _ErrorCounts:
+class ErrorCounts:
     """Counters that all shards share, and that outlive a shard."""
 
     def __init__(self) -> None:
@@ -114,9 +114,9 @@ class CoordinatorRuntime(Generic[State]):
         self._dependencies = dependencies
         self._topic_id: TopicId | None = None
         self._count = 0
-        self._shards: dict[int, _ShardRunner[State]] = {}
+        self._shards: dict[int, ShardRunner[State]] = {}
         """Shards of the partitions that this broker leads, by partition number."""
-        self._counts = _ErrorCounts()
+        self._counts = ErrorCounts()
 
     # Following the topic
 
@@ -142,7 +142,7 @@ class CoordinatorRuntime(Generic[State]):
             known.shard.end()
             known = None
         if known is None and partition is not None and _is_led(partition):
-            runner = self._shards[number] = _ShardRunner(
+            runner = self._shards[number] = ShardRunner(
                 partition, self._new_state, self._dependencies, self._counts
             )
             runner.load()
@@ -217,7 +217,7 @@ def _no_client() -> WaitingRequest:
     return WaitingRequest(lambda reply: None, lambda code, detail: None)
 
 
-class _ShardRunner(Generic[State]):
+class ShardRunner(Generic[State]):
     """Host of one shard: clock, timer and loading."""
 
     def __init__(
@@ -225,7 +225,7 @@ class _ShardRunner(Generic[State]):
         partition: Partition,
         new_state: Callable[[], State],
         dependencies: CoordinatorDependencies,
-        counts: _ErrorCounts,
+        counts: ErrorCounts,
     ) -> None:
         self._dependencies = dependencies
         self._counts = counts

@@ -239,7 +239,7 @@ class GroupReply(DeferredReply):
 
         The broker then closes the connection, and the client may retry.
         """
-        self.finish(ProtocolError("there is an answer that cannot be told"))
+        self.finish(ProtocolError("the reply cannot be encoded"))
 
 
 class CombinedReply:

@@ -49,7 +49,7 @@ class Server:
         limits: ServerLimits = SERVER_LIMITS,
     ) -> None:
         self._limits = limits
-        self._shared = shared
+        self.shared = shared
         self._network = network
         self._authorizer = authorizer
         self._log = log
@@ -111,13 +111,13 @@ class Server:
         """Schedule one check of all connections: it takes a while, so waiting connections share it."""
         if not self._relief_is_due:
             self._relief_is_due = True
-            relief_ms = self._shared.memory_limits.relief_ms
+            relief_ms = self.shared.memory_limits.relief_ms
             asyncio.get_running_loop().call_later(relief_ms / 1000, self._relieve)
 
     def _relieve(self) -> None:
         self._relief_is_due = False
         now = asyncio.get_running_loop().time()
-        shared = self._shared
+        shared = self.shared
         for budget in (shared.small_frames, shared.large_frames, shared.decoded):
             if missing_bytes := budget.missing_bytes:
                 self._relieve_one(budget, missing_bytes, now)
@@ -138,7 +138,7 @@ class Server:
             connection.end_to_free_memory()
         # Requests in the decoded budget finish on their own. A budget that is overdrawn by a part already is
         # not overdrawn further.
-        if budget is self._shared.decoded or budget.free_bytes <= -part_bytes:
+        if budget is self.shared.decoded or budget.free_bytes <= -part_bytes:
             return
         if not any(connection.waits_for_client(budget) for connection in self._connections):
             budget.grant_first()  # all connections wait for each other
@@ -171,7 +171,7 @@ class Server:
             await self._one_closed.wait()
 
     def _connection(self, listener: str) -> Connection:
-        return Connection(self._shared, partial(self._context, listener), self._opened, self._closed)
+        return Connection(self.shared, partial(self._context, listener), self._opened, self._closed)
 
     def _context(self, listener: str, transport: asyncio.Transport) -> RequestContext:
         peer = transport.get_extra_info("peername")

@@ -91,7 +91,7 @@ class ReplicaFetchers:
         self.link = link
         self._tasks = tasks
         self._followed: dict[Replica, _Leader] = {}
-        self._fetchers: dict[_FetcherKey, _LeaderFetcher] = {}
+        self.by_leader: dict[FetcherKey, LeaderFetcher] = {}
         self._idle: set[Replica] = set()
         """Replicas that the second session of their leader fetches."""
         self.node_id = cluster.config.node.node_id
@@ -111,7 +111,7 @@ class ReplicaFetchers:
             assert state is not None
             self.update_leader(Replica(topic.id, state.index))
         if before.brokers is not after.brokers:
-            for fetcher in self._fetchers.values():
+            for fetcher in self.by_leader.values():
                 fetcher.wake()  # a leader may have a new address, or be available again
 
     def update_leader(self, replica: Replica) -> None:
@@ -122,19 +122,19 @@ class ReplicaFetchers:
             return
         if known is not None:
             del self._followed[replica]
-            self._fetchers[_FetcherKey(known.id, replica in self._idle)].unfollow(replica)
+            self.by_leader[FetcherKey(known.id, replica in self._idle)].unfollow(replica)
             self._idle.discard(replica)
         if leader is not None:
             self._followed[replica] = leader
             # First in the busy session, whose fetches wait less, until the replica proves to be idle.
-            self._fetcher(_FetcherKey(leader.id, is_idle=False)).follow(replica)
+            self._fetcher(FetcherKey(leader.id, is_idle=False)).follow(replica)
 
     def move(self, replica: Replica, *, to_idle: bool) -> None:
         """Move a replica to the other session of its leader."""
         leader_id = self._followed[replica].id
-        self._fetcher(_FetcherKey(leader_id, not to_idle)).unfollow(replica)
+        self._fetcher(FetcherKey(leader_id, not to_idle)).unfollow(replica)
         (self._idle.add if to_idle else self._idle.discard)(replica)
-        self._fetcher(_FetcherKey(leader_id, to_idle)).follow(replica)
+        self._fetcher(FetcherKey(leader_id, to_idle)).follow(replica)
 
     # Throttling
 
@@ -160,11 +160,11 @@ class ReplicaFetchers:
         leader_id, epoch = partition.following.leader_id, partition.following.leader_epoch
         return None if leader_id in (NO_NODE, self.node_id) else _Leader(leader_id, epoch)
 
-    def _fetcher(self, session: "_FetcherKey") -> "_LeaderFetcher":
-        fetcher = self._fetchers.get(session)
+    def _fetcher(self, key: "FetcherKey") -> "LeaderFetcher":
+        fetcher = self.by_leader.get(key)
         if fetcher is None:
-            fetcher = self._fetchers[session] = _LeaderFetcher(session, self)
-            self._tasks.start(fetcher.run(), f"fetch from broker {session.leader_id}")
+            fetcher = self.by_leader[key] = LeaderFetcher(key, self)
+            self._tasks.start(fetcher.run(), f"fetch from broker {key.leader_id}")
         return fetcher
 
     def address_of(self, broker_id: int) -> Address | None:
@@ -181,22 +181,22 @@ class _Leader(NamedTuple):
     epoch: LeaderEpoch
 
 
-class _FetcherKey(NamedTuple):
+class FetcherKey(NamedTuple):
     leader_id: int
     is_idle: bool
 
 
-class _LeaderFetcher:
+class LeaderFetcher:
     """Fetcher of one leader and one session."""
 
-    def __init__(self, session: _FetcherKey, fetchers: ReplicaFetchers) -> None:
-        self._leader_id, self._is_idle = session
+    def __init__(self, key: FetcherKey, fetchers: ReplicaFetchers) -> None:
+        self._leader_id, self._is_idle = key
         self._fetchers = fetchers
         self._storage = fetchers.storage
         self._log = fetchers.log
         wait_ms = REPLICA_IDLE_WAIT_MS if self._is_idle else REPLICA_WAIT_MS
         find = fetchers.storage.partitions.find_by_id
-        self._plan = FetchSessionHandler(self._leader_id, find, wait_ms, fetchers.allow)
+        self.session = FetchSessionHandler(self._leader_id, find, wait_ms, fetchers.allow)
         self._activity = PartitionActivity()
         self._wakeup = asyncio.Event()
         self._client: AsyncClient | None = None
@@ -208,7 +208,7 @@ class _LeaderFetcher:
     # What is followed
 
     def follow(self, replica: Replica) -> None:
-        self._plan.follow(replica)
+        self.session.follow(replica)
         self.wake()
         now = asyncio.get_running_loop().time()
         self._activity.begin(replica, now)
@@ -218,7 +218,7 @@ class _LeaderFetcher:
             self._client.close()
 
     def unfollow(self, replica: Replica) -> None:
-        self._plan.unfollow(replica)
+        self.session.unfollow(replica)
         self._activity.end(replica)
 
     def wake(self) -> None:
@@ -241,7 +241,7 @@ class _LeaderFetcher:
         pauses = Backoff(REPLICA_PAUSE_MS, REPLICA_PAUSE_MS_MAX)
         while True:
             address = self._fetchers.address_of(self._leader_id)
-            if not len(self._plan) or address is None:
+            if not len(self.session) or address is None:
                 await self._wait_for_wakeup(None)
                 continue
             try:
@@ -271,14 +271,14 @@ class _LeaderFetcher:
             await wait_for_event(self._wakeup, seconds)
 
     async def _fetch_over(self, client: AsyncClient) -> None:
-        self._plan.begin()  # a new connection starts a new fetch session: the next fetch is a full one
+        self.session.begin()  # a new connection starts a new fetch session: the next fetch is a full one
         fetchers = self._fetchers
-        while len(self._plan):
+        while len(self.session):
             now = fetchers.clock.monotonic()
-            request = self._plan.request(fetchers.node_id, fetchers.own_epoch(), now)
+            request = self.session.request(fetchers.node_id, fetchers.own_epoch(), now)
             if request is None:
                 # Every partition is delayed. Wait for the first one that is due, or for another partition.
-                next_delayed_at = self._plan.next_delayed_at()
+                next_delayed_at = self.session.next_delayed_at()
                 await self._wait_for_wakeup(
                     None if next_delayed_at is None else max(0.0, next_delayed_at - now)
                 )
@@ -289,7 +289,7 @@ class _LeaderFetcher:
             finally:
                 self._client = None
             self._last_logged = ""
-            await self._process_response(response)
+            await self.process_response(response)
             self._sort_out()
 
     def _sort_out(self) -> None:
@@ -299,12 +299,12 @@ class _LeaderFetcher:
         for replica in moved:
             self._fetchers.move(replica, to_idle=not self._is_idle)
 
-    async def _process_response(self, response: FetchResponse) -> None:
+    async def process_response(self, response: FetchResponse) -> None:
         unflushed: list[tuple[Partition, Offset]] = []
         truncations: list[tuple[Replica, Partition, Truncation]] = []
-        for replica, asked, data in self._plan.handle_response(response):
+        for replica, asked, data in self.session.handle_response(response):
             partition = asked.partition
-            step = self._append_answer(replica, asked, data)
+            step = self.append_response(replica, asked, data)
             if isinstance(step, Applied):
                 if partition.log.is_start_unstored:
                     self._storage.starts.request(partition.log)
@@ -329,7 +329,7 @@ class _LeaderFetcher:
             except StorageFailed as failure:
                 self._storage.fail(failure)
 
-    def _append_answer(self, replica: Replica, asked: SessionPartition, data: PartitionData) -> object:
+    def append_response(self, replica: Replica, asked: SessionPartition, data: PartitionData) -> object:
         partition = asked.partition
         try:
             return partition.handle_fetch_response(asked.fetch_position, data)
@@ -344,7 +344,7 @@ class _LeaderFetcher:
         return None
 
     def _put_off(self, replica: Replica, pause_ms: int) -> None:
-        self._plan.delay(replica, self._fetchers.clock.monotonic() + pause_ms / 1000)
+        self.session.delay(replica, self._fetchers.clock.monotonic() + pause_ms / 1000)
 
     async def _truncate(self, replica: Replica, partition: Partition, truncation: Truncation) -> None:
         self._log.info(

@@ -171,7 +171,7 @@ class Compaction:
     async def _dirtiest(self) -> tuple[Partition, LogToClean] | None:
         while self._ranking and (self._clock.monotonic() - self._ranked_at) * 1000 < RANKING_MS_MAX:
             partition, _ = self._ranking.popleft()
-            if (log_to_clean := await self._dirt_of(partition)) is not None:
+            if (log_to_clean := await self.find_log_to_clean(partition)) is not None:
                 return partition, log_to_clean
         await self._rank()
         return self._ranking.popleft() if self._ranking else None
@@ -184,7 +184,7 @@ class Compaction:
         candidates = [
             (partition, log_to_clean)
             for partition in tuple(self._storage.partitions)
-            if (log_to_clean := await self._dirt_of(partition)) is not None
+            if (log_to_clean := await self.find_log_to_clean(partition)) is not None
         ]
         self._ranking = deque(ranked(candidates))
         self._ranked_at = self._clock.monotonic()
@@ -208,7 +208,7 @@ class Compaction:
 
     # Deciding
 
-    async def _dirt_of(self, partition: Partition) -> LogToClean | None:
+    async def find_log_to_clean(self, partition: Partition) -> LogToClean | None:
         """Measure what can be cleaned; None if it is not worth cleaning."""
         if not self._is_candidate(partition):
             return None

@@ -48,12 +48,12 @@ class InventoryKeeper:
             if self._directory.broker_epoch == NO_BROKER_EPOCH or not self._is_due(look):
                 continue
             try:
-                await self._write_inventory()
+                await self.write_inventory()
             except (StorageFull, StorageFailed) as problem:
                 self._log.warning("storage.no_inventory", reason=str(problem))
                 await asyncio.sleep(INVENTORY_PAUSE_MS / 1000)
 
-    async def _write_inventory(self) -> None:
+    async def write_inventory(self) -> None:
         new_partition_files = self._storage.partitions.new_partition_files
         # The list may use the reserved space: a missing folder that is not listed goes unnoticed.
         if new_partition_files != self._recorded_partition_files:

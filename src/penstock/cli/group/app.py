@@ -113,17 +113,17 @@ def delete(
     groups: GroupsArgument,
     yes: YesOption = False,
 ) -> None:
-    from penstock.cli.group.client import Group
+    from penstock.cli.group.client import GroupClient
     from penstock.cli.output import confirm
 
     with broker.client() as client:
         for group in groups:
-            if Group(client, group).state() is None:
+            if GroupClient(client, group).state() is None:
                 raise CommandFailed(f"there is no group {group}. See `penstock group list`.")
         what = "group" if len(groups) == 1 else "groups"
         confirm(f"Delete {what} {', '.join(groups)} and all committed offsets?", yes=yes)
         for group in groups:
-            Group(client, group).delete()
+            GroupClient(client, group).delete()
             typer.echo(f"deleted group {group}")
 
 

@@ -66,7 +66,7 @@ def _listed(client: BrokerClient, address: Address) -> list[ListedGroup]:
     return answer.groups
 
 
-class Group:
+class GroupClient:
     """A consumer group, as its coordinator knows it."""
 
     def __init__(self, client: BrokerClient, group_id: str) -> None:

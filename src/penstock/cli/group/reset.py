@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock.cli.broker_connector import BrokerConnector
-from penstock.cli.group.client import Group, GroupMember, GroupState
+from penstock.cli.group.client import GroupClient, GroupMember, GroupState
 from penstock.cli.output import counted, json_line, note, table
 from penstock.cli.positions import PositionKind, PositionSpec, parse_position
 from penstock.cli.topic_metadata import find_topics
@@ -140,7 +140,7 @@ def reset_offsets(
 ) -> None:
     """Move the group, or only show what would move; print the moves."""
     with broker.client() as client:
-        group = Group(client, group_id)
+        group = GroupClient(client, group_id)
         state = group.state()
         moves = _planned_moves(broker, position, selections, group.committed(), group_id)
         members = state.members if state is not None else []
@@ -183,7 +183,7 @@ def _chosen(broker: BrokerConnector, selections: Sequence[TopicSelection]) -> se
 
 def _commit_moves(
     broker: BrokerConnector,
-    group: Group,
+    group: GroupClient,
     moves: Sequence[OffsetMove],
     state: GroupState | None,
     *,
@@ -241,6 +241,6 @@ def _print_moves(
     if dry_run:
         note("nothing was changed (--dry-run)")
     if members and dry_run:
-        note(f"the group has {counted(len(members), 'member')}: this would be refused without --force")
+        note(f"the group has {counted(len(members), 'member')}: without --force this would be rejected")
     elif members:
         note(f"removed {counted(len(members), 'member')}: those that still run rejoin and go on from there")

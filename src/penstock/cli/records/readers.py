@@ -282,12 +282,12 @@ class GroupReader:
         ]
         try:
             self._consumer.commit(offsets=offsets, asynchronous=False)
-        except KafkaException as refusal:
-            if refusal.args[0].code() in _REBALANCE_ERRORS:
+        except KafkaException as rejection:
+            if rejection.args[0].code() in _REBALANCE_ERRORS:
                 return  # the next commit includes them, if the partitions are still assigned
             raise CommandFailed(
-                f"what was printed last was not committed, and will be read again: {refusal.args[0].str()}."
-            ) from refusal
+                f"what was printed last was not committed, and will be read again: {rejection.args[0].str()}."
+            ) from rejection
         self._uncommitted = {}
 
 

@@ -133,8 +133,8 @@ class Sender:
                 )
             except BufferError:
                 self._producer.poll(0.1)  # the queue is full: wait until records were sent
-            except KafkaException as refusal:  # immediate errors, such as an unknown partition
-                self._count_failure(refusal.args[0], record.partition)
+            except KafkaException as rejection:  # immediate errors, such as an unknown partition
+                self._count_failure(rejection.args[0], record.partition)
                 return True
             else:
                 self._producer.poll(0)

@@ -19,7 +19,7 @@ Assignment = Mapping[TopicId, frozenset[int]]
 EMPTY: Assignment = {}
 
 
-class TopicPartitions(Protocol):
+class TopicEntry(Protocol):
     """A topic entry of a message or a record."""
 
     @property
@@ -29,7 +29,7 @@ class TopicPartitions(Protocol):
     def partitions(self) -> list[int]: ...
 
 
-def parse_assignment(topics: Iterable[TopicPartitions]) -> Assignment:
+def parse_assignment(topics: Iterable[TopicEntry]) -> Assignment:
     assignment: dict[TopicId, frozenset[int]] = {}
     for topic in topics:
         topic_id = TopicId(bytes(topic.topic_id))

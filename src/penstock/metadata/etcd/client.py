@@ -1,7 +1,7 @@
 """Requests to etcd: choice of the member, authentication, time limits, and the meaning of failures.
 
-Rule 1: an idempotent request is sent to one member after another until one replies or the patience of the
-        client ends. A transaction is repeated only if no member can have received it, or if the member that
+Rule 1: an idempotent request is sent to one member after another until one replies or the time limit of the
+        call is over. A transaction is repeated only if no member can have received it, or if the member that
         received it replied that it was not executed.
 Rule 2: a member that has no leader must fail a request at once (the `hasleader` header) instead of waiting.
 Rule 3: a token that a member rejects is discarded, and the next request authenticates again. A stream cannot
@@ -14,18 +14,18 @@ from contextlib import aclosing
 from penstock.host.http_endpoints import HttpEndpoints, HttpReply, HttpUnavailable
 from penstock.host.metadata_store import HistoryCompacted, StoreFull, StoreRejected, StoreUnavailable
 from penstock.limits import (
-    ETCD_PATIENCE_MS_MAX,
+    ETCD_CALL_MS_MAX,
     ETCD_PAUSE_MS,
-    ETCD_QUESTION_MS_MAX,
+    ETCD_REQUEST_MS_MAX,
     ETCD_TRANSACTION_MS_MAX,
 )
 from penstock.metadata.etcd.messages import (
     AUTHENTICATE,
     RANGE,
+    AuthenticateResponse,
     EtcdError,
     FailureKind,
     MalformedAnswer,
-    Token,
     decode,
     decode_failure,
     encode,
@@ -52,26 +52,26 @@ class EtcdClient:
         endpoints: HttpEndpoints,
         user: str | None,
         password: str,
-        patience_ms_max: int = ETCD_PATIENCE_MS_MAX,
+        call_ms_max: int = ETCD_CALL_MS_MAX,
     ) -> None:
         self._endpoints = endpoints
-        self._patience_ms_max = patience_ms_max
+        self._call_ms_max = call_ms_max
         self._user = user
         self._password = password
         self._token: str | None = None
 
     async def send(self, path: str, request: bytes, *, repeatable: bool = True) -> bytes:
-        """Send a request. StoreUnavailable: no member replied within the client's patience; or, for a request
-        that may not be repeated, its outcome is unknown.
+        """Send a request. StoreUnavailable: no member replied within the time limit of the call; or, for a
+        request that may not be repeated, its outcome is unknown.
         """
-        ends_at = self._endpoints.now() + self._patience_ms_max / 1000
-        asked = 0
+        ends_at = self._endpoints.now() + self._call_ms_max / 1000
+        attempts = 0
         while True:
             try:
                 return await self._attempt(path, request, repeatable=repeatable)
             except _Retry as again:
-                asked += 1
-                if asked % len(self._endpoints) == 0:
+                attempts += 1
+                if attempts % len(self._endpoints) == 0:
                     await self._endpoints.pause(ETCD_PAUSE_MS / 1000)  # a full round of members has failed
                 if self._endpoints.now() >= ends_at:
                     raise StoreUnavailable(str(again)) from again
@@ -81,7 +81,7 @@ class EtcdClient:
 
     async def _attempt(self, path: str, request: bytes, *, repeatable: bool) -> bytes:
         url = self._endpoints.current
-        timeout_s = (ETCD_QUESTION_MS_MAX if repeatable else ETCD_TRANSACTION_MS_MAX) / 1000
+        timeout_s = (ETCD_REQUEST_MS_MAX if repeatable else ETCD_TRANSACTION_MS_MAX) / 1000
         try:
             headers = await self._headers(url)
             answer = await self._endpoints.post(url, path, request, headers, timeout_s)
@@ -119,7 +119,7 @@ class EtcdClient:
         url = self._endpoints.current
 
         async def is_alive() -> None:
-            timeout_s = ETCD_QUESTION_MS_MAX / 1000
+            timeout_s = ETCD_REQUEST_MS_MAX / 1000
             answer = await self._endpoints.post(url, RANGE, probe, await self._headers(url), timeout_s)
             failure = _parse_failure(answer)
             if answer.status != _OK and failure_kind(answer.status, failure) in _RETRY_WITH_OTHER_MEMBER:
@@ -164,7 +164,7 @@ class EtcdClient:
         request = encode({"name": user, "password": self._password})
         try:
             answer = await self._endpoints.post(
-                url, AUTHENTICATE, request, _HEADERS, ETCD_QUESTION_MS_MAX / 1000
+                url, AUTHENTICATE, request, _HEADERS, ETCD_REQUEST_MS_MAX / 1000
             )
         except HttpUnavailable as silence:
             # The request that needed the token was never sent.
@@ -187,7 +187,7 @@ def _parse_failure(answer: HttpReply) -> EtcdError:
 
 def _token(body: bytes) -> str:
     try:
-        return decode(Token, body).token
+        return decode(AuthenticateResponse, body).token
     except MalformedAnswer as problem:
         raise StoreUnavailable(str(problem)) from problem
 

@@ -28,7 +28,7 @@ from penstock.host.metadata_store import (
     require_well_formed,
 )
 from penstock.host.tls import ClientTls
-from penstock.limits import ETCD_PAGE_ENTRIES, ETCD_PATIENCE_MS_MAX
+from penstock.limits import ETCD_CALL_MS_MAX, ETCD_PAGE_ENTRIES
 from penstock.metadata.etcd.client import EtcdClient, LeaseNotFound
 from penstock.metadata.etcd.messages import (
     CHANGES_MAX,
@@ -68,12 +68,12 @@ class EtcdStore:
         url: EtcdUrl,
         *,
         page_entries: int = ETCD_PAGE_ENTRIES,
-        patience_ms_max: int = ETCD_PATIENCE_MS_MAX,
+        call_ms_max: int = ETCD_CALL_MS_MAX,
     ) -> None:
         """ConfigError if a file named in the URL cannot be used."""
         tls = None if url.tls is None else ClientTls(*url.tls).context()
         endpoints = HttpEndpoints(url.base_urls, tls)
-        self._client = EtcdClient(endpoints, url.user, url.password, patience_ms_max)
+        self._client = EtcdClient(endpoints, url.user, url.password, call_ms_max)
         self._root = url.root
         self._page_entries = page_entries
 

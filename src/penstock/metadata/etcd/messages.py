@@ -130,7 +130,7 @@ class LeaseRenewal(msgspec.Struct, frozen=True):
     result: Lease
 
 
-class Token(msgspec.Struct, frozen=True):
+class AuthenticateResponse(msgspec.Struct, frozen=True):
     token: str
 
 
@@ -289,5 +289,5 @@ def rejection_text(text: str) -> str:
     """A sentence about the rejection for the operator of the cluster."""
     for part, remedy in _REMEDIES:
         if part in text:
-            return f"etcd refuses: {text}; {remedy}"
-    return f"etcd refuses: {text}"
+            return f"etcd rejects the request: {text}; {remedy}"
+    return f"etcd rejects the request: {text}"

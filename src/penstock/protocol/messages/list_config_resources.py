@@ -18,7 +18,7 @@ class ListConfigResourcesRequest(Struct):
     resource_types: Annotated[list[Int8], versions(1)] = []
 
 
-class ConfigResource(Struct):
+class ListedConfigResource(Struct):
     resource_name: String = ""
     resource_type: Annotated[Int8, versions(1)] = 16
 
@@ -26,7 +26,7 @@ class ConfigResource(Struct):
 class ListConfigResourcesResponse(Struct):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    config_resources: list[ConfigResource] = []
+    config_resources: list[ListedConfigResource] = []
 
 
 LIST_CONFIG_RESOURCES = Api(

@@ -31,7 +31,7 @@ from penstock.sim.cluster.clients.classic_member import SimClassicMember
 from penstock.sim.cluster.clients.client import KafkaClient
 from penstock.sim.cluster.clients.group_member import GroupProgress, SimGroupMember
 from penstock.sim.cluster.clients.partition_reader import PartitionReader
-from penstock.sim.cluster.clients.producers import CarelessProducer, Producer
+from penstock.sim.cluster.clients.producers import CarelessProducer, SimProducer
 from penstock.sim.cluster.extras import NO_LIMIT
 from penstock.sim.cluster.faults.bit_rot import BitRot
 from penstock.sim.cluster.faults.faults import Faults
@@ -81,7 +81,7 @@ class SimCluster:
         """By fault: how often it had an effect."""
         self._violation: InvariantViolation | None = None
         self._ended: asyncio.Future[None]
-        self._producers: list[Producer] = []
+        self._producers: list[SimProducer] = []
         self.clients: list[KafkaClient] = []
         self.administrator = Administrator(self)
 
@@ -228,9 +228,9 @@ class SimCluster:
     def _start_clients(self) -> None:
         plan = self.plan
         places = [(name, index) for name, count in self.topics.items() for index in range(count)]
-        made: list[Producer | CarelessProducer | PartitionReader | SimGroupMember] = []
+        made: list[SimProducer | CarelessProducer | PartitionReader | SimGroupMember] = []
         for number in range(plan.idempotent):
-            producer = Producer(self, f"producer-{number}", *places[number % len(places)])
+            producer = SimProducer(self, f"producer-{number}", *places[number % len(places)])
             self._producers.append(producer)
             made.append(producer)
         if plan.extras.crowd:
@@ -250,9 +250,9 @@ class SimCluster:
         for client in made:
             client.start()
 
-    def _producers_of_crowd(self) -> list[Producer]:
+    def _producers_of_crowd(self) -> list[SimProducer]:
         indexes = self.random("crowd").sample(range(self.plan.extras.crowd), PRODUCERS_OF_CROWD)
-        made = [Producer(self, f"crowd-{index}", CROWD_TOPIC, index) for index in indexes]
+        made = [SimProducer(self, f"crowd-{index}", CROWD_TOPIC, index) for index in indexes]
         self._producers += made
         return made
 

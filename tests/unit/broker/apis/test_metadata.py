@@ -137,7 +137,7 @@ async def test_a_topic_is_described_with_all_its_partitions(harness: HandlerHarn
     ]
 
 
-async def test_all_topics_are_asked_for_by_null_and_in_the_first_version_by_an_empty_list(
+async def test_null_requests_all_topics_and_in_version_0_an_empty_list_does(
     harness: HandlerHarness,
 ) -> None:
     await harness.topic("a")
@@ -406,7 +406,7 @@ async def test_bytes_are_kept_for_a_few_versions_only(harness: HandlerHarness) -
         assert [
             topic.name for topic in (await ask(harness, named("t"), version, handler=handler)).topics
         ] == ["t"]
-    assert len(handler._topics._encoded_entries) == VERSIONS_READY_MAX
+    assert len(handler.topics.encoded_entries) == VERSIONS_READY_MAX
 
 
 async def test_what_one_may_see_is_not_kept_for_another(harness: HandlerHarness) -> None:
@@ -432,5 +432,5 @@ async def test_what_is_kept_ready_for_deleted_topics_is_dropped(harness: Handler
         await harness.cluster.change(lambda image, name=name: delete_topic(image, name=name))  # type: ignore[misc]
 
     await ask(harness, named("stays"), handler=handler)
-    assert len(handler._topics._entries) <= 2
-    assert all(len(ready) <= 2 for ready in handler._topics._encoded_entries.values())
+    assert len(handler.topics.cached) <= 2
+    assert all(len(ready) <= 2 for ready in handler.topics.encoded_entries.values())

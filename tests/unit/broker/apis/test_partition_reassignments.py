@@ -35,12 +35,12 @@ async def harness() -> AsyncIterator[HandlerHarness]:
         yield harness
 
 
-Wanted = tuple[str, int, list[int] | None]
+NewReplicas = tuple[str, int, list[int] | None]
 
 
 async def alter(
     harness: HandlerHarness,
-    *wanted: Wanted,
+    *wanted: NewReplicas,
     version: int = 1,
     allow_factor_change: bool = True,
     authorizer: Authorizer = ALLOW_EVERYTHING,

@@ -55,7 +55,7 @@ def unless_there(image: ClusterImage) -> Decision:
 
 
 @pytest.mark.parametrize("decide", [new_group, unless_there])
-def test_nothing_is_refused_or_left_because_of_what_another_broker_has_changed_since(decide: Decide) -> None:
+def test_a_change_is_decided_again_when_another_broker_changed_its_reason(decide: Decide) -> None:
     async def scene(store: SimStore) -> None:
         async with one_is_behind(store) as behind:
             image = await MetadataChange(behind.cluster).commit(decide)
@@ -69,7 +69,7 @@ def other_group(image: ClusterImage) -> Decision:
 
 
 @pytest.mark.parametrize("decide", [new_group, unless_there])
-def test_of_several_changes_none_is_refused_or_left_because_of_what_was_true_before(decide: Decide) -> None:
+def test_each_of_several_changes_is_decided_on_the_newest_image(decide: Decide) -> None:
     async def scene(store: SimStore) -> None:
         async with one_is_behind(store) as behind:
             outcomes = await MetadataChange(behind.cluster).commit_each([other_group, decide])
@@ -141,7 +141,7 @@ def test_many_refusals_ask_the_store_together_and_hold_up_nobody() -> None:
     play(scene)
 
 
-def test_a_topic_that_the_broker_learns_of_by_looking_again_is_deleted_only_if_it_may_be() -> None:
+def test_a_topic_found_on_a_second_look_is_deleted_only_with_permission() -> None:
     async def scene(store: SimStore) -> None:
         admit(store, 1)
         somebody_controls(store)

@@ -13,7 +13,7 @@ from penstock.sim.store import SimStore
 from tests.unit.broker.cluster.test_membership import Node, Warnings, nodes, play
 
 Connect = Callable[[int, int], None]
-"""Of whom, and to whom. What it raises is what the connection meets; else it breaks after a while."""
+"""Connect a broker to another. What it raises ends the attempt; a connection breaks after a while."""
 LASTS_SECONDS = 1.0
 BOTH = frozenset({1, 2})
 
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 def seen_after(seconds: float, connect: Connect, brokers: int = 2) -> Seen:
-    """Of brokers of which the first is the controller."""
+    """What brokers have seen after a while. The first broker is the controller."""
     seen: list[Seen] = []
 
     async def scene(store: SimStore) -> None:
@@ -77,12 +77,12 @@ def meets(problem: Exception, *, of: int, to: int, begins: int = 0, times: int =
     return connect
 
 
-def test_a_broker_whose_connection_broke_and_for_whom_nobody_listens_then_is_fenced_within_moments() -> None:
+def test_a_broker_with_a_broken_connection_and_a_closed_port_is_fenced_soon() -> None:
     dies = meets(ConnectionRefusedError(), of=1, to=2, begins=1)
     assert seen_after(LASTS_SECONDS + 0.3, dies).registrations == (1, 2)
 
 
-def test_it_is_taken_for_gone_once_and_admitted_when_it_is_back_wherever_it_listens() -> None:
+def test_a_lost_broker_is_fenced_once_and_admitted_at_any_new_address() -> None:
     """It lives, and is behind something that refuses: fenced and admitted for ever is no better."""
     refuses = meets(ConnectionRefusedError(), of=1, to=2, begins=1)
     assert seen_after(120, refuses) == Seen(

@@ -175,7 +175,7 @@ def test_a_broker_that_slept_is_silent_until_it_has_seen_what_became_of_it() -> 
                 task.cancel()
             await asyncio.sleep(2 * SESSION_S)
             assert 2 not in one.cluster.image.admitted
-            assert await two.membership._is_over()
+            assert await two.membership.is_over()
             assert 2 in two.cluster.image.admitted  # as it was when it fell asleep
             assert two.membership.store_silence_ms() > BROKER_SESSION_MS
 
@@ -261,7 +261,7 @@ def test_a_broker_that_cannot_register_tries_less_and_less_often() -> None:
             session = two.membership.session
             assert session is not None
             drawn = two.drawn
-            await two.membership._end(session)
+            await two.membership.end_session(session)
             transact, store.transact = store.transact, refusing  # type: ignore[method-assign]
             await asyncio.sleep(60)
             assert 20 < two.drawn - drawn < 40, "each of them is a lease that the store has to keep"

@@ -42,7 +42,7 @@ def controlled(image: ClusterImage, name: str = "g") -> Decision:
     return group(image, name)._replace(compares=compare_term(image))
 
 
-def test_a_request_waits_for_the_next_controller_and_holds_up_nobody_who_needs_none() -> None:
+def test_a_request_that_waits_for_a_controller_delays_no_other_request() -> None:
     async def scene(store: SimStore) -> None:
         admit(store, 1)
         somebody_controls(store)
@@ -66,7 +66,7 @@ def test_a_request_waits_for_the_next_controller_and_holds_up_nobody_who_needs_n
 
 
 @pytest.mark.parametrize("count", [1, 1_000])
-def test_where_nobody_becomes_controller_it_is_said_after_one_wait_however_much_was_asked_for(
+def test_without_a_controller_all_changes_of_a_request_fail_after_one_wait(
     count: int,
 ) -> None:
     async def scene(store: SimStore) -> None:

@@ -21,12 +21,12 @@ from penstock.host.metadata_store import ABSENT, CommittedTransaction, Compare, 
 from penstock.limits import PRODUCER_IDS_PER_BLOCK
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.image_builder import image_of
-from penstock.sim.store import SimStore, StoreFaults
+from penstock.sim.store import SimStore, StoreBackup, StoreFaults
 from penstock.types import TopicId
 from tests.unit.broker.cluster.cluster_support import KEYS, Node, group, more_ids, nodes, play
 
 WAIT_SECONDS_MAX = 60
-"""Of simulated time: a test that waits in vain fails at once."""
+"""Simulated time: a test that waits in vain fails at once."""
 
 
 def test_a_change_is_answered_when_every_subscriber_has_followed_it() -> None:
@@ -66,7 +66,7 @@ def test_decisions_that_collide_are_made_again_until_each_has_happened() -> None
     play(scene)
 
 
-def test_a_decision_about_what_was_deleted_meanwhile_is_made_again_without_reading_everything() -> None:
+def test_a_decision_about_a_deleted_topic_is_repeated_without_a_full_read() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1) as (node,):
             await node.cluster.change(lambda image: group(image, "g"))
@@ -158,7 +158,7 @@ def test_a_lost_answer_is_no_lost_change() -> None:
     play(scene)
 
 
-def test_while_the_store_is_away_it_is_said_at_once_and_when_it_is_back_all_goes_on() -> None:
+def test_an_unavailable_store_is_reported_at_once_and_changes_resume_after_it() -> None:
     async def scene(store: SimStore) -> None:
         loop = asyncio.get_running_loop()
         async with nodes(store, 1) as (node,):
@@ -184,7 +184,7 @@ def test_while_the_store_is_away_it_is_said_at_once_and_when_it_is_back_all_goes
     play(scene)
 
 
-def test_a_broker_that_was_cut_off_reads_again_what_it_missed_when_history_is_gone() -> None:
+def test_a_broker_that_missed_compacted_history_reads_everything_again() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 2) as (cut, other):
             cut.client.is_disconnected = True
@@ -227,9 +227,8 @@ def test_a_store_that_has_gone_back_ends_everything() -> None:
             await node.cluster.change(more_ids)
             store.become_unavailable()
             await asyncio.sleep(20)
-            store.revision, store.entries = 1, {}
-            store._history.clear()
-            store._compacted_to = 1_000
+            store.restore(StoreBackup(1, {}, []))
+            store.compact(1_000)
             store.become_available()
             with pytest.raises(CorruptData, match="put back from an older copy"):
                 await node.running
@@ -245,13 +244,13 @@ def test_a_store_put_back_from_an_older_copy_ends_everybody_who_has_seen_more() 
     async def scene(store: SimStore) -> None:
         async with nodes(store, 3) as started:
             await started[0].cluster.change(more_ids)
-            copy, history, revision = dict(store.entries), list(store._history), store.revision
+            backup = store.backup()
             for _ in range(20):
                 await started[0].cluster.change(more_ids)
             await asyncio.sleep(1)
             store.become_unavailable()
             await asyncio.sleep(20)
-            store.entries, store._history, store.revision = copy, history, revision
+            store.restore(backup)
             store.become_available()
             await asyncio.wait([node.running for node in started], timeout=20)
             assert all(node.running.done() for node in started)
@@ -266,12 +265,12 @@ def test_a_store_that_was_put_back_and_has_come_as_far_again_is_noticed() -> Non
     async def scene(store: SimStore) -> None:
         async with nodes(store, 2) as (one, two):
             await one.cluster.change(more_ids)
-            copy, history, revision = dict(store.entries), list(store._history), store.revision
+            backup = store.backup()
             await one.cluster.change(lambda image: group(image, "lost"))
             two.client.is_disconnected = True
             store.become_unavailable()
             await asyncio.sleep(20)
-            store.entries, store._history, store.revision = copy, history, revision
+            store.restore(backup)
             store.transact([], group(image_of(store.read(KEYS.prefix), "c"), "another").changes)
             store.transact([], group(image_of(store.read(KEYS.prefix), "c"), "and more").changes)
             store.become_available()
@@ -283,14 +282,14 @@ def test_a_store_that_was_put_back_and_has_come_as_far_again_is_noticed() -> Non
     play(scene)
 
 
-def test_nothing_of_a_store_that_was_put_back_is_shown_when_everything_is_read_again() -> None:
+def test_a_full_read_publishes_nothing_of_a_store_that_was_restored() -> None:
     """A partition that it does not know would be deleted."""
 
     async def scene(store: SimStore) -> None:
         async with nodes(store, 1) as (node,):
-            copy, history, revision = dict(store.entries), list(store._history), store.revision
+            backup = store.backup()
             await node.cluster.change(lambda image: group(image, "lost"))
-            store.entries, store._history, store.revision = copy, history, revision
+            store.restore(backup)
             store.faults = StoreFaults(delay_seconds=(60.0, 60.0))
             for name in ("another", "and more"):
                 store.transact([], group(image_of(store.read(KEYS.prefix), "c"), name).changes)
@@ -457,7 +456,7 @@ def test_a_proposal_is_tried_once_beside_the_changes_that_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_the_store_does_images_agree_and_no_block_of_ids_is_given_twice(seed: int) -> None:
+def test_under_store_failures_images_agree_and_each_block_of_ids_is_given_once(seed: int) -> None:
     faults = StoreFaults(
         delay_seconds=(0.0, 0.2),
         stalls=0.02,

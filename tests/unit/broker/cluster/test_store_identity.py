@@ -78,7 +78,7 @@ def test_another_history_that_changed_the_same_keys_is_refused(store: SimStore) 
         start(store, directory_that_has_seen(store_progress))
 
 
-def test_a_store_that_says_nothing_of_what_was_seen_is_neither_taken_nor_called_another(
+def test_a_store_without_its_history_is_neither_accepted_nor_called_another(
     store: SimStore,
 ) -> None:
     store.transact([], [Put("/b", b"2")])

@@ -246,7 +246,7 @@ async def test_whatever_takes_long_is_done_elsewhere(
         assert partition.high_watermark == MANY
 
 
-async def test_a_refusal_found_elsewhere_names_the_records_and_the_next_batch_is_taken(
+async def test_a_rejection_by_the_thread_names_records_and_the_next_batch_is_taken(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as wiring:
@@ -276,7 +276,7 @@ async def test_a_topic_that_is_deleted_meanwhile_is_unknown(tmp_path: Path) -> N
 async def test_more_than_fits_is_refused_so_that_clients_try_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as wiring:
         partition = await wiring.topic("compacted", COMPACTED)
-        wiring.broker.storage.deep_validations._bytes_max = 30_000
+        wiring.broker.storage.deep_validations.bytes_max = 30_000
         client = await wiring.client()
         wiring.hold_validations()
         for _ in range(20):

@@ -35,7 +35,7 @@ COUNT = 100
 ENTRY_BYTES = 33
 AFTER_THE_ROW = b"\x00" + b"\x01" + b"\x03r1" + b"\x00"
 """No tags of the topic, nothing forgotten, the rack, no tags of the request."""
-Asked = list[tuple[Any, FetchPartition]]
+Targets = list[tuple[Any, FetchPartition]]
 
 
 def topic(
@@ -148,7 +148,7 @@ def test_partitions_that_are_left_out_or_come_back_are_recalled() -> None:
 
 
 def test_what_names_a_partition_twice_is_decoded() -> None:
-    """Of one that is named twice, the last counts."""
+    """The last entry of a partition that is named twice counts."""
     known = topic(dict.fromkeys(range(COUNT), 0))
     repeated = known.partitions[5]
     for other in (

@@ -60,13 +60,13 @@ class Heard:
 
 def charged_bytes(wiring: Wiring) -> int:
     """What is counted for requests that wait for their answer."""
-    return DECODED_BYTES_MAX - wiring.broker.server._shared.decoded.free_bytes
+    return DECODED_BYTES_MAX - wiring.broker.server.shared.decoded.free_bytes
 
 
 # Leaving
 
 
-async def test_who_leaves_takes_its_waiting_batches_along_and_the_others_keep_their_order(
+async def test_queued_batches_of_a_client_that_left_are_dropped_and_others_keep_order(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as wiring:
@@ -154,7 +154,7 @@ async def test_batches_that_wait_stop_nobody_else_however_many_requests_they_fil
         partition = await wiring.topic("compacted", COMPACTED)
         await wiring.topic("plain", {})
         greedy, other = await wiring.client(), await wiring.client()
-        decoded = wiring.broker.server._shared.decoded
+        decoded = wiring.broker.server.shared.decoded
         wiring.hold_validations()
         for _ in range(20):
             greedy.send("compacted", batch_of(MANY), acks=1)
@@ -172,7 +172,7 @@ async def test_who_keeps_batches_waiting_is_ended_for_a_large_request_of_another
         partition = await wiring.topic("compacted", COMPACTED)
         await wiring.topic("plain", {})
         greedy, other = await wiring.client(), await wiring.client()
-        decoded = wiring.broker.server._shared.decoded
+        decoded = wiring.broker.server.shared.decoded
         wiring.hold_validations()
         for _ in range(20):
             greedy.send("compacted", batch_of(MANY))
@@ -275,7 +275,7 @@ async def test_small_batches_that_wait_are_counted_as_what_they_cost(tmp_path: P
     async with serving(tmp_path) as wiring:
         await wiring.topic("compacted", COMPACTED)
         client = await wiring.client()
-        wiring.broker.storage.deep_validations._bytes_max = 4 * 10 * VALIDATION_OVERHEAD_BYTES + 4 * len(
+        wiring.broker.storage.deep_validations.bytes_max = 4 * 10 * VALIDATION_OVERHEAD_BYTES + 4 * len(
             batch_of(MANY)
         )
         wiring.hold_validations()
@@ -305,7 +305,7 @@ async def test_the_refusals_of_a_request_name_a_bounded_number_of_records(tmp_pa
         assert all(answer.error_message for answer in answers)
 
 
-async def test_a_request_of_very_many_batches_closes_the_connection_and_stores_nothing(
+async def test_a_request_of_too_many_batches_closes_the_connection_and_stores_nothing(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, limits=BrokerLimits(produce=ProduceLimits(batches_max=20))) as wiring:

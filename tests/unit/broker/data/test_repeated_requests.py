@@ -40,7 +40,7 @@ def frame_of(records_bytes: int) -> bytes:
     return b"".join(encode_request(PRODUCE, 9, 1, "tests", request))
 
 
-async def test_a_repeated_request_is_charged_for_all_of_its_bytes_and_may_be_throttled() -> None:
+async def test_a_repeated_request_counts_all_of_its_bytes_and_may_be_throttled() -> None:
     quotas, asked = Charging(), []
 
     def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse:

@@ -53,7 +53,7 @@ class Shards:
         self.fails_at: int | None = None
         self.refuses_at: int | None = None
         self.records: list[int] = []
-        """Of each command."""
+        """Number of records of each command."""
 
     def __len__(self) -> int:
         return 1
@@ -154,7 +154,7 @@ async def test_commits_of_a_group_are_kept_in_the_order_in_which_they_came() -> 
 
 
 @pytest.mark.parametrize("kind", ["fails", "refuses"])
-async def test_the_partitions_that_are_not_safe_are_refused_and_those_that_are_are_not(kind: str) -> None:
+async def test_only_the_partitions_whose_records_are_not_safe_are_rejected(kind: str) -> None:
     broker = Broker()
     setattr(broker.shards, f"{kind}_at", 2)
     answers = codes(await broker.commit(5))

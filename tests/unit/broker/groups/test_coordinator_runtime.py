@@ -12,8 +12,8 @@ from penstock.broker.groups.coordinator_runtime import (
     COORDINATOR_LIMITS,
     CoordinatorDependencies,
     CoordinatorLimits,
-    _ErrorCounts,
-    _ShardRunner,
+    ErrorCounts,
+    ShardRunner,
 )
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.coordinator.outcome import CommandOutcome, StateRecord
@@ -69,9 +69,15 @@ class Wrapped:
 
 class Running:
     def __init__(
-        self, lines: Lines, partition: Wrapped, runner: _ShardRunner[Counters], damaged: list[Exception]
+        self,
+        lines: Lines,
+        partition: Wrapped,
+        runner: ShardRunner[Counters],
+        counts: ErrorCounts,
+        damaged: list[Exception],
     ) -> None:
         self.lines = lines
+        self.counts = counts
         self.damaged = damaged
         self.partition = partition
         self.runner = runner
@@ -131,9 +137,10 @@ async def running(
         load_lock=asyncio.Lock(),
         limits=limits,
     )
-    runner = _ShardRunner(cast(Partition, partition), new_state, dependencies, _ErrorCounts())
+    counts = ErrorCounts()
+    runner = ShardRunner(cast(Partition, partition), new_state, dependencies, counts)
     try:
-        yield Running(lines, partition, runner, damaged)
+        yield Running(lines, partition, runner, counts, damaged)
     finally:
         runner.shard.end()
         await tasks.stop()
@@ -144,7 +151,7 @@ async def running(
 # Loading
 
 
-async def test_where_nothing_can_be_read_the_log_is_damaged_and_nobody_is_told_half_of_it() -> None:
+async def test_an_unreadable_log_is_damaged_and_no_reply_has_half_of_its_state() -> None:
     async with running() as it:
 
         def read(offset: Offset, bytes_max: int, *, at_least_one: bool) -> BatchesRead | ColdRead:
@@ -282,7 +289,7 @@ async def test_a_full_disk_is_noticed_once_and_so_is_the_room_that_comes_back() 
         assert it.shard.phase is Phase.ACTIVE
 
 
-async def test_space_that_is_no_room_costs_the_state_no_more_often_than_it_is_looked_at() -> None:
+async def test_too_little_free_space_reloads_the_state_at_most_once_per_check() -> None:
     """As with a quota, or where no more files can be opened."""
     async with running(limits=CoordinatorLimits(space_check_ms=20, reload_ms=1)) as it:
         gauge = it.partition.log = Gauge(it.partition.inner.log)
@@ -344,6 +351,6 @@ async def test_troubles_are_counted() -> None:
     async with running() as it:
         it.runner.too_large(10, 1, 5)
         it.runner.unanswered(RuntimeError("this cannot be encoded"))
-        assert (it.runner._counts.too_large, it.runner._counts.unanswered) == (1, 1)
+        assert (it.counts.too_large, it.counts.unanswered) == (1, 1)
         assert it.lines.named("coordinator.too_large")[0]["limit_bytes"] == 5
         assert "RuntimeError: this cannot be encoded" in str(it.lines.named("task.failed")[0]["traceback"])

@@ -1,4 +1,4 @@
-"""Several answers become one, and one that cannot be told is refused as a whole."""
+"""Several replies become one, and one that cannot be encoded is rejected as a whole."""
 
 from functools import partial
 

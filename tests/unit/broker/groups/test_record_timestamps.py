@@ -28,7 +28,7 @@ def no_damage(partition: Partition, damage: Exception) -> None:
     raise AssertionError(damage)
 
 
-async def test_a_time_that_made_room_for_others_is_still_told_to_whoever_asked_for_it_before(
+async def test_a_timestamp_evicted_from_the_cache_still_answers_earlier_queries(
     tmp_path: Path,
 ) -> None:
     async with broker_with(tmp_path) as broker:

@@ -210,7 +210,7 @@ async def turn() -> None:
     order=st.randoms(use_true_random=False),
 )
 @settings(max_examples=80, deadline=None)
-def test_however_bytes_are_cut_and_answers_finished_each_request_is_answered_in_order(
+def test_replies_keep_the_order_of_requests_however_bytes_and_replies_arrive(
     kinds: list[str], cuts: list[int], order: Any
 ) -> None:
     async def play() -> None:
@@ -255,7 +255,7 @@ async def test_replies_behind_an_unfinished_one_are_counted_and_stop_the_reading
     assert len(client.replies()) == accepted + 1
 
 
-async def test_small_replies_that_the_client_does_not_take_are_counted_when_the_read_ends() -> None:
+async def test_small_replies_that_the_client_does_not_read_count_when_the_read_ends() -> None:
     world = Wiring()
     client = Client(world)
     client.transport.takes_everything = False
@@ -469,7 +469,7 @@ async def test_what_is_no_request_closes_the_connection_after_earlier_answers(fr
     assert client.complaints[0]
 
 
-async def test_an_unknown_version_of_api_versions_is_answered_so_that_the_client_can_choose() -> None:
+async def test_an_unknown_version_of_api_versions_gets_the_list_of_versions() -> None:
     client = Client(Wiring())
     frame = bytearray(b"".join(encode_request(API_VERSIONS, 4, 9, "tests", ApiVersionsRequest())))
     frame[6:8] = (99).to_bytes(2, "big")

@@ -7,7 +7,7 @@ from tests.unit.broker.network.test_broker_connection import IN_FLIGHT_BYTES_MAX
 TOTAL = IN_FLIGHT_BYTES_MAX // 2
 
 
-async def test_bytes_that_came_while_nobody_may_look_at_them_are_counted_until_somebody_does() -> None:
+async def test_bytes_that_arrive_during_a_pause_count_until_they_are_parsed() -> None:
     world = Wiring()
     client = Client(world)
     behind = ask("now-" + "x" * 1_000)

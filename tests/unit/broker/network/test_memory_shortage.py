@@ -152,7 +152,7 @@ async def test_a_shortage_is_relieved_without_anybody_asking() -> None:
         await ended.wait()
 
 
-async def test_a_refused_connection_gives_back_what_it_held_although_its_replies_are_not_taken() -> None:
+async def test_a_rejected_connection_frees_its_memory_although_replies_are_unread() -> None:
     world = Wiring()
     client = Client(world)
     client.transport.takes_everything = False
@@ -197,7 +197,7 @@ def use_up(world: Wiring) -> Client:
     raise AssertionError("there is always room")
 
 
-async def test_while_too_many_wait_large_requests_wait_too_and_small_ones_are_answered() -> None:
+async def test_while_too_many_requests_wait_small_ones_are_still_answered() -> None:
     world = Wiring(memory=ROOM_FOR_TEN)
     other, begun, whole = Client(world), Client(world), Client(world)
     in_pieces = ask("now-" + "x" * 9_000)
@@ -249,7 +249,7 @@ async def test_while_too_many_wait_who_is_answered_goes_on() -> None:
         assert honest.transport.reading, "although there is no room yet"
 
 
-async def test_who_added_a_request_goes_on_when_there_is_room_although_it_is_not_answered() -> None:
+async def test_a_connection_resumes_when_there_is_room_before_its_request_is_answered() -> None:
     world = Wiring(memory=ROOM_FOR_TEN)
     use_up(world)
     honest = Client(world)

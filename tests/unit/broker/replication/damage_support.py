@@ -64,7 +64,7 @@ class Damaged:
         self.directory: DataDirectory = directory_on(self.disk)
         self.log = Events()
         self.job_seconds = 0.01
-        """Of the thread that writes small files and moves folders."""
+        """Time of a job of the thread that writes small files and moves folders."""
         workers = SimWorker(loop, lambda: 0.01), SimWorker(loop, lambda: self.job_seconds)
         self.storage = Storage(
             self.directory,

@@ -248,7 +248,7 @@ def test_a_copy_that_could_not_be_read_is_not_removed() -> None:
     assert len(log.told("partition.no_room_for_copy")) == 1
 
 
-def test_a_copy_is_set_aside_after_its_damage_was_noted_however_slow_the_disk_is() -> None:
+def test_a_copy_is_set_aside_only_after_its_damage_is_recorded_on_a_slow_disk() -> None:
     """A process that is killed in between goes on where it was: the note is in the folder."""
 
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:

@@ -17,7 +17,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.layers import GivenSettings
 from penstock.controller.configs import alter_topic_config
 from penstock.host.metadata_store import Put, SessionId, StoreChange, StoreUnavailable
-from penstock.limits import ETCD_QUESTION_MS_MAX
+from penstock.limits import ETCD_REQUEST_MS_MAX
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import PartitionValue, decode
 from penstock.observability.logs import NullLog
@@ -119,7 +119,7 @@ class Scene:
             if not is_lost:
                 return await keep(session)
             self.store.renew_session(session)
-            await asyncio.sleep(ETCD_QUESTION_MS_MAX / 1000)
+            await asyncio.sleep(ETCD_REQUEST_MS_MAX / 1000)
             raise StoreUnavailable("no answer in time")
 
         node.client.renew_session = renew_session  # type: ignore[method-assign]
@@ -155,7 +155,7 @@ def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[Scene], Awaitable[Non
     monkeypatch.setattr(PeerLeaseCheck, "_is_rejected_by", refused)
     loop = VirtualTimeLoop(Random(3))
     faults = StoreFaults(delay_seconds=(0.001, 0.01))
-    store = SimStore(loop, Random(3), faults, timeout_seconds=ETCD_QUESTION_MS_MAX / 1000)
+    store = SimStore(loop, Random(3), faults, timeout_seconds=ETCD_REQUEST_MS_MAX / 1000)
 
     async def run() -> None:
         async with nodes(store, 2, 1) as (two, one):

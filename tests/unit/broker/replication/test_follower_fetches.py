@@ -205,7 +205,7 @@ def consumed(
     return answer
 
 
-def test_a_follower_answers_consumers_who_know_that_it_can_what_it_knows_to_be_safe() -> None:
+def test_a_follower_serves_consumers_up_to_the_high_watermark_that_it_knows() -> None:
     follower = follower_on(new_log())
     assert consumed(follower, may_read_from_follower=False).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (consumed(follower).error_code, consumed(follower).records) == (0, b"")

@@ -227,7 +227,7 @@ def led(leader: Leader) -> tuple[PartitionState, ...]:
 
 
 async def all_fall_behind_and_catch_up(leader: Leader) -> list[Partition]:
-    """Of a topic with many partitions: every one has a member to take in, at once."""
+    """Make a topic of many partitions, each of which has a follower that may join its ISR at once."""
     await leader.create("many", 2 * MANY)
     found = [leader.partitions.find("many", index) for index in range(0, 2 * MANY, 2)]
     partitions = [partition for partition in found if partition is not None]

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from penstock.broker.replication.replica_fetchers import _FetcherKey, _LeaderFetcher
+from penstock.broker.replication.replica_fetchers import FetcherKey, LeaderFetcher
 from penstock.log.partition_log import PartitionLog
 from penstock.observability.logs import NullLog
 from penstock.protocol.messages.fetch import FetchableTopicResponse, FetchResponse
@@ -43,7 +43,7 @@ class Follower:
             allow=lambda replica, now: Allowance(now),
             copied=lambda replica, count: None,
         )
-        self.fetcher = _LeaderFetcher(_FetcherKey(LEADER, is_idle=False), cast(Any, fetchers))
+        self.fetcher = LeaderFetcher(FetcherKey(LEADER, is_idle=False), cast(Any, fetchers))
         self.fetcher.follow(REPLICA)
 
     async def _flush_to(self, unflushed: list[tuple[Partition, Offset]]) -> None:
@@ -52,9 +52,9 @@ class Follower:
     async def fetch_from(self, leader: Partition) -> None:
         fetch_position = self.partition.fetch_position()
         assert fetch_position is not None
-        assert self.fetcher._plan.request(FOLLOWER, EPOCH, 0.0) is not None
+        assert self.fetcher.session.request(FOLLOWER, EPOCH, 0.0) is not None
         topic = FetchableTopicResponse("", REPLICA.topic_id, [answer_to(leader, fetch_position)])
-        await self.fetcher._process_response(FetchResponse(session_id=5, responses=[topic]))
+        await self.fetcher.process_response(FetchResponse(session_id=5, responses=[topic]))
 
 
 async def test_a_follower_stores_a_new_start_soon() -> None:

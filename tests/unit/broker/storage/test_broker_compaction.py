@@ -184,7 +184,7 @@ def begun(cleaner: InlineCleaner, topic: str) -> int:
     "failure",
     [ChildDied("killed"), StorageFull("no space"), ConfigError("too small"), CleanerFailed("KeyError: 1")],
 )
-async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and_ever_more_rarely(
+async def test_a_failed_cleaning_is_retried_after_others_and_with_longer_pauses(
     tmp_path: Path, failure: Exception
 ) -> None:
     clock, said = HandClock(), StringIO()
@@ -213,7 +213,7 @@ async def test_a_cleaning_that_may_succeed_later_is_tried_again_after_others_and
         assert broker.compaction.uncleanable == {}
 
 
-async def test_logs_that_are_cleaned_later_and_logs_that_are_never_cleaned_are_counted_apart(
+async def test_logs_cleaned_later_and_logs_never_cleaned_are_counted_separately(
     tmp_path: Path,
 ) -> None:
     clock = HandClock()
@@ -265,20 +265,20 @@ async def test_each_log_is_looked_at_a_few_times_however_many_are_cleaned(tmp_pa
     async with broker_with(tmp_path) as broker:
         logs = await small_logs(broker, count)
         broker.compaction.cleaner = InlineCleaner(broker)
-        look, looks = broker.compaction._dirt_of, 0
+        look, looks = broker.compaction.find_log_to_clean, 0
 
         async def counted(partition: Partition) -> LogToClean | None:
             nonlocal looks
             looks += 1
             return await look(partition)
 
-        broker.compaction._dirt_of = counted  # type: ignore[method-assign]
+        broker.compaction.find_log_to_clean = counted  # type: ignore[method-assign]
         names = [await broker.compaction.clean_dirtiest() for _ in range(count + 1)]
         assert names == [*(partition.name for partition in logs), None]
         assert looks < 3 * count + 10  # the logs of the broker itself are looked at as well
 
 
-async def test_a_log_that_becomes_overdue_while_others_are_cleaned_does_not_wait_for_all_of_them(
+async def test_a_log_that_becomes_overdue_does_not_wait_for_all_other_cleanings(
     tmp_path: Path,
 ) -> None:
     clock = HandClock()
@@ -519,7 +519,7 @@ async def test_retention_that_removes_what_was_found_dirty_leaves_nothing_to_ask
         partition = await make(broker, "t", cleanup_policy="compact,delete", retention_ms="1000")
         await fill(broker, partition, 3, time_ms=clock.wall_ms())
         broker.compaction.cleaner = cleaner = InlineCleaner(broker)
-        look = broker.compaction._dirt_of
+        look = broker.compaction.find_log_to_clean
 
         async def expire_then(partition: Partition) -> LogToClean | None:
             log_to_clean = await look(partition)
@@ -527,13 +527,13 @@ async def test_retention_that_removes_what_was_found_dirty_leaves_nothing_to_ask
             await broker.storage.retention.enforce(partition)
             return log_to_clean
 
-        broker.compaction._dirt_of = expire_then  # type: ignore[method-assign]
+        broker.compaction.find_log_to_clean = expire_then  # type: ignore[method-assign]
         await broker.compaction.clean_dirtiest()
         assert cleaner.jobs == []
         assert broker.compaction.failures == 0
 
 
-async def test_a_record_that_waited_too_long_is_cleaned_out_of_the_segment_being_written(
+async def test_a_record_that_waited_too_long_is_cleaned_from_the_active_segment(
     tmp_path: Path,
 ) -> None:
     clock = AdjustableClock()

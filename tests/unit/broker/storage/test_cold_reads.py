@@ -149,11 +149,11 @@ async def test_a_read_of_what_is_being_truncated_sends_the_client_to_the_leader(
 async def test_a_read_beside_a_log_that_begins_anew_is_no_damage() -> None:
     it = Following()
 
-    def begin_anew() -> None:
+    def replace_log() -> None:
         it.truncation = FullTruncation(it.log, Offset(100))
         it.truncation.run()
 
-    answer = await it.fetch(begin_anew)
+    answer = await it.fetch(replace_log)
     assert (answer.error_code, it.damaged) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
 
 

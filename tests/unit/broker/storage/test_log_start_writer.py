@@ -286,7 +286,7 @@ class FullOnce(OsDisk):
         super().store(writes)
 
 
-async def test_a_start_that_needs_the_reserve_is_not_stored_after_its_folder_was_moved(
+async def test_a_log_start_that_needs_the_reserve_is_not_stored_in_a_moved_folder(
     tmp_path: Path,
 ) -> None:
     disk = FullOnce()

@@ -115,12 +115,12 @@ async def test_the_reserve_of_a_full_disk_is_not_spent_on_notes(tmp_path: Path) 
         directory.refill_reserve()
         directory.broker_epoch = 5
         keeper = InventoryKeeper(directory, broker.storage, NullLog())
-        await keeper._write_inventory()
+        await keeper.write_inventory()
         directory.store_progress, disk.is_full = StoreProgress(7, "x"), True
         with pytest.raises(StorageFull):
-            await keeper._write_inventory()
+            await keeper.write_inventory()
         assert directory.release_reserve()
-        await keeper._write_inventory()
+        await keeper.write_inventory()
         assert directory.load_store_progress() == StoreProgress(7, "x")
 
 

@@ -50,7 +50,7 @@ class SlowStart:
         return process
 
 
-async def test_one_that_is_being_started_when_the_cleaning_is_cancelled_is_ended_before_anything_goes_on(
+async def test_a_process_being_started_when_its_cleaning_is_cancelled_is_ended_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow, cleaner = SlowStart(monkeypatch), ProcessCleaner()

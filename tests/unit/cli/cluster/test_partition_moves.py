@@ -73,7 +73,7 @@ def answering(
     )
 
 
-def test_a_partition_without_a_leader_and_a_broker_that_is_away_are_told_from_what_goes_on() -> None:
+def test_a_missing_leader_and_a_lost_broker_block_a_move_visibly() -> None:
     other = TopicPartition("other", 0)
     broker = answering(
         brokers=[1, 2],

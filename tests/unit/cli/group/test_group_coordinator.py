@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.cli.broker_connector import BrokerConnector
-from penstock.cli.group.client import Group
+from penstock.cli.group.client import GroupClient
 from penstock.errors import CommandFailed, ErrorCode
 from penstock.protocol.messages.delete_groups import DELETE_GROUPS, DeletableGroupResult, DeleteGroupsResponse
 from penstock.protocol.messages.find_coordinator import (
@@ -34,7 +34,7 @@ def coordinated(coordinator: int) -> FakeCluster:
 
 def delete(cluster: FakeCluster) -> None:
     with BrokerConnector(tuple(cluster.addresses), 10, network=cluster).client() as client:
-        Group(client, "billing").delete()
+        GroupClient(client, "billing").delete()
 
 
 @pytest.mark.parametrize(("coordinator", "connections"), [(0, [1, 0]), (1, [1, 1])])

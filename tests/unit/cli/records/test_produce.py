@@ -19,7 +19,7 @@ QUEUED_MAX = 100_000
 """Records that librdkafka takes at once. Each of them has the whole time-out."""
 
 
-def test_a_broker_that_is_gone_ends_it_after_one_time_out_whatever_else_would_be_read(
+def test_a_lost_broker_ends_produce_after_one_timeout_without_reading_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = 0

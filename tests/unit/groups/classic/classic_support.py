@@ -256,7 +256,7 @@ class ClassicGroupHarness:
         )
 
     def timers(self) -> dict[Any, float]:
-        return dict(self.context.timers._deadlines)
+        return dict(self.context.timers.deadlines)
 
 
 def _once(replies: Sequence[Reply]) -> Sequence[Reply]:

@@ -257,7 +257,7 @@ def test_a_join_that_is_repeated_before_the_assignment_gets_the_same_answer() ->
     assert harness.group.state is ClassicState.COMPLETING
 
 
-def test_a_change_before_the_assignment_begins_anew_and_interrupts_those_who_sync() -> None:
+def test_a_change_before_the_assignment_restarts_the_join_and_interrupts_syncs() -> None:
     harness = ClassicGroupHarness()
     first = harness.admit("a")
     second = harness.admit("b")

@@ -151,7 +151,7 @@ def test_members_that_do_not_sync_in_time_are_removed() -> None:
     assert (again.reply.generation_id, again.reply.leader) == (2, second)
 
 
-def test_a_member_that_never_fetches_its_assignment_is_removed_from_a_stable_group() -> None:
+def test_a_member_that_never_syncs_is_removed_from_a_stable_group() -> None:
     harness = ClassicGroupHarness()
     first, second = harness.start_rebalance("a", "b")
     harness.sync(first, assignments={first: b"one"})
@@ -270,7 +270,7 @@ def test_from_outside_only_an_empty_group_may_be_committed_for() -> None:
     assert refusal_of_commit(harness, "", -1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_members_may_commit_while_others_gather_but_not_before_they_know_their_part() -> None:
+def test_members_commit_while_others_join_but_not_before_their_assignment() -> None:
     harness = ClassicGroupHarness()
     first, _ = harness.stable("a", "b")
     harness.admit("c")

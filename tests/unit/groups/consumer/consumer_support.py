@@ -241,11 +241,11 @@ class ConsumerGroupHarness:
         self, asked: "PendingRequest", command: Callable[[WaitingRequest], GroupTransition]
     ) -> "PendingRequest":
         timers = self.context.timers
-        before = _image(self.place.group), dict(timers._deadlines)
+        before = _image(self.place.group), dict(timers.deadlines)
         try:
             transition = command(asked.pending)
         except ApiError as rejection:
-            assert (_image(self.place.group), dict(timers._deadlines)) == before, "a refusal changes nothing"
+            assert (_image(self.place.group), dict(timers.deadlines)) == before, "a refusal changes nothing"
             asked.detail = rejection.detail
             asked.pending.reject(rejection.code, rejection.detail)
         else:
@@ -338,7 +338,7 @@ def _copied(value: Any) -> Any:
 
 def check(harness: ConsumerGroupHarness) -> None:
     group = harness.place.group
-    timers = {key for key in harness.context.timers._deadlines if key.kind in CONSUMER_TIMERS}
+    timers = {key for key in harness.context.timers.deadlines if key.kind in CONSUMER_TIMERS}
     rebuilt = harness.replayed_group.group
     is_consumer = isinstance(group, ConsumerGroup)
     assert isinstance(rebuilt, ConsumerGroup) == is_consumer, "the log says what kind of group it is"
@@ -346,7 +346,7 @@ def check(harness: ConsumerGroupHarness) -> None:
         assert not timers, "a group that is no consumer group has no timers of one"
         return
     assert isinstance(rebuilt, ConsumerGroup)
-    kinds = {key.kind for key in harness.context.timers._deadlines}
+    kinds = {key.kind for key in harness.context.timers.deadlines}
     assert not kinds & CLASSIC_TIMERS, "nothing is left of the classic group that it was"
     assert durable(rebuilt) == durable(group), "the log says what the group is"
     assert {key.member_id for key in timers} <= group.members.keys(), "no timer outlives its member"

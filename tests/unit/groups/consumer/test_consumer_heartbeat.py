@@ -209,7 +209,7 @@ def test_an_epoch_ahead_of_the_known_one_is_fenced() -> None:
     assert member.beat() == ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_after_a_lost_answer_the_old_epoch_is_accepted_and_everything_told_again() -> None:
+def test_after_a_lost_reply_the_old_epoch_is_accepted_and_gets_a_full_reply() -> None:
     harness = ConsumerGroupHarness(topic("a", 4), topic("b", 2))
     member = Member(harness, "m")
     member.beat()

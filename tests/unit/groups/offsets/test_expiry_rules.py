@@ -48,7 +48,7 @@ def is_expired(offsets: CommittedOffsets, facts: GroupFacts, now_ms: int) -> boo
     return list(expired_partitions(partitions, facts, now_ms, RETENTION_MS)) == [ORDERS.partition]
 
 
-def test_offsets_of_a_group_without_members_live_for_the_retention_time_after_the_commit() -> None:
+def test_offsets_of_a_group_without_members_expire_a_retention_after_commit() -> None:
     offsets, facts = offsets_with(), GroupFacts(None)
     assert not is_expired(offsets, facts, START.wall_ms + RETENTION_MS - 1)
     assert is_expired(offsets, facts, START.wall_ms + RETENTION_MS)

@@ -116,7 +116,7 @@ def test_a_tombstone_stays_until_its_horizon_and_then_goes(log: PartitionLog) ->
     assert written[2] in records_of(log), "with its own time, though the batch has another"
 
 
-def test_a_tombstone_goes_by_the_time_that_is_trusted_and_gets_its_horizon_by_the_later_one(
+def test_a_tombstone_goes_by_the_trusted_time_and_gets_its_horizon_by_the_later(
     log: PartitionLog,
 ) -> None:
     settled(log, [Put(b"a", None, NOW_MS)], [Put(b"z", b"")])
@@ -147,7 +147,7 @@ def test_a_tombstone_whose_time_never_ends_stays_for_ever(
     assert written[2] in records_of(log)
 
 
-def test_a_batch_whose_times_are_too_far_from_the_horizon_is_cleaned_and_keeps_its_tombstone(
+def test_a_batch_with_times_far_from_the_horizon_keeps_its_tombstone(
     log: PartitionLog,
 ) -> None:
     written = settled(log, [Put(b"x", b"1", -(2**62)), Put(b"a", None), Put(b"b", b"", -(2**62))])
@@ -219,7 +219,7 @@ def test_control_batches_are_passed_on_as_they_are(log: PartitionLog) -> None:
     assert marker in batches(log)
 
 
-def test_a_cleaning_that_runs_out_of_memory_says_how_far_it_came_and_the_next_goes_on(
+def test_a_cleaning_out_of_memory_reports_its_end_and_the_next_continues(
     log: PartitionLog,
 ) -> None:
     settled(log, *[[Put(b"%d" % (number % 30), b"%d" % number)] for number in range(100)])
@@ -309,7 +309,7 @@ def test_a_batch_that_cannot_be_opened_stays_whole_and_the_rest_is_cleaned(
     assert batches(reopened(disk).log) == found
 
 
-def test_a_view_of_a_segment_that_was_rewritten_is_not_current_though_its_size_is_the_same(
+def test_a_view_of_a_rewritten_segment_of_the_same_size_is_not_current(
     log: PartitionLog,
 ) -> None:
     settled(log, [Put(b"k", b"v")], [Put(b"k", None)])

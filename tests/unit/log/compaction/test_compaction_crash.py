@@ -141,7 +141,7 @@ def reopened_with_crashes(disk: SimDisk, random: Random) -> PartitionLog:
     raise AssertionError("it never comes to its end")
 
 
-def test_names_that_reach_the_disk_in_any_order_lose_no_key_and_bring_nothing_back() -> None:
+def test_renames_that_reach_the_disk_in_any_order_lose_and_revive_no_key() -> None:
     """At each disk operation of a cleaning: every subset of the changes that were not synced yet."""
     _, log, _ = written(0)
     states = [records_of(log), *(records_of(log) for _ in swaps(log))]

@@ -93,7 +93,7 @@ def test_nothing_dirty_is_never_worth_cleaning() -> None:
     assert not is_worth_cleaning(log_to_clean(40, policy=policy, ages_ms=(9, 9, 9, 9)), policy)
 
 
-def test_the_segment_being_written_is_closed_when_a_record_in_it_has_waited_too_long() -> None:
+def test_the_active_segment_is_rolled_when_a_record_in_it_waited_too_long() -> None:
     policy = POLICY._replace(lag_ms_max=60)
     first = NOW_MS - 61
     assert must_roll(first, policy, NOW_MS)

@@ -117,7 +117,7 @@ async def test_a_transaction_that_was_not_done_goes_to_the_next_member(
     assert [url for url, _ in endpoints.asked] == [ONE, TWO]
 
 
-async def test_patience_ends() -> None:
+async def test_a_call_that_no_member_answers_ends() -> None:
     result, endpoints = await outcome([NO_LEADER], repeatable=True)
     assert result is StoreUnavailable
     assert {url for url, _ in endpoints.asked} == {ONE, TWO}

@@ -86,7 +86,7 @@ class TestTable:
             table.close()
 
     def offsets(self) -> list[int]:
-        """Of all rows, in order; one that is there twice is there twice."""
+        """Offsets of all rows, in order. A row that is there twice counts twice."""
         return sorted(offsets_in(self.paths()))
 
     def parquet_files(self) -> set[Path]:

@@ -62,13 +62,13 @@ def test_who_came_further_meanwhile_is_not_set_back() -> None:
 
 
 def test_a_letter_arrives_only_with_the_token() -> None:
-    postbox = QueryNameReceiver(Address("127.0.0.1", 9092))
+    receiver = QueryNameReceiver(Address("127.0.0.1", 9092))
     try:
-        assert postbox.received_name() is None
+        assert receiver.received_name() is None
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            stranger.sendto(bytes(16) + b"forged", (postbox.address.host, postbox.address.port))
-        assert postbox.received_name() is None
-        send_query_name(postbox.address, "orders-archive")
-        assert postbox.received_name() == "orders-archive"
+            stranger.sendto(bytes(16) + b"forged", (receiver.address.host, receiver.address.port))
+        assert receiver.received_name() is None
+        send_query_name(receiver.address, "orders-archive")
+        assert receiver.received_name() == "orders-archive"
     finally:
-        postbox.close()
+        receiver.close()

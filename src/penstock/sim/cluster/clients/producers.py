@@ -65,7 +65,7 @@ class SentBatch(NamedTuple):
     data: bytes
 
 
-class Producer:
+class SimProducer:
     def __init__(self, cluster: "SimCluster", name: str, topic: str, index: int) -> None:
         self.name = name
         self._client = KafkaClient(cluster, name)

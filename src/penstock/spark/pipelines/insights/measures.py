@@ -108,10 +108,10 @@ def measure_loads(topic_range: TopicRange, partitions: Iterable[int], collect: C
             F.unix_millis(F.max("timestamp")).alias("newest"),
         )
     )
-    return LoadTotals(_partition_loads(found, partitions), slice_ms, _slices(found))
+    return LoadTotals(partition_loads(found, partitions), slice_ms, time_slices(found))
 
 
-def _partition_loads(found: Iterable[Any], partitions: Iterable[int]) -> tuple[PartitionLoad, ...]:
+def partition_loads(found: Iterable[Any], partitions: Iterable[int]) -> tuple[PartitionLoad, ...]:
     loads = {number: PartitionLoad(number) for number in partitions}
     for row in found:
         so_far = loads[row.partition]
@@ -127,7 +127,7 @@ def _partition_loads(found: Iterable[Any], partitions: Iterable[int]) -> tuple[P
     return tuple(loads[number] for number in sorted(loads))
 
 
-def _slices(found: Iterable[Any]) -> dict[int, TimeSlice]:
+def time_slices(found: Iterable[Any]) -> dict[int, TimeSlice]:
     slices: dict[int, TimeSlice] = {}
     for row in found:
         if row.slice is None:  # a time outside of Spark's range

@@ -16,7 +16,7 @@ from penstock.wire.cluster_metadata import TopicMetadata
 
 
 class Client:
-    """Of a cluster with one topic, `orders`, from which retention removes records."""
+    """Client of a cluster with one topic, `orders`, from which retention removes records."""
 
     start = Offset(0)
 

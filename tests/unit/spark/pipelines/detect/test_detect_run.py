@@ -22,7 +22,7 @@ OLD, NEW = TopicId(b"a" * 16), TopicId(b"b" * 16)
 
 
 class ForgetfulClient:
-    """Of brokers that do not know the topic in some of the first answers."""
+    """Client of brokers that do not know the topic in some of the first replies."""
 
     def __init__(self, forgets: set[int]) -> None:
         self._forgets = forgets
@@ -67,7 +67,7 @@ def test_a_topic_that_nobody_has_read_yet_is_missed_at_once(
 
 
 class State:
-    """Of a bucket of keys that Spark knows nothing of yet."""
+    """Spark's state of a bucket of keys that has none yet."""
 
     exists = hasTimedOut = False
 

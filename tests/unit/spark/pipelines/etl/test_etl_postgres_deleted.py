@@ -20,7 +20,7 @@ SCHEMA = parse_columns("id bigint, version int")
 
 
 class Change(NamedTuple):
-    """Of one row, as a record of a topic says it."""
+    """Change of one row, as a record of a topic states it."""
 
     version: int | None
     is_tombstone: bool = False
