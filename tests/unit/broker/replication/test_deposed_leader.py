@@ -247,8 +247,9 @@ def test_a_proposal_that_is_rejected_while_its_leader_is_deposed_does_not_stay(
         await scene.lose_the_answer()
         leading = leader.partition.leading
         assert leading is not None
-        scene.witnesses._depose(1)
         leader.partitions.may_lead = lambda image: False
+        leader.partitions.recheck_leadership()
+        assert leader.partition.leading is None
         await leader.two.cluster.change(
             lambda image: alter_topic_config(image, "orders", {"min.insync.replicas": "1"})
         )
