@@ -113,7 +113,7 @@ DAMAGE_MISTAKES: Sequence[Mutant] = (
         "broker/storage/partition_storage.py",
         "            self._read_failures.report(partition, problem)\n",
         "            pass\n",
-        "tests/unit/broker/replication/test_damaged_replicas.py",
+        "tests/unit/broker/replication/test_read_failures.py",
     ),
     Mutant(
         "what_cannot_be_looked_at_is_gone",
