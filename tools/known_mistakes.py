@@ -258,6 +258,7 @@ MUTANTS: Sequence[Mutant] = (
         LEADING,
         "            and max(fetched.log_start, Offset(0)) >= self.own_start\n",
         "",
+        "tests/unit/replication/test_leading.py",
     ),
     Mutant(
         "older_checkpoint_moves_the_start_back",
@@ -271,6 +272,7 @@ MUTANTS: Sequence[Mutant] = (
         "log/truncation.py",
         "        if log_start > 0:\n",
         "        if False:\n",
+        "tests/unit/log/test_truncation.py",
     ),
     Mutant(
         "full_truncation_keeps_the_stored_start",
