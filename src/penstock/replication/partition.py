@@ -153,6 +153,7 @@ class Partition:
         """Bytes that came below the high watermark since this process leads."""
         self.partition_count = 1
         self._on_dirty = on_dirty
+        """Called when there is something to sync: `Storage._written`, which asks the flusher for it."""
         self.job_queue: KeyedJobQueue | None = None
         """Runs long validations; None: all run at once."""
         self.batches_waiting = 0

@@ -52,7 +52,7 @@ class ClusterFollowers:
         self, partition: Partition, params: FetchPartition, sender: FetchParams
     ) -> EpochEndOffset | None:
         image = self._cluster.image
-        # Checked again: the fetch may have waited in purgatory while the follower's session ended.
+        # Checked again: the fetch may have waited for records while the follower's session ended.
         self.require_session(sender.replica_id, sender.replica_epoch)
         fetched = FollowerFetchState(
             sender.replica_id,
